@@ -1,4 +1,6 @@
-"""Let MkDocs read lists as GitHub does: a list may follow a paragraph without a blank line between them."""
+"""Let MkDocs read lists as GitHub does: a list may follow a paragraph without a blank line between
+them.
+"""
 
 import re
 from typing import Final

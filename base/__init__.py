@@ -1,1 +1,3 @@
-"""What every package needs and none owns: clocks, backoff, ids, settings, listeners, histograms. Imports nothing of ours."""
+"""What every package needs and none owns: clocks, backoff, ids, settings, listeners, histograms.
+Imports nothing of ours.
+"""

@@ -1,4 +1,6 @@
-"""Time as parameters: shells take these callables, so that the simulator can run them on virtual time."""
+"""Time as parameters: shells take these callables, so that the simulator can run them on virtual
+time.
+"""
 
 import asyncio
 import time
@@ -7,7 +9,9 @@ from collections.abc import Callable
 from base.ids import Millis
 
 WallClock = Callable[[], Millis]
-"""Milliseconds since 1970; goes into records and metadata, never into a wait. It may step by an hour at any moment."""
+"""Milliseconds since 1970; goes into records and metadata, never into a wait. It may step by an
+hour at any moment.
+"""
 
 MonotonicClock = Callable[[], float]
 """Seconds that never go back (`loop.time`); deadlines and rates are measured with it."""
@@ -19,7 +23,9 @@ def wall_ms() -> Millis:
 
 
 def steady(now_ms: WallClock, now: MonotonicClock) -> WallClock:
-    """Read the wall clock once and advance it by the monotonic clock from there: it never steps, and stays as wrong as it began."""
+    """Read the wall clock once and advance it by the monotonic clock from there: it never steps,
+    and stays as wrong as it began.
+    """
     began_ms, began = now_ms(), now()
     return lambda: Millis(began_ms + int((now() - began) * 1_000))
 

@@ -1,7 +1,9 @@
-"""What a process tells about itself: whether it started, whether it works, whether clients should be sent to it.
+"""What a process tells about itself: whether it started, whether it works, whether clients should
+be sent to it.
 
-Invariant: an answer is a list of reasons why not; an empty one means yes. Each is a sentence for the one who looks into the pod.
-`not_ready` waits at most a few seconds; the others do not wait. Must not serve anything: `deploy.node.health` does.
+Invariant: an answer is a list of reasons why not; an empty one means yes. Each is a sentence for
+the one who looks into the pod. `not_ready` waits at most a few seconds; the others do not wait.
+Must not serve anything: `deploy.node.health` does.
 Source: Kubernetes' startup, liveness and readiness probes.
 """
 
@@ -18,7 +20,9 @@ class Health(Protocol):
         ...
 
     def not_alive(self) -> list[str]:
-        """Why only a new process can help. That anything answers shows that the event loop turns."""
+        """Why only a new process can help. That anything answers shows that the event loop
+        turns.
+        """
         ...
 
     async def not_ready(self) -> list[str]:

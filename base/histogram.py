@@ -1,7 +1,8 @@
 """A latency histogram of fixed size.
 
-Invariant: constant memory and about 0.3 us per observation; a quantile is at most 26 % above the true one (bucket bounds grow
-by the cube root of two). Pure: no clock. Source: HdrHistogram's idea, cut down.
+Invariant: constant memory and about 0.3 us per observation; a quantile is at most 26 % above the
+true one (bucket bounds grow by the cube root of two). Pure: no clock. Source: HdrHistogram's idea,
+cut down.
 """
 
 from bisect import bisect_left
@@ -27,7 +28,9 @@ class Latencies:
         return sum(self.counts)
 
     def cumulative(self, first: int, step: int) -> list[tuple[float, int]]:
-        """(bound in ms, observations up to it) for every `step`-th bound from the one of index `first` on."""
+        """(bound in ms, observations up to it) for every `step`-th bound from the one of index
+        `first` on.
+        """
         passed, found = list(accumulate(self.counts)), range(first, len(BUCKET_BOUNDS_MS), step)
         return [(BUCKET_BOUNDS_MS[index], passed[index]) for index in found]
 

@@ -1,13 +1,17 @@
-"""Names for the numbers that travel through the system, so that a node epoch is never passed as a stream epoch.
+"""Names for the numbers that travel through the system, so that a node epoch is never passed as a
+stream epoch.
 
-All are 64-bit signed on disk and on the wire except NodeId (32-bit). Offsets of a data stream *are* Kafka offsets. Ranges are half-open.
+All are 64-bit signed on disk and on the wire except NodeId (32-bit). Offsets of a data stream *are*
+Kafka offsets. Ranges are half-open.
 """
 
 from typing import NewType
 
 NodeId = NewType("NodeId", int)
 NodeEpoch = NewType("NodeEpoch", int)
-"""One start of one broker. Grows with every registration; an older epoch of the same node is fenced."""
+"""One start of one broker. Grows with every registration; an older epoch of the same node is
+fenced.
+"""
 
 StreamId = NewType("StreamId", int)
 StreamEpoch = NewType("StreamEpoch", int)

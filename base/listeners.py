@@ -2,7 +2,8 @@
 
     advertised.listeners = PLAINTEXT://{pod}.brokers:9092, EXTERNAL://{host}:{ordinal+31000}
 
-Invariant: pure; what a name stands for is given. Every listener speaks Kafka's protocol in the clear: a name that promises more is refused.
+Invariant: pure; what a name stands for is given. Every listener speaks Kafka's protocol in the
+clear: a name that promises more is refused.
 Source: Kafka's EndPoint and `advertised.listeners`.
 """
 
@@ -14,10 +15,14 @@ from base.settings import SettingInvalid
 
 PLAINTEXT: Final = "PLAINTEXT"
 TEMPLATES: Final = ("host", "port", "id", "pod", "ordinal")
-"""This machine's address on the way to the controller; the port that was bound; `node.id`; the host name; its last number."""
+"""This machine's address on the way to the controller; the port that was bound; `node.id`; the host
+name; its last number.
+"""
 
 _TEMPLATE: Final = re.compile(r"\{([a-z]+)(?:\+([0-9]{1,5}))?\}")
-_LISTENER: Final = re.compile(r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(\[[0-9a-fA-F:.]+\]|[^\s\[\]/:,]*):([0-9]{1,5})")
+_LISTENER: Final = re.compile(
+    r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(\[[0-9a-fA-F:.]+\]|[^\s\[\]/:,]*):([0-9]{1,5})"
+)
 _ORDINAL: Final = re.compile(r"([0-9]+)\Z")
 
 
@@ -39,7 +44,11 @@ def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
     for text in texts:
         listener = _parse(setting, text)
         if any(listener.name == other.name for other in found):
-            raise SettingInvalid(setting, text, f"each listener has a name of its own; {listener.name} is there twice")
+            raise SettingInvalid(
+                setting,
+                text,
+                f"each listener has a name of its own; {listener.name} is there twice",
+            )
         found.append(listener)
     return tuple(found)
 
@@ -47,21 +56,35 @@ def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
 def _parse(setting: str, text: str) -> Listener:
     match = _LISTENER.fullmatch(text)
     if match is None or int(match[3]) > 65_535:
-        raise SettingInvalid(setting, text, "[NAME://]host:port with a port from 0 to 65535, as in PLAINTEXT://0.0.0.0:9092")
+        raise SettingInvalid(
+            setting,
+            text,
+            "[NAME://]host:port with a port from 0 to 65535, as in PLAINTEXT://0.0.0.0:9092",
+        )
     name = (match[1] or PLAINTEXT).upper()
     if name.startswith(("SASL", "SSL")):
-        raise SettingInvalid(setting, text, f"listeners speak plaintext; give it another name than {name}, and TLS to a proxy before it")
+        raise SettingInvalid(
+            setting,
+            text,
+            f"listeners speak plaintext; give it another name than {name}, and TLS to a proxy"
+            " before it",
+        )
     return Listener(name, match[2].strip("[]"), int(match[3]))
 
 
 def expand(setting: str, text: str, values: Mapping[str, str | int]) -> str:
-    """Templates whose values are given are filled in, others stay. Raises SettingInvalid for names that no template has."""
+    """Templates whose values are given are filled in, others stay. Raises SettingInvalid for names
+    that no template has.
+    """
 
     def filled(match: re.Match[str]) -> str:
         name, plus = match[1], match[2]
         if name not in TEMPLATES:
             raise SettingInvalid(
-                setting, text, f"templates are {', '.join('{' + name + '}' for name in TEMPLATES)}, or with a number added"
+                setting,
+                text,
+                f"templates are {', '.join('{' + name + '}' for name in TEMPLATES)}, or with a"
+                " number added",
             )
         if name not in values:
             return match[0]
@@ -69,14 +92,18 @@ def expand(setting: str, text: str, values: Mapping[str, str | int]) -> str:
         if plus is None:
             return str(value)
         if not isinstance(value, int):
-            raise SettingInvalid(setting, text, "numbers can be added to {id}, {ordinal} and {port}")
+            raise SettingInvalid(
+                setting, text, "numbers can be added to {id}, {ordinal} and {port}"
+            )
         return str(value + int(plus))
 
     return _TEMPLATE.sub(filled, text)
 
 
 def pod_values(hostname: str) -> dict[str, str | int]:
-    """What `{pod}` and `{ordinal}` stand for: penstock-broker-2 has the ordinal 2; a name without a number has none."""
+    """What `{pod}` and `{ordinal}` stand for: penstock-broker-2 has the ordinal 2; a name without a
+    number has none.
+    """
     number = _ORDINAL.search(hostname)
     return {"pod": hostname} if number is None else {"pod": hostname, "ordinal": int(number[1])}
 

@@ -1,8 +1,8 @@
 """Loggers for modules that programs import as a library: stdout belongs to the program.
 
-structlog prints to stdout until something configures it. These loggers write where structlog is configured to write, as in nodes and
-commands; in a program that did not configure it, warnings and errors go to stderr, and the rest nowhere. Must not configure structlog: that
-is the program's.
+structlog prints to stdout until something configures it. These loggers write where structlog is
+configured to write, as in nodes and commands; in a program that did not configure it, warnings and
+errors go to stderr, and the rest nowhere. Must not configure structlog: that is the program's.
 """
 
 import sys
@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import structlog
 
-_SHOWN: Final = frozenset({"warn", "warning", "error", "err", "exception", "critical", "fatal", "failure"})
+_SHOWN: Final = frozenset(
+    {"warn", "warning", "error", "err", "exception", "critical", "fatal", "failure"}
+)
 """Of a program that configured nothing."""
 
 

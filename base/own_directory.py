@@ -1,6 +1,8 @@
-"""A directory that belongs to this user alone, for code that is kept between runs: what is loaded from it runs.
+"""A directory that belongs to this user alone, for code that is kept between runs: what is loaded
+from it runs.
 
-Invariant: what is returned exists, can be written, and nobody else could have put anything into it (but root). Never raises.
+Invariant: what is returned exists, can be written, and nobody else could have put anything into it
+(but root). Never raises.
 """
 
 import os
@@ -27,6 +29,10 @@ def _is_ours(place: Path) -> bool:
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         owners = {place.stat().st_uid, place.parent.stat().st_uid}
-        return os.access(place, os.W_OK) and owners <= {os.getuid(), 0} and not place.stat().st_mode & 0o022
+        return (
+            os.access(place, os.W_OK)
+            and owners <= {os.getuid(), 0}
+            and not place.stat().st_mode & 0o022
+        )
     except OSError:
         return False

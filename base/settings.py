@@ -1,10 +1,13 @@
-"""What a setting is: its name, its type, its limits. Config classes carry one in the annotation of each field that an operator may set:
+"""What a setting is: its name, its type, its limits. Config classes carry one in the annotation of
+each field that an operator may set:
 
     wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, low=0)] = 250
 
-Invariants: the annotation, the default and the string behind the field are the only definition; documentation, `--help`, the JSON schema,
-DescribeConfigs and validation come from it. `parse(setting, text_of(setting, value)) == value`. A field without a `Setting` is a limit that
-nobody should have to turn. Lives in the lowest layer that has settings. Must not know where values come from: `deploy.node.config` does.
+Invariants: the annotation, the default and the string behind the field are the only definition;
+documentation, `--help`, the JSON schema, DescribeConfigs and validation come from it.
+`parse(setting, text_of(setting, value)) == value`. A field without a `Setting` is a limit that
+nobody should have to turn. Lives in the lowest layer that has settings. Must not know where values
+come from: `deploy.node.config` does.
 Source: Kafka's ConfigDef.
 """
 
@@ -40,8 +43,9 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """name: Kafka's where Kafka has it. low, high: limits of numbers, both allowed. choices: of an ENUM. templates: `{pod}` and `{ordinal}`
-    in the value stand for this process's."""
+    """name: Kafka's where Kafka has it. low, high: limits of numbers, both allowed. choices: of an
+    ENUM. templates: `{pod}` and `{ordinal}` in the value stand for this process's.
+    """
 
     name: str
     kind: Kind
@@ -53,7 +57,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting as a config class has it. field: the attribute. doc: the string behind it, on one line."""
+    """A setting as a config class has it. field: the attribute. doc: the string behind it, on one
+    line.
+    """
 
     setting: Setting
     field: str
@@ -77,7 +83,16 @@ class SettingInvalid(ValueError):
 
 
 _DURATIONS: Final = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZES: Final = {"B": 1, "kB": 1_000, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZES: Final = {
+    "B": 1,
+    "kB": 1_000,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
 _NUMBER: Final = re.compile(r"(-?[0-9][0-9_]*(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _ATTRIBUTE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _BOOLS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -107,12 +122,22 @@ def _read(config_type: type[Any]) -> tuple[Field, ...]:
         if attribute in settings:
             required = parameter.default is inspect.Parameter.empty
             default = None if required else parameter.default
-            found.append(Field(settings[attribute], attribute, default, required, renamed(names, docs.get(attribute, ""))))
+            found.append(
+                Field(
+                    settings[attribute],
+                    attribute,
+                    default,
+                    required,
+                    renamed(names, docs.get(attribute, "")),
+                )
+            )
     return tuple(found)
 
 
 def renamed(names: Mapping[str, str], text: str) -> str:
-    """With the settings' names where the text has those of their attributes. names: by attributes."""
+    """With the settings' names where the text has those of their attributes. names: by
+    attributes.
+    """
     return _ATTRIBUTE.sub(lambda found: names.get(found[0], found[0]), text)
 
 
@@ -121,7 +146,11 @@ def _docs_of(config_type: type[Any]) -> dict[str, str]:
     assert isinstance(tree.body[0], ast.ClassDef)
     docs: dict[str, str] = {}
     for line, after in zip(tree.body[0].body, tree.body[0].body[1:], strict=False):
-        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or not isinstance(after, ast.Expr):
+        if (
+            not isinstance(line, ast.AnnAssign)
+            or not isinstance(line.target, ast.Name)
+            or not isinstance(after, ast.Expr)
+        ):
             continue
         if isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
             docs[line.target.id] = " ".join(after.value.value.split())
@@ -129,7 +158,9 @@ def _docs_of(config_type: type[Any]) -> dict[str, str]:
 
 
 def check(config: object) -> None:
-    """The limits of every setting; each config class calls it when it is built. Raises SettingInvalid with the attribute's name."""
+    """The limits of every setting; each config class calls it when it is built. Raises
+    SettingInvalid with the attribute's name.
+    """
     for field in fields_of(type(config)):
         value = getattr(config, field.field)
         if not _is_within(field.setting, value):
@@ -137,7 +168,9 @@ def check(config: object) -> None:
 
 
 def parse(setting: Setting, given: object) -> object:
-    """The value as its attribute has it, from text or from what TOML and JSON have for it. Raises SettingInvalid."""
+    """The value as its attribute has it, from text or from what TOML and JSON have for it. Raises
+    SettingInvalid.
+    """
     try:
         value = _PARSERS[setting.kind](given)
     except (ValueError, KeyError, TypeError):
@@ -152,7 +185,9 @@ def _is_within(setting: Setting, value: object) -> bool:
         return value in setting.choices
     if not isinstance(value, int) or isinstance(value, bool):
         return True
-    return (setting.low is None or value >= setting.low) and (setting.high is None or value <= setting.high)
+    return (setting.low is None or value >= setting.low) and (
+        setting.high is None or value <= setting.high
+    )
 
 
 def _bool(given: object) -> bool:
@@ -185,7 +220,11 @@ def _text(given: object) -> str:
 
 def _list(given: object) -> tuple[str, ...]:
     """A comma separates wherever it stands: no item could be written back with one in it."""
-    texts = [_text(part) for part in cast("list[object]", given)] if isinstance(given, list | tuple) else [_text(given)]
+    texts = (
+        [_text(part) for part in cast("list[object]", given)]
+        if isinstance(given, list | tuple)
+        else [_text(given)]
+    )
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
 
@@ -216,10 +255,16 @@ def text_of(setting: Setting, value: object) -> str:
 
 def shown(setting: Setting, value: object) -> str:
     """As a person reads it: with the largest unit that leaves a whole number."""
-    units = {Kind.DURATION: _DURATIONS, Kind.BYTES: {unit: size for unit, size in _SIZES.items() if unit == "B" or "i" in unit}}
+    units = {
+        Kind.DURATION: _DURATIONS,
+        Kind.BYTES: {unit: size for unit, size in _SIZES.items() if unit == "B" or "i" in unit},
+    }
     if setting.kind not in units or not isinstance(value, int) or value <= 0:
         return text_of(setting, value)
-    unit, size = max(((unit, size) for unit, size in units[setting.kind].items() if value % size == 0), key=lambda found: found[1])
+    unit, size = max(
+        ((unit, size) for unit, size in units[setting.kind].items() if value % size == 0),
+        key=lambda found: found[1],
+    )
     return str(value) if unit == "B" else f"{value // size}{unit}"
 
 

@@ -1,7 +1,9 @@
-"""What a process is at, told on SIGQUIT as a JVM tells it: the stacks of its threads and of its asyncio tasks, on stderr.
+"""What a process is at, told on SIGQUIT as a JVM tells it: the stacks of its threads and of its
+asyncio tasks, on stderr.
 
-Of threads even when the event loop hangs (faulthandler writes without Python); of tasks when the loop lives and something waits for ever.
-Costs nothing until it is asked for. Source: CPython `faulthandler`; `jstack`.
+Of threads even when the event loop hangs (faulthandler writes without Python); of tasks when the
+loop lives and something waits for ever. Costs nothing until it is asked for. Source: CPython
+`faulthandler`; `jstack`.
 """
 
 import asyncio
@@ -13,7 +15,9 @@ from typing import Any
 
 
 def tell_on_quit(loop: asyncio.AbstractEventLoop) -> None:
-    """Call in the main thread. The order matters: faulthandler passes the signal on to whoever had it before, which is the loop."""
+    """Call in the main thread. The order matters: faulthandler passes the signal on to whoever had
+    it before, which is the loop.
+    """
     loop.add_signal_handler(signal.SIGQUIT, _tell_tasks)
     faulthandler.register(signal.SIGQUIT, chain=True)
 
@@ -30,7 +34,11 @@ def _places(awaited: object) -> Iterator[str]:
     """From the task's own coroutine to what it waits for at last."""
     while awaited is not None:
         frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
-        yield f"{awaited!r:.120}" if frame is None else f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        yield (
+            f"{awaited!r:.120}"
+            if frame is None
+            else f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        )
         awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
 
 

@@ -1,1 +1,3 @@
-"""Benchmarks with their targets: `make bench`. docs/performance.md has the results, benchmarks/notes the lab notebook."""
+"""Benchmarks with their targets: `make bench`. docs/performance.md has the results,
+benchmarks/notes the lab notebook.
+"""

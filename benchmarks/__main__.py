@@ -1,4 +1,6 @@
-"""`make bench`: run the bars (all, or those named), print them as a table, append them to benchmarks/results.jsonl."""
+"""`make bench`: run the bars (all, or those named), print them as a table, append them to
+benchmarks/results.jsonl.
+"""
 
 import argparse
 import sys
@@ -20,7 +22,9 @@ def table_of(measures: list[Measure]) -> Table:
         sign = "≥" if m.better == "higher" else "≤"
         verdict = "[green]ok[/]" if m.passed else "[red]missed[/]"
         name = f"{m.name} ({m.note})" if m.note else m.name
-        table.add_row(name, f"{m.value:,.1f} {m.unit}", limit, f"{m.figure:.2f}", f"{sign} {m.bar:g}", verdict)
+        table.add_row(
+            name, f"{m.value:,.1f} {m.unit}", limit, f"{m.figure:.2f}", f"{sign} {m.bar:g}", verdict
+        )
     return table
 
 

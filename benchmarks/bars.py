@@ -1,4 +1,6 @@
-"""The measurements, each with its bar. A function is one run; it starts what it needs and stops it again."""
+"""The measurements, each with its bar. A function is one run; it starts what it needs and stops it
+again.
+"""
 
 import asyncio
 import json
@@ -30,7 +32,9 @@ def sink_produce_mb_per_s() -> float:
 
 
 def throughput() -> list[Measure]:
-    """Produce and tail consume against the bare sink, in alternating pairs; the median pair counts."""
+    """Produce and tail consume against the bare sink, in alternating pairs; the median pair
+    counts.
+    """
     pairs: list[tuple[float, float, float]] = []
     for _ in range(REPEATS):
         limit = sink_produce_mb_per_s()
@@ -45,13 +49,29 @@ def throughput() -> list[Measure]:
     by_produce = sorted(pairs, key=lambda pair: pair[1] / pair[0])[len(pairs) // 2]
     by_consume = sorted(pairs, key=lambda pair: pair[2] / pair[0])[len(pairs) // 2]
     return [
-        Measure("produce, 1 KiB records, acks=all, memory store / bare sink", by_produce[1], "MB/s", 0.5, "higher", by_produce[0]),
-        Measure("tail consume / bare sink's produce rate", by_consume[2], "MB/s", 0.5, "higher", by_consume[0]),
+        Measure(
+            "produce, 1 KiB records, acks=all, memory store / bare sink",
+            by_produce[1],
+            "MB/s",
+            0.5,
+            "higher",
+            by_produce[0],
+        ),
+        Measure(
+            "tail consume / bare sink's produce rate",
+            by_consume[2],
+            "MB/s",
+            0.5,
+            "higher",
+            by_consume[0],
+        ),
     ]
 
 
 async def _plain_puts(url: str, seconds: float) -> float:
-    """Bytes per second of 8 MiB PUTs of new objects (a log overwrites nothing), 4 at once, with our own S3 client."""
+    """Bytes per second of 8 MiB PUTs of new objects (a log overwrites nothing), 4 at once, with our
+    own S3 client.
+    """
     store, body, done = open_store(url), bytes(8 * MIB), 0
 
     async def put_some(worker: int) -> None:
@@ -70,7 +90,9 @@ async def _plain_puts(url: str, seconds: float) -> float:
 
 
 def store_writes() -> list[Measure]:
-    """What reaches moto per second through the broker, WAL and merge, against plain PUTs to that moto."""
+    """What reaches moto per second through the broker, WAL and merge, against plain PUTs to that
+    moto.
+    """
     pairs: list[tuple[float, float]] = []
     for _ in range(REPEATS):
         with harness.moto() as url:
@@ -80,13 +102,29 @@ def store_writes() -> list[Measure]:
                 before, began = system.ask(), time.perf_counter()
                 clients.produce_for(system.bootstrap, SECONDS, partitions=4)
                 after = system.ask()
-                pairs.append(((after["put_bytes"] - before["put_bytes"]) / (time.perf_counter() - began), limit))
+                pairs.append(
+                    (
+                        (after["put_bytes"] - before["put_bytes"]) / (time.perf_counter() - began),
+                        limit,
+                    )
+                )
     value, limit = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
-    return [Measure("bytes written to moto / plain 8 MiB PUTs to it", value / 1e6, "MB/s", 0.8, "higher", limit / 1e6)]
+    return [
+        Measure(
+            "bytes written to moto / plain 8 MiB PUTs to it",
+            value / 1e6,
+            "MB/s",
+            0.8,
+            "higher",
+            limit / 1e6,
+        )
+    ]
 
 
 async def _plain_gets(url: str) -> float:
-    """MB/s of 4 MiB ranged GETs from objects of 16 MiB (what the merge writes), 2 at once, with our own S3 client."""
+    """MB/s of 4 MiB ranged GETs from objects of 16 MiB (what the merge writes), 2 at once, with our
+    own S3 client.
+    """
     store, keys, done = open_store(url), [f"plain/get/{number}" for number in range(16)], 0
     for key in keys:
         await store.put(key, bytes(16 * MIB))
@@ -123,7 +161,16 @@ def latency() -> list[Measure]:
         clients.create_topic(system.bootstrap)
         values = clients.end_to_end_latencies_ms(system.bootstrap, 100, 2 * SECONDS)
     note = f"p50 {harness.quantile(values, 0.5):.1f} ms"
-    return [Measure("produce to consume at 100 records/s, memory store, p99", harness.quantile(values, 0.99), "ms", 15, "lower", note=note)]
+    return [
+        Measure(
+            "produce to consume at 100 records/s, memory store, p99",
+            harness.quantile(values, 0.99),
+            "ms",
+            15,
+            "lower",
+            note=note,
+        )
+    ]
 
 
 def slow_store_latency() -> list[Measure]:
@@ -131,13 +178,21 @@ def slow_store_latency() -> list[Measure]:
         clients.create_topic(system.bootstrap)
         values = clients.produce_latencies_ms(system.bootstrap, 5e6, 4 * SECONDS)
     return [
-        Measure("produce at 5 MB/s, PUTs lognormal p50 100 p99 400 ms, p50", harness.quantile(values, 0.5), "ms", 200, "lower"),
+        Measure(
+            "produce at 5 MB/s, PUTs lognormal p50 100 p99 400 ms, p50",
+            harness.quantile(values, 0.5),
+            "ms",
+            200,
+            "lower",
+        ),
         Measure("the same, p99", harness.quantile(values, 0.99), "ms", 550, "lower"),
     ]
 
 
 def puts_per_mb() -> list[Measure]:
-    """At about 20 MB/s open loop. What the merge has not done when the run ends (at most one block of 64 MiB) is not counted."""
+    """At about 20 MB/s open loop. What the merge has not done when the run ends (at most one block
+    of 64 MiB) is not counted.
+    """
     with harness.moto() as url, harness.server(store=url, linger_ms=250) as system:
         clients.create_topic(system.bootstrap, 4)
         before = system.ask()
@@ -145,7 +200,11 @@ def puts_per_mb() -> list[Measure]:
         after = system.ask()
     megabytes = rate.records * clients.RECORD_BYTES / 1e6
     value = (after["put_count"] - before["put_count"]) / megabytes
-    return [Measure(f"PUTs per MB at {rate.mb_per_s:.0f} MB/s, WAL and merge", value, "PUT/MB", 0.5, "lower")]
+    return [
+        Measure(
+            f"PUTs per MB at {rate.mb_per_s:.0f} MB/s, WAL and merge", value, "PUT/MB", 0.5, "lower"
+        )
+    ]
 
 
 def small_requests() -> list[Measure]:
@@ -158,7 +217,11 @@ def small_requests() -> list[Measure]:
             clients.produce_for(system.bootstrap, 0.1)
             pairs.append((clients.small_requests_per_s(system.bootstrap, 8, SECONDS / 2), limit))
     value, limit = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
-    return [Measure("small requests (100 B, 8 connections) / bare sink", value, "1/s", 0.3, "higher", limit)]
+    return [
+        Measure(
+            "small requests (100 B, 8 connections) / bare sink", value, "1/s", 0.3, "higher", limit
+        )
+    ]
 
 
 def metrics() -> list[Measure]:
@@ -168,9 +231,10 @@ def metrics() -> list[Measure]:
 def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
     """Start `penstock dev`; returns it with the seconds until `ready:`.
 
-    It looks for its ports itself, below those of client connections: one of these could sit on the port of a broker that is to restart.
-    Its logs go to a file: a pipe that nobody reads is full after 64 KiB, and then every process of the cluster stands still in its next
-    line of log.
+    It looks for its ports itself, below those of client connections: one of these could sit on the
+    port of a broker that is to restart.
+    Its logs go to a file: a pipe that nobody reads is full after 64 KiB, and then every process of
+    the cluster stands still in its next line of log.
     """
     command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
     began = time.perf_counter()
@@ -190,7 +254,15 @@ def start_up() -> list[Measure]:
         seconds.append(took)
         process.send_signal(signal.SIGINT)
         process.wait(30)
-    return [Measure("penstock dev, moto and 2 brokers, exec to ready", harness.median_of(seconds), "s", 3, "lower")]
+    return [
+        Measure(
+            "penstock dev, moto and 2 brokers, exec to ready",
+            harness.median_of(seconds),
+            "s",
+            3,
+            "lower",
+        )
+    ]
 
 
 def memory() -> list[Measure]:
@@ -232,7 +304,10 @@ def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
     process, _ = _dev("--brokers", str(brokers), "--state-file", str(state), *arguments)
     try:
         nodes = json.loads(state.read_text())["processes"]
-        yield ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"), state
+        yield (
+            ",".join(f"127.0.0.1:{node['port']}" for node in nodes if node["role"] == "broker"),
+            state,
+        )
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(30)
@@ -241,25 +316,53 @@ def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
 
 
 def planned_moves() -> list[Measure]:
-    """A partition that moves, under 2 MB/s over 50 partitions: plain on moto, and with PUTs that take as long as S3's."""
+    """A partition that moves, under 2 MB/s over 50 partitions: plain on moto, and with PUTs that
+    take as long as S3's.
+    """
     with _cluster(3) as (bootstrap, _):
         plain = moves.planned_gaps_ms(bootstrap, [0, 1, 2], 10 * REPEATS + 6, 0.8)
-    with harness.server(store="memory:", linger_ms=250, put_p50_ms=100, put_p99_ms=400, brokers=3) as system:
+    with harness.server(
+        store="memory:", linger_ms=250, put_p50_ms=100, put_p99_ms=400, brokers=3
+    ) as system:
         slow = moves.planned_gaps_ms(system.bootstrap, [0, 1, 2], 10 * REPEATS + 6, 2.0)
     return [
-        Measure("gap of a partition that moves, moto, p50", harness.quantile(plain, 0.5), "ms", 150, "lower", note=f"{len(plain)} moves"),
+        Measure(
+            "gap of a partition that moves, moto, p50",
+            harness.quantile(plain, 0.5),
+            "ms",
+            150,
+            "lower",
+            note=f"{len(plain)} moves",
+        ),
         Measure("the same, p99", harness.quantile(plain, 0.99), "ms", 500, "lower"),
-        Measure("the same, PUTs lognormal p50 100 p99 400 ms, p50", harness.quantile(slow, 0.5), "ms", 400, "lower"),
-        Measure("the same, PUTs lognormal, p99", harness.quantile(slow, 0.99), "ms", 1_000, "lower"),
+        Measure(
+            "the same, PUTs lognormal p50 100 p99 400 ms, p50",
+            harness.quantile(slow, 0.5),
+            "ms",
+            400,
+            "lower",
+        ),
+        Measure(
+            "the same, PUTs lognormal, p99", harness.quantile(slow, 0.99), "ms", 1_000, "lower"
+        ),
     ]
 
 
 def kills() -> list[Measure]:
     """kill -9 of a broker, for each partition that it led."""
     with _cluster(3) as (bootstrap, state):
-        times = moves.kill_to_produce_ms(bootstrap, [0, 1, 2], max(2, REPEATS), moves.Kill(state, signal.SIGKILL))
+        times = moves.kill_to_produce_ms(
+            bootstrap, [0, 1, 2], max(2, REPEATS), moves.Kill(state, signal.SIGKILL)
+        )
     return [
-        Measure("kill -9 to the next produce, p50", harness.quantile(times, 0.5), "ms", 1_500, "lower", note=f"{len(times)} partitions"),
+        Measure(
+            "kill -9 to the next produce, p50",
+            harness.quantile(times, 0.5),
+            "ms",
+            1_500,
+            "lower",
+            note=f"{len(times)} partitions",
+        ),
         Measure("the same, p99", harness.quantile(times, 0.99), "ms", 3_000, "lower"),
     ]
 
@@ -267,21 +370,39 @@ def kills() -> list[Measure]:
 def drain() -> list[Measure]:
     with _cluster(3) as (bootstrap, state):
         seconds = moves.drain_s(bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGTERM))
-    return [Measure("SIGTERM to exit of a broker that leads 1,000 partitions", seconds, "s", 10, "lower")]
+    return [
+        Measure(
+            "SIGTERM to exit of a broker that leads 1,000 partitions", seconds, "s", 10, "lower"
+        )
+    ]
 
 
 def heir() -> list[Measure]:
     """The whole way: death found, WAL recovered, elected, opened, producing."""
     with _cluster(3) as (bootstrap, state):
-        seconds = moves.open_after_kill_s(bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGKILL))
-    return [Measure("kill -9 of a broker with 1,000 partitions until one heir produces to all", seconds, "s", 5, "lower")]
+        seconds = moves.open_after_kill_s(
+            bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGKILL)
+        )
+    return [
+        Measure(
+            "kill -9 of a broker with 1,000 partitions until one heir produces to all",
+            seconds,
+            "s",
+            5,
+            "lower",
+        )
+    ]
 
 
 def newcomer() -> list[Measure]:
     """Auto-balance with its default settings, under 2 MB/s over 50 partitions."""
     with _cluster(3, "--auto-balance", "--no-restart") as (bootstrap, state):
         seconds = moves.newcomer_s(bootstrap, moves.Kill(state, signal.SIGTERM), 2)
-    return [Measure("third broker of a loaded cluster, exec to leading its share", seconds, "s", 30, "lower")]
+    return [
+        Measure(
+            "third broker of a loaded cluster, exec to leading its share", seconds, "s", 30, "lower"
+        )
+    ]
 
 
 def controller_work() -> list[Measure]:
@@ -289,20 +410,38 @@ def controller_work() -> list[Measure]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
         store = f"file:{place}/store"
         count = controllers.write_snapshot(store)
-        starts = [controllers.start_s(store, Path(place) / f"controller-{number}") for number in range(REPEATS)]
+        starts = [
+            controllers.start_s(store, Path(place) / f"controller-{number}")
+            for number in range(REPEATS)
+        ]
     rates = [controllers.commits_per_s(SECONDS) for _ in range(REPEATS)]
     note = f"{count:,} records in its snapshot, {controllers.PARTITIONS:,} partitions"
     return [
-        Measure("controller start with 100,000 stream objects, exec to serving", harness.median_of(starts), "s", 3, "lower", note=note),
         Measure(
-            "metadata commits through 3 controllers in one process", harness.median_of(rates), "/s", 5_000, "higher",
-            note=f"{controllers.RECORD_BYTES}-byte records, {controllers.IN_FLIGHT_COUNT} in flight",
+            "controller start with 100,000 stream objects, exec to serving",
+            harness.median_of(starts),
+            "s",
+            3,
+            "lower",
+            note=note,
         ),
-    ]  # fmt: skip
+        Measure(
+            "metadata commits through 3 controllers in one process",
+            harness.median_of(rates),
+            "/s",
+            5_000,
+            "higher",
+            note=(
+                f"{controllers.RECORD_BYTES}-byte records, {controllers.IN_FLIGHT_COUNT} in flight"
+            ),
+        ),
+    ]
 
 
 def many_partitions() -> list[Measure]:
-    """10,000 partitions over 3 brokers and 3 controllers, processes of their own on moto. The bars are our own."""
+    """10,000 partitions over 3 brokers and 3 controllers, processes of their own on moto. The bars
+    are our own.
+    """
     brokers = [0, 1, 2]
     with _cluster(len(brokers), "--controllers", "3") as (bootstrap, state):
         created = scale.create_s(bootstrap, brokers)
@@ -310,8 +449,16 @@ def many_partitions() -> list[Measure]:
         failed_over = scale.fail_over_s(bootstrap, brokers, moves.Kill(state, signal.SIGKILL))
     return [
         Measure("10,000 partitions created, until each took a record", created, "s", 30, "lower"),
-        Measure("10,000 partitions moved by one file, until each took a record", moved, "s", 30, "lower"),
-        Measure("kill -9 of the broker that leads 3,333, until all 10,000 took a record", failed_over, "s", 30, "lower"),
+        Measure(
+            "10,000 partitions moved by one file, until each took a record", moved, "s", 30, "lower"
+        ),
+        Measure(
+            "kill -9 of the broker that leads 3,333, until all 10,000 took a record",
+            failed_over,
+            "s",
+            30,
+            "lower",
+        ),
     ]
 
 

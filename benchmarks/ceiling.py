@@ -1,7 +1,9 @@
-"""What Spark itself can take from a Python source: a `format("ceiling")` whose tasks send ready-made Arrow batches of the bench's shape.
+"""What Spark itself can take from a Python source: a `format("ceiling")` whose tasks send
+ready-made Arrow batches of the bench's shape.
 
-Invariant: one batch per size and columns is made in a worker and sent again and again, so a task does nothing but write to the JVM: no GET,
-no checksum, no decoding. No source in Python can be faster with the same columns, session and batch size.
+Invariant: one batch per size and columns is made in a worker and sent again and again, so a task
+does nothing but write to the JVM: no GET, no checksum, no decoding. No source in Python can be
+faster with the same columns, session and batch size.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +23,11 @@ _KEY_BYTES: Final = 15
 
 @cache
 def batch_of(columns: tuple[str, ...], value_bytes: int, batch_bytes: int) -> Any:  # noqa: ANN401 - pyarrow's RecordBatch
-    size = row_bytes(columns, "bench") + _KEY_BYTES * ("key" in columns) + value_bytes * ("value" in columns)
+    size = (
+        row_bytes(columns, "bench")
+        + _KEY_BYTES * ("key" in columns)
+        + value_bytes * ("value" in columns)
+    )
     rows = min(16_384, max(1, batch_bytes // size))
     rng = Random(7)
     made: dict[str, Any] = {
@@ -31,7 +37,9 @@ def batch_of(columns: tuple[str, ...], value_bytes: int, batch_bytes: int) -> An
         "timestamp": [1_700_000_000_000_000] * rows, "timestampType": [0] * rows,
     }  # fmt: skip
     schema = arrow_schema(columns)
-    return pa.RecordBatch.from_arrays([pa.array(made[field.name], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(made[field.name], field.type) for field in schema], schema=schema
+    )
 
 
 class CeilingSource(DataSource):
@@ -54,11 +62,15 @@ class CeilingSource(DataSource):
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        return tuple(name for name in self._options.get("columns", "").split(",") if name) or DEFAULT
+        return (
+            tuple(name for name in self._options.get("columns", "").split(",") if name) or DEFAULT
+        )
 
 
 class CeilingReader(DataSourceReader):
-    def __init__(self, columns: tuple[str, ...], rows: int, tasks: int, value_bytes: int, batch_bytes: int) -> None:
+    def __init__(
+        self, columns: tuple[str, ...], rows: int, tasks: int, value_bytes: int, batch_bytes: int
+    ) -> None:
         self._columns = columns
         self._rows = rows
         self._tasks = tasks

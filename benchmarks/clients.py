@@ -1,6 +1,8 @@
-"""The clients that measure: confluent-kafka for throughput and latency, bare sockets for small requests.
+"""The clients that measure: confluent-kafka for throughput and latency, bare sockets for small
+requests.
 
-Each function runs for a bounded time and returns figures. They run in this process, one at a time: what is compared saw the same client.
+Each function runs for a bounded time and returns figures. They run in this process, one at a time:
+what is compared saw the same client.
 """
 
 import selectors
@@ -9,7 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.wire import apis
@@ -32,7 +41,9 @@ class Rate:
 
 
 def create_topic(bootstrap: str, partitions: int = 1, name: str = TOPIC) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # held until the answer is here: its futures die with it
+    admin = AdminClient(
+        {"bootstrap.servers": bootstrap}
+    )  # held until the answer is here: its futures die with it
     for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
         future.result(30)
 
@@ -51,8 +62,12 @@ def producer(bootstrap: str, **overrides: object) -> Producer:
     return Producer({**config, **overrides})
 
 
-def produce_for(bootstrap: str, seconds: float, *, bytes_per_s: float | None = None, partitions: int = 1) -> Rate:
-    """Records of 1 KiB in batches of about 1 MB as fast as the server takes them (or at a rate), until all are acknowledged."""
+def produce_for(
+    bootstrap: str, seconds: float, *, bytes_per_s: float | None = None, partitions: int = 1
+) -> Rate:
+    """Records of 1 KiB in batches of about 1 MB as fast as the server takes them (or at a rate),
+    until all are acknowledged.
+    """
     client, value, failed = producer(bootstrap), bytes(RECORD_BYTES), 0
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -77,7 +92,8 @@ def produce_for(bootstrap: str, seconds: float, *, bytes_per_s: float | None = N
         client.poll(0)
     left = client.flush(60)
     took = time.perf_counter() - began
-    # A callback per record would measure Python: whether all went well is checked by one last record per partition.
+    # A callback per record would measure Python: whether all went well is checked by one last
+    # record per partition.
     for partition in range(partitions):
         client.produce(TOPIC, value, partition=partition, on_delivery=delivered)
     left += client.flush(60)
@@ -115,7 +131,14 @@ def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
 
 def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> list[float]:
     """From `produce` to the consumer's hand, one record at a time at an even pace."""
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "latency", "enable.auto.commit": False, "fetch.wait.max.ms": 500})
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "latency",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 500,
+        }
+    )
     reader.assign([TopicPartition(TOPIC, 0)])
     writer = producer(bootstrap, **{"linger.ms": 0, "batch.num.messages": 1})
     _receive(reader, writer)
@@ -138,7 +161,9 @@ def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> 
 
 
 def _receive(reader: Consumer, writer: Producer) -> None:
-    """The reader stands at the end once a record sent after its first poll arrives; throw away what was sent meanwhile."""
+    """The reader stands at the end once a record sent after its first poll arrives; throw away what
+    was sent meanwhile.
+    """
     deadline = time.perf_counter() + 30
     while time.perf_counter() < deadline:
         writer.produce(TOPIC, b"warm", partition=0)
@@ -152,7 +177,11 @@ def _receive(reader: Consumer, writer: Producer) -> None:
 
 def produce_latencies_ms(bootstrap: str, bytes_per_s: float, seconds: float) -> list[float]:
     """From `produce` to its acknowledgement, 1 KiB records at an even rate, a batch per 5 ms."""
-    client, latencies, value = producer(bootstrap, **{"linger.ms": 5}), list[float](), bytes(RECORD_BYTES)
+    client, latencies, value = (
+        producer(bootstrap, **{"linger.ms": 5}),
+        list[float](),
+        bytes(RECORD_BYTES),
+    )
     client.produce(TOPIC, value, partition=0)
     client.flush(30)
 
@@ -202,6 +231,10 @@ def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> fl
 def _produce_frame(record: Record) -> bytes:
     partition = produce.PartitionProduceData(index=0, records=memoryview(encode_batch([record])))
     request = produce.ProduceRequest(
-        acks=-1, timeout_ms=30_000, topic_data=[produce.TopicProduceData(name=TOPIC, partition_data=[partition])]
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[produce.TopicProduceData(name=TOPIC, partition_data=[partition])],
     )
-    return bytes(encode_request_frame(apis.PRODUCE, 9, 7, produce.encode_request, request, client_id="bench"))
+    return bytes(
+        encode_request_frame(apis.PRODUCE, 9, 7, produce.encode_request, request, client_id="bench")
+    )

@@ -1,7 +1,9 @@
-"""Controllers by themselves: how fast a quorum commits, and how long a start with a large snapshot takes.
+"""Controllers by themselves: how fast a quorum commits, and how long a start with a large snapshot
+takes.
 
-The quorum of three lives in this process and on this machine's disk, with gRPC between the voters: one event loop does the work
-of all three, so the figure is a lower bound. Requests are given to the writer as the server does it, without a client's gRPC in front.
+The quorum of three lives in this process and on this machine's disk, with gRPC between the voters:
+one event loop does the work of all three, so the figure is a lower bound. Requests are given to the
+writer as the server does it, without a client's gRPC in front.
 """
 
 import asyncio
@@ -72,7 +74,9 @@ _CLUSTER_ID: Final = "bench"
 
 
 def commits_per_s(seconds: float) -> float:
-    """Requests of one record each, each committed by a majority before its sender sends the next one."""
+    """Requests of one record each, each committed by a majority before its sender sends the next
+    one.
+    """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         return uvloop.run(_commits_per_s(Path(directory), seconds))
 
@@ -101,7 +105,9 @@ async def _commits_per_s(directory: Path, seconds: float) -> float:
         runtime = await _writer_of(servers)
         counts = [0] * IN_FLIGHT_COUNT
         until = time.perf_counter() + seconds
-        await asyncio.gather(*(_commit(runtime, sender, counts, until) for sender in range(IN_FLIGHT_COUNT)))
+        await asyncio.gather(
+            *(_commit(runtime, sender, counts, until) for sender in range(IN_FLIGHT_COUNT))
+        )
         return sum(counts) / seconds
     finally:
         await asyncio.gather(*(server.stop() for server in servers))
@@ -120,18 +126,41 @@ async def _commit(runtime: Runtime, sender: int, counts: list[int], until: float
     key = f"sender-{sender:02}"
     value = bytes(RECORD_BYTES - len(encode_record(KeyValueRecord(key, b""))))
     while time.perf_counter() < until:
-        reply = await runtime.submit("Bench", lambda image, now_ms: Result([KeyValueRecord(key, value)]))
+        reply = await runtime.submit(
+            "Bench", lambda image, now_ms: Result([KeyValueRecord(key, value)])
+        )
         assert reply.status is Status.OK
         counts[sender] += 1
 
 
 def start_s(store_url: str, directory: Path) -> float:
-    """From the exec of a controller to its first answer as the leader, with an empty disk and the newest snapshot of `store_url`."""
+    """From the exec of a controller to its first answer as the leader, with an empty disk and the
+    newest snapshot of `store_url`.
+    """
     port = harness.free_port()
-    command = (sys.executable, "-P", "-m", "deploy.cli", "controller", "--store", store_url, "--metadata-log-dir", str(directory))
-    settings = ("--cluster-id", _CLUSTER_ID, "--listeners", f"127.0.0.1:{port}", "--log-level", "error")
+    command = (
+        sys.executable,
+        "-P",
+        "-m",
+        "deploy.cli",
+        "controller",
+        "--store",
+        store_url,
+        "--metadata-log-dir",
+        str(directory),
+    )
+    settings = (
+        "--cluster-id",
+        _CLUSTER_ID,
+        "--listeners",
+        f"127.0.0.1:{port}",
+        "--log-level",
+        "error",
+    )
     began = time.perf_counter()
-    process = subprocess.Popen((*command, *settings), env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    process = subprocess.Popen(
+        (*command, *settings), env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    )
     try:
         asyncio.run(_until_leading(f"127.0.0.1:{port}"))
         return time.perf_counter() - began
@@ -151,7 +180,9 @@ async def _until_leading(address: str) -> None:
 
 
 def write_snapshot(store_url: str) -> int:
-    """What 100,000 stream objects of 10,000 partitions leave, and the end of the log's backup. -> its records."""
+    """What 100,000 stream objects of 10,000 partitions leave, and the end of the log's backup. ->
+    its records.
+    """
     return asyncio.run(_write_snapshot(store_url))
 
 
@@ -162,7 +193,9 @@ async def _write_snapshot(store_url: str) -> int:
         copied, offset = copy_image(image)
         base = Base(offset, 1, offset, Members((0,)))
         last = msgspec.Raw(encode_record(KeyValueRecord("last", b"")))
-        await BackupLog(store, _CLUSTER_ID).put(LogObject(offset - 1, base, 0, _CLUSTER_ID, False, [last]))
+        await BackupLog(store, _CLUSTER_ID).put(
+            LogObject(offset - 1, base, 0, _CLUSTER_ID, False, [last])
+        )
         return await SnapshotStore(store, _CLUSTER_ID, kept=2).save(copied, base)
     finally:
         await store.close()
@@ -193,8 +226,14 @@ def large_image(partitions: int, objects: int) -> MetadataImage:
         object_id, (lap, index) = ObjectId(number), divmod(number, partitions)
         start = Offset(lap * _RECORDS_PER_OBJECT)
         end = Offset(start + _RECORDS_PER_OBJECT)
-        part = RangeEntry(StreamId(3 * index + 1), start, end, _RECORDS_PER_OBJECT, _OBJECT_BYTES, Millis(0))
-        records.append(ObjectCommitted(object_id, data_key(object_id), ObjectRole.STREAM, _OBJECT_BYTES, Millis(0), (part,)))
+        part = RangeEntry(
+            StreamId(3 * index + 1), start, end, _RECORDS_PER_OBJECT, _OBJECT_BYTES, Millis(0)
+        )
+        records.append(
+            ObjectCommitted(
+                object_id, data_key(object_id), ObjectRole.STREAM, _OBJECT_BYTES, Millis(0), (part,)
+            )
+        )
     image = MetadataImage()
     image.apply_all(records)
     assert image.end_offset == MetadataOffset(len(records))

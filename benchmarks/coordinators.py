@@ -1,6 +1,8 @@
-"""How fast a group coordinator loads, and for how long others wait meanwhile: `python -m benchmarks.coordinators [commits]`.
+"""How fast a group coordinator loads, and for how long others wait meanwhile: `python -m
+benchmarks.coordinators [commits]`.
 
-Commits of one offset each, 200,000 unless told, of 10 groups with 20 partitions, in one partition of `__consumer_offsets` that lies in
+Commits of one offset each, 200,000 unless told, of 10 groups with 20 partitions, in one partition
+of `__consumer_offsets` that lies in
 memory: a store adds one GET for each MiB or so. Then the log is compacted and loaded again.
 """
 
@@ -49,7 +51,14 @@ class Log:
     def leader_epoch(self, partition: int) -> int:
         return 1
 
-    def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        done: Done,
+        *,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
         encoded = [Record(self.end + at, 0, key, value) for at, (key, value) in enumerate(records)]
         self.batches.append(bytes(encode_batch(encoded, base_offset=self.end)))
         self.bases.append(self.end)
@@ -70,7 +79,9 @@ class Log:
 
 
 class Pauses:
-    """The longest time between two turns of the event loop, in CPU time of this process: a busy machine does not count."""
+    """The longest time between two turns of the event loop, in CPU time of this process: a busy
+    machine does not count.
+    """
 
     def __init__(self) -> None:
         self._longest_s = 0.0
@@ -94,14 +105,19 @@ class Pauses:
 
 async def load(log: Log) -> GroupCoordinator:
     coordinator = GroupCoordinator(log, GroupLimits(), now_ms=lambda: 0, new_member_id=str)
-    count, pauses, began, cpu = log.end - log.start, Pauses(), time.perf_counter(), time.process_time()
+    count, pauses, began, cpu = (
+        log.end - log.start,
+        Pauses(),
+        time.perf_counter(),
+        time.process_time(),
+    )
     coordinator.partition_opened(0)
     while coordinator.fetch_offsets("g0") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # noqa: ASYNC110 - it is what is measured
         await asyncio.sleep(0)
     took_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
     print(
-        f"load of {count:,} records: {took_s:.2f} s, {cpu_s:.2f} s of CPU, {count / cpu_s:,.0f} per CPU second, "
-        f"longest pause {pauses.end_ms():.1f} ms"
+        f"load of {count:,} records: {took_s:.2f} s, {cpu_s:.2f} s of CPU, {count / cpu_s:,.0f} per"
+        f" CPU second, longest pause {pauses.end_ms():.1f} ms"
     )
     return coordinator
 
@@ -109,14 +125,23 @@ async def load(log: Log) -> GroupCoordinator:
 async def main(commits_count: int) -> None:
     log = Log()
     for number in range(commits_count):
-        key = encode_offset_key(OffsetKey(f"g{number % GROUPS_COUNT}", "orders", number // GROUPS_COUNT % PARTITIONS_COUNT))
-        log.append(0, [(key, encode_offset_value(CommittedOffset(number, -1, "", 0)))], lambda _: None)
+        key = encode_offset_key(
+            OffsetKey(
+                f"g{number % GROUPS_COUNT}", "orders", number // GROUPS_COUNT % PARTITIONS_COUNT
+            )
+        )
+        log.append(
+            0, [(key, encode_offset_value(CommittedOffset(number, -1, "", 0)))], lambda _: None
+        )
     await asyncio.sleep(0)
     coordinator = await load(log)
     pauses, began, commits_end = Pauses(), time.perf_counter(), log.end
     while log.start == 0 and time.perf_counter() < began + 10:  # noqa: ASYNC110 - as above
         await asyncio.sleep(0)
-    print(f"compaction to {log.end - log.start:,} records: {time.perf_counter() - began:.2f} s, longest pause {pauses.end_ms():.1f} ms")
+    print(
+        f"compaction to {log.end - log.start:,} records: {time.perf_counter() - began:.2f} s,"
+        f" longest pause {pauses.end_ms():.1f} ms"
+    )
     assert log.end - log.start <= commits_end
     coordinator.close()
     (await load(log)).close()

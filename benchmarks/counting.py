@@ -1,4 +1,6 @@
-"""Counting for metrics, patched out of a running process and in again: for `benchmarks.metering`, in the server's process."""
+"""Counting for metrics, patched out of a running process and in again: for `benchmarks.metering`,
+in the server's process.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final

@@ -1,7 +1,8 @@
-"""Decoding to Arrow on one core, in CPU time: the best of several passes, since other work on the machine only ever takes away.
+"""Decoding to Arrow on one core, in CPU time: the best of several passes, since other work on the
+machine only ever takes away.
 
-Blocks are distinct and larger together than the CPU's inner caches; "MB/s" are uncompressed record bytes. Run alone:
-`python -m benchmarks.decode`.
+Blocks are distinct and larger together than the CPU's inner caches; "MB/s" are uncompressed record
+bytes. Run alone: `python -m benchmarks.decode`.
 """
 
 import os
@@ -25,16 +26,35 @@ REPEATS: Final = 8
 """Passes of one kind behind each other."""
 BLOCKS: Final = 12
 BATCH_BYTES: Final = 1 << 20
-_WORDS: Final = [b"carrier", b"delay", b"minutes", b"JFK", b"LAX", b"2013", b"departure", b"arrival", b"flight", b"tailnum"]
+_WORDS: Final = [
+    b"carrier",
+    b"delay",
+    b"minutes",
+    b"JFK",
+    b"LAX",
+    b"2013",
+    b"departure",
+    b"arrival",
+    b"flight",
+    b"tailnum",
+]
 
 
-def batches(value_bytes: int, codec: Compression, *, batch_bytes: int = BATCH_BYTES) -> tuple[list[bytes], int]:
+def batches(
+    value_bytes: int, codec: Compression, *, batch_bytes: int = BATCH_BYTES
+) -> tuple[list[bytes], int]:
     """Blocks of one batch each, and their uncompressed bytes."""
     rng, found, plain_bytes, offset = Random(value_bytes), list[bytes](), 0, 0
     for _ in range(BLOCKS):
         count = max(1, batch_bytes // (value_bytes + 25))
         records = [
-            Record(offset + i, 1_700_000_000_000 + i, b"key-%011d" % (offset + i), _value(rng, value_bytes, codec)) for i in range(count)
+            Record(
+                offset + i,
+                1_700_000_000_000 + i,
+                b"key-%011d" % (offset + i),
+                _value(rng, value_bytes, codec),
+            )
+            for i in range(count)
         ]
         found.append(bytes(encode_batch(records, base_offset=offset, compression=codec)))
         plain_bytes += len(decompress(codec, found[-1][HEADER_BYTES:]))
@@ -110,7 +130,9 @@ def _copying(blocks: Sequence[bytes]) -> Work:
 
 
 class Decoding:
-    """The bars: uncompressed per core, and lz4 and zstd against decompressing alone. Those of views are our own."""
+    """The bars: uncompressed per core, and lz4 and zstd against decompressing alone. Those of views
+    are our own.
+    """
 
     def __init__(self) -> None:
         self._plain: list[tuple[int, int, Work, Work]] = []
@@ -119,20 +141,31 @@ class Decoding:
         self._works: list[Work] = []
         for value_bytes, bar, views_bar in ((100, 3_000, 3_000), (1_024, 5_000, 7_000)):
             blocks, plain_bytes = batches(value_bytes, Compression.NONE)
-            copied, viewed, copying = _decoding(blocks, plain_bytes), _decoding(blocks, plain_bytes, views=True), _copying(blocks)
+            copied, viewed, copying = (
+                _decoding(blocks, plain_bytes),
+                _decoding(blocks, plain_bytes, views=True),
+                _copying(blocks),
+            )
             self._plain.append((value_bytes, bar, copied, copying))
             self._viewed.append((value_bytes, views_bar, viewed))
             self._works += copied, viewed, copying
         for codec in (Compression.LZ4, Compression.ZSTD):
             for value_bytes in (100, 1_024):
                 blocks, plain_bytes = batches(value_bytes, codec)
-                name = f"the same, {codec.name.lower()}, {value_bytes} B records / decompressing alone"
-                decoded, inflated = _decoding(blocks, plain_bytes), _inflating(blocks, plain_bytes, codec)
+                name = (
+                    f"the same, {codec.name.lower()}, {value_bytes} B records / decompressing alone"
+                )
+                decoded, inflated = (
+                    _decoding(blocks, plain_bytes),
+                    _inflating(blocks, plain_bytes, codec),
+                )
                 self._packed.append((name, decoded, inflated))
                 self._works += decoded, inflated
 
     def take(self) -> None:
-        """Passes of all, in turns. Take some more later: the machine is twice as fast in some minutes as in others."""
+        """Passes of all, in turns. Take some more later: the machine is twice as fast in some
+        minutes as in others.
+        """
         for _ in range(ROUNDS):
             for work in self._works:
                 work.repeat()
@@ -141,7 +174,16 @@ class Decoding:
         found: list[Measure] = []
         for value_bytes, bar, work, copying in self._plain:
             note = f"a plain copy {copying.mb_per_s:,.0f}"
-            found.append(Measure(f"decode to Arrow per core, {value_bytes} B records", work.mb_per_s, "MB/s", bar, "higher", note=note))
+            found.append(
+                Measure(
+                    f"decode to Arrow per core, {value_bytes} B records",
+                    work.mb_per_s,
+                    "MB/s",
+                    bar,
+                    "higher",
+                    note=note,
+                )
+            )
         for value_bytes, bar, work in self._viewed:
             name = f"the same, key and value as views, {value_bytes} B records"
             found.append(Measure(name, work.mb_per_s, "MB/s", bar, "higher"))

@@ -1,7 +1,7 @@
 """What every benchmark needs: processes of its own, numbers with their bars, and a table of both.
 
-Figures are ratios against a limit measured in the same run wherever the bar is a ratio. Nothing here fails a run: a bar that is missed
-is shown.
+Figures are ratios against a limit measured in the same run wherever the bar is a ratio. Nothing
+here fails a run: a bar that is missed is shown.
 """
 
 import json
@@ -25,7 +25,9 @@ RESULTS = Path(__file__).parent / "results.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One row. `limit` is what `value` is divided by where the bar is a ratio; None where the value itself is compared."""
+    """One row. `limit` is what `value` is divided by where the bar is a ratio; None where the value
+    itself is compared.
+    """
 
     name: str
     value: float
@@ -99,7 +101,11 @@ def server(**options: object) -> Iterator[ServerProcess]:
 def sink() -> Iterator[str]:
     """The bare sink; yields its bootstrap address."""
     port = free_port()
-    process = subprocess.Popen([sys.executable, "-m", "benchmarks.sink", str(port)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.sink", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         assert process.stdout is not None
         process.stdout.readline()
@@ -114,7 +120,8 @@ def moto() -> Iterator[str]:
     """A moto S3 server with a bucket; yields its store URL."""
     port = free_port()
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.local.moto_store", "--bucket", "bench", "--port", str(port)], stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "deploy.local.moto_store", "--bucket", "bench", "--port", str(port)],
+        stderr=subprocess.DEVNULL,
     )
     try:
         endpoint = f"http://127.0.0.1:{port}"
@@ -150,7 +157,10 @@ def median_of(values: Sequence[float]) -> float:
 
 
 def machine() -> str:
-    return f"{os.cpu_count()} vCPU {_cpu_model()}, {platform.system()} {platform.machine()}, CPython {platform.python_version()}"
+    return (
+        f"{os.cpu_count()} vCPU {_cpu_model()}, {platform.system()} {platform.machine()}, CPython"
+        f" {platform.python_version()}"
+    )
 
 
 def _cpu_model() -> str:
@@ -162,6 +172,10 @@ def _cpu_model() -> str:
 
 def record(measures: Sequence[Measure], date: str) -> None:
     """One JSON line a run, for comparing runs; not committed."""
-    row = {"date": date, "machine": machine(), "measures": [{**asdict(m), "figure": m.figure, "passed": m.passed} for m in measures]}
+    row = {
+        "date": date,
+        "machine": machine(),
+        "measures": [{**asdict(m), "figure": m.figure, "passed": m.passed} for m in measures],
+    }
     with RESULTS.open("a") as file:
         file.write(json.dumps(row) + "\n")

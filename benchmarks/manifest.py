@@ -1,7 +1,9 @@
-"""What the public manifest costs its controller and its readers: `python -m benchmarks.manifest [partitions]`.
+"""What the public manifest costs its controller and its readers: `python -m benchmarks.manifest
+[partitions]`.
 
-One topic of 100,000 objects, in one partition unless told. Times are CPU of this process on a memory store, so that a busy machine and a
-slow network do not count: add one GET for the root, one for the shard and one for each 4 MiB of pages, which are read 16 at once.
+One topic of 100,000 objects, in one partition unless told. Times are CPU of this process on a
+memory store, so that a busy machine and a slow network do not count: add one GET for the root, one
+for the shard and one for each 4 MiB of pages, which are read 16 at once.
 """
 
 import asyncio
@@ -63,13 +65,23 @@ class Image:
         self.longest_ms = 0.0
         self._notes: list[Callable[[Sequence[Record]], Any]] = []
         node, epoch = NodeId(1), NodeEpoch(1)
-        records: list[Record] = [ClusterRecord("bench"), NodeRecord(node, epoch, TOPIC_ID, "", 1, "", None, fenced=False)]
+        records: list[Record] = [
+            ClusterRecord("bench"),
+            NodeRecord(node, epoch, TOPIC_ID, "", 1, "", None, fenced=False),
+        ]
         records += [WalRecord(node, epoch, WalSequence(0)), TopicRecord(TOPIC_ID, "t")]
         for number in range(partitions):
             meta, data, txn = (StreamId(3 * number + more) for more in range(3))
-            records += [StreamCreated(meta, TOPIC_ID, number, "meta"), StreamCreated(data, TOPIC_ID, number, "data")]
+            records += [
+                StreamCreated(meta, TOPIC_ID, number, "meta"),
+                StreamCreated(data, TOPIC_ID, number, "data"),
+            ]
             records += [StreamCreated(txn, TOPIC_ID, number, "txn")]
-            records += [PartitionRecord(TOPIC_ID, number, (node,), node, epoch, StreamEpoch(0), meta, data, txn)]
+            records += [
+                PartitionRecord(
+                    TOPIC_ID, number, (node,), node, epoch, StreamEpoch(0), meta, data, txn
+                )
+            ]
             records += [StreamOpened(data, StreamEpoch(0), node, epoch)]
         self.apply(records)
 
@@ -84,11 +96,27 @@ class Image:
             stream = self.image.streams.known(StreamId(3 * (number % self.partitions) + 1))
             end = Offset(stream.end_offset + RECORDS_PER_OBJECT)
             part = RangeEntry(
-                stream.stream_id, stream.end_offset, end, RECORDS_PER_OBJECT, 5_300_000 + number % 9_973, Millis(1_700_000_000_000 + number)
+                stream.stream_id,
+                stream.end_offset,
+                end,
+                RECORDS_PER_OBJECT,
+                5_300_000 + number % 9_973,
+                Millis(1_700_000_000_000 + number),
             )
             object_id = ObjectId(number)
             size_bytes = part.size_bytes + 408
-            self.apply([ObjectCommitted(object_id, data_key(object_id), ObjectRole.STREAM, size_bytes, part.max_timestamp_ms, (part,))])
+            self.apply(
+                [
+                    ObjectCommitted(
+                        object_id,
+                        data_key(object_id),
+                        ObjectRole.STREAM,
+                        size_bytes,
+                        part.max_timestamp_ms,
+                        (part,),
+                    )
+                ]
+            )
 
     def observe(self, note: Callable[[Sequence[Record]], Any]) -> None:
         self._notes.append(note)
@@ -127,8 +155,20 @@ async def _measure(partitions: int) -> list[Measure]:
     source.grow(OBJECTS)
     config = ControllerConfig(data_dir=Path("unused"), cluster_id="bench")
     runtime = cast("Runtime", source)
-    publisher = ManifestPublisher(config, runtime, store, now=time.monotonic, now_ms=lambda: Millis(time.time_ns() // 1_000_000))
-    whole, idle, little, plan, turn = list[float](), list[float](), list[float](), list[float](), LongestTurn()
+    publisher = ManifestPublisher(
+        config,
+        runtime,
+        store,
+        now=time.monotonic,
+        now_ms=lambda: Millis(time.time_ns() // 1_000_000),
+    )
+    whole, idle, little, plan, turn = (
+        list[float](),
+        list[float](),
+        list[float](),
+        list[float](),
+        LongestTurn(),
+    )
     watching = asyncio.ensure_future(turn.watch())
     await asyncio.sleep(0)
     with cpu_ms(whole):
@@ -143,7 +183,10 @@ async def _measure(partitions: int) -> list[Measure]:
             await publisher.publish()
     watching.cancel()
     sizes = [(await store.head(manifest_key("bench", version))).size_bytes for version in (1, 2)]
-    ends = [OffsetRange("t", number, 0, source.image.streams.known(StreamId(3 * number + 1)).end_offset) for number in range(partitions)]
+    ends = [
+        OffsetRange("t", number, 0, source.image.streams.known(StreamId(3 * number + 1)).end_offset)
+        for number in range(partitions)
+    ]
     for _ in range(3):
         view = ClusterView(store)
         with cpu_ms(plan):
@@ -152,10 +195,38 @@ async def _measure(partitions: int) -> list[Measure]:
         assert len(slices) == OBJECTS + 50
     note = f"{partitions} partitions"
     return [
-        Measure("plan a topic of 100,000 objects, from nothing", min(plan) / 1_000, "s CPU", 1.5, "lower", note=note),
-        Measure("first manifest of a reign, 100,000 objects", whole[0], "ms CPU", 2_000, "lower", note=f"{sizes[0] >> 10} KiB"),
-        Measure("... longest turn of the event loop", whole_turn_ms, "ms CPU", 50, "lower", note=f"capture {source.longest_ms:.0f} ms"),
-        Measure("manifest, 10 of 100,000 objects changed", min(little), "ms CPU", 20, "lower", note=f"{sizes[1] >> 10} KiB"),
+        Measure(
+            "plan a topic of 100,000 objects, from nothing",
+            min(plan) / 1_000,
+            "s CPU",
+            1.5,
+            "lower",
+            note=note,
+        ),
+        Measure(
+            "first manifest of a reign, 100,000 objects",
+            whole[0],
+            "ms CPU",
+            2_000,
+            "lower",
+            note=f"{sizes[0] >> 10} KiB",
+        ),
+        Measure(
+            "... longest turn of the event loop",
+            whole_turn_ms,
+            "ms CPU",
+            50,
+            "lower",
+            note=f"capture {source.longest_ms:.0f} ms",
+        ),
+        Measure(
+            "manifest, 10 of 100,000 objects changed",
+            min(little),
+            "ms CPU",
+            20,
+            "lower",
+            note=f"{sizes[1] >> 10} KiB",
+        ),
         Measure("manifest, nothing changed", idle[0], "ms CPU, no PUT", 1, "lower"),
     ]
 
@@ -167,4 +238,6 @@ def planning() -> list[Measure]:
 
 if __name__ == "__main__":
     for measure in asyncio.run(_measure(int(sys.argv[1]))) if len(sys.argv) > 1 else planning():
-        sys.stdout.write(f"{measure.name} ({measure.note}): {measure.value:.3g} {measure.unit}, bar {measure.bar:g}\n")
+        sys.stdout.write(
+            f"{measure.name} ({measure.note}): {measure.value:.3g} {measure.unit}, bar {measure.bar:g}\n"
+        )

@@ -1,7 +1,9 @@
-"""What metrics cost: the same broker with all counting patched out, and with it and a scrape every second, in alternating windows.
+"""What metrics cost: the same broker with all counting patched out, and with it and a scrape every
+second, in alternating windows.
 
-Both halves of a pair run in one process, one right after the other, so that both see the same machine; which comes first alternates. What
-stays in the bare half are additions to integers of connections and partitions, and one `await` for each request to the store.
+Both halves of a pair run in one process, one right after the other, so that both see the same
+machine; which comes first alternates. What stays in the bare half are additions to integers of
+connections and partitions, and one `await` for each request to the store.
 """
 
 import contextlib
@@ -19,7 +21,9 @@ _ALLOWED: Final = 0.02
 
 @contextlib.contextmanager
 def scraped(port: int) -> Iterator[None]:
-    """A scrape every second while the context lasts, the first after half of one. By a bare socket: next to nothing for the client."""
+    """A scrape every second while the context lasts, the first after half of one. By a bare socket:
+    next to nothing for the client.
+    """
     over = threading.Event()
 
     def run() -> None:
@@ -42,7 +46,9 @@ def scraped(port: int) -> Iterator[None]:
         thread.join()
 
 
-def _pair(system: harness.ServerProcess, port: int, measure: Callable[[], float], *, bare_first: bool) -> tuple[float, float]:
+def _pair(
+    system: harness.ServerProcess, port: int, measure: Callable[[], float], *, bare_first: bool
+) -> tuple[float, float]:
     """(with metrics, without)."""
 
     def bare() -> float:
@@ -62,20 +68,28 @@ def _pair(system: harness.ServerProcess, port: int, measure: Callable[[], float]
 
 
 def cost(seconds: float, pairs_count: int) -> list[Measure]:
-    """Produce in batches of 1 MB, which is the bar; CPU of the server for it, which is less noisy; and small requests, the worst case."""
+    """Produce in batches of 1 MB, which is the bar; CPU of the server for it, which is less noisy;
+    and small requests, the worst case.
+    """
     rates: list[tuple[float, float]] = []
     cpu: list[tuple[float, float]] = []
     for number in range(pairs_count):
         port = harness.free_port()
-        with harness.server(store="memory:", log_cache_bytes_max=3 << 30, metrics_port=port) as system:
+        with harness.server(
+            store="memory:", log_cache_bytes_max=3 << 30, metrics_port=port
+        ) as system:
             clients.create_topic(system.bootstrap)
             clients.produce_for(system.bootstrap, 0.2)
             spent: list[float] = []
 
-            def produced(system: harness.ServerProcess = system, spent: list[float] = spent) -> float:
+            def produced(
+                system: harness.ServerProcess = system, spent: list[float] = spent
+            ) -> float:
                 before = system.ask()["cpu_s"]
                 rate = clients.produce_for(system.bootstrap, seconds)
-                spent.append((system.ask()["cpu_s"] - before) * 1e12 / (rate.records * clients.RECORD_BYTES))
+                spent.append(
+                    (system.ask()["cpu_s"] - before) * 1e12 / (rate.records * clients.RECORD_BYTES)
+                )
                 return rate.mb_per_s
 
             bare_first = number % 2 == 0
@@ -85,9 +99,30 @@ def cost(seconds: float, pairs_count: int) -> list[Measure]:
     cpu_us, cpu_bare_us = _median(cpu)
     small, small_bare = _small_requests(seconds, pairs_count)
     return [
-        Measure("produce with metrics and a scrape a second / without", rate, "MB/s", 1 - _ALLOWED, "higher", rate_bare),
-        Measure("the same: CPU of the server for each MB", cpu_us, "us", 1 + _ALLOWED, "lower", cpu_bare_us),
-        Measure("small requests with metrics and a scrape a second / without", small, "1/s", 1 - _ALLOWED, "higher", small_bare),
+        Measure(
+            "produce with metrics and a scrape a second / without",
+            rate,
+            "MB/s",
+            1 - _ALLOWED,
+            "higher",
+            rate_bare,
+        ),
+        Measure(
+            "the same: CPU of the server for each MB",
+            cpu_us,
+            "us",
+            1 + _ALLOWED,
+            "lower",
+            cpu_bare_us,
+        ),
+        Measure(
+            "small requests with metrics and a scrape a second / without",
+            small,
+            "1/s",
+            1 - _ALLOWED,
+            "higher",
+            small_bare,
+        ),
     ]
 
 
@@ -100,7 +135,12 @@ def _small_requests(seconds: float, pairs_count: int) -> tuple[float, float]:
         def answered() -> float:
             return clients.small_requests_per_s(system.bootstrap, 8, seconds)
 
-        return _median([_pair(system, port, answered, bare_first=number % 2 == 0) for number in range(pairs_count)])
+        return _median(
+            [
+                _pair(system, port, answered, bare_first=number % 2 == 0)
+                for number in range(pairs_count)
+            ]
+        )
 
 
 def _median(pairs: list[tuple[float, float]]) -> tuple[float, float]:

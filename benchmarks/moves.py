@@ -1,7 +1,9 @@
-"""What clients notice when partitions change brokers: gaps between successful produces, under a steady load over many partitions.
+"""What clients notice when partitions change brokers: gaps between successful produces, under a
+steady load over many partitions.
 
-The load is 2 MB/s of 1 KiB records over 50 partitions, acks=all, so a partition has a record every 25 ms; a gap is the longest time between
-two successful acknowledgements of one partition around the event. Records that fail count: any at all raises.
+The load is 2 MB/s of 1 KiB records over 50 partitions, acks=all, so a partition has a record every
+25 ms; a gap is the longest time between two successful acknowledgements of one partition around the
+event. Records that fail count: any at all raises.
 """
 
 import json
@@ -41,9 +43,15 @@ _BEGIN_S = 0.5
 def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str = TOPIC) -> None:
     """One partition for each row, led by its first broker."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, num_partitions=len(candidates), replica_assignment=[list(row) for row in candidates])])[
-        name
-    ].result(30)
+    admin.create_topics(
+        [
+            NewTopic(
+                name,
+                num_partitions=len(candidates),
+                replica_assignment=[list(row) for row in candidates],
+            )
+        ]
+    )[name].result(30)
 
 
 class Load:
@@ -70,17 +78,24 @@ class Load:
         assert not self._failed, self._failed[:3]
 
     def gap_after(self, partition: int, moment: float, seconds: float) -> tuple[float, float]:
-        """(the longest gap that ends after `moment` and began within so many seconds of it, when it ended). Once the load is over."""
+        """(the longest gap that ends after `moment` and began within so many seconds of it, when it
+        ended). Once the load is over.
+        """
         times = self.acked[partition]
         first, stop = bisect_left(times, moment), bisect_left(times, moment + seconds)
-        return max((times[at] - times[at - 1], times[at]) for at in range(max(first, 1), min(stop + 1, len(times))))
+        return max(
+            (times[at] - times[at - 1], times[at])
+            for at in range(max(first, 1), min(stop + 1, len(times)))
+        )
 
     def _run(self) -> None:
         value, began, count = bytes(clients.RECORD_BYTES), time.perf_counter(), 0
         while not self._stopping.is_set():
             due = int((time.perf_counter() - began) * BYTES_PER_S / clients.RECORD_BYTES)
             for number in range(count, due):
-                self._producer.produce(TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered)
+                self._producer.produce(
+                    TOPIC, value, partition=number % PARTITIONS, on_delivery=self._delivered
+                )
             count = due
             self._producer.poll(0.002)
 
@@ -91,7 +106,9 @@ class Load:
             self.acked[message.partition() or 0].append(time.perf_counter())
 
 
-def planned_gaps_ms(bootstrap: str, broker_ids: Sequence[int], count: int, settle_s: float) -> list[float]:
+def planned_gaps_ms(
+    bootstrap: str, broker_ids: Sequence[int], count: int, settle_s: float
+) -> list[float]:
     """Move one partition after the other to the next broker."""
     create_topic(bootstrap, [[broker_ids[index % len(broker_ids)]] for index in range(PARTITIONS)])
     events: list[tuple[int, float]] = []
@@ -107,9 +124,14 @@ def planned_gaps_ms(bootstrap: str, broker_ids: Sequence[int], count: int, settl
     return [load.gap_after(partition, moment, settle_s)[0] * 1_000 for partition, moment in events]
 
 
-def kill_to_produce_ms(bootstrap: str, broker_ids: Sequence[int], kills: int, kill: "Kill") -> list[float]:
+def kill_to_produce_ms(
+    bootstrap: str, broker_ids: Sequence[int], kills: int, kill: "Kill"
+) -> list[float]:
     """For each partition of a killed broker: from the kill to its next successful produce."""
-    rows = [[broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))] for index in range(PARTITIONS)]
+    rows = [
+        [broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))]
+        for index in range(PARTITIONS)
+    ]
     create_topic(bootstrap, rows)
     events: list[tuple[int, float]] = []
     with Load(bootstrap) as load:
@@ -123,11 +145,16 @@ def kill_to_produce_ms(bootstrap: str, broker_ids: Sequence[int], kills: int, ki
             with WireClient(bootstrap) as client:
                 elect_preferred(client, None)
             time.sleep(4)
-    return [(load.gap_after(partition, moment, _BEGIN_S)[1] - moment) * 1_000 for partition, moment in events]
+    return [
+        (load.gap_after(partition, moment, _BEGIN_S)[1] - moment) * 1_000
+        for partition, moment in events
+    ]
 
 
 class Kill:
-    """Sends a signal to the process of a broker, as the state file of `penstock dev` has it at the time."""
+    """Sends a signal to the process of a broker, as the state file of `penstock dev` has it at the
+    time.
+    """
 
     def __init__(self, state: Path, number: int) -> None:
         self._state = state
@@ -140,12 +167,20 @@ class Kill:
 
     def pid_of(self, node_id: int) -> int:
         processes = json.loads(self._state.read_text())["processes"]
-        pid: int = next(item["pid"] for item in processes if item["role"] == "broker" and item["node_id"] == node_id)
+        pid: int = next(
+            item["pid"]
+            for item in processes
+            if item["role"] == "broker" and item["node_id"] == node_id
+        )
         return pid
 
 
-def open_after_kill_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill) -> float:
-    """From kill -9 of a broker that leads so many partitions, all with records, until one heir has opened all and acknowledged for each."""
+def open_after_kill_s(
+    bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill
+) -> float:
+    """From kill -9 of a broker that leads so many partitions, all with records, until one heir has
+    opened all and acknowledged for each.
+    """
     create_topic(bootstrap, [broker_ids] * partitions, "inherited")
     writer, failed, acked = clients.producer(bootstrap), list[KafkaError](), list[float]()
 
@@ -169,7 +204,9 @@ def open_after_kill_s(bootstrap: str, broker_ids: Sequence[int], partitions: int
 
 
 def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminate: Kill) -> float:
-    """From SIGTERM to a broker that leads so many partitions, all with records, until its process is gone."""
+    """From SIGTERM to a broker that leads so many partitions, all with records, until its process
+    is gone.
+    """
     create_topic(bootstrap, [broker_ids] * partitions, "drained")
     writer = clients.producer(bootstrap)
     for index in range(partitions):
@@ -182,17 +219,26 @@ def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminat
     took = time.perf_counter() - began
     failed: list[KafkaError] = []
     for index in range(partitions):
-        writer.produce("drained", b"y", partition=index, on_delivery=lambda error, _: failed.append(error) if error else None)
+        writer.produce(
+            "drained",
+            b"y",
+            partition=index,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
     assert writer.flush(60) == 0
     assert not failed
     return took
 
 
 def newcomer_s(bootstrap: str, kill: "Kill", joins: int) -> float:
-    """Two brokers carry the load when broker `joins`, which had left, comes back: from its exec until it leads its share."""
+    """Two brokers carry the load when broker `joins`, which had left, comes back: from its exec
+    until it leads its share.
+    """
     process = Path(f"/proc/{kill.pid_of(joins)}")
     command = _strings(process / "cmdline")
-    environment = dict(item.split("=", 1) for item in _strings(process / "environ")) | {PARENT_VARIABLE: str(os.getpid())}
+    environment = dict(item.split("=", 1) for item in _strings(process / "environ")) | {
+        PARENT_VARIABLE: str(os.getpid())
+    }
     kill(joins)
     while process.exists():
         time.sleep(0.01)
@@ -205,7 +251,10 @@ def newcomer_s(bootstrap: str, kill: "Kill", joins: int) -> float:
         try:
             while _led(client, joins) < PARTITIONS // 3 - 1:
                 if time.perf_counter() - began > _JOIN_LIMIT_S:
-                    raise TimeoutError(f"broker {joins} leads {_led(client, joins)} of {PARTITIONS} partitions after {_JOIN_LIMIT_S:.0f} s")
+                    raise TimeoutError(
+                        f"broker {joins} leads {_led(client, joins)} of {PARTITIONS} partitions"
+                        f" after {_JOIN_LIMIT_S:.0f} s"
+                    )
                 time.sleep(0.1)
             return time.perf_counter() - began
         finally:
@@ -218,4 +267,6 @@ def _strings(file: Path) -> list[str]:
 
 
 def _led(client: WireClient, broker_id: int) -> int:
-    return sum(replicas[0] == broker_id for replicas in current_assignment(client, [TOPIC])[0].values())
+    return sum(
+        replicas[0] == broker_id for replicas in current_assignment(client, [TOPIC])[0].values()
+    )

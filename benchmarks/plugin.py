@@ -1,4 +1,6 @@
-"""The pytest plugin as its users feel it: how long until the first test begins, and what each test costs."""
+"""The pytest plugin as its users feel it: how long until the first test begins, and what each test
+costs.
+"""
 
 import os
 import subprocess
@@ -19,7 +21,11 @@ _NOTHING: Final = "import pytest\n@pytest.mark.parametrize('number', range({test
 def _run(directory: Path, text: str) -> float:
     """Wall seconds of the whole pytest process."""
     (directory / "test_x.py").write_text(text)
-    plugin = () if any(point.name == "penstock" for point in entry_points(group="pytest11")) else ("-p", "pytest_penstock.plugin")
+    plugin = (
+        ()
+        if any(point.name == "penstock" for point in entry_points(group="pytest11"))
+        else ("-p", "pytest_penstock.plugin")
+    )
     command = (sys.executable, "-m", "pytest", *plugin, "-q", "-p", "no:cacheprovider", "test_x.py")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
     began = time.perf_counter()
@@ -28,7 +34,9 @@ def _run(directory: Path, text: str) -> float:
 
 
 def _start_s() -> tuple[float, float]:
-    """From the start of the cluster's process until it answers, helpers imported: what the first test waits for. Wall, and CPU of both."""
+    """From the start of the cluster's process until it answers, helpers imported: what the first
+    test waits for. Wall, and CPU of both.
+    """
     code = (
         "began = time.perf_counter()\n"
         "from pytest_penstock.options import Options; from pytest_penstock.process import ClusterProcess\n"
@@ -46,7 +54,9 @@ def _start_s() -> tuple[float, float]:
 
 
 def plugin() -> list[Measure]:
-    """Walls of whole pytest runs, with and without the fixture, in alternating pairs: nothing is left out. The median pair counts."""
+    """Walls of whole pytest runs, with and without the fixture, in alternating pairs: nothing is
+    left out. The median pair counts.
+    """
     starts = [_start_s() for _ in range(ROUNDS)]
     whole: list[float] = []
     empty: list[float] = []
@@ -57,8 +67,15 @@ def plugin() -> list[Measure]:
             bare_s = _run(directory, _NOTHING.format(tests=1, fixture="", body="pass"))
             one_s = _run(directory, _NOTHING.format(tests=1, fixture="penstock, ", body="pass"))
             many_bare_s = _run(directory, _NOTHING.format(tests=TESTS, fixture="", body="pass"))
-            many_s = _run(directory, _NOTHING.format(tests=TESTS, fixture="penstock, ", body="pass"))
-            topics_s = _run(directory, _NOTHING.format(tests=TESTS, fixture="penstock, ", body="penstock.topic('orders', 3)"))
+            many_s = _run(
+                directory, _NOTHING.format(tests=TESTS, fixture="penstock, ", body="pass")
+            )
+            topics_s = _run(
+                directory,
+                _NOTHING.format(
+                    tests=TESTS, fixture="penstock, ", body="penstock.topic('orders', 3)"
+                ),
+            )
             whole.append(one_s - bare_s)
             empty.append((many_s - one_s - (many_bare_s - bare_s)) / (TESTS - 1) * 1_000)
             used.append((topics_s - one_s - (many_bare_s - bare_s)) / (TESTS - 1) * 1_000)
@@ -71,7 +88,22 @@ def plugin() -> list[Measure]:
             "lower",
             note=f"CPU {median_of([cpu_s for _, cpu_s in starts]):.2f} s",
         ),
-        Measure("pytest run of one test: with the fixture - without", median_of(whole), "s", 1.0, "lower", note="start, test, end"),
-        Measure("pytest fixture: a test that uses nothing of it", median_of(empty), "ms", 30.0, "lower"),
-        Measure("pytest fixture: a test with a topic of 3 partitions", median_of(used), "ms", 30.0, "lower"),
+        Measure(
+            "pytest run of one test: with the fixture - without",
+            median_of(whole),
+            "s",
+            1.0,
+            "lower",
+            note="start, test, end",
+        ),
+        Measure(
+            "pytest fixture: a test that uses nothing of it", median_of(empty), "ms", 30.0, "lower"
+        ),
+        Measure(
+            "pytest fixture: a test with a topic of 3 partitions",
+            median_of(used),
+            "ms",
+            30.0,
+            "lower",
+        ),
     ]

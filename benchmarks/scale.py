@@ -1,4 +1,5 @@
-"""Ten thousand partitions on three brokers and three controllers, as a client sees them: created, moved, failed over.
+"""Ten thousand partitions on three brokers and three controllers, as a client sees them: created,
+moved, failed over.
 
 A step is over when a record was acknowledged in every partition; a record that fails raises.
 """
@@ -23,7 +24,12 @@ def create_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
     """One topic, one request."""
     began = time.perf_counter()
     moves.create_topic(
-        bootstrap, [[broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))] for index in range(PARTITIONS)], TOPIC
+        bootstrap,
+        [
+            [broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))]
+            for index in range(PARTITIONS)
+        ],
+        TOPIC,
     )
     _produce_to_all(bootstrap)
     return time.perf_counter() - began
@@ -34,7 +40,10 @@ def move_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
     began = time.perf_counter()
     with WireClient(bootstrap) as client:
         current, _ = current_assignment(client, [TOPIC])
-        wanted = {key: (broker_ids[(broker_ids.index(row[0]) + 1) % len(broker_ids)],) for key, row in current.items()}
+        wanted = {
+            key: (broker_ids[(broker_ids.index(row[0]) + 1) % len(broker_ids)],)
+            for key, row in current.items()
+        }
         assert reassign(client, wanted) == {}
         while ongoing(client):
             if time.perf_counter() - began > _TIMEOUT_S:
@@ -57,7 +66,15 @@ def _produce_to_all(bootstrap: str) -> None:
     failed: list[KafkaError] = []
     writer = clients.producer(bootstrap, **{"queue.buffering.max.messages": 2 * PARTITIONS})
     for index in range(PARTITIONS):
-        writer.produce(TOPIC, b"x" * 100, partition=index, on_delivery=lambda error, _: failed.append(error) if error else None)
+        writer.produce(
+            TOPIC,
+            b"x" * 100,
+            partition=index,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
     unsent = writer.flush(_TIMEOUT_S)
     if unsent or failed:
-        raise RuntimeError(f"{unsent} records were not acknowledged within {_TIMEOUT_S:.0f} s, {len(failed)} failed: {failed[:1]}")
+        raise RuntimeError(
+            f"{unsent} records were not acknowledged within {_TIMEOUT_S:.0f} s, {len(failed)}"
+            f" failed: {failed[:1]}"
+        )

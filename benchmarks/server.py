@@ -1,8 +1,11 @@
-"""The system under test in a process of its own: one controller and one broker over a metered store, driven by lines on stdin.
+"""The system under test in a process of its own: one controller and one broker over a metered
+store, driven by lines on stdin.
 
-Run: `python -m benchmarks.server '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0, "put_p99_ms": 0}'`. Prints `ready PORT`.
-Commands, answered with one line of JSON each: `stats` (store requests and bytes, CPU seconds, resident bytes), `restart-broker` (in order,
-on the same port: caches are empty, reads come from the store), `count-nothing` and `count` (patch metrics out, and in again).
+Run: `python -m benchmarks.server '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0,
+"put_p99_ms": 0}'`. Prints `ready PORT`. Commands, answered with one line of JSON each: `stats`
+(store requests and bytes, CPU seconds, resident bytes), `restart-broker` (in order, on the same
+port: caches are empty, reads come from the store), `count-nothing` and `count` (patch metrics out,
+and in again).
 """
 
 import asyncio
@@ -85,7 +88,10 @@ async def serve(options: ServerOptions) -> None:
 
         async def start_broker(port: int, node_id: int = 0) -> Broker:
             config = BrokerConfig(
-                node_id=node_id, listeners=(f"127.0.0.1:{port}",), controllers=(controller.address,), group_initial_rebalance_delay_ms=0
+                node_id=node_id,
+                listeners=(f"127.0.0.1:{port}",),
+                controllers=(controller.address,),
+                group_initial_rebalance_delay_ms=0,
             )
             return await Broker.start(config, store, stream_config)
 
@@ -100,7 +106,9 @@ async def serve(options: ServerOptions) -> None:
 
             health = BrokerHealth()
             health.started(broker, StoreProbe(store.close))
-            await shown.enter_async_context(serve_at("127.0.0.1", options.metrics_port, metrics_of)(health))
+            await shown.enter_async_context(
+                serve_at("127.0.0.1", options.metrics_port, metrics_of)(health)
+            )
         say(f"ready {broker.port}")
         async for command in commands():
             if command == "restart-broker":
@@ -118,7 +126,9 @@ async def serve(options: ServerOptions) -> None:
 
 async def commands() -> AsyncIterator[str]:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     while line := await reader.readline():
         yield line.decode().strip()
 

@@ -1,7 +1,9 @@
-"""The limit that brokers are measured against: a server that only frames requests and answers them, on the same loop and sockets.
+"""The limit that brokers are measured against: a server that only frames requests and answers them,
+on the same loop and sockets.
 
-It knows just enough Kafka for a producer to accept it: ApiVersions, Metadata with one topic of one partition, InitProducerId, and Produce,
-whose answer is encoded once per connection and then only given the next correlation id. Nothing is parsed, checked, stored or offset.
+It knows just enough Kafka for a producer to accept it: ApiVersions, Metadata with one topic of one
+partition, InitProducerId, and Produce, whose answer is encoded once per connection and then only
+given the next correlation id. Nothing is parsed, checked, stored or offset.
 Run: `python -m benchmarks.sink PORT`.
 """
 
@@ -23,7 +25,9 @@ _HEAD: Final = struct.Struct(">ihhi")
 
 
 class SinkConnection(asyncio.BufferedProtocol):
-    """Reads into one buffer that grows to the largest frame; answers each complete frame at once."""
+    """Reads into one buffer that grows to the largest frame; answers each complete frame at
+    once.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -70,39 +74,81 @@ class SinkConnection(asyncio.BufferedProtocol):
             self._transport.write(self._cold(frame, key, version, correlation_id))
 
     def _first_produce(self, frame: memoryview, version: int, correlation_id: int) -> bytes:
-        request = decode_body(produce.decode_request, frame, parse_header(frame).body_offset, version)
+        request = decode_body(
+            produce.decode_request, frame, parse_header(frame).body_offset, version
+        )
         responses = [
             produce.TopicProduceResponse(
-                name=topic.name, partition_responses=[produce.PartitionProduceResponse(index=part.index) for part in topic.partition_data]
+                name=topic.name,
+                partition_responses=[
+                    produce.PartitionProduceResponse(index=part.index)
+                    for part in topic.partition_data
+                ],
             )
             for topic in request.topic_data
         ]
         answer = produce.ProduceResponse(responses=responses)
-        return bytes(encode_response_frame(apis.PRODUCE, version, correlation_id, produce.encode_response, answer))
+        return bytes(
+            encode_response_frame(
+                apis.PRODUCE, version, correlation_id, produce.encode_response, answer
+            )
+        )
 
     def _cold(self, frame: memoryview, key: int, version: int, correlation_id: int) -> bytes:
         if key == apis.API_VERSIONS.key:
             keys = [
                 api_versions.ApiVersion(a.key, a.announced_min, a.max)
-                for a in (apis.PRODUCE, apis.METADATA, apis.API_VERSIONS, apis.INIT_PRODUCER_ID, apis.FETCH)
+                for a in (
+                    apis.PRODUCE,
+                    apis.METADATA,
+                    apis.API_VERSIONS,
+                    apis.INIT_PRODUCER_ID,
+                    apis.FETCH,
+                )
             ]
             versions = api_versions.ApiVersionsResponse(api_keys=keys)
-            return bytes(encode_response_frame(apis.API_VERSIONS, version, correlation_id, api_versions.encode_response, versions))
+            return bytes(
+                encode_response_frame(
+                    apis.API_VERSIONS,
+                    version,
+                    correlation_id,
+                    api_versions.encode_response,
+                    versions,
+                )
+            )
         if key == apis.METADATA.key:
-            partition = metadata.MetadataResponsePartition(partition_index=0, leader_id=0, leader_epoch=0, replica_nodes=[0], isr_nodes=[0])
+            partition = metadata.MetadataResponsePartition(
+                partition_index=0, leader_id=0, leader_epoch=0, replica_nodes=[0], isr_nodes=[0]
+            )
             described = metadata.MetadataResponse(
-                brokers=[metadata.MetadataResponseBroker(node_id=0, host="127.0.0.1", port=self._port)],
+                brokers=[
+                    metadata.MetadataResponseBroker(node_id=0, host="127.0.0.1", port=self._port)
+                ],
                 cluster_id="sink",
                 controller_id=0,
                 topics=[metadata.MetadataResponseTopic(name=TOPIC, partitions=[partition])],
             )
-            return bytes(encode_response_frame(apis.METADATA, version, correlation_id, metadata.encode_response, described))
+            return bytes(
+                encode_response_frame(
+                    apis.METADATA, version, correlation_id, metadata.encode_response, described
+                )
+            )
         granted = init_producer_id.InitProducerIdResponse(producer_id=1, producer_epoch=0)
-        return bytes(encode_response_frame(apis.INIT_PRODUCER_ID, version, correlation_id, init_producer_id.encode_response, granted))
+        return bytes(
+            encode_response_frame(
+                apis.INIT_PRODUCER_ID,
+                version,
+                correlation_id,
+                init_producer_id.encode_response,
+                granted,
+            )
+        )
 
 
 async def serve(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(lambda: SinkConnection(port), "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: SinkConnection(port), "127.0.0.1", port
+    )
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await server.serve_forever()

@@ -1,10 +1,13 @@
-"""The bars of Spark and of the Arrow reader, in one run: `python -m benchmarks.spark [--bytes 2GB] [--only scan,...]`.
+"""The bars of Spark and of the Arrow reader, in one run: `python -m benchmarks.spark [--bytes 2GB]
+[--only scan,...]`.
 
-The scan reads a topic that confluent-kafka wrote through one broker into a store of local files, the rows of 1 KB that compress to nothing;
-Parquet with the same rows lies beside it, and both lie in the page cache when a side's turn begins: what is measured is not a disk. Sides
-take turns; ratios are medians over the rounds, each of two figures of one round. Decoding has passes in all minutes of the run, of which
-the best counts: other work on the machine only ever takes away. A broker's CPU is what /proc says of its process. The consumer reads the
-same records through the same broker, which holds a fifth of them in memory and has the rest from the store; what Spark takes from
+The scan reads a topic that confluent-kafka wrote through one broker into a store of local files,
+the rows of 1 KB that compress to nothing; Parquet with the same rows lies beside it, and both lie
+in the page cache when a side's turn begins: what is measured is not a disk. Sides take turns;
+ratios are medians over the rounds, each of two figures of one round. Decoding has passes in all
+minutes of the run, of which the best counts: other work on the machine only ever takes away. A
+broker's CPU is what /proc says of its process. The consumer reads the same records through the same
+broker, which holds a fifth of them in memory and has the rest from the store; what Spark takes from
 a Python source that does no work at all (`ceiling`) is measured beside it.
 """
 
@@ -45,8 +48,9 @@ TOPIC: Final = "bench"
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1_024
 WARM_UPS: Final = 8
-"""Rounds of scans that do not count. Spark's JVM compiles what it runs: C2 alone takes a tenth of the CPU in the third round and 2 to 5 %
-from the eighth on."""
+"""Rounds of scans that do not count. Spark's JVM compiles what it runs: C2 alone takes a tenth of
+the CPU in the third round and 2 to 5 % from the eighth on.
+"""
 ROUNDS: Final = 5
 
 CORES: Final = 2
@@ -64,7 +68,9 @@ _CONSOLE: Final = Console(stderr=True)
 @contextmanager
 def spark_session() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     session = (
         SparkSession.builder.master(f"local[{CORES}]")
@@ -72,7 +78,9 @@ def spark_session() -> Iterator[SparkSession]:
         .config("spark.driver.memory", "2g")
         .config("spark.log.level", "ERROR")
         .config("spark.ui.enabled", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")  # as docs/reference/spark.md recommends
+        .config(
+            "spark.python.unix.domain.socket.enabled", "true"
+        )  # as docs/reference/spark.md recommends
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(CORES))
         .getOrCreate()
@@ -87,13 +95,21 @@ def produce(bootstrap: str, count: int) -> None:
     """Values are windows of one pool of noise: nothing to compress, nothing to generate."""
     pool = Random(7).randbytes(4 << 20)
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 50, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 1 << 18}
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "linger.ms": 50,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.kbytes": 1 << 18,
+        }
     )
     for number in range(count):
         at = number * 2_654_435_761 % (len(pool) - VALUE_BYTES)
         while True:
             try:
-                producer.produce(TOPIC, pool[at : at + VALUE_BYTES], b"key-%011d" % number, number % PARTITIONS)
+                producer.produce(
+                    TOPIC, pool[at : at + VALUE_BYTES], b"key-%011d" % number, number % PARTITIONS
+                )
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -114,7 +130,9 @@ def until_settled(store_url: str, count: int) -> list[PartitionOffsets]:
         if sum(state.committed_end for state in states) == count:
             return states
         time.sleep(0.5)
-    raise RuntimeError(f"the topic's {count:,} records are not all committed after {SETTLED_S:.0f} s")
+    raise RuntimeError(
+        f"the topic's {count:,} records are not all committed after {SETTLED_S:.0f} s"
+    )
 
 
 def write_parquet(store_url: str, directory: Path) -> None:
@@ -133,12 +151,21 @@ def write_parquet(store_url: str, directory: Path) -> None:
 
 
 def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
-    """Sum the values' lengths through the broker, record by record, as the client's documentation shows it.
+    """Sum the values' lengths through the broker, record by record, as the client's documentation
+    shows it.
 
-    tuned: librdkafka does not wait for a second whenever its queue was full, which is what most of a plain consumer's time may be.
+    tuned: librdkafka does not wait for a second whenever its queue was full, which is what most of
+    a plain consumer's time may be.
     """
     hasty = {"fetch.queue.backoff.ms": 5}
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, **(hasty if tuned else {})})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            **(hasty if tuned else {}),
+        }
+    )
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in ends])
         left, total_bytes, deadline = sum(ends.values()), 0, time.monotonic() + CONSUME_TIMEOUT_S
@@ -148,7 +175,9 @@ def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
                 total_bytes += len(message.value() or b"")
                 left -= 1
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{left:,} records did not come within {CONSUME_TIMEOUT_S:.0f} s")
+                raise RuntimeError(
+                    f"{left:,} records did not come within {CONSUME_TIMEOUT_S:.0f} s"
+                )
     finally:
         consumer.close()
     return total_bytes
@@ -163,14 +192,20 @@ def read_whole(directory: Path) -> None:
     piece = bytearray(1 << 20)
     for folder, _, names in os.walk(directory):
         for name in names:
-            with suppress(FileNotFoundError), Path(folder, name).open("rb", buffering=0) as file:  # a broker may delete meanwhile
+            with (
+                suppress(FileNotFoundError),
+                Path(folder, name).open("rb", buffering=0) as file,
+            ):  # a broker may delete meanwhile
                 while file.readinto(piece):
                     pass
 
 
 class Turns:
-    """Wall times of the rounds that count, and the broker's CPU meanwhile. All that lies below `directory` is in the page cache when a turn
-    begins: kernels that give up what nobody read for a minute (DAMON) had some turns read 2 GB from the disk."""
+    """Wall times of the rounds that count, and the broker's CPU meanwhile. All that lies below
+    `directory` is in the page cache when a turn
+    begins: kernels that give up what nobody read for a minute (DAMON) had some turns read 2 GB from
+    the disk.
+    """
 
     def __init__(self, pid: int, directory: Path) -> None:
         self._pid = pid
@@ -178,14 +213,19 @@ class Turns:
         self._took_s: dict[str, list[float]] = {}
         self._broker_s: dict[str, list[float]] = {}
 
-    def take(self, name: str, work: Callable[[], object], expected: object = None, *, counts: bool = True) -> None:
+    def take(
+        self, name: str, work: Callable[[], object], expected: object = None, *, counts: bool = True
+    ) -> None:
         read_whole(self._directory)
         broker_s, began = cpu_s(self._pid), time.monotonic()
         answer = work()
         took_s, broker_s = time.monotonic() - began, cpu_s(self._pid) - broker_s
         if answer != expected:
             raise RuntimeError(f"{name}: {answer} instead of {expected}")
-        _CONSOLE.print(f"  {name}: {took_s:.2f} s, broker {broker_s / took_s:.0%} of a core{'' if counts else ', to warm up'}")
+        _CONSOLE.print(
+            f"  {name}: {took_s:.2f} s, broker {broker_s / took_s:.0%} of a"
+            f" core{'' if counts else ', to warm up'}"
+        )
         if counts:
             self._took_s.setdefault(name, []).append(took_s)
             self._broker_s.setdefault(name, []).append(broker_s)
@@ -196,7 +236,10 @@ class Turns:
 
     def faster(self, name: str, other: str) -> float:
         """So many times as fast as the other in the same round: the median of all rounds."""
-        return statistics.median(theirs / ours for ours, theirs in zip(self._took_s[name], self._took_s[other], strict=True))
+        return statistics.median(
+            theirs / ours
+            for ours, theirs in zip(self._took_s[name], self._took_s[other], strict=True)
+        )
 
     def broker_share(self, name: str) -> float:
         return sum(self._broker_s[name]) / sum(self._took_s[name])
@@ -208,13 +251,22 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
     count = size_bytes // VALUE_BYTES
     directory = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
     try:
-        arguments = ("--store", f"file:{directory / 'store'}", "--brokers", "1", "--log-level", "error")
+        arguments = (
+            "--store",
+            f"file:{directory / 'store'}",
+            "--brokers",
+            "1",
+            "--log-level",
+            "error",
+        )
         with LocalCluster(arguments) as cluster:
             state = cluster.state()
             Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
             _CONSOLE.print(f"producing {count:,} records of {VALUE_BYTES} bytes")
             produce(state.bootstrap, count)
-            ends = {item.partition: item.end_offset for item in until_settled(state.store_url, count)}
+            ends = {
+                item.partition: item.end_offset for item in until_settled(state.store_url, count)
+            }
             (directory / "parquet").mkdir()
             write_parquet(state.store_url, directory / "parquet")
             pid = cluster.brokers()[0].pid
@@ -224,10 +276,20 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
                 scans = Scans(spark, state.store_url, directory / "parquet", count)
                 for _ in range(WARM_UPS):
                     scans.take(turns, counts=False)
-                for _ in range(ROUNDS):  # in turns, for the machine is twice as fast in some minutes as in others
+                for _ in range(
+                    ROUNDS
+                ):  # in turns, for the machine is twice as fast in some minutes as in others
                     scans.take(turns)
-                    turns.take("consumer", lambda: consume(state.bootstrap, ends, tuned=False), count * VALUE_BYTES)
-                    turns.take("tuned consumer", lambda: consume(state.bootstrap, ends, tuned=True), count * VALUE_BYTES)
+                    turns.take(
+                        "consumer",
+                        lambda: consume(state.bootstrap, ends, tuned=False),
+                        count * VALUE_BYTES,
+                    )
+                    turns.take(
+                        "tuned consumer",
+                        lambda: consume(state.bootstrap, ends, tuned=True),
+                        count * VALUE_BYTES,
+                    )
                     between()
     finally:
         shutil.rmtree(directory)
@@ -247,20 +309,40 @@ class Scans:
     def take(self, turns: Turns, *, counts: bool = True) -> None:
         total_bytes = self._count * VALUE_BYTES
         turns.take("ceiling", lambda: _bytes_in(self._ceiling()), total_bytes, counts=counts)
-        turns.take("ceiling, value", lambda: _bytes_in(self._ceiling("value")), total_bytes, counts=counts)
-        turns.take("parquet", lambda: _bytes_in(self._spark.read.parquet(self._parquet)), total_bytes, counts=counts)
+        turns.take(
+            "ceiling, value", lambda: _bytes_in(self._ceiling("value")), total_bytes, counts=counts
+        )
+        turns.take(
+            "parquet",
+            lambda: _bytes_in(self._spark.read.parquet(self._parquet)),
+            total_bytes,
+            counts=counts,
+        )
         turns.take("full", lambda: _bytes_in(self._log()), total_bytes, counts=counts)
         turns.take("value", lambda: _bytes_in(self._log("value")), total_bytes, counts=counts)
-        turns.take("two columns", lambda: _rows_in(self._log("partition,offset")), self._count, counts=counts)
+        turns.take(
+            "two columns",
+            lambda: _rows_in(self._log("partition,offset")),
+            self._count,
+            counts=counts,
+        )
 
     def _log(self, columns: str = "") -> DataFrame:
-        reader = self._spark.read.format("penstock").option("store", self._store_url).option("subscribe", TOPIC)
+        reader = (
+            self._spark.read.format("penstock")
+            .option("store", self._store_url)
+            .option("subscribe", TOPIC)
+        )
         return (reader.option("columns", columns) if columns else reader).load()
 
     def _ceiling(self, columns: str = "") -> DataFrame:
         tasks = -(-self._count * VALUE_BYTES // TASK_BYTES)
-        reader = self._spark.read.format("ceiling").option("rows", self._count).option("tasks", tasks)
-        reader = reader.option("value_bytes", VALUE_BYTES).option("batch_bytes", ReadConfig().batch_bytes_max)
+        reader = (
+            self._spark.read.format("ceiling").option("rows", self._count).option("tasks", tasks)
+        )
+        reader = reader.option("value_bytes", VALUE_BYTES).option(
+            "batch_bytes", ReadConfig().batch_bytes_max
+        )
         return (reader.option("columns", columns) if columns else reader).load()
 
 
@@ -277,26 +359,50 @@ def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
         return size_bytes / turns.took_s(name) / 1e6
 
     def compared(what: str, name: str, other: str, bar: float, note: str = "") -> Measure:
-        return Measure(what, speed(name), "MB/s", bar, "higher", speed(name) / turns.faster(name, other), note)
+        return Measure(
+            what, speed(name), "MB/s", bar, "higher", speed(name) / turns.faster(name, other), note
+        )
 
     what = f"scan of {size_bytes / 1e9:.1f} GB of 1 KB records, local[{CORES}], sum(length(value))"
-    tuned = f"with fetch.queue.backoff.ms=5: {speed('tuned consumer'):,.0f} MB/s; ready-made batches: {speed('ceiling'):,.0f} MB/s"
+    tuned = (
+        f"with fetch.queue.backoff.ms=5: {speed('tuned consumer'):,.0f} MB/s; ready-made batches:"
+        f" {speed('ceiling'):,.0f} MB/s"
+    )
     return [
         compared(f"{what} / the same from Parquet", "full", "parquet", 0.5),
         compared("the same, with columns=value / Parquet", "value", "parquet", 0.5),
-        compared("the same scan / confluent-kafka counting through the broker", "full", "consumer", 3, tuned),
+        compared(
+            "the same scan / confluent-kafka counting through the broker",
+            "full",
+            "consumer",
+            3,
+            tuned,
+        ),
         compared("the same, with columns=value / that consumer", "value", "consumer", 3),
-        compared("the same, with columns=value / ready-made batches of it", "value", "ceiling, value", 0.6),
-        Measure("broker's CPU during that scan", turns.broker_share("full") * 100, "% of a core", 5, "lower"),
+        compared(
+            "the same, with columns=value / ready-made batches of it",
+            "value",
+            "ceiling, value",
+            0.6,
+        ),
+        Measure(
+            "broker's CPU during that scan",
+            turns.broker_share("full") * 100,
+            "% of a core",
+            5,
+            "lower",
+        ),
         compared("scan of two columns / the full scan", "two columns", "full", 1.5),
     ]
 
 
-# --- freshness --------------------------------------------------------------------------------------------------------------------------
+# --- freshness ------------------------------------------------------------------------------------
 
 
 class Sightings:
-    """When each record was acknowledged, and when a micro-batch had it in hand: seconds of the same clock."""
+    """When each record was acknowledged, and when a micro-batch had it in hand: seconds of the same
+    clock.
+    """
 
     def __init__(self) -> None:
         self.acknowledged: dict[bytes, float] = {}
@@ -323,7 +429,11 @@ def measured_freshness() -> list[Measure]:
         Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
         until_settled(state.store_url, 0)
         sightings = Sightings()
-        rows = spark.readStream.format("penstock").option("store", state.store_url).option("subscribe", TOPIC)
+        rows = (
+            spark.readStream.format("penstock")
+            .option("store", state.store_url)
+            .option("subscribe", TOPIC)
+        )
         rows = rows.option("startingOffsets", "earliest").option("columns", "key")
         query = (
             rows.load()
@@ -338,9 +448,24 @@ def measured_freshness() -> list[Measure]:
             _send_steadily(producer, sightings)
         finally:
             query.stop()
-    late_s = [sightings.seen[key] - at for key, at in sightings.acknowledged.items() if key.startswith(b"r")]
-    note = f"{len(late_s):,} records, median {quantile(late_s, 0.5):.2f} s, worst {max(late_s):.2f} s"
-    return [Measure("acknowledged to visible in a 1-second micro-batch, p99", quantile(late_s, 0.99), "s", 3, "lower", note=note)]
+    late_s = [
+        sightings.seen[key] - at
+        for key, at in sightings.acknowledged.items()
+        if key.startswith(b"r")
+    ]
+    note = (
+        f"{len(late_s):,} records, median {quantile(late_s, 0.5):.2f} s, worst {max(late_s):.2f} s"
+    )
+    return [
+        Measure(
+            "acknowledged to visible in a 1-second micro-batch, p99",
+            quantile(late_s, 0.99),
+            "s",
+            3,
+            "lower",
+            note=note,
+        )
+    ]
 
 
 def _warm_up(producer: Producer, sightings: Sightings) -> None:
@@ -357,7 +482,9 @@ def _send_steadily(producer: Producer, sightings: Sightings) -> None:
     for number, key in enumerate(keys):
         while (wait_s := began + number / FRESH_PER_S - time.monotonic()) > 0:
             producer.poll(wait_s)
-        producer.produce(TOPIC, b"x" * 100, key, number % PARTITIONS, on_delivery=sightings.on_delivery)
+        producer.produce(
+            TOPIC, b"x" * 100, key, number % PARTITIONS, on_delivery=sightings.on_delivery
+        )
     producer.flush(30)
     _until_seen(sightings, set(keys), FRESH_TIMEOUT_S)
 
@@ -370,7 +497,7 @@ def _until_seen(sightings: Sightings, keys: set[bytes], timeout_s: float) -> Non
         time.sleep(0.05)
 
 
-# --- the run ----------------------------------------------------------------------------------------------------------------------------
+# --- the run --------------------------------------------------------------------------------------
 
 PARTS: Final = ("decode", "planning", "scan", "freshness")
 _UNITS: Final = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -383,7 +510,9 @@ def _bytes(text: str) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
-    parser.add_argument("--bytes", type=_bytes, default="2GB", help="how much is scanned (default: 2GB)")
+    parser.add_argument(
+        "--bytes", type=_bytes, default="2GB", help="how much is scanned (default: 2GB)"
+    )
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     chosen, measures = arguments.only.split(","), list[Measure]()

@@ -1,6 +1,8 @@
-"""How long until a cluster is ready, and the CPU seconds in it, which say the same on a busy machine.
+"""How long until a cluster is ready, and the CPU seconds in it, which say the same on a busy
+machine.
 
-`PENSTOCK=/path/to/bin/penstock` measures another installation, such as a wheel in a fresh environment.
+`PENSTOCK=/path/to/bin/penstock` measures another installation, such as a wheel in a fresh
+environment.
 """
 
 import os
@@ -19,14 +21,19 @@ _READY_TIMEOUT_S: Final = 120
 
 
 def tree_cpu_s(root: int) -> float:
-    """User and system time of a process and all that it started, ended ones too. Linux only; elsewhere 0."""
+    """User and system time of a process and all that it started, ended ones too. Linux only;
+    elsewhere 0.
+    """
     used: dict[int, tuple[int, float]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rsplit(")", 1)[1].split()
         except OSError:  # it ended meanwhile
             continue
-        used[int(entry.parent.name)] = int(fields[1]), sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+        used[int(entry.parent.name)] = (
+            int(fields[1]),
+            sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK"),
+        )
     tree = {root}
     while more := {pid for pid, (parent, _) in used.items() if parent in tree} - tree:
         tree |= more
@@ -40,7 +47,10 @@ def dev_ready(*arguments: str) -> tuple[float, float]:
         state = str(Path(name) / "state.json")
         began = time.perf_counter()
         process = subprocess.Popen(
-            [command, "dev", "--port", "0", "--state-file", state, *arguments], stdout=subprocess.PIPE, cwd=name, process_group=0
+            [command, "dev", "--port", "0", "--state-file", state, *arguments],
+            stdout=subprocess.PIPE,
+            cwd=name,
+            process_group=0,
         )
         try:
             assert process.stdout is not None
@@ -54,8 +64,20 @@ def dev_ready(*arguments: str) -> tuple[float, float]:
 
 def ready() -> list[Measure]:
     measures: list[Measure] = []
-    for what, arguments in (("moto, 2 brokers: 4 processes", ()), ("memory: 1 process", ("--store", "memory"))):
+    for what, arguments in (
+        ("moto, 2 brokers: 4 processes", ()),
+        ("memory: 1 process", ("--store", "memory")),
+    ):
         rounds = [dev_ready(*arguments) for _ in range(ROUNDS)]
         wall_s, cpu_s = (median_of([values[at] for values in rounds]) for at in (0, 1))
-        measures.append(Measure(f"penstock dev until ready ({what})", wall_s, "s", 5.0, "lower", note=f"CPU {cpu_s:.2f} s"))
+        measures.append(
+            Measure(
+                f"penstock dev until ready ({what})",
+                wall_s,
+                "s",
+                5.0,
+                "lower",
+                note=f"CPU {cpu_s:.2f} s",
+            )
+        )
     return measures

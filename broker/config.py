@@ -1,6 +1,8 @@
-"""Settings of one broker process: each with its name (Kafka's, where Kafka has it), its limits, and what it costs when changed.
+"""Settings of one broker process: each with its name (Kafka's, where Kafka has it), its limits, and
+what it costs when changed.
 
-Invariant: a `BrokerConfig` that exists is valid; `__post_init__` refuses the rest with a message that says what is allowed.
+Invariant: a `BrokerConfig` that exists is valid; `__post_init__` refuses the rest with a message
+that says what is allowed.
 Must not: read files or the environment (`deploy.node.config` does) or hold objects that live.
 """
 
@@ -34,110 +36,191 @@ class BrokerConfig:
     node_id: Annotated[int, Setting("node.id", Kind.INT, -1, _INT32_MAX, templates=True)] = -1
     """Number of this broker in its cluster. -1: the controller gives the lowest free one."""
 
-    listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = ("PLAINTEXT://127.0.0.1:9092",)
-    """Addresses to bind, as NAME://host:port; 0.0.0.0 in containers, port 0 for any free one. Who comes to a listener is told the
-    other brokers' listeners of that name, or their first where they have none of it. Brokers use each other's first."""
+    listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = (
+        "PLAINTEXT://127.0.0.1:9092",
+    )
+    """Addresses to bind, as NAME://host:port; 0.0.0.0 in containers, port 0 for any free one. Who
+    comes to a listener is told the other brokers' listeners of that name, or their first where they
+    have none of it. Brokers use each other's first.
+    """
 
-    advertised_listeners: Annotated[tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)] = ()
-    """What clients of each listener are told, as NAME://host:port. Empty: the address at which each client already reached us.
+    advertised_listeners: Annotated[
+        tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)
+    ] = ()
+    """What clients of each listener are told, as NAME://host:port. Empty: the address at which each
+    client already reached us.
 
-    {host}, {port}, {id}, {pod} and {ordinal} stand for this machine's address, the bound port, node.id, the host name and its last number;
-    {ordinal+31000} adds."""
+    {host}, {port}, {id}, {pod} and {ordinal} stand for this machine's address, the bound port,
+    node.id, the host name and its last number; {ordinal+31000} adds.
+    """
 
-    advertised_check: Annotated[str, Setting("advertised.check", Kind.ENUM, choices=(CHECK_OFF, CHECK_WARN, CHECK_STRICT))] = CHECK_WARN
-    """Whether a broker tries at its start to reach itself as advertised: warn logs what is wrong, strict ends the start (exit code 1)."""
+    advertised_check: Annotated[
+        str, Setting("advertised.check", Kind.ENUM, choices=(CHECK_OFF, CHECK_WARN, CHECK_STRICT))
+    ] = CHECK_WARN
+    """Whether a broker tries at its start to reach itself as advertised: warn logs what is wrong,
+    strict ends the start (exit code 1).
+    """
 
     rack: Annotated[str | None, Setting("broker.rack", Kind.TEXT)] = None
     """Where this broker stands, such as an availability zone; told to clients."""
 
-    controllers: Annotated[tuple[str, ...], Setting("controller.quorum.bootstrap.servers", Kind.LIST)] = ("127.0.0.1:9093",)
+    controllers: Annotated[
+        tuple[str, ...], Setting("controller.quorum.bootstrap.servers", Kind.LIST)
+    ] = ("127.0.0.1:9093",)
     """host:port of controllers; one that answers is enough."""
 
-    registration_timeout_ms: Annotated[int, Setting("registration.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 60_000
+    registration_timeout_ms: Annotated[
+        int, Setting("registration.timeout.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 60_000
     """How long a starting broker looks for a controller before it gives up (exit code 1)."""
 
-    shutdown_timeout_ms: Annotated[int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 25_000
-    """Longest graceful stop; below Kubernetes' default grace of 30 s. Then the process leaves and its WAL is recovered by others."""
+    shutdown_timeout_ms: Annotated[
+        int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 25_000
+    """Longest graceful stop; below Kubernetes' default grace of 30 s. Then the process leaves and
+    its WAL is recovered by others.
+    """
 
-    request_bytes_max: Annotated[int, Setting("socket.request.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)] = 100 * 1024 * 1024
+    request_bytes_max: Annotated[
+        int, Setting("socket.request.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)
+    ] = 100 * 1024 * 1024
     """A larger frame closes the connection."""
 
     connections_max: Annotated[int, Setting("max.connections", Kind.INT, 1, 1_000_000)] = 10_000
     """More are closed at once. Each costs about 10 KB idle."""
 
-    connections_idle_ms: Annotated[int, Setting("connections.max.idle.ms", Kind.DURATION, 1, _INT32_MAX)] = 600_000
+    connections_idle_ms: Annotated[
+        int, Setting("connections.max.idle.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 600_000
     """No complete request for so long closes the connection; also what bounds a slow sender."""
 
-    request_stall_ms: Annotated[int, Setting("request.stall.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 30_000
+    request_stall_ms: Annotated[
+        int, Setting("request.stall.timeout.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 30_000
     """A request that began to arrive and brings no byte for so long closes the connection."""
 
-    requests_in_flight_max: Annotated[int, Setting("connection.max.requests.in.flight", Kind.INT, 1, 100_000)] = 256
-    """Requests of one connection that may wait for answers; reading pauses above (clients pipeline without any limit)."""
+    requests_in_flight_max: Annotated[
+        int, Setting("connection.max.requests.in.flight", Kind.INT, 1, 100_000)
+    ] = 256
+    """Requests of one connection that may wait for answers; reading pauses above (clients pipeline
+    without any limit).
+    """
 
-    response_bytes_max: Annotated[int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB)] = 4 * 1024 * 1024
-    """Answers of one connection that are ready or unsent; above, no further request of it starts, so a client that does not read stops
-    itself. One answer may be larger (`fetch.max.bytes`)."""
+    response_bytes_max: Annotated[
+        int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB)
+    ] = 4 * 1024 * 1024
+    """Answers of one connection that are ready or unsent; above, no further request of it starts,
+    so a client that does not read stops itself. One answer may be larger (`fetch.max.bytes`).
+    """
 
-    buffered_request_bytes_max: Annotated[int, Setting("queued.max.request.bytes", Kind.BYTES, 1_024, _TIB)] = 512 * 1024 * 1024
-    """Requests in memory over all connections, half-received ones too; all reading pauses above. At least `socket.request.max.bytes`."""
+    buffered_request_bytes_max: Annotated[
+        int, Setting("queued.max.request.bytes", Kind.BYTES, 1_024, _TIB)
+    ] = 512 * 1024 * 1024
+    """Requests in memory over all connections, half-received ones too; all reading pauses above. At
+    least `socket.request.max.bytes`.
+    """
 
-    fetch_bytes_max: Annotated[int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)] = 55 * 1024 * 1024
-    """Records in one answer to a fetch, whatever the client asks for; a single larger batch still goes out."""
+    fetch_bytes_max: Annotated[int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)] = (
+        55 * 1024 * 1024
+    )
+    """Records in one answer to a fetch, whatever the client asks for; a single larger batch still
+    goes out.
+    """
 
-    auto_create_topics_enable: Annotated[bool, Setting("auto.create.topics.enable", Kind.BOOL)] = True
+    auto_create_topics_enable: Annotated[bool, Setting("auto.create.topics.enable", Kind.BOOL)] = (
+        True
+    )
     """Create topics that clients name and that do not exist."""
 
     num_partitions: Annotated[int, Setting("num.partitions", Kind.INT, -1, 10_000)] = 1
     """Partitions of topics that are created without a count; -1 leaves it to the controller."""
 
-    default_replication_factor: Annotated[int, Setting("default.replication.factor", Kind.INT, -1, 100)] = -1
-    """Leader candidates of topics that are created without a number; -1 leaves it to the controller."""
+    default_replication_factor: Annotated[
+        int, Setting("default.replication.factor", Kind.INT, -1, 100)
+    ] = -1
+    """Leader candidates of topics that are created without a number; -1 leaves it to the
+    controller.
+    """
 
-    offsets_topic_num_partitions: Annotated[int, Setting("offsets.topic.num.partitions", Kind.INT, 1, 10_000)] = 50
+    offsets_topic_num_partitions: Annotated[
+        int, Setting("offsets.topic.num.partitions", Kind.INT, 1, 10_000)
+    ] = 50
     """Partitions of `__consumer_offsets`: cannot be changed once it exists."""
 
-    transaction_state_log_num_partitions: Annotated[int, Setting("transaction.state.log.num.partitions", Kind.INT, 1, 10_000)] = 50
+    transaction_state_log_num_partitions: Annotated[
+        int, Setting("transaction.state.log.num.partitions", Kind.INT, 1, 10_000)
+    ] = 50
     """Partitions of `__transaction_state`: cannot be changed once it exists."""
 
-    transaction_max_timeout_ms: Annotated[int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)] = 900_000
-    """Longest timeout that a transaction may ask for: an open transaction holds back its readers for as long."""
+    transaction_max_timeout_ms: Annotated[
+        int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 900_000
+    """Longest timeout that a transaction may ask for: an open transaction holds back its readers
+    for as long.
+    """
 
     transaction_abort_timed_out_transaction_cleanup_interval_ms: Annotated[
-        int, Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", Kind.DURATION, 10, 3_600_000)
+        int,
+        Setting(
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+            Kind.DURATION,
+            10,
+            3_600_000,
+        ),
     ] = 10_000
     """How late an abort for timeout may come."""
 
-    offsets_retention_minutes: Annotated[int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX)] = 7 * 24 * 60
+    offsets_retention_minutes: Annotated[
+        int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX)
+    ] = 7 * 24 * 60
     """How long offsets outlive the later of their commit and the group's last member."""
 
-    group_initial_rebalance_delay_ms: Annotated[int, Setting("group.initial.rebalance.delay.ms", Kind.DURATION, 0, 600_000)] = 3_000
+    group_initial_rebalance_delay_ms: Annotated[
+        int, Setting("group.initial.rebalance.delay.ms", Kind.DURATION, 0, 600_000)
+    ] = 3_000
     """How long the first member of an empty group waits for company. 0 in development and tests."""
 
-    group_min_session_timeout_ms: Annotated[int, Setting("group.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)] = 6_000
+    group_min_session_timeout_ms: Annotated[
+        int, Setting("group.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 6_000
     """Shortest session timeout that a member of a group may ask for."""
 
-    group_max_session_timeout_ms: Annotated[int, Setting("group.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)] = 1_800_000
+    group_max_session_timeout_ms: Annotated[
+        int, Setting("group.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 1_800_000
     """Longest session timeout that a member of a group may ask for."""
 
     group_max_size: Annotated[int, Setting("group.max.size", Kind.INT, 1, 100_000)] = 1_000
     """Members of one group; more are refused."""
 
-    topic_create_timeout_ms: Annotated[int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000)] = 30_000
+    topic_create_timeout_ms: Annotated[
+        int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000)
+    ] = 30_000
     """Limit for one metadata change at the controller when the client gives none."""
 
-    load_report_interval_ms: Annotated[int, Setting("load.report.interval.ms", Kind.DURATION, 50, 5_000)] = 2_000
-    """How often the controller is told what is led here and how fast it answers; balancing is as quick as this."""
+    load_report_interval_ms: Annotated[
+        int, Setting("load.report.interval.ms", Kind.DURATION, 50, 5_000)
+    ] = 2_000
+    """How often the controller is told what is led here and how fast it answers; balancing is as
+    quick as this.
+    """
 
     def __post_init__(self) -> None:
         check(self)
         if self.buffered_request_bytes_max < self.request_bytes_max:
             allowed = f"at least request_bytes_max ({self.request_bytes_max})"
-            raise SettingInvalid("buffered_request_bytes_max", self.buffered_request_bytes_max, allowed)
+            raise SettingInvalid(
+                "buffered_request_bytes_max", self.buffered_request_bytes_max, allowed
+            )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             allowed = f"at most group_max_session_timeout_ms ({self.group_max_session_timeout_ms})"
-            raise SettingInvalid("group_min_session_timeout_ms", self.group_min_session_timeout_ms, allowed)
+            raise SettingInvalid(
+                "group_min_session_timeout_ms", self.group_min_session_timeout_ms, allowed
+            )
         if not self.controllers:
-            raise SettingInvalid("controllers", self.controllers, "name at least one controller as host:port")
+            raise SettingInvalid(
+                "controllers", self.controllers, "name at least one controller as host:port"
+            )
         self._check_listeners()
 
     @property
@@ -146,31 +229,50 @@ class BrokerConfig:
         return parse_listeners("listeners", self.listeners)
 
     def advertised(self, machine_host: str, ports: dict[str, int]) -> tuple[Listener, ...]:
-        """What clients of each listener are told, in the order of `bound`; an empty host is for each client to find out.
+        """What clients of each listener are told, in the order of `bound`; an empty host is for
+        each client to find out.
 
         ports: the bound port of each listener by its name.
         """
         named: dict[str, Listener] = {}
         for text in self.advertised_listeners:
             name = _name_of(text)
-            values: dict[str, str | int] = {"host": machine_host, "id": self.node_id, "port": ports.get(name, 0)}
-            named[name] = parse_listeners("advertised_listeners", [expand("advertised_listeners", text, values)])[0]
-        found = [named.get(listener.name, Listener(listener.name, "", 0)) for listener in self.bound]
+            values: dict[str, str | int] = {
+                "host": machine_host,
+                "id": self.node_id,
+                "port": ports.get(name, 0),
+            }
+            named[name] = parse_listeners(
+                "advertised_listeners", [expand("advertised_listeners", text, values)]
+            )[0]
+        found = [
+            named.get(listener.name, Listener(listener.name, "", 0)) for listener in self.bound
+        ]
         return tuple(told._replace(port=told.port or ports[told.name]) for told in found)
 
     def _check_listeners(self) -> None:
         bound = self.bound
         if not bound:
-            raise SettingInvalid("listeners", self.listeners, "at least one, as in PLAINTEXT://0.0.0.0:9092")
+            raise SettingInvalid(
+                "listeners", self.listeners, "at least one, as in PLAINTEXT://0.0.0.0:9092"
+            )
         names = [listener.name for listener in bound]
         for text in self.advertised_listeners:
             if _name_of(text) not in names:
-                raise SettingInvalid("advertised_listeners", text, f"names of listeners: {', '.join(names)}")
+                raise SettingInvalid(
+                    "advertised_listeners", text, f"names of listeners: {', '.join(names)}"
+                )
         told = [_name_of(text) for text in self.advertised_listeners]
         if len(set(told)) < len(told):
-            raise SettingInvalid("advertised_listeners", self.advertised_listeners, "one address for each listener")
+            raise SettingInvalid(
+                "advertised_listeners", self.advertised_listeners, "one address for each listener"
+            )
         if uses(self.advertised_listeners, "id") and self.node_id < 0:
-            raise SettingInvalid("advertised_listeners", self.advertised_listeners, "{id} needs node_id to be set; {pod}, {ordinal} do not")
+            raise SettingInvalid(
+                "advertised_listeners",
+                self.advertised_listeners,
+                "{id} needs node_id to be set; {pod}, {ordinal} do not",
+            )
         self.advertised("host", dict.fromkeys(names, 1))
 
 
@@ -180,4 +282,6 @@ def _name_of(text: str) -> str:
 
 def _filled(text: str) -> str:
     """With something in the place of each template, to see whether the rest is well formed."""
-    return expand("advertised_listeners", text, {"host": "h", "port": 1, "id": 1, "pod": "p", "ordinal": 1})
+    return expand(
+        "advertised_listeners", text, {"host": "h", "port": 1, "id": 1, "pod": "p", "ordinal": 1}
+    )

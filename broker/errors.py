@@ -1,8 +1,8 @@
 """Errors as Kafka clients see them, and what every other package's errors look like to them.
 
-One class per code, made from the table: `except` clauses and logs name the condition, and a handler needs only
-`error.code`. Invariant: whatever goes wrong inside has exactly one code (`code_of`); what a client can cure by asking
-the right broker is retriable, what it cannot cure is not.
+One class per code, made from the table: `except` clauses and logs name the condition, and a handler
+needs only `error.code`. Invariant: whatever goes wrong inside has exactly one code (`code_of`);
+what a client can cure by asking the right broker is retriable, what it cannot cure is not.
 Must not: decide policy (who retries what), or log.
 
 Source: org.apache.kafka.common.protocol.Errors; the table is `broker.wire.error_codes`.
@@ -15,7 +15,15 @@ from broker.wire.errors import WireError
 from controller.api.errors import ControllerError, RequestRefused
 from controller.api.messages import Status
 from objectstore.errors import ObjectStoreError
-from stream.errors import BatchCorrupt, ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange, StreamError, WalFull
+from stream.errors import (
+    BatchCorrupt,
+    ObjectCorrupt,
+    ObjectLost,
+    ObjectMissing,
+    OffsetOutOfRange,
+    StreamError,
+    WalFull,
+)
 
 __all__ = ["KAFKA_ERRORS", "ErrorCode", "KafkaError", "code_of", "code_of_status", "kafka_error"]
 
@@ -32,14 +40,20 @@ class KafkaError(Exception):
 
 def _leaf(code: ErrorCode) -> type[KafkaError]:
     name = "".join(word.capitalize() for word in code.name.split("_"))
-    return type(name, (KafkaError,), {"code": code, "retriable": code.retriable, "__module__": __name__})
+    return type(
+        name, (KafkaError,), {"code": code, "retriable": code.retriable, "__module__": __name__}
+    )
 
 
-KAFKA_ERRORS: Final[dict[ErrorCode, type[KafkaError]]] = {code: _leaf(code) for code in ErrorCode if code is not ErrorCode.NONE}
+KAFKA_ERRORS: Final[dict[ErrorCode, type[KafkaError]]] = {
+    code: _leaf(code) for code in ErrorCode if code is not ErrorCode.NONE
+}
 
 
 def kafka_error(code: ErrorCode, message: str | None = None) -> KafkaError:
-    """The exception for `code`; without `message` it carries the table's text. NONE is no error: KeyError."""
+    """The exception for `code`; without `message` it carries the table's text. NONE is no error:
+    KeyError.
+    """
     return KAFKA_ERRORS[code](message)
 
 
@@ -71,7 +85,9 @@ _STATUS_CODES: Final = {
 
 
 def code_of_status(status: Status) -> ErrorCode:
-    """What a refusal of the controller is for a Kafka client; statuses that no client can cause are server errors."""
+    """What a refusal of the controller is for a Kafka client; statuses that no client can cause are
+    server errors.
+    """
     return _STATUS_CODES.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
@@ -88,12 +104,16 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (ControllerError, ErrorCode.REQUEST_TIMED_OUT),
 )
-"""First match wins. Any other trouble with a stream means that this broker must stop serving it: look for the leader. Of the codes for
-damage, consumers of Java and librdkafka hand only CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait (ADR 0038)."""
+"""First match wins. Any other trouble with a stream means that this broker must stop serving it:
+look for the leader. Of the codes for damage, consumers of Java and librdkafka hand only
+CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait (ADR 0038).
+"""
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """The code that a client gets for `error`; UNKNOWN_SERVER_ERROR means a bug of ours, to be logged by the caller."""
+    """The code that a client gets for `error`; UNKNOWN_SERVER_ERROR means a bug of ours, to be
+    logged by the caller.
+    """
     if isinstance(error, KafkaError):
         return error.code
     if isinstance(error, RequestRefused):

@@ -1,7 +1,9 @@
-"""Whether a broker should get clients: it serves, it has its session and so the present metadata, and the store takes writes.
+"""Whether a broker should get clients: it serves, it has its session and so the present metadata,
+and the store takes writes.
 
-Invariants: the store is asked only when somebody wants to know, at most once in `STORE_INTERVAL_S`, by one small PUT that is bounded by
-`STORE_TIMEOUT_S`; without questions nothing is sent (a question every 5 s costs 1.30 USD a month on S3).
+Invariants: the store is asked only when somebody wants to know, at most once in `STORE_INTERVAL_S`,
+by one small PUT that is bounded by `STORE_TIMEOUT_S`; without questions nothing is sent (a question
+every 5 s costs 1.30 USD a month on S3).
 Must not decide anything about the broker itself: leases and fences do that.
 """
 
@@ -78,11 +80,19 @@ class BrokerHealth:
         self._is_stopping = True
 
     def not_started(self) -> list[str]:
-        return ["the broker looks for a controller, or catches up with its metadata"] if self._broker is None else []
+        return (
+            ["the broker looks for a controller, or catches up with its metadata"]
+            if self._broker is None
+            else []
+        )
 
     def not_alive(self) -> list[str]:
         broker = self._broker
-        return [f"this start is over: {broker.ended.result()}"] if broker is not None and broker.ended.done() else []
+        return (
+            [f"this start is over: {broker.ended.result()}"]
+            if broker is not None and broker.ended.done()
+            else []
+        )
 
     async def not_ready(self) -> list[str]:
         broker, store = self._broker, self._store
@@ -95,5 +105,8 @@ class BrokerHealth:
         if broker.follower.went_back:
             return [broker.follower.went_back]
         if not broker.follower.can_write():
-            return ["the session with the controller is lost: metadata may be old, and nothing is acknowledged"]
+            return [
+                "the session with the controller is lost: metadata may be old, and nothing is"
+                " acknowledged"
+            ]
         return await store.why_not()

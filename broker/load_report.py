@@ -1,8 +1,9 @@
-"""Tells the controller every few seconds what this broker leads and how it answers, of which balancing is made, and what it cannot open or
-read, which the doctor shows.
+"""Tells the controller every few seconds what this broker leads and how it answers, of which
+balancing is made, and what it cannot open or read, which the doctor shows.
 
-Invariants: a report that does not arrive is missing, no more: nothing here ends the broker or waits for anybody; one report is under way.
-A broker that the controller has excluded as slow has nothing to append, so it asks the store itself: one small PUT in each interval.
+Invariants: a report that does not arrive is missing, no more: nothing here ends the broker or waits
+for anybody; one report is under way. A broker that the controller has excluded as slow has nothing
+to append, so it asks the store itself: one small PUT in each interval.
 Must not: decide anything. Source: AutoMQ `AutoBalancerMetricsReporter`, without its topic.
 """
 
@@ -36,7 +37,9 @@ _LAG_INTERVAL_S: Final = 0.1
 
 
 class LoadReporter:
-    """probe: writes something small to the store; its time stands for an append while there are none."""
+    """probe: writes something small to the store; its time stands for an append while there are
+    none.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,9 @@ class LoadReporter:
         self._damage = DamageLog() if damage is None else damage
 
     async def run(self) -> None:
-        """Runs until it is cancelled. The first report goes at once: nothing is balanced before all brokers have reported."""
+        """Runs until it is cancelled. The first report goes at once: nothing is balanced before all
+        brokers have reported.
+        """
         while True:
             await self._report()
             await self._wait()
@@ -92,11 +97,15 @@ class LoadReporter:
             append_p50_ms=answer[0] if answer else None,
             append_p99_ms=answer[1] if answer else None,
             loop_lag_ms=lag_s * 1_000,
-            store=self._requests.sample(self._store_stats(), self._loop.time()) if self._store_stats else None,
+            store=self._requests.sample(self._store_stats(), self._loop.time())
+            if self._store_stats
+            else None,
             troubles=self._troubles(),
         )
         try:
-            self._is_excluded = (await self._client.report_load(report, timeout_s=_TIMEOUT_S)).excluded
+            self._is_excluded = (
+                await self._client.report_load(report, timeout_s=_TIMEOUT_S)
+            ).excluded
         except (TimeoutError, ControllerError) as error:
             _log.info("load_report_lost", error=str(error))
 

@@ -1,6 +1,8 @@
-"""The broker process: `run(config, store_url)` until a signal or a fence. Tells its supervisor by the exit code what to do.
+"""The broker process: `run(config, store_url)` until a signal or a fence. Tells its supervisor by
+the exit code what to do.
 
-0: stopped in order (SIGTERM, SIGINT). 1: could not start; the log says why. 3: this start was fenced or lost its metadata: start it again.
+0: stopped in order (SIGTERM, SIGINT). 1: could not start; the log says why. 3: this start was
+fenced or lost its metadata: start it again.
 Must not import what `--help` does not need: heavy modules are imported inside `run`.
 """
 
@@ -41,7 +43,11 @@ def run(
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, store_url, stream_config, compaction_config, serve_health, tracing=tracing))
+        return runner.run(
+            serve(
+                config, store_url, stream_config, compaction_config, serve_health, tracing=tracing
+            )
+        )
 
 
 async def serve(
@@ -76,9 +82,21 @@ async def serve(
         async with serve_health(health):
             try:
                 broker = await Broker.start(
-                    config, store, stream_config, compaction_config, store_stats=health.requests.snapshot, tracing=tracing
+                    config,
+                    store,
+                    stream_config,
+                    compaction_config,
+                    store_stats=health.requests.snapshot,
+                    tracing=tracing,
                 )
-            except (PortTaken, UnreachableAsAdvertised, ControllerError, ObjectStoreError, StreamError, TimeoutError) as error:
+            except (
+                PortTaken,
+                UnreachableAsAdvertised,
+                ControllerError,
+                ObjectStoreError,
+                StreamError,
+                TimeoutError,
+            ) as error:
                 log.error("broker_not_started", reason=str(error))
                 return EXIT_FENCED if isinstance(error, NodeRefused) else EXIT_NOT_STARTED
             tune_collector()

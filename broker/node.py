@@ -1,9 +1,12 @@
-"""One start of one broker: everything wired, in the only order that is safe, and taken down in reverse.
+"""One start of one broker: everything wired, in the only order that is safe, and taken down in
+reverse.
 
-    store -> probe -> port bound -> registered (new node epoch) -> metadata followed -> WAL -> partitions -> clients served
+    store -> probe -> port bound -> registered (new node epoch) -> metadata followed -> WAL ->
+    partitions -> clients served
 
-Invariants: no client is served before the metadata has caught up; nothing is acknowledged or read while the session is lost; a start that
-was fenced never serves again: it ends (`ended`), and its supervisor starts the process anew, which registers with a new epoch.
+Invariants: no client is served before the metadata has caught up; nothing is acknowledged or read
+while the session is lost; a start that was fenced never serves again: it ends (`ended`), and its
+supervisor starts the process anew, which registers with a new epoch.
 Must not: know what any request means.
 
 Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker sessions and epochs).
@@ -85,15 +88,17 @@ log = structlog.get_logger()
 PROBE_PREFIX: Final = "probe/"
 MERGER_CACHE_BYTES: Final = 1 << 20
 _DRAIN_SHARE: Final = 0.6
-"""Part of the time for a graceful stop that giving up the partitions may take; the rest is for uploading and saying goodbye."""
+"""Part of the time for a graceful stop that giving up the partitions may take; the rest is for
+uploading and saying goodbye.
+"""
 _DRAIN_COUNT: Final = 100
 """Partitions that move away at the same time when this broker leaves."""
 _REPORT_TIMEOUT_S: Final = 5.0
 
 
 class Broker:
-    """Implements `broker.handlers.node.Node`. Use: `broker = await Broker.start(config, store)`, then `await broker.ended` or
-    `broker.stop()`.
+    """Implements `broker.handlers.node.Node`. Use: `broker = await Broker.start(config, store)`,
+    then `await broker.ended` or `broker.stop()`.
 
     The store stays the caller's: `stop` does not close it.
     """
@@ -108,7 +113,9 @@ class Broker:
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """store_stats: what was asked of the store so far, for the load reports; None: nobody counts. tracing: None: nobody draws."""
+        """store_stats: what was asked of the store so far, for the load reports; None: nobody
+        counts. tracing: None: nobody draws.
+        """
         self._store_stats = store_stats
         self._tracing = tracing
         self.config = config
@@ -121,7 +128,9 @@ class Broker:
         self.node_epoch = NodeEpoch(-1)
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why this start is over though nobody asked for it: it was fenced, or its metadata cannot be followed any more."""
+        """Why this start is over though nobody asked for it: it was fenced, or its metadata cannot
+        be followed any more.
+        """
         self.follower: MetadataFollower
         self.storage: Storage
         self.partitions: PartitionManager
@@ -137,7 +146,7 @@ class Broker:
         self._is_stopping = False
         self._reports: set[asyncio.Task[None]] = set()
 
-    # --- what handlers see ---------------------------------------------------------------------------------------------------------------
+    # --- what handlers see ------------------------------------------------------------------------
 
     @property
     def image(self) -> MetadataImage:
@@ -150,7 +159,9 @@ class Broker:
         return Millis(time.time_ns() // 1_000_000)
 
     def _steady_clock(self) -> WallClock:
-        """For coordinators: members and transactions do not time out because the wall clock of this machine is set."""
+        """For coordinators: members and transactions do not time out because the wall clock of this
+        machine is set.
+        """
         return steady(self.now_ms, asyncio.get_running_loop().time)
 
     def can_write(self) -> bool:
@@ -163,7 +174,7 @@ class Broker:
     def port(self) -> int:
         return self.server.port
 
-    # --- start ----------------------------------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     @classmethod
     async def start(
@@ -176,9 +187,13 @@ class Broker:
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
     ) -> "Broker":
-        """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError, StreamError,
-        UnreachableAsAdvertised."""
-        streams, compaction = stream_config or StreamConfig(), compaction_config or CompactionConfig()
+        """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no
+        controller), ControllerError, StreamError, UnreachableAsAdvertised.
+        """
+        streams, compaction = (
+            stream_config or StreamConfig(),
+            compaction_config or CompactionConfig(),
+        )
         broker = cls(config, store, streams, compaction, store_stats=store_stats, tracing=tracing)
         try:
             await broker._start()
@@ -226,7 +241,14 @@ class Broker:
             me,
             lambda: self.follower.image,
             lambda failed, start: recover_wal(
-                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=self.stream_config, keep=self.storage.keep
+                self.store,
+                metadata,
+                failed,
+                start,
+                recoverer=me,
+                now_ms=self.now_ms(),
+                config=self.stream_config,
+                keep=self.storage.keep,
             ),
             self._rng,
         )
@@ -240,14 +262,27 @@ class Broker:
         self._merging = asyncio.get_running_loop().create_task(self.merger.run())
         self._parts.push_async_callback(self._stop_merging)
         self._start_load_reports(me)
-        await self.server.serve(RequestDispatcher(self, make_handlers(), INLINE, self.server.requests))
+        await self.server.serve(
+            RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
+        )
         await self._check_advertised()
-        log.info("broker_started", node_id=self.node_id, node_epoch=self.node_epoch, port=self.port, cluster_id=self.cluster_id)
+        log.info(
+            "broker_started",
+            node_id=self.node_id,
+            node_epoch=self.node_epoch,
+            port=self.port,
+            cluster_id=self.cluster_id,
+        )
 
     async def _check_advertised(self) -> None:
-        """Only now somebody answers. A listener without an advertised host is told with the machine's address to clients from elsewhere."""
+        """Only now somebody answers. A listener without an advertised host is told with the
+        machine's address to clients from elsewhere.
+        """
         machine_host = _machine_host(self.client.address)
-        told = [listener._replace(host=listener.host or machine_host) for listener in self._advertised(machine_host)]
+        told = [
+            listener._replace(host=listener.host or machine_host)
+            for listener in self._advertised(machine_host)
+        ]
         if self.config.advertised_check == CHECK_STRICT:
             await self_check.check(told)
         elif self.config.advertised_check == CHECK_WARN:
@@ -268,16 +303,33 @@ class Broker:
 
         interval_s = self.config.load_report_interval_ms / 1_000
         reporter = LoadReporter(
-            me, self.client, self.partitions, probe, interval_s=interval_s, store_stats=self._store_stats, damage=self.storage.damage
+            me,
+            self.client,
+            self.partitions,
+            probe,
+            interval_s=interval_s,
+            store_stats=self._store_stats,
+            damage=self.storage.damage,
         )
         self._in_background(reporter.run())
 
     def _merger(self, metadata: ControllerStreamMetadata, me: BrokerIncarnation) -> Merger:
-        """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the clients by."""
+        """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the
+        clients by.
+        """
         reader = ObjectReader(self.store, BlockCache(MERGER_CACHE_BYTES))
         storage, config = self.storage, self.compaction_config
         owned, cached = storage.open_handles, storage.cached_entries
-        return Merger(self.store, metadata, reader, me, owned=owned, now_ms=self.now_ms, cached=cached, config=config)
+        return Merger(
+            self.store,
+            metadata,
+            reader,
+            me,
+            owned=owned,
+            now_ms=self.now_ms,
+            cached=cached,
+            config=config,
+        )
 
     async def _register(self) -> BrokerIncarnation:
         machine_host = _machine_host(self.client.address)
@@ -289,12 +341,20 @@ class Broker:
             port=first.port,
             machine_host=machine_host,
             rack=self.config.rack or None,
-            other_listeners=tuple(NodeListener(other.name, other.host, other.port) for other in others),
+            other_listeners=tuple(
+                NodeListener(other.name, other.host, other.port) for other in others
+            ),
             version=product_version(),
             wal_delete_grace_ms=self.stream_config.wal_delete_grace_ms,
         )
-        registered: BrokerRegistered = await self.client.register_broker(request, timeout_s=self.config.registration_timeout_ms / 1_000)
-        self.node_id, self.node_epoch, self.cluster_id = registered.node_id, registered.node_epoch, registered.cluster_id
+        registered: BrokerRegistered = await self.client.register_broker(
+            request, timeout_s=self.config.registration_timeout_ms / 1_000
+        )
+        self.node_id, self.node_epoch, self.cluster_id = (
+            registered.node_id,
+            registered.node_epoch,
+            registered.cluster_id,
+        )
         return BrokerIncarnation(self.node_id, self.node_epoch)
 
     def _start_groups(self) -> None:
@@ -306,7 +366,10 @@ class Broker:
             offsets_retention_ms=self.config.offsets_retention_minutes * 60_000,
         )
         self.groups = GroupCoordinator(
-            TopicLog(self, OFFSETS_TOPIC), limits, now_ms=self._steady_clock(), new_member_id=lambda client_id: f"{client_id}-{uuid4()}"
+            TopicLog(self, OFFSETS_TOPIC),
+            limits,
+            now_ms=self._steady_clock(),
+            new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
         )
         self._parts.callback(self.groups.close)
 
@@ -335,13 +398,15 @@ class Broker:
         if topic_name == OFFSETS_TOPIC:
             (self.groups.partition_opened if opened else self.groups.partition_closed)(partition)
         elif topic_name == TRANSACTIONS_TOPIC:
-            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(partition)
+            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(
+                partition
+            )
 
     def _on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
 
-    # --- losing the right to write --------------------------------------------------------------------------------------------------------
+    # --- losing the right to write ----------------------------------------------------------------
 
     def _on_session(self, has_session: bool) -> None:
         if has_session:
@@ -361,14 +426,22 @@ class Broker:
 
     def _end(self, reason: str) -> None:
         if not self._is_stopping and not self.ended.done():
-            log.error("broker_ended", node_id=self.node_id, node_epoch=self.node_epoch, reason=reason)
+            log.error(
+                "broker_ended", node_id=self.node_id, node_epoch=self.node_epoch, reason=reason
+            )
             self.ended.set_result(reason)
 
-    # --- stop -----------------------------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     def _report_moves(self, timings: list[MoveTiming]) -> None:
-        """For `penstock reassign trace`; a report that does not arrive is missing there, no more."""
-        self._in_background(self._send_report(ReportMoves(node_id=self.node_id, node_epoch=self.node_epoch, items=timings)))
+        """For `penstock reassign trace`; a report that does not arrive is missing there, no
+        more.
+        """
+        self._in_background(
+            self._send_report(
+                ReportMoves(node_id=self.node_id, node_epoch=self.node_epoch, items=timings)
+            )
+        )
 
     async def _send_report(self, report: ReportMoves) -> None:
         try:
@@ -377,11 +450,13 @@ class Broker:
             log.info("move_report_lost", partitions=len(report.items), error=str(error))
 
     async def stop(self) -> None:
-        """Leave in order: what is led here moves to others, the rest is closed, then unregistered. Takes at most `shutdown_timeout_ms`.
+        """Leave in order: what is led here moves to others, the rest is closed, then unregistered.
+        Takes at most `shutdown_timeout_ms`.
 
         Clients are served until nothing is led here any more: they are told where to go.
 
-        What is not done by then is left to recovery, as after a crash; nothing that was acknowledged is lost either way.
+        What is not done by then is left to recovery, as after a crash; nothing that was
+        acknowledged is lost either way.
         """
         self._is_stopping = True
         timeout_s = self.config.shutdown_timeout_ms / 1_000
@@ -389,7 +464,12 @@ class Broker:
             async with asyncio.timeout(timeout_s):
                 await self._leave(timeout_s)
         except (TimeoutError, ControllerError, StreamError) as error:
-            log.warning("broker_stopped_unclean", node_id=self.node_id, node_epoch=self.node_epoch, error=repr(error))
+            log.warning(
+                "broker_stopped_unclean",
+                node_id=self.node_id,
+                node_epoch=self.node_epoch,
+                error=repr(error),
+            )
         else:
             log.info("broker_stopped", node_id=self.node_id, node_epoch=self.node_epoch)
         await self._abandon()
@@ -404,11 +484,17 @@ class Broker:
             await self.partitions.close()
         await self.storage.close(timeout_s=timeout_s * (1 - _DRAIN_SHARE) / 2)
         wal_end: WalSequence = self.storage.wal_end
-        await self.client.unregister_broker(UnregisterBroker(node_id=self.node_id, node_epoch=self.node_epoch, wal_end=wal_end))
+        await self.client.unregister_broker(
+            UnregisterBroker(node_id=self.node_id, node_epoch=self.node_epoch, wal_end=wal_end)
+        )
 
     async def _drain(self, timeout_s: float) -> None:
-        """Some partitions at a time, so that each is away for as short as possible. What finds no other broker stays for `close`."""
-        request = DrainBroker(node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=_DRAIN_COUNT)
+        """Some partitions at a time, so that each is away for as short as possible. What finds no
+        other broker stays for `close`.
+        """
+        request = DrainBroker(
+            node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=_DRAIN_COUNT
+        )
         remaining = 1
         while remaining:
             remaining = (await self.client.drain_broker(request, timeout_s=timeout_s)).remaining
@@ -438,10 +524,14 @@ class Broker:
 
 
 def _machine_host(controller: str) -> str:
-    """Our address on the way to the controller. Connecting a datagram socket sends nothing: it only asks the routing table."""
+    """Our address on the way to the controller. Connecting a datagram socket sends nothing: it only
+    asks the routing table.
+    """
     host, _, port = controller.rpartition(":")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

@@ -1,8 +1,10 @@
 """Recovers the WALs of dead brokers when the controller asks this one to.
 
-Level, not edge: whatever the image says that (this node, this epoch) shall recover is being recovered, with retries, until the image says
-otherwise (done, or somebody else was asked). A lost reply or a failed attempt therefore needs no special case. A WAL with lost or damaged
-slots is looked at again when an operator has accepted a loss, and now and then: somebody may have restored the slots.
+Level, not edge: whatever the image says that (this node, this epoch) shall recover is being
+recovered, with retries, until the image says otherwise (done, or somebody else was asked). A lost
+reply or a failed attempt therefore needs no special case. A WAL with lost or damaged slots is
+looked at again when an operator has accepted a loss, and now and then: somebody may have restored
+the slots.
 Must not decide who recovers what, or run two recoveries of one WAL at once.
 Source: AutoMQ `DefaultS3FailoverControlManager`.
 """
@@ -31,14 +33,18 @@ RETRY_MAX_MS: Final = 1_000
 SLOTS_LOGGED_MAX: Final = 10
 
 DAMAGED_LOOKS: Final = 2
-"""Recoveries in a row that must meet damage before an operator is told: a store may give wrong answers for a moment."""
+"""Recoveries in a row that must meet damage before an operator is told: a store may give wrong
+answers for a moment.
+"""
 
 DAMAGED_RETRY_S: Final = 30.0
 """Between looks at a WAL whose slots are lost or damaged: only an operator can change that."""
 
 
 class RecoveryDuty:
-    """recover: reads one WAL from a slot on, commits it and logs that; raises when it has to be tried again."""
+    """recover: reads one WAL from a slot on, commits it and logs that; raises when it has to be
+    tried again.
+    """
 
     def __init__(
         self,
@@ -65,7 +71,9 @@ class RecoveryDuty:
             return
         for wal in image.nodes.running_wals():
             if wal.recoverer == self._me and wal.writer not in self._running:
-                self._running[wal.writer] = asyncio.get_running_loop().create_task(self._run(wal.writer))
+                self._running[wal.writer] = asyncio.get_running_loop().create_task(
+                    self._run(wal.writer)
+                )
 
     async def close(self) -> None:
         tasks = list(self._running.values())
@@ -76,14 +84,23 @@ class RecoveryDuty:
     def _start_slot(self, writer: BrokerIncarnation) -> WalSequence | None:
         """Where to begin, if it is (still) our duty."""
         wal = self._image().nodes.wal(writer)
-        return wal.committed if wal is not None and not wal.ended and wal.recoverer == self._me else None
+        return (
+            wal.committed
+            if wal is not None and not wal.ended and wal.recoverer == self._me
+            else None
+        )
 
     async def _run(self, writer: BrokerIncarnation) -> None:
         backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
         damaged_count = 0
         try:
             while (start := self._start_slot(writer)) is not None:
-                log.info("wal_recovery_began", node_id=writer.node_id, node_epoch=writer.node_epoch, start=start)
+                log.info(
+                    "wal_recovery_began",
+                    node_id=writer.node_id,
+                    node_epoch=writer.node_epoch,
+                    start=start,
+                )
                 try:
                     await self._recover(writer, start)
                 except WalDamaged as error:
@@ -91,9 +108,13 @@ class RecoveryDuty:
                     if damaged_count >= DAMAGED_LOOKS:
                         await self._wait_for_operator(writer, start, error)
                         continue
-                    log.warning("wal_recovery_met_damage", writer=writer, start=start, error=str(error))
+                    log.warning(
+                        "wal_recovery_met_damage", writer=writer, start=start, error=str(error)
+                    )
                 except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again
-                    log.warning("wal_recovery_failed", writer=writer, start=start, error=repr(error))
+                    log.warning(
+                        "wal_recovery_failed", writer=writer, start=start, error=repr(error)
+                    )
                 else:
                     backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
                 if self._start_slot(writer) is not None:
@@ -102,7 +123,9 @@ class RecoveryDuty:
             self._running.pop(writer, None)
             self.damaged.pop(writer, None)
 
-    async def _wait_for_operator(self, writer: BrokerIncarnation, start: WalSequence, error: WalDamaged) -> None:
+    async def _wait_for_operator(
+        self, writer: BrokerIncarnation, start: WalSequence, error: WalDamaged
+    ) -> None:
         """Log what is lost, and return when another look may show something else."""
         log.error(
             "wal_slots_lost",

@@ -1,7 +1,9 @@
-"""Whether this broker can be reached as it is advertised: it connects to its own addresses as a client would, and says when it cannot.
+"""Whether this broker can be reached as it is advertised: it connects to its own addresses as a
+client would, and says when it cannot.
 
-Invariant: bounded: each listener is tried for at most CHECK_S, then given up. What answers must speak Kafka (ApiVersions v0);
-that it is this very broker is not shown, for no answer of the protocol names the broker that gave it.
+Invariant: bounded: each listener is tried for at most CHECK_S, then given up. What answers must
+speak Kafka (ApiVersions v0); that it is this very broker is not shown, for no answer of the
+protocol names the broker that gave it.
 Must not end the process: the caller decides (`advertised.check`).
 """
 
@@ -22,7 +24,15 @@ _ATTEMPT_S: Final = 2.0
 _PAUSE_S: Final = 0.25
 _API_VERSIONS: Final = 18
 _CLIENT_ID: Final = b"penstock-self-check"
-_REQUEST: Final = struct.pack(f">ihhih{len(_CLIENT_ID)}s", 10 + len(_CLIENT_ID), _API_VERSIONS, 0, 1, len(_CLIENT_ID), _CLIENT_ID)
+_REQUEST: Final = struct.pack(
+    f">ihhih{len(_CLIENT_ID)}s",
+    10 + len(_CLIENT_ID),
+    _API_VERSIONS,
+    0,
+    1,
+    len(_CLIENT_ID),
+    _CLIENT_ID,
+)
 _ANSWER: Final = struct.Struct(">iih")
 
 
@@ -31,15 +41,18 @@ class UnreachableAsAdvertised(Exception):
 
     def __init__(self, listener: Listener, problem: str) -> None:
         super().__init__(
-            f"clients of listener {listener.name} are told {listener.address}, where this broker cannot reach itself: {problem}. "
-            f"Set advertised.listeners to {listener.name}://host:port as clients see it (or mend name service, port mapping or firewall); "
-            "if only this machine cannot get there, set advertised.check=off"
+            f"clients of listener {listener.name} are told {listener.address}, where this broker"
+            f" cannot reach itself: {problem}. Set advertised.listeners to"
+            f" {listener.name}://host:port as clients see it (or mend name service, port mapping or"
+            " firewall); if only this machine cannot get there, set advertised.check=off"
         )
         self.listener = listener
 
 
 async def check(told: Sequence[Listener]) -> None:
-    """told: where clients are told to go. Raises UnreachableAsAdvertised for the first that does not answer in time."""
+    """told: where clients are told to go. Raises UnreachableAsAdvertised for the first that does
+    not answer in time.
+    """
     for listener in told:
         problem = await _problem(listener)
         if problem:
@@ -53,7 +66,12 @@ async def warn(told: Sequence[Listener]) -> None:
         try:
             await check([listener])
         except UnreachableAsAdvertised as error:
-            log.warning("unreachable_as_advertised", listener=listener.name, address=listener.address, reason=str(error))
+            log.warning(
+                "unreachable_as_advertised",
+                listener=listener.name,
+                address=listener.address,
+                reason=str(error),
+            )
 
 
 async def _problem(listener: Listener) -> str:
@@ -73,7 +91,9 @@ async def _try(listener: Listener) -> str:
             reader, writer = await asyncio.open_connection(listener.host, listener.port)
             try:
                 writer.write(_REQUEST)
-                _, correlation_id, error_code = _ANSWER.unpack(await reader.readexactly(_ANSWER.size))
+                _, correlation_id, error_code = _ANSWER.unpack(
+                    await reader.readexactly(_ANSWER.size)
+                )
             finally:
                 writer.close()
     except TimeoutError:
@@ -82,4 +102,8 @@ async def _try(listener: Listener) -> str:
         return "what listens there closed the connection without an answer"
     except OSError as error:
         return error.strerror or str(error)
-    return "" if (correlation_id, error_code) == (1, 0) else "what listens there does not speak Kafka's protocol"
+    return (
+        ""
+        if (correlation_id, error_code) == (1, 0)
+        else "what listens there does not speak Kafka's protocol"
+    )

@@ -1,7 +1,8 @@
 """Requests to the object store per second, from counts that only grow.
 
-Invariant: a rate is the decayed mean of the time that was watched, as those of partitions are. A list counts once a page, for each page is
-a request. Pure: counts and time come in. Cost: one call in each load report.
+Invariant: a rate is the decayed mean of the time that was watched, as those of partitions are. A
+list counts once a page, for each page is a request. Pure: counts and time come in. Cost: one call
+in each load report.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,7 +32,12 @@ class StoreRates:
         kept = exp(-elapsed_s / DECAY_S)
         seen, self._seen = self._seen, _totals(stats.operations)
         self._seconds = self._seconds * kept + elapsed_s
-        self._sums = StoreRequests(*(known * kept + new - old for known, new, old in zip(self._sums, self._seen, seen, strict=True)))
+        self._sums = StoreRequests(
+            *(
+                known * kept + new - old
+                for known, new, old in zip(self._sums, self._seen, seen, strict=True)
+            )
+        )
         return StoreRequests(*(total / self._seconds for total in self._sums))
 
 

@@ -1,6 +1,8 @@
-"""Settings of one controller process: every limit has a unit, a default and a note of what it costs.
+"""Settings of one controller process: every limit has a unit, a default and a note of what it
+costs.
 
-Invariant: a config that was built is valid; wrong values are refused at start, by name, with what is allowed.
+Invariant: a config that was built is valid; wrong values are refused at start, by name, with what
+is allowed.
 """
 
 import re
@@ -24,72 +26,120 @@ SESSION_GRACE_MS_MIN = 100
 
 
 MANIFEST_GRACE_MS_MIN = 120_000
-"""Readers ask for the version behind the one they know for a minute: it must not have come and gone meanwhile."""
+"""Readers ask for the version behind the one they know for a minute: it must not have come and gone
+meanwhile.
+"""
 
 
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A controller: alone, one of three or five that begin a cluster, or one that joins."""
 
     data_dir: Annotated[Path, Setting("metadata.log.dir", Kind.PATH)]
-    """The journal lives here. Small, must survive restarts; when all controllers lose theirs, `penstock controller recover` helps."""
+    """The journal lives here. Small, must survive restarts; when all controllers lose theirs,
+    `penstock controller recover` helps.
+    """
 
     cluster_id: Annotated[str, Setting("cluster.id", Kind.TEXT)] = ""
-    """Empty: generated at the first start and kept in `data_dir`. Set it to begin with an empty `data_dir` in a cluster that exists."""
+    """Empty: generated at the first start and kept in `data_dir`. Set it to begin with an empty
+    `data_dir` in a cluster that exists.
+    """
 
-    controller_id: Annotated[int, Setting("node.id", Kind.INT, 0, CONTROLLER_ID_MAX, templates=True)] = 0
+    controller_id: Annotated[
+        int, Setting("node.id", Kind.INT, 0, CONTROLLER_ID_MAX, templates=True)
+    ] = 0
     """Number of this controller in the quorum. {ordinal}: the last number of the host name."""
 
     peers: Annotated[tuple[str, ...], Setting("controller.quorum.voters", Kind.LIST)] = ()
-    """The controllers with which a new cluster begins, this one too, as id@host:port; empty: it is alone. They need one `cluster_id`.
+    """The controllers with which a new cluster begins, this one too, as id@host:port; empty: it is
+    alone. They need one `cluster_id`.
 
-    From then on the quorum itself knows who is in it, and where."""
+    From then on the quorum itself knows who is in it, and where.
+    """
 
     join: Annotated[tuple[str, ...], Setting("controller.quorum.join.servers", Kind.LIST)] = ()
-    """host:port of controllers of a cluster that exists: with an empty `data_dir` this one becomes a learner of their quorum. It votes
-    when `penstock controller add` says so."""
+    """host:port of controllers of a cluster that exists: with an empty `data_dir` this one becomes
+    a learner of their quorum. It votes when `penstock controller add` says so.
+    """
 
-    join_timeout_ms: Annotated[int, Setting("controller.quorum.join.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 60_000
+    join_timeout_ms: Annotated[
+        int, Setting("controller.quorum.join.timeout.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 60_000
     """Nobody there to join for this long: the start fails."""
 
-    listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = ("CONTROLLER://127.0.0.1:0",)
-    """The address to bind, as host:port; 0.0.0.0 in containers. Port 0: any free one, which only tests want."""
+    listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = (
+        "CONTROLLER://127.0.0.1:0",
+    )
+    """The address to bind, as host:port; 0.0.0.0 in containers. Port 0: any free one, which only
+    tests want.
+    """
 
-    advertised_listeners: Annotated[tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)] = ()
-    """The host:port that brokers and other controllers are told; empty: as in the voters, else as bound. {pod} and {ordinal} stand for the
-    host name and its last number."""
+    advertised_listeners: Annotated[
+        tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)
+    ] = ()
+    """The host:port that brokers and other controllers are told; empty: as in the voters, else as
+    bound. {pod} and {ordinal} stand for the host name and its last number.
+    """
 
     default_partitions: Annotated[int, Setting("num.partitions", Kind.INT, 1, 10_000)] = 1
     """Partitions of a topic whose creator names no number."""
 
-    default_replication_factor: Annotated[int, Setting("default.replication.factor", Kind.INT, -1, 100)] = -1
-    """Leader candidates likewise; -1: three, or as many as there are brokers. More of them only say who leads next."""
+    default_replication_factor: Annotated[
+        int, Setting("default.replication.factor", Kind.INT, -1, 100)
+    ] = -1
+    """Leader candidates likewise; -1: three, or as many as there are brokers. More of them only say
+    who leads next.
+    """
 
-    raft_heartbeat_ms: Annotated[int, Setting("controller.quorum.heartbeat.interval.ms", Kind.DURATION, 1, 60_000)] = 100
+    raft_heartbeat_ms: Annotated[
+        int, Setting("controller.quorum.heartbeat.interval.ms", Kind.DURATION, 1, 60_000)
+    ] = 100
     """How often the leader tells the other controllers that it lives."""
 
-    election_timeout_ms: Annotated[int, Setting("controller.quorum.election.timeout.ms", Kind.DURATION, 1, 600_000)] = 1_000
-    """Silence of the leader after which another is elected, in one to two times this. Lower takes pauses of a busy machine for deaths."""
+    election_timeout_ms: Annotated[
+        int, Setting("controller.quorum.election.timeout.ms", Kind.DURATION, 1, 600_000)
+    ] = 1_000
+    """Silence of the leader after which another is elected, in one to two times this. Lower takes
+    pauses of a busy machine for deaths.
+    """
 
-    session_timeout_ms: Annotated[int, Setting("broker.session.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 6_000
-    """A silent broker is fenced after this. Lower finds hung brokers sooner and fences slow ones by mistake."""
+    session_timeout_ms: Annotated[
+        int, Setting("broker.session.timeout.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 6_000
+    """A silent broker is fenced after this. Lower finds hung brokers sooner and fences slow ones by
+    mistake.
+    """
 
-    session_grace_ms: Annotated[int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)] = 500
-    """A broker whose stream broke, and who did not open another, is fenced after this: so soon is a killed process found."""
+    session_grace_ms: Annotated[
+        int, Setting("broker.session.grace.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 500
+    """A broker whose stream broke, and who did not open another, is fenced after this: so soon is a
+    killed process found.
+    """
 
-    heartbeat_interval_ms: Annotated[int, Setting("broker.heartbeat.interval.ms", Kind.DURATION, 1, 600_000)] = 500
+    heartbeat_interval_ms: Annotated[
+        int, Setting("broker.heartbeat.interval.ms", Kind.DURATION, 1, 600_000)
+    ] = 500
     """How often brokers tell that they live; at most a third of the session timeout."""
 
     tick_interval_ms: int = 100
     """How often sessions are looked at; adds to the time until a dead broker is fenced."""
 
-    move_timeout_ms: Annotated[int, Setting("reassignment.move.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 10_000
-    """A broker that does not give up a partition within this is fenced, and its WAL recovered. Longer than its slowest upload."""
+    move_timeout_ms: Annotated[
+        int, Setting("reassignment.move.timeout.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 10_000
+    """A broker that does not give up a partition within this is fenced, and its WAL recovered.
+    Longer than its slowest upload.
+    """
 
     lag_limit_ms: int = 1_000
-    """A tick that comes this much late proves that we, not the brokers, were slow: every session starts afresh."""
+    """A tick that comes this much late proves that we, not the brokers, were slow: every session
+    starts afresh.
+    """
 
     maintenance_interval_ms: int = 1_000
-    """How often due recoveries, elections and expiry are looked for; changes of nodes trigger them at once."""
+    """How often due recoveries, elections and expiry are looked for; changes of nodes trigger them
+    at once.
+    """
 
     queue_count_max: int = 4_096
     """Requests that wait for the writer; more are refused with CONTROLLER_BUSY."""
@@ -98,7 +148,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     batch_count_max: int = 512
     """Requests that share one journal write."""
 
-    request_timeout_ms: Annotated[int, Setting("request.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 30_000
+    request_timeout_ms: Annotated[
+        int, Setting("request.timeout.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 30_000
     """Longest wait of a request whose caller named no deadline."""
 
     request_bytes_max: int = 4 << 20
@@ -106,61 +158,109 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Answers kept for repetition after a lost reply."""
 
     batch_bytes_max: int = 128 << 10
-    """Records in one message to a follower, which applies them in one turn of its event loop (10 to 20 ms). A proposal with so many takes
-    no further request.
+    """Records in one message to a follower, which applies them in one turn of its event loop (10 to
+    20 ms). A proposal with so many takes no further request.
     """
 
     transaction_bytes_max: int = 4 << 20
-    """Records of one request, which are committed together or not at all; what would make more is refused. 10,000 partitions are 1.2 MB."""
+    """Records of one request, which are committed together or not at all; what would make more is
+    refused. 10,000 partitions are 1.2 MB.
+    """
 
     followers_count_max: int = 1_000
-    snapshot_records: Annotated[int, Setting("metadata.log.max.records.between.snapshots", Kind.INT, 1, 10_000_000)] = 50_000
-    """Records between two snapshots; bounds the journal, the memory of its tail and the time of a start (about 1 s per 200,000)."""
+    snapshot_records: Annotated[
+        int, Setting("metadata.log.max.records.between.snapshots", Kind.INT, 1, 10_000_000)
+    ] = 50_000
+    """Records between two snapshots; bounds the journal, the memory of its tail and the time of a
+    start (about 1 s per 200,000).
+    """
 
-    snapshot_bytes: Annotated[int, Setting("metadata.log.max.record.bytes.between.snapshots", Kind.BYTES, 1)] = 64 << 20
+    snapshot_bytes: Annotated[
+        int, Setting("metadata.log.max.record.bytes.between.snapshots", Kind.BYTES, 1)
+    ] = 64 << 20
     """Bytes of records between two snapshots, whichever comes first."""
 
-    snapshots_kept: Annotated[int, Setting("metadata.snapshots.retained.count", Kind.INT, 2, 1_000)] = 3
+    snapshots_kept: Annotated[
+        int, Setting("metadata.snapshots.retained.count", Kind.INT, 2, 1_000)
+    ] = 3
     """Snapshots that stay in the store; at least two, so that a damaged one can be passed over."""
 
-    backup_interval_ms: Annotated[int, Setting("metadata.backup.interval.ms", Kind.DURATION, 1, 3_600_000)] = 1_000
-    """Committed metadata are copied to the store at most this often (one PUT), and at once for what has to be there before an answer. What
-    is not copied yet is lost with *all* controllers' disks, except what acknowledged records need. Deletions wait for it."""
+    backup_interval_ms: Annotated[
+        int, Setting("metadata.backup.interval.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 1_000
+    """Committed metadata are copied to the store at most this often (one PUT), and at once for what
+    has to be there before an answer. What is not copied yet is lost with *all* controllers' disks,
+    except what acknowledged records need. Deletions wait for it.
+    """
 
     backup_bytes_max: int = 4 << 20
     """Records in one object of the backup."""
 
     backup_objects: int = 1_000
-    """Objects of the backup after which a snapshot is due: bounds the reads of a recovery and of a LIST."""
+    """Objects of the backup after which a snapshot is due: bounds the reads of a recovery and of a
+    LIST.
+    """
 
-    read_grace_ms: Annotated[int, Setting("object.delete.grace.ms", Kind.DURATION, 1, 86_400_000)] = 60_000
-    """Bytes of an object that nothing refers to are deleted after this, so that reads under way can end."""
+    read_grace_ms: Annotated[
+        int, Setting("object.delete.grace.ms", Kind.DURATION, 1, 86_400_000)
+    ] = 60_000
+    """Bytes of an object that nothing refers to are deleted after this, so that reads under way can
+    end.
+    """
 
-    late_put_grace_ms: Annotated[int, Setting("object.prepared.grace.ms", Kind.DURATION, 1, 7 * 86_400_000)] = 60 * 60_000
-    """What was prepared and never committed is deleted so long after its deadline: the PUT of a writer that was stopped may land late."""
+    late_put_grace_ms: Annotated[
+        int, Setting("object.prepared.grace.ms", Kind.DURATION, 1, 7 * 86_400_000)
+    ] = 60 * 60_000
+    """What was prepared and never committed is deleted so long after its deadline: the PUT of a
+    writer that was stopped may land late.
+    """
 
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
-    """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer much slower than their peers."""
+    """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer
+    much slower than their peers.
+    """
 
-    balance_interval_ms: Annotated[int, Setting("auto.balance.interval.ms", Kind.DURATION, 1, 3_600_000)] = 5_000
-    """How often auto-balancing looks; a new broker has its first partitions after about two of these."""
+    balance_interval_ms: Annotated[
+        int, Setting("auto.balance.interval.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 5_000
+    """How often auto-balancing looks; a new broker has its first partitions after about two of
+    these.
+    """
 
-    balance_cooldown_ms: Annotated[int, Setting("auto.balance.cooldown.ms", Kind.DURATION, 1, 86_400_000)] = 60_000
+    balance_cooldown_ms: Annotated[
+        int, Setting("auto.balance.cooldown.ms", Kind.DURATION, 1, 86_400_000)
+    ] = 60_000
     """A partition that moved is not moved again by auto-balancing for so long."""
 
-    balance_bytes_min: Annotated[int, Setting("auto.balance.min.bytes.per.second", Kind.BYTES, 1)] = 256 << 10
-    """Bytes in a second that all brokers together must have before bytes are balanced: idle clusters are left alone."""
+    balance_bytes_min: Annotated[
+        int, Setting("auto.balance.min.bytes.per.second", Kind.BYTES, 1)
+    ] = 256 << 10
+    """Bytes in a second that all brokers together must have before bytes are balanced: idle
+    clusters are left alone.
+    """
 
-    janitor_interval_ms: Annotated[int, Setting("object.delete.interval.ms", Kind.DURATION, 1, 3_600_000)] = 5_000
+    janitor_interval_ms: Annotated[
+        int, Setting("object.delete.interval.ms", Kind.DURATION, 1, 3_600_000)
+    ] = 5_000
     """How often objects are looked for that nothing refers to any more."""
 
-    manifest_interval_ms: Annotated[int, Setting("manifest.interval.ms", Kind.DURATION, 0, 3_600_000)] = 1_000
-    """The public manifest is published at most this often, when something changed: one PUT each, 13 USD a month on S3. 0: never."""
+    manifest_interval_ms: Annotated[
+        int, Setting("manifest.interval.ms", Kind.DURATION, 0, 3_600_000)
+    ] = 1_000
+    """The public manifest is published at most this often, when something changed: one PUT each, 13
+    USD a month on S3. 0: never.
+    """
 
-    manifest_grace_ms: Annotated[int, Setting("manifest.grace.ms", Kind.DURATION, MANIFEST_GRACE_MS_MIN, 86_400_000)] = 10 * 60_000
-    """Old versions of the manifest stay this long for readers that have not seen a newer one. A few hundred small objects."""
+    manifest_grace_ms: Annotated[
+        int, Setting("manifest.grace.ms", Kind.DURATION, MANIFEST_GRACE_MS_MIN, 86_400_000)
+    ] = 10 * 60_000
+    """Old versions of the manifest stay this long for readers that have not seen a newer one. A few
+    hundred small objects.
+    """
 
-    stop_timeout_ms: Annotated[int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)] = 5_000
+    stop_timeout_ms: Annotated[int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)] = (
+        5_000
+    )
     """Longest graceful stop."""
 
     def __post_init__(self) -> None:
@@ -169,9 +269,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         except SettingInvalid as error:
             raise InvalidConfig(error.name, error.value, error.allowed) from None
         if self.cluster_id and not _CLUSTER_ID.match(self.cluster_id):
-            raise InvalidConfig("cluster_id", self.cluster_id, "1 to 64 letters, digits, '-' and '_'")
+            raise InvalidConfig(
+                "cluster_id", self.cluster_id, "1 to 64 letters, digits, '-' and '_'"
+            )
         if self.default_replication_factor == 0:
-            raise InvalidConfig("default_replication_factor", self.default_replication_factor, "1 to 100, or -1")
+            raise InvalidConfig(
+                "default_replication_factor", self.default_replication_factor, "1 to 100, or -1"
+            )
         self._check_addresses()
         self._check_peers()
         self._check_join()
@@ -179,7 +283,10 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             if getattr(self, name) <= 0:
                 raise InvalidConfig(name, getattr(self, name), "more than 0")
         if not SESSION_GRACE_MS_MIN <= self.session_grace_ms <= self.session_timeout_ms:
-            allowed = f"from {SESSION_GRACE_MS_MIN} ms to session_timeout_ms ({self.session_timeout_ms} ms)"
+            allowed = (
+                f"from {SESSION_GRACE_MS_MIN} ms to session_timeout_ms"
+                f" ({self.session_timeout_ms} ms)"
+            )
             raise InvalidConfig("session_grace_ms", self.session_grace_ms, allowed)
         if self.session_timeout_ms < 3 * self.heartbeat_interval_ms:
             allowed = f"at least three heartbeats ({3 * self.heartbeat_interval_ms} ms)"
@@ -192,7 +299,12 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for peer in self.peers:
             number, _, address = peer.partition("@")
             if not number.isdecimal() or not _ADDRESS.match(address) or int(number) in found:
-                raise InvalidConfig("peers", peer, "id@host:port, each id once, as in 0@10.0.0.1:9093,1@10.0.0.2:9093,2@10.0.0.3:9093")
+                raise InvalidConfig(
+                    "peers",
+                    peer,
+                    "id@host:port, each id once, as in"
+                    " 0@10.0.0.1:9093,1@10.0.0.2:9093,2@10.0.0.3:9093",
+                )
             found[int(number)] = address
         return found
 
@@ -224,33 +336,62 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             except SettingInvalid as error:
                 raise InvalidConfig(error.name, error.value, error.allowed) from None
             if not least <= count <= 1:
-                raise InvalidConfig(name, ",".join(given), "one host:port: a controller has one listener")
+                raise InvalidConfig(
+                    name, ",".join(given), "one host:port: a controller has one listener"
+                )
 
     def _check_peers(self) -> None:
         voters = self.voters
         if len(voters) not in {0, *QUORUM_SIZES}:
-            raise InvalidConfig("peers", ",".join(self.peers), f"{', '.join(map(str, QUORUM_SIZES))} of them: an even one adds no safety")
+            raise InvalidConfig(
+                "peers",
+                ",".join(self.peers),
+                f"{', '.join(map(str, QUORUM_SIZES))} of them: an even one adds no safety",
+            )
         if not 0 <= self.controller_id <= CONTROLLER_ID_MAX:
             raise InvalidConfig("controller_id", self.controller_id, f"0 to {CONTROLLER_ID_MAX}")
         if voters and self.controller_id not in voters:
-            raise InvalidConfig("controller_id", self.controller_id, f"one of the ids in peers: {', '.join(map(str, voters))}")
+            raise InvalidConfig(
+                "controller_id",
+                self.controller_id,
+                f"one of the ids in peers: {', '.join(map(str, voters))}",
+            )
         if len(voters) > 1 and not self.cluster_id:
-            raise InvalidConfig("cluster_id", "", "the same for all controllers of the quorum; choose 1 to 64 letters, digits, '-' and '_'")
+            raise InvalidConfig(
+                "cluster_id",
+                "",
+                "the same for all controllers of the quorum; choose 1 to 64 letters, digits, '-'"
+                " and '_'",
+            )
         if self.election_timeout_ms < 3 * self.raft_heartbeat_ms:
             allowed = f"at least three heartbeats of the quorum ({3 * self.raft_heartbeat_ms} ms)"
             raise InvalidConfig("election_timeout_ms", self.election_timeout_ms, allowed)
 
     def _check_join(self) -> None:
         if self.join and self.peers:
-            raise InvalidConfig("join", ",".join(self.join), "either join, for a quorum that exists, or peers, for one that begins")
+            raise InvalidConfig(
+                "join",
+                ",".join(self.join),
+                "either join, for a quorum that exists, or peers, for one that begins",
+            )
         for address in self.join:
             if not _ADDRESS.match(address):
                 raise InvalidConfig("join", address, "host:port of a controller, several by commas")
 
 
 _POSITIVE = (
-    "tick_interval_ms", "lag_limit_ms", "maintenance_interval_ms", "queue_count_max", "queue_bytes_max", "batch_count_max",
-    "request_bytes_max", "reply_cache_count_max", "batch_bytes_max", "transaction_bytes_max", "followers_count_max", "backup_bytes_max",
+    "tick_interval_ms",
+    "lag_limit_ms",
+    "maintenance_interval_ms",
+    "queue_count_max",
+    "queue_bytes_max",
+    "batch_count_max",
+    "request_bytes_max",
+    "reply_cache_count_max",
+    "batch_bytes_max",
+    "transaction_bytes_max",
+    "followers_count_max",
+    "backup_bytes_max",
     "backup_objects",
-)  # fmt: skip
+)
 """Limits that are no settings; those have theirs in their annotations."""

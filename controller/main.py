@@ -1,8 +1,9 @@
 """One controller process: what is started in which order, and how it ends.
 
-Invariants: requests are served only while it leads and when the image holds everything committed; at the end fencing stops first, then
-followers are told, then the writer ends, then the journal closes; a writer or journal that fails ends the process with status 1. One
-process per data directory (a lock file). Imports stay light: a start takes well under a second.
+Invariants: requests are served only while it leads and when the image holds everything committed;
+at the end fencing stops first, then followers are told, then the writer ends, then the journal
+closes; a writer or journal that fails ends the process with status 1. One process per data
+directory (a lock file). Imports stay light: a start takes well under a second.
 Source: KRaft `ControllerServer`.
 """
 
@@ -54,7 +55,9 @@ _log = structlog.get_logger()
 
 
 class ControllerServer:
-    """A controller inside this process. `start`, then clients may connect to `address`; `stop` once. The store stays the caller's."""
+    """A controller inside this process. `start`, then clients may connect to `address`; `stop`
+    once. The store stays the caller's.
+    """
 
     def __init__(
         self,
@@ -83,7 +86,9 @@ class ControllerServer:
         self.port = 0
         """The bound port, once started."""
         self.failed: asyncio.Future[None] | None = None
-        """Set by `start`; gets the exception that ended the controller, or a result when it was stopped."""
+        """Set by `start`; gets the exception that ended the controller, or a result when it was
+        stopped.
+        """
 
     @property
     def address(self) -> str:
@@ -104,24 +109,35 @@ class ControllerServer:
         return self._service is not None and bool(self.port)
 
     def why_not_following(self) -> list[str]:
-        """Why what is served here may be old; empty: a leader is known, and what it committed is applied."""
+        """Why what is served here may be old; empty: a leader is known, and what it committed is
+        applied.
+        """
         quorum, standby = self.quorum, self._standby
         if quorum is None or standby is None:
             return ["the controller is not running"]
         if self.is_leading:
             return []
         if quorum.is_outside:
-            return ["this controller is not a member of the quorum: it was removed, or was not added yet"]
+            return [
+                "this controller is not a member of the quorum: it was removed, or was not"
+                " added yet"
+            ]
         if standby.committed_image is None:
             return ["the image is loaded anew, because this controller has led"]
         if not quorum.leadership.address or quorum.leadership.active:
             return ["no leader of the quorum is known, or it takes office just now"]
         behind = quorum.committed_offset - standby.image.end_offset
-        return [f"{behind} committed records are not applied yet"] if behind > 0 or quorum.needs_snapshot else []
+        return (
+            [f"{behind} committed records are not applied yet"]
+            if behind > 0 or quorum.needs_snapshot
+            else []
+        )
 
     @property
     def image(self) -> MetadataImage:
-        """What is known here, for figures: keep nothing of it, change nothing. A leader's may hold what is not committed yet."""
+        """What is known here, for figures: keep nothing of it, change nothing. A leader's may hold
+        what is not committed yet.
+        """
         if self._reign is not None:
             return self._reign.runtime.image
         return MetadataImage() if self._standby is None else self._standby.image
@@ -145,10 +161,11 @@ class ControllerServer:
         return None if self._reign is None else self._reign.snapshotter
 
     async def start(self) -> None:
-        """Recover and serve. A controller that is alone leads when this returns; one of several takes part.
+        """Recover and serve. A controller that is alone leads when this returns; one of several
+        takes part.
 
-        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalForgot, SnapshotMissing, SnapshotCorrupt, InvalidConfig,
-        ObjectStoreError, and OSError if the port is taken.
+        Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalForgot, SnapshotMissing,
+        SnapshotCorrupt, InvalidConfig, ObjectStoreError, and OSError if the port is taken.
         """
         began = time.monotonic()
         self.failed = asyncio.get_running_loop().create_future()
@@ -184,7 +201,13 @@ class ControllerServer:
             await self._transport.stop()
         if self.quorum is not None:
             await self.quorum.close()
-        self._service, self._reign, self.quorum, self._transport, self._standby = None, None, None, None, None
+        self._service, self._reign, self.quorum, self._transport, self._standby = (
+            None,
+            None,
+            None,
+            None,
+            None,
+        )
         self._tasks.clear()
         if self._identity is not None:
             self._identity.close()
@@ -193,7 +216,9 @@ class ControllerServer:
             self.failed.set_result(None)
 
     async def _claim(self, identity: Identity) -> None:
-        """Whose directory this is: as it says itself, else as configured, else of the quorum that is joined, else of a new cluster."""
+        """Whose directory this is: as it says itself, else as configured, else of the quorum that
+        is joined, else of a new cluster.
+        """
         config = self._config
         cluster_id = config.cluster_id or identity.cluster_id
         if not cluster_id:
@@ -225,7 +250,12 @@ class ControllerServer:
             memory=quorum,
         )
         base = _snapshot_base(loaded, own, identity)
-        await quorum.start(self._founders(identity), base, transport, passed_over=loaded.passed_over if loaded else None)
+        await quorum.start(
+            self._founders(identity),
+            base,
+            transport,
+            passed_over=loaded.passed_over if loaded else None,
+        )
 
         def copy_standby() -> tuple[ImageCopy, MetadataOffset] | None:
             image = standby.committed_image
@@ -240,7 +270,9 @@ class ControllerServer:
             now=loop.time,
             now_ms=self._now_ms,
             about=QuorumChanges(config, quorum).methods(),
-            role=lambda: Role(_role_of(quorum, config.controller_id), identity.directory_id, self.address),
+            role=lambda: Role(
+                _role_of(quorum, config.controller_id), identity.directory_id, self.address
+            ),
         )
         self.port = await service.start()
         quorum.introduce(Endpoint(config.controller_id, self.address, identity.directory_id))
@@ -261,14 +293,22 @@ class ControllerServer:
         config = self._config
         if identity.is_joining:
             return Members(())
-        return membership.founded((config.voters or {config.controller_id: config.advertised}).items())
+        return membership.founded(
+            (config.voters or {config.controller_id: config.advertised}).items()
+        )
 
     def _begin(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         task.add_done_callback(self._run_over)
         self._tasks.append(task)
 
-    async def _run(self, quorum: RaftQuorum, standby: Standby, snapshots: SnapshotStore, service: ControllerService) -> None:
+    async def _run(
+        self,
+        quorum: RaftQuorum,
+        standby: Standby,
+        snapshots: SnapshotStore,
+        service: ControllerService,
+    ) -> None:
         """Follow what is committed; lead when it is our turn. Runs until it is cancelled."""
         while True:
             await standby.catch_up()
@@ -294,7 +334,9 @@ class ControllerServer:
             self._reign = None
             await standby.rebuild()
 
-    async def _rule(self, quorum: RaftQuorum, reign: ActiveController, service: ControllerService) -> None:
+    async def _rule(
+        self, quorum: RaftQuorum, reign: ActiveController, service: ControllerService
+    ) -> None:
         """One reign to its end."""
         over = quorum.end_of(reign.epoch)
         _log.info("leadership_gained", epoch=reign.epoch, offset=quorum.committed_offset)
@@ -311,7 +353,11 @@ class ControllerServer:
         _log.warning("leadership_lost", epoch=reign.epoch, leader=quorum.leadership.address)
 
     def _run_over(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, QuorumClosed):
+        if (
+            not task.cancelled()
+            and (error := task.exception()) is not None
+            and not isinstance(error, QuorumClosed)
+        ):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -323,17 +369,26 @@ class ControllerServer:
 def _role_of(quorum: RaftQuorum, controller_id: int) -> str:
     if quorum.core.is_voter:
         return "voter"
-    return "learner" if controller_id in quorum.members.learners and quorum.core.is_member else OUTSIDE
+    return (
+        "learner" if controller_id in quorum.members.learners and quorum.core.is_member else OUTSIDE
+    )
 
 
 def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Identity) -> Base | None:
-    """Where the snapshot ends. One that is alone may lose its disk: it owes its vote to nobody, so the new disk takes its place."""
+    """Where the snapshot ends. One that is alone may lose its disk: it owes its vote to nobody, so
+    the new disk takes its place.
+    """
     if loaded is None:
         return None
     base = loaded.base
     if not identity.is_new or identity.is_joining or base.members.everyone != (own.node_id,):
         return base
-    return Base(base.index, base.term, base.offset, Members(base.members.voters, (), (own,), base.members.version + 1))
+    return Base(
+        base.index,
+        base.term,
+        base.offset,
+        Members(base.members.voters, (), (own,), base.members.version + 1),
+    )
 
 
 async def _tell_of_removal(quorum: RaftQuorum) -> None:
@@ -348,7 +403,10 @@ async def _tell_of_removal(quorum: RaftQuorum) -> None:
                 "controller_removed",
                 controller_id=quorum.core.id,
                 members=quorum.members.everyone,
-                next="it votes no more: stop it; to bring it back, start it with an empty directory and --controller-quorum-join-servers",
+                next=(
+                    "it votes no more: stop it; to bring it back, start it with an empty directory"
+                    " and --controller-quorum-join-servers"
+                ),
             )
         await quorum.wait_changed()
 
@@ -360,7 +418,9 @@ async def run_controller(
     requests: StoreMeter | None = None,
     moved: Moved | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: counts those to the store."""
+    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: counts those to
+    the store.
+    """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -397,7 +457,11 @@ class ControllerHealth:
 
     def not_alive(self) -> list[str]:
         failed = self.server.failed
-        error = failed.exception() if failed is not None and failed.done() and not failed.cancelled() else None
+        error = (
+            failed.exception()
+            if failed is not None and failed.done() and not failed.cancelled()
+            else None
+        )
         return [] if error is None else [f"the controller failed: {error!r}"]
 
     async def not_ready(self) -> list[str]:
@@ -406,7 +470,12 @@ class ControllerHealth:
         return self.not_started() or self.not_alive() or self.server.why_not_following()
 
 
-def run(config: ControllerConfig, store_url: str, serve_health: ServeHealth = no_health_endpoint, moved: Moved | None = None) -> int:
+def run(
+    config: ControllerConfig,
+    store_url: str,
+    serve_health: ServeHealth = no_health_endpoint,
+    moved: Moved | None = None,
+) -> int:
     """Process entry: returns the exit status. Logs go to stderr."""
     import uvloop
 

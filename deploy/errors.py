@@ -1,7 +1,8 @@
 """What the command line tells its user when it cannot do what was asked.
 
-Invariant: every expected failure ends as one of these, printed as one `error:` line, never as a traceback. The message says which value,
-what is allowed and what to do. Exit codes: 0 done, 1 it failed, 2 it was called wrongly.
+Invariant: every expected failure ends as one of these, printed as one `error:` line, never as a
+traceback. The message says which value, what is allowed and what to do. Exit codes: 0 done, 1 it
+failed, 2 it was called wrongly.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,8 @@ class PortTaken(DeployError):
 
     def __init__(self, host: str, port: int, flag: str) -> None:
         super().__init__(
-            f"port {port} on {host} is taken by another process; stop it, or choose another one with {flag} (0: any free port)"
+            f"port {port} on {host} is taken by another process; stop it, or choose another one"
+            f" with {flag} (0: any free port)"
         )
         self.port = port
 
@@ -46,7 +48,9 @@ class ClusterFailed(DeployError):
 
 
 class NoController(DeployError):
-    """The metadata cannot be read: the address of the controller is not known, or it does not answer."""
+    """The metadata cannot be read: the address of the controller is not known, or it does not
+    answer.
+    """
 
 
 class KafkaFailed(DeployError):

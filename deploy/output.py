@@ -1,6 +1,7 @@
 """What commands print: tables for people, JSON for programs.
 
-Invariant: stdout carries the answer and nothing else; progress and remarks go to stderr. With `--json` the answer is one JSON document.
+Invariant: stdout carries the answer and nothing else; progress and remarks go to stderr. With
+`--json` the answer is one JSON document.
 """
 
 import sys
@@ -25,7 +26,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.table import Table
 
     told = [list(row) for row in rows]
-    table = Table(title=title or None, title_justify="left", header_style="bold", caption=None if told else "(nothing)")
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        header_style="bold",
+        caption=None if told else "(nothing)",
+    )
     for index, column in enumerate(columns):
         is_number = bool(told) and all(isinstance(row[index], int | float) for row in told)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
@@ -43,9 +49,11 @@ def _shown(cell: Any) -> str:  # noqa: ANN401 - a cell is anything that has a te
 
 
 class Progress:
-    """A bar on stderr for work that turns out to take longer than a second; nothing for quicker work, and none without a terminal.
+    """A bar on stderr for work that turns out to take longer than a second; nothing for quicker
+    work, and none without a terminal.
 
-    total: None if it is not known. Use as a context manager; call `advance` as often as you like, it costs one look at the clock.
+    total: None if it is not known. Use as a context manager; call `advance` as often as you like,
+    it costs one look at the clock.
     """
 
     def __init__(self, what: str, total: int | None, unit: str = "") -> None:
@@ -77,7 +85,13 @@ class Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(self._unit), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(self._unit),
+            TimeElapsedColumn(),
+        )
         self._bar = Bars(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task(self._what, total=self._total, completed=self._done)
         self._bar.start()

@@ -1,6 +1,7 @@
 """What commands show of the metadata image, as values.
 
-Invariant: pure; nothing of the image is kept. Field names are what `--json` prints: scripts rely on them.
+Invariant: pure; nothing of the image is kept. Field names are what `--json` prints: scripts rely on
+them.
 """
 
 from collections.abc import Mapping
@@ -45,9 +46,11 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """note: why it takes no part in balancing; with auto-balancing a slow broker is excluded from elections as well.
+    """note: why it takes no part in balancing; with auto-balancing a slow broker is excluded from
+    elections as well.
 
-    bytes_*_s, append_*_ms, store: as it reported last; append_*_ms None: nothing was appended. version: empty if it never said.
+    bytes_*_s, append_*_ms, store: as it reported last; append_*_ms None: nothing was appended.
+    version: empty if it never said.
     """
 
     node_id: int
@@ -97,15 +100,24 @@ def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | No
     if topic is None:
         return None
     states = [state for state in image.streams if state.topic_id == topic.topic_id]
-    return [_stream(image, state) for state in sorted(states, key=lambda state: (state.partition, state.stream_id))]
+    return [
+        _stream(image, state)
+        for state in sorted(states, key=lambda state: (state.partition, state.stream_id))
+    ]
 
 
-def view_cluster(image: MetadataImage, controller: str, loads: Mapping[NodeId, BrokerLoad]) -> ClusterView:
-    """loads: what the controller knows of the brokers' loads; those that it does not name have none."""
+def view_cluster(
+    image: MetadataImage, controller: str, loads: Mapping[NodeId, BrokerLoad]
+) -> ClusterView:
+    """loads: what the controller knows of the brokers' loads; those that it does not name have
+    none.
+    """
     nodes: list[NodeView] = []
     for node in sorted(image.nodes, key=lambda node: node.node_id):
         identity = BrokerIncarnation(node.node_id, node.node_epoch)
-        carries = loads.get(node.node_id) or BrokerLoad(node_id=node.node_id, load=Load(0, 0, 0), leaders=0)
+        carries = loads.get(node.node_id) or BrokerLoad(
+            node_id=node.node_id, load=Load(0, 0, 0), leaders=0
+        )
         nodes.append(
             NodeView(
                 node_id=node.node_id,
@@ -132,12 +144,21 @@ def view_cluster(image: MetadataImage, controller: str, loads: Mapping[NodeId, B
             wal.writer.node_epoch,
             wal.committed,
             image.nodes.is_alive(wal.writer),
-            f"{wal.recoverer.node_id}/{wal.recoverer.node_epoch}" if wal.recoverer.node_id >= 0 else "-",
+            f"{wal.recoverer.node_id}/{wal.recoverer.node_epoch}"
+            if wal.recoverer.node_id >= 0
+            else "-",
         )
         for wal in image.nodes.running_wals()
     ]
     return ClusterView(
-        image.cluster_id, controller, image.end_offset, len(image.topics), len(image.streams), len(image.objects), nodes, wals
+        image.cluster_id,
+        controller,
+        image.end_offset,
+        len(image.topics),
+        len(image.streams),
+        len(image.objects),
+        nodes,
+        wals,
     )
 
 

@@ -1,8 +1,10 @@
-"""Writes the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and the product's definition of settings.
+"""Writes the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and the
+product's definition of settings.
 
     python helm/generate.py [--check]
 
-Invariants: a value is described once; an object refuses keys that it does not name; settings that the chart computes cannot be given.
+Invariants: a value is described once; an object refuses keys that it does not name; settings that
+the chart computes cannot be given.
 Must not run in production: it reads a checkout.
 """
 
@@ -18,11 +20,25 @@ from deploy.node.config.schema import role_schema
 HERE: Final = Path(__file__).parent
 CHART: Final = HERE / "penstock"
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-COMPUTED: Final = frozenset({
-    "store", "health.listener", "node.id", "cluster.id", "listeners", "advertised.listeners", "broker.rack", "metadata.log.dir",
-    "controller.quorum.voters", "controller.quorum.join.servers", "controller.quorum.bootstrap.servers", "shutdown.timeout.ms",
-})  # fmt: skip
-"""Settings that the chart gives every process by itself, as variables, which win over the file in which the others are."""
+COMPUTED: Final = frozenset(
+    {
+        "store",
+        "health.listener",
+        "node.id",
+        "cluster.id",
+        "listeners",
+        "advertised.listeners",
+        "broker.rack",
+        "metadata.log.dir",
+        "controller.quorum.voters",
+        "controller.quorum.join.servers",
+        "controller.quorum.bootstrap.servers",
+        "shutdown.timeout.ms",
+    }
+)
+"""Settings that the chart gives every process by itself, as variables, which win over the file in
+which the others are.
+"""
 
 _Json = dict[str, Any]
 
@@ -36,22 +52,30 @@ def generated() -> dict[Path, str]:
     whole = {"$schema": DRAFT, "title": "Values of the Penstock chart"} | schema
     return {
         CHART / "values.schema.json": json.dumps(whole, indent=2) + "\n",
-        CHART / "values.yaml": "# Written by `python helm/generate.py` from helm/schema.yaml.\n" + "\n".join(_values(schema, 0)) + "\n",
+        CHART / "values.yaml": "# Written by `python helm/generate.py` from helm/schema.yaml.\n"
+        + "\n".join(_values(schema, 0))
+        + "\n",
         CHART / "README.md": _readme(schema),
     }
 
 
 def _strict(node: _Json, definitions: _Json) -> _Json:
-    """Without our shorthands: `$ref` is replaced, `settings` becomes the settings of a role, objects with properties are closed."""
+    """Without our shorthands: `$ref` is replaced, `settings` becomes the settings of a role,
+    objects with properties are closed.
+    """
     node = dict(node)
     if "$ref" in node:
         node = definitions[node.pop("$ref")] | node
     if "settings" in node:
         role = role_schema(node.pop("settings"))
-        role["properties"] = {name: known for name, known in role["properties"].items() if name not in COMPUTED}
+        role["properties"] = {
+            name: known for name, known in role["properties"].items() if name not in COMPUTED
+        }
         return role | node
     if "properties" in node:
-        node["properties"] = {name: _strict(child, definitions) for name, child in node["properties"].items()}
+        node["properties"] = {
+            name: _strict(child, definitions) for name, child in node["properties"].items()
+        }
         node["additionalProperties"] = False
     if isinstance(node.get("additionalProperties"), dict):
         node["additionalProperties"] = _strict(node["additionalProperties"], definitions)
@@ -79,9 +103,15 @@ def _values(schema: _Json, depth: int) -> list[str]:
 
 
 def _readme(schema: _Json) -> str:
-    rows = [f"| `{path}` | {kind} | {default} | {text} |" for path, kind, default, text in _rows(schema, "")]
+    rows = [
+        f"| `{path}` | {kind} | {default} | {text} |"
+        for path, kind, default, text in _rows(schema, "")
+    ]
     listener = schema["properties"]["externalListeners"]["additionalProperties"]
-    external = [f"| `{name}` | {_kind(node)} | {_cell(node['description'])} |" for name, node in listener["properties"].items()]
+    external = [
+        f"| `{name}` | {_kind(node)} | {_cell(node['description'])} |"
+        for name, node in listener["properties"].items()
+    ]
     return _README.format(values="\n".join(rows), external="\n".join(external))
 
 
@@ -91,9 +121,19 @@ def _rows(schema: _Json, path: str) -> list[tuple[str, str, str, str]]:
         if name == "global":
             continue
         if _is_group(node):
-            found += [(f"**{path}{name}**", "", "", _cell(node["description"])), *_rows(node, f"{path}{name}.")]
+            found += [
+                (f"**{path}{name}**", "", "", _cell(node["description"])),
+                *_rows(node, f"{path}{name}."),
+            ]
         else:
-            found.append((path + name, _kind(node), f"`{json.dumps(node['default'])}`", _cell(node["description"])))
+            found.append(
+                (
+                    path + name,
+                    _kind(node),
+                    f"`{json.dumps(node['default'])}`",
+                    _cell(node["description"]),
+                )
+            )
     return found
 
 
@@ -139,11 +179,15 @@ The settings under `config.broker` and `config.controller` are those of
 
 def main(arguments: list[str]) -> int:
     """Write them, or say which are not as they should be."""
-    stale = [path for path, text in generated().items() if not path.exists() or path.read_text() != text]
+    stale = [
+        path for path, text in generated().items() if not path.exists() or path.read_text() != text
+    ]
     for path in stale:
         if "--check" not in arguments:
             path.write_text(generated()[path])
-        sys.stderr.write(f"{'stale' if '--check' in arguments else 'written'}: {path.relative_to(HERE)}\n")
+        sys.stderr.write(
+            f"{'stale' if '--check' in arguments else 'written'}: {path.relative_to(HERE)}\n"
+        )
     return 1 if stale and "--check" in arguments else 0
 
 

@@ -1,1 +1,3 @@
-"""Bytes by key: one small port over S3, a local directory and memory; knows nothing of streams or Kafka."""
+"""Bytes by key: one small port over S3, a local directory and memory; knows nothing of streams or
+Kafka.
+"""

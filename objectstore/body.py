@@ -7,7 +7,9 @@ from objectstore.ports import Body
 
 
 def join_body(body: Body) -> bytes:
-    """The body as one immutable object. Costs one copy unless it is a `bytes` already (8 MiB: about 1 ms)."""
+    """The body as one immutable object. Costs one copy unless it is a `bytes` already (8 MiB: about
+    1 ms).
+    """
     if isinstance(body, bytes):
         return body
     if isinstance(body, bytearray | memoryview):
@@ -18,7 +20,9 @@ def join_body(body: Body) -> bytes:
 
 
 def body_bytes(body: Body) -> int:
-    """Length of the body in bytes, without joining it. Views are of bytes, so their length is their size."""
+    """Length of the body in bytes, without joining it. Views are of bytes, so their length is their
+    size.
+    """
     if isinstance(body, bytes | bytearray | memoryview):
         return len(body)
     return sum(map(len, body))

@@ -19,13 +19,19 @@ class S3Config:
     region: str | None = None
     """None: from AWS_REGION or the AWS configuration file."""
     path_style: bool = False
-    """Bucket in the path instead of the host name: what moto, MinIO and most compatible stores need."""
+    """Bucket in the path instead of the host name: what moto, MinIO and most compatible stores
+    need.
+    """
     access_key: str | None = None
-    """Credentials that are None come from the default chain: environment, files, web identity, instance role."""
+    """Credentials that are None come from the default chain: environment, files, web identity,
+    instance role.
+    """
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     connections_max: int = 64
-    """Requests in flight; more wait inside the client. One 8 MiB PUT holds a connection for about 0.2 s on S3."""
+    """Requests in flight; more wait inside the client. One 8 MiB PUT holds a connection for about
+    0.2 s on S3.
+    """
     connect_timeout_ms: int = 3_000
     read_timeout_ms: int = 10_000
     """Longest silence of the store inside one request."""
@@ -34,9 +40,15 @@ class S3Config:
 
     def redacted(self) -> str:
         """The URL without secrets, for logs."""
-        shown = {"endpoint": self.endpoint, "region": self.region, "access_key": self.access_key and "***"}
+        shown = {
+            "endpoint": self.endpoint,
+            "region": self.region,
+            "access_key": self.access_key and "***",
+        }
         query = urlencode({name: value for name, value in shown.items() if value}, safe=":/*")
-        return f"s3://{self.bucket}/{quote(self.prefix)}".rstrip("/") + (f"?{query}" if query else "")
+        return f"s3://{self.bucket}/{quote(self.prefix)}".rstrip("/") + (
+            f"?{query}" if query else ""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,13 @@
 """A store in a directory of one machine, shared by all processes that open it.
 
-Invariant: an object is written whole to a temporary file, synced, and only then published under its key by one atomic rename
-or link, whose directory is synced before the call returns: no reader sees a part and `kill -9` or a power cut loses nothing
-that was acknowledged. `put_if_absent` is link(2), which fails on a taken name; put, put_if_match and delete of one key
-exclude each other with flock(2), which dies with its process. Etags are time, inode and size of the file.
-Not S3: a key cannot also be the folder of another key, and names are limited to 255 bytes per segment. Must not be used on
-NFS. Blocking calls run in a few threads of their own. Source: open(2), link(2), flock(2), rename(2).
+Invariant: an object is written whole to a temporary file, synced, and only then published under its
+key by one atomic rename or link, whose directory is synced before the call returns: no reader sees
+a part and `kill -9` or a power cut loses nothing that was acknowledged. `put_if_absent` is link(2),
+which fails on a taken name; put, put_if_match and delete of one key exclude each other with
+flock(2), which dies with its process. Etags are time, inode and size of the file. Not S3: a key
+cannot also be the folder of another key, and names are limited to 255 bytes per segment. Must not
+be used on NFS. Blocking calls run in a few threads of their own. Source: open(2), link(2),
+flock(2), rename(2).
 """
 
 import asyncio
@@ -24,7 +26,13 @@ from zlib import crc32
 
 from objectstore.body import join_body
 from objectstore.directory_walk import walk
-from objectstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, RangeNotSatisfiable, Unavailable
+from objectstore.errors import (
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    Unavailable,
+)
 from objectstore.keys import check_key
 from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
@@ -37,14 +45,18 @@ STALE_TEMPORARY_MS: Final = 24 * 3_600_000
 """Age at which a temporary file is surely of a dead writer."""
 
 _PUBLISH_ATTEMPTS: Final = 8
-"""A folder may be removed as empty between making it and using it; each attempt needs such a race."""
+"""A folder may be removed as empty between making it and using it; each attempt needs such a
+race.
+"""
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class DirectoryStore:
-    """Objects as plain files. Opening makes the directory and clears away what dead writers left."""
+    """Objects as plain files. Opening makes the directory and clears away what dead writers
+    left.
+    """
 
     def __init__(self, directory: str, *, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._root = os.path.abspath(directory).encode()
@@ -88,9 +100,14 @@ class DirectoryStore:
         """See ObjectStore.put_if_match."""
         return await self._run(self._replace, key, join_body(body), etag)
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
-        entries = islice(walk(self._root, prefix.encode(), start_after.encode(), RESERVED_FOLDER.encode()), limit or None)
+        entries = islice(
+            walk(self._root, prefix.encode(), start_after.encode(), RESERVED_FOLDER.encode()),
+            limit or None,
+        )
 
         def next_page() -> list[ObjectInfo]:
             return [_info(key.decode(), stat) for key, stat in islice(entries, LIST_PAGE_COUNT)]
@@ -108,12 +125,16 @@ class DirectoryStore:
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run in a thread of the pool. A full or failing disk shows as Unavailable: the outcome of a write is unknown."""
+        """Run in a thread of the pool. A full or failing disk shows as Unavailable: the outcome of
+        a write is unknown.
+        """
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
         except OSError as error:
-            raise Unavailable(call.__name__.strip("_"), str(args[0]) if args else "", str(error)) from error
+            raise Unavailable(
+                call.__name__.strip("_"), str(args[0]) if args else "", str(error)
+            ) from error
 
     def _path(self, key: str) -> bytes:
         check_key(key)
@@ -136,7 +157,9 @@ class DirectoryStore:
     def _read(self, key: str, start: int, length: int | None) -> bytes:
         with os.fdopen(self._open(key), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            return _read_at(file.fileno(), start, size - start if length is None else min(length, size - start))
+            return _read_at(
+                file.fileno(), start, size - start if length is None else min(length, size - start)
+            )
 
     def _read_tail(self, key: str, length: int) -> ObjectTail:
         with os.fdopen(self._open(key), "rb", buffering=0) as file:
@@ -201,8 +224,8 @@ class DirectoryStore:
     def _publish(self, key: str, path: bytes, publish: Callable[[], None]) -> None:
         """Make the folders, publish the file, sync what changed from the bottom up.
 
-        A folder that another writer has just made is synced into its parent by that writer; file systems with a journal
-        keep the order of the two.
+        A folder that another writer has just made is synced into its parent by that writer; file
+        systems with a journal keep the order of the two.
         """
         folder = os.path.dirname(path)
         for _ in range(_PUBLISH_ATTEMPTS):
@@ -237,11 +260,16 @@ class DirectoryStore:
         return self._folder_conflict(key) if os.path.isdir(path) else PreconditionFailed(key)
 
     def _folder_conflict(self, key: str) -> InvalidKey:
-        return InvalidKey(key, "in a directory store a key cannot be both an object and the folder of other objects")
+        return InvalidKey(
+            key,
+            "in a directory store a key cannot be both an object and the folder of other objects",
+        )
 
     @contextmanager
     def _temporary(self, body: bytes) -> Generator[tuple[bytes, str]]:
-        """A synced file outside the key space with the body in it, and its etag; removed at the end if still there."""
+        """A synced file outside the key space with the body in it, and its etag; removed at the end
+        if still there.
+        """
         path = os.path.join(self._reserved, b"tmp-" + uuid.uuid4().hex.encode())
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -260,9 +288,13 @@ class DirectoryStore:
 
     @contextmanager
     def _locked(self, key: str) -> Generator[None]:
-        """Exclude other processes and threads that replace or delete this key (or one of its stripe)."""
+        """Exclude other processes and threads that replace or delete this key (or one of its
+        stripe).
+        """
         name = b"lock-%02d" % (crc32(key.encode()) % LOCK_COUNT)
-        descriptor = os.open(os.path.join(self._reserved, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(
+            os.path.join(self._reserved, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -274,7 +306,10 @@ class DirectoryStore:
         with os.scandir(self._reserved) as entries:
             for entry in entries:
                 try:
-                    if entry.name.startswith(b"tmp-") and entry.stat(follow_symlinks=False).st_mtime_ns < oldest_ns:
+                    if (
+                        entry.name.startswith(b"tmp-")
+                        and entry.stat(follow_symlinks=False).st_mtime_ns < oldest_ns
+                    ):
                         os.unlink(entry.path)
                 except FileNotFoundError:
                     continue  # another process opened the store at the same time
@@ -293,7 +328,9 @@ def _is_file(found: os.stat_result) -> bool:
 
 
 def _read_at(descriptor: int, start: int, length: int) -> bytes:
-    """Up to `length` bytes; one read(2) and no copy unless the kernel gives less (it does above 2 GiB)."""
+    """Up to `length` bytes; one read(2) and no copy unless the kernel gives less (it does above 2
+    GiB).
+    """
     data = os.pread(descriptor, max(0, length), start)
     if len(data) >= length or not data:
         return data

@@ -1,7 +1,8 @@
 """Reading a directory tree in the order of object keys.
 
-Invariant: keys come out in the order of their UTF-8 bytes, as S3 lists them. A folder sorts as its name with a slash, for
-`a-b` comes before `a/x` although `a` comes before `a-b`. Only folders that can hold a wanted key are opened.
+Invariant: keys come out in the order of their UTF-8 bytes, as S3 lists them. A folder sorts as its
+name with a slash, for `a-b` comes before `a/x` although `a` comes before `a-b`. Only folders that
+can hold a wanted key are opened.
 Source: S3 ListObjectsV2.
 """
 
@@ -10,15 +11,20 @@ import stat
 from collections.abc import Iterator
 
 
-def walk(root: bytes, prefix: bytes, start_after: bytes, reserved: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Keys with the prefix and greater than `start_after`. One folder's names at a time are in memory.
+def walk(
+    root: bytes, prefix: bytes, start_after: bytes, reserved: bytes
+) -> Iterator[tuple[bytes, os.stat_result]]:
+    """Keys with the prefix and greater than `start_after`. One folder's names at a time are in
+    memory.
 
     Files that appear or disappear meanwhile may or may not be seen.
     """
     return _walk(root, b"", prefix, start_after, reserved)
 
 
-def _walk(folder: bytes, base: bytes, prefix: bytes, start_after: bytes, reserved: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+def _walk(
+    folder: bytes, base: bytes, prefix: bytes, start_after: bytes, reserved: bytes
+) -> Iterator[tuple[bytes, os.stat_result]]:
     for name, is_folder in _names(folder):
         key = base + name
         if is_folder:
@@ -36,13 +42,20 @@ def _walk(folder: bytes, base: bytes, prefix: bytes, start_after: bytes, reserve
 def _names(folder: bytes) -> list[tuple[bytes, bool]]:
     try:
         with os.scandir(folder) as entries:
-            return sorted((entry.name + b"/", True) if entry.is_dir(follow_symlinks=False) else (entry.name, False) for entry in entries)
+            return sorted(
+                (entry.name + b"/", True)
+                if entry.is_dir(follow_symlinks=False)
+                else (entry.name, False)
+                for entry in entries
+            )
     except FileNotFoundError:
         return []
 
 
 def _may_hold(base: bytes, prefix: bytes, start_after: bytes) -> bool:
-    """Whether a key below `base` (which ends with a slash) can have the prefix and lie behind `start_after`."""
+    """Whether a key below `base` (which ends with a slash) can have the prefix and lie behind
+    `start_after`.
+    """
     if not (base.startswith(prefix) or prefix.startswith(base)):
         return False
     return base > start_after or start_after.startswith(base)

@@ -1,8 +1,9 @@
 """What can go wrong with an object store, in the words of the port rather than of one backend.
 
-Invariant: every backend raises these classes and nothing of its own library, so callers decide by class and by `retriable`.
-`retriable` says that repeating the same call may succeed; whether a failed *write* took place is unknown only for
-`Unavailable` and `DeadlineExceeded`. Must not import any backend. Source: S3 API error responses.
+Invariant: every backend raises these classes and nothing of its own library, so callers decide by
+class and by `retriable`. `retriable` says that repeating the same call may succeed; whether a
+failed *write* took place is unknown only for `Unavailable` and `DeadlineExceeded`. Must not import
+any backend. Source: S3 API error responses.
 """
 
 from typing import ClassVar
@@ -23,7 +24,9 @@ class ObjectNotFound(ObjectStoreError):
 
 
 class PreconditionFailed(ObjectStoreError):
-    """412: the object exists (`put_if_absent`) or is not the version that was named (`put_if_match`)."""
+    """412: the object exists (`put_if_absent`) or is not the version that was named
+    (`put_if_match`).
+    """
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the condition of a conditional write does not hold for {key!r}")
@@ -31,7 +34,9 @@ class PreconditionFailed(ObjectStoreError):
 
 
 class ConditionalConflict(ObjectStoreError):
-    """409: another conditional write of the same key was in progress. Nothing was written by this one."""
+    """409: another conditional write of the same key was in progress. Nothing was written by this
+    one.
+    """
 
     retriable = True
 
@@ -68,8 +73,9 @@ class AccessDenied(ObjectStoreError):
 
     def __init__(self, operation: str, key: str, cause: str) -> None:
         super().__init__(
-            f"the store refused {operation} of {key!r}: {cause}. Check the credentials and that their policy allows "
-            "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on this bucket"
+            f"the store refused {operation} of {key!r}: {cause}. Check the credentials and that"
+            " their policy allows s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket on"
+            " this bucket"
         )
         self.operation = operation
         self.key = key
@@ -81,8 +87,9 @@ class BucketNotFound(ObjectStoreError):
 
     def __init__(self, bucket: str) -> None:
         super().__init__(
-            f"bucket {bucket!r} does not exist. Create it (aws s3api create-bucket --bucket {bucket}; add "
-            "--endpoint-url URL for a compatible store) or name another bucket in the store URL"
+            f"bucket {bucket!r} does not exist. Create it (aws s3api create-bucket --bucket"
+            f" {bucket}; add --endpoint-url URL for a compatible store) or name another bucket in"
+            " the store URL"
         )
         self.bucket = bucket
 
@@ -105,18 +112,22 @@ class InvalidKey(ObjectStoreError):
 
 
 class InvalidStoreUrl(ObjectStoreError):
-    """A store URL that cannot be understood. The text given here must already be free of secrets."""
+    """A store URL that cannot be understood. The text given here must already be free of
+    secrets.
+    """
 
     def __init__(self, redacted_url: str, reason: str) -> None:
         super().__init__(
-            f"store URL {redacted_url!r} is not valid: {reason}. Use s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, "
-            "file:DIRECTORY or memory:"
+            f"store URL {redacted_url!r} is not valid: {reason}. Use"
+            " s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME, file:DIRECTORY or memory:"
         )
         self.redacted_url = redacted_url
 
 
 class UnexpectedResponse(ObjectStoreError):
-    """The store answered with an error that repeating cannot cure and that no other class describes."""
+    """The store answered with an error that repeating cannot cure and that no other class
+    describes.
+    """
 
     def __init__(self, operation: str, key: str, code: str, message: str) -> None:
         super().__init__(f"{operation} of {key!r} failed: {code}: {message}")
@@ -126,13 +137,16 @@ class UnexpectedResponse(ObjectStoreError):
 
 
 class ConditionalWritesIgnored(ObjectStoreError):
-    """The probe at start found a store that overwrites where it must refuse. Fencing cannot work on it."""
+    """The probe at start found a store that overwrites where it must refuse. Fencing cannot work on
+    it.
+    """
 
     def __init__(self, detail: str) -> None:
         super().__init__(
-            f"the object store does not honor conditional writes ({detail}). Penstock fences dead writers with "
-            "If-None-Match and If-Match and would lose data without them. Use Amazon S3, MinIO or another store that "
-            "supports both on PutObject, or upgrade the store or the proxy in front of it"
+            f"the object store does not honor conditional writes ({detail}). Penstock fences dead"
+            " writers with If-None-Match and If-Match and would lose data without them. Use Amazon"
+            " S3, MinIO or another store that supports both on PutObject, or upgrade the store or"
+            " the proxy in front of it"
         )
         self.detail = detail
 
@@ -140,8 +154,13 @@ class ConditionalWritesIgnored(ObjectStoreError):
 class DeadlineExceeded(ObjectStoreError):
     """Retries used up the time allowed. The outcome of a write that ended so is unknown."""
 
-    def __init__(self, operation: str, key: str, deadline_ms: int, last_error: ObjectStoreError | None) -> None:
-        super().__init__(f"{operation} of {key!r} did not succeed within {deadline_ms} ms; last error: {last_error}")
+    def __init__(
+        self, operation: str, key: str, deadline_ms: int, last_error: ObjectStoreError | None
+    ) -> None:
+        super().__init__(
+            f"{operation} of {key!r} did not succeed within {deadline_ms} ms; last error:"
+            f" {last_error}"
+        )
         self.operation = operation
         self.key = key
         self.deadline_ms = deadline_ms

@@ -1,8 +1,10 @@
-"""Every way in which an object store lets one down, on demand: for tests, simulation and benchmarks.
+"""Every way in which an object store lets one down, on demand: for tests, simulation and
+benchmarks.
 
-Invariant: what a fault does is what a real store can do. In particular LOST_RESPONSE carries the call out and then raises
-Unavailable, and damaged reads damage the answer, never the stored object. With a given `Random` and order of calls the same
-faults happen again. Must not be used in production paths. Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
+Invariant: what a fault does is what a real store can do. In particular LOST_RESPONSE carries the
+call out and then raises Unavailable, and damaged reads damage the answer, never the stored object.
+With a given `Random` and order of calls the same faults happen again. Must not be used in
+production paths. Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
 """
 
 import asyncio
@@ -51,7 +53,9 @@ class Selection:
 
     def matches(self, operation: str, key: str) -> bool:
         """Whether this call is meant."""
-        return (not self.operations or operation in self.operations) and key.startswith(self.key_prefix)
+        return (not self.operations or operation in self.operations) and key.startswith(
+            self.key_prefix
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,16 @@ class Latency:
         """One latency."""
         if self.p99_ms <= self.p50_ms:
             return self.p50_ms
-        return self.p50_ms * math.exp(rng.gauss(0.0, 1.0) * math.log(self.p99_ms / self.p50_ms) / _P99_NORMAL)
+        return self.p50_ms * math.exp(
+            rng.gauss(0.0, 1.0) * math.log(self.p99_ms / self.p50_ms) / _P99_NORMAL
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """A fault that happens by chance. It then also hits the next `burst_count - 1` calls that the rule selects."""
+    """A fault that happens by chance. It then also hits the next `burst_count - 1` calls that the
+    rule selects.
+    """
 
     fault: Fault
     probability: float
@@ -90,7 +98,8 @@ class FaultConfig:
 class FaultyStore:
     """The store behind it, with faults.
 
-    Set `down` to make every call Unavailable; `config` may be replaced at any time; `injected` counts what happened.
+    Set `down` to make every call Unavailable; `config` may be replaced at any time; `injected`
+    counts what happened.
     """
 
     def __init__(
@@ -112,7 +121,9 @@ class FaultyStore:
         self._bursts: Counter[FaultRule] = Counter()
 
     def script(self, fault: Fault, on: Selection | None = None, *, count: int = 1) -> None:
-        """Let the next `count` calls that are selected and that it fits have this fault. Entries are used up in order."""
+        """Let the next `count` calls that are selected and that it fits have this fault. Entries
+        are used up in order.
+        """
         self._script.extend([(fault, on or Selection())] * count)
 
     @property
@@ -127,7 +138,9 @@ class FaultyStore:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ObjectStore.get_range."""
-        data, fault = await self._call("get_range", key, lambda: self._store.get_range(key, start, length))
+        data, fault = await self._call(
+            "get_range", key, lambda: self._store.get_range(key, start, length)
+        )
         return self._damage(data, fault)
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
@@ -145,13 +158,19 @@ class FaultyStore:
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         """See ObjectStore.put_if_absent."""
-        return (await self._call("put_if_absent", key, lambda: self._store.put_if_absent(key, body)))[0]
+        return (
+            await self._call("put_if_absent", key, lambda: self._store.put_if_absent(key, body))
+        )[0]
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match."""
-        return (await self._call("put_if_match", key, lambda: self._store.put_if_match(key, body, etag)))[0]
+        return (
+            await self._call("put_if_match", key, lambda: self._store.put_if_match(key, body, etag))
+        )[0]
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
         found = self._store.list(prefix, start_after=start_after, limit=limit)
         while True:
@@ -168,7 +187,9 @@ class FaultyStore:
         """Close the store behind it, faults or not."""
         await self._store.close()
 
-    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[_T]]) -> tuple[_T, Fault | None]:
+    async def _call(
+        self, operation: str, key: str, call: Callable[[], Awaitable[_T]]
+    ) -> tuple[_T, Fault | None]:
         latency_ms = self._latency_ms(operation, key)
         if latency_ms > 0:
             await self._sleep(latency_ms / 1_000)
@@ -205,7 +226,11 @@ class FaultyStore:
                 del self._script[index]
                 return fault
         for rule in self.config.rules:
-            if rule.fault.fits(operation) and rule.on.matches(operation, key) and self._strikes(rule):
+            if (
+                rule.fault.fits(operation)
+                and rule.on.matches(operation, key)
+                and self._strikes(rule)
+            ):
                 return rule.fault
         return None
 

@@ -1,8 +1,9 @@
 """Which keys the port accepts, the same for every backend.
 
-Invariant: a key that passes can be stored by S3, by MinIO and below a directory, and cannot leave that directory. The rules
-are stricter than S3's: `.`/`..` segments are rewritten by some HTTP proxies, control characters cannot be listed in XML.
-Python compares strings by code point, which is the order of their UTF-8 bytes: sorting `str` keys is S3's list order.
+Invariant: a key that passes can be stored by S3, by MinIO and below a directory, and cannot leave
+that directory. The rules are stricter than S3's: `.`/`..` segments are rewritten by some HTTP
+proxies, control characters cannot be listed in XML. Python compares strings by code point, which is
+the order of their UTF-8 bytes: sorting `str` keys is S3's list order.
 """
 
 import re
@@ -18,7 +19,9 @@ def check_key(key: str) -> None:
     if not key:
         raise InvalidKey(key, "it is empty")
     if _FORBIDDEN.search(key):
-        raise InvalidKey(key, "control characters, empty segments, '.' and '..' segments are not allowed")
+        raise InvalidKey(
+            key, "control characters, empty segments, '.' and '..' segments are not allowed"
+        )
     try:
         encoded = key.encode()
     except UnicodeEncodeError:

@@ -1,10 +1,12 @@
 """A store in the memory of one process, for tests, simulation and `memory:` clusters.
 
-Invariant: exactly S3's results and errors, so that what passes here passes there: 412 on a taken key or another version, 404
-for `put_if_match` of nothing, 416 behind the end, lists in key order by pages. Every call is atomic (it never awaits), so a
-409 cannot arise by itself; `objectstore.faults` injects it. Etags are quoted write numbers, unique in one store.
-Large bodies are kept as the buffers they were given (callers hand them over, see `ports.Body`): copying a log into fresh memory
-costs about 1 ms per MB in page faults, more than everything else a broker does with it. Use it from one thread. Source: S3 API.
+Invariant: exactly S3's results and errors, so that what passes here passes there: 412 on a taken
+key or another version, 404 for `put_if_match` of nothing, 416 behind the end, lists in key order by
+pages. Every call is atomic (it never awaits), so a 409 cannot arise by itself; `objectstore.faults`
+injects it. Etags are quoted write numbers, unique in one store. Large bodies are kept as the
+buffers they were given (callers hand them over, see `ports.Body`): copying a log into fresh memory
+costs about 1 ms per MB in page faults, more than everything else a broker does with it. Use it from
+one thread. Source: S3 API.
 """
 
 import sys
@@ -27,7 +29,9 @@ def wall_ms() -> int:
 
 
 JOIN_BYTES_MAX: Final = 64 * 1024
-"""Bodies up to this size are copied into one `bytes`: for small ones the buffers' own objects would weigh more."""
+"""Bodies up to this size are copied into one `bytes`: for small ones the buffers' own objects would
+weigh more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,17 @@ class _Stored:
     info: ObjectInfo
 
     def cut(self, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the object, as far as it has them. No copy if the whole object is one `bytes` and all is asked."""
+        """Bytes [start, end) of the object, as far as it has them. No copy if the whole object is
+        one `bytes` and all is asked.
+        """
         parts: list[Buffer] = []
         at = 0
         for chunk in self.chunks:
-            view = chunk if isinstance(chunk, bytes) and start <= at and at + len(chunk) <= end else memoryview(chunk)
+            view = (
+                chunk
+                if isinstance(chunk, bytes) and start <= at and at + len(chunk) <= end
+                else memoryview(chunk)
+            )
             size = view.nbytes if isinstance(view, memoryview) else len(view)
             if at + size > start:
                 parts.append(view[max(0, start - at) : end - at])
@@ -51,7 +61,9 @@ class _Stored:
 
 
 class MemoryStore:
-    """Objects in a dict beside their sorted keys; share one instance between all clients of the process."""
+    """Objects in a dict beside their sorted keys; share one instance between all clients of the
+    process.
+    """
 
     def __init__(self, now_ms: Callable[[], int] = wall_ms) -> None:
         self._now_ms = now_ms
@@ -78,7 +90,9 @@ class MemoryStore:
         assert length > 0, f"tail of {length} bytes"
         stored = self._stored(key)
         size_bytes = stored.info.size_bytes
-        return ObjectTail(data=stored.cut(max(0, size_bytes - length), size_bytes), size_bytes=size_bytes)
+        return ObjectTail(
+            data=stored.cut(max(0, size_bytes - length), size_bytes), size_bytes=size_bytes
+        )
 
     async def head(self, key: str) -> ObjectInfo:
         """See ObjectStore.head."""
@@ -102,7 +116,9 @@ class MemoryStore:
             raise PreconditionFailed(key)
         return self._write(key, body)
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list. Each page is a snapshot, the whole is not, as in S3."""
         at = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
         left = limit or sys.maxsize
@@ -135,7 +151,9 @@ class MemoryStore:
     def _write(self, key: str, body: Body) -> str:
         size_bytes = body_bytes(body)
         joined = isinstance(body, bytes | bytearray | memoryview) or size_bytes <= JOIN_BYTES_MAX
-        chunks: Sequence[Buffer] = [join_body(body)] if joined else list(cast("Sequence[Buffer]", body))
+        chunks: Sequence[Buffer] = (
+            [join_body(body)] if joined else list(cast("Sequence[Buffer]", body))
+        )
         self._write_count += 1
         etag = f'"{self._write_count:x}"'
         if key not in self._objects:

@@ -1,8 +1,9 @@
 """Counting what is asked of a store: requests, bytes, errors and latencies per operation.
 
-Invariant: counts what passes through, changes nothing. Below `RetryingStore` it counts requests, above it calls. A list
-counts once per page, since a page is a request. Must not know any metrics library: `snapshot()` is a value for whoever
-publishes it. Source: SlateDB instrumented_object_store.
+Invariant: counts what passes through, changes nothing. Below `RetryingStore` it counts requests,
+above it calls. A list counts once per page, since a page is a request. Must not know any metrics
+library: `snapshot()` is a value for whoever publishes it. Source: SlateDB
+instrumented_object_store.
 """
 
 import time
@@ -49,11 +50,15 @@ class _Meter:
 
     def freeze(self) -> OperationStats:
         latencies = self.latencies.freeze()
-        return OperationStats(latencies.count, dict(self.errors), self.read_bytes, self.written_bytes, latencies)
+        return OperationStats(
+            latencies.count, dict(self.errors), self.read_bytes, self.written_bytes, latencies
+        )
 
 
 class StoreMeter:
-    """The counts of one store, or of several together. Made before the store, so that whoever publishes them needs no store."""
+    """The counts of one store, or of several together. Made before the store, so that whoever
+    publishes them needs no store.
+    """
 
     def __init__(self) -> None:
         self._meters: dict[str, _Meter] = {}
@@ -70,7 +75,13 @@ class StoreMeter:
 class MeteredStore:
     """The store behind it, counted."""
 
-    def __init__(self, store: ObjectStore, meter: StoreMeter | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        meter: StoreMeter | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`clock` counts in seconds."""
         self._store = store
         self._clock = clock
@@ -127,7 +138,9 @@ class MeteredStore:
             meter.written_bytes += body_bytes(body)
             return new_etag
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list. Measured is the wait for the first key of each page."""
         found = self._store.list(prefix, start_after=start_after, limit=limit)
         while True:

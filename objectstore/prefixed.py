@@ -1,6 +1,7 @@
 """A part of a bucket as a store of its own.
 
-Invariant: keys outside the prefix are neither read nor written. Errors name the full key, as the store behind knows it.
+Invariant: keys outside the prefix are neither read nor written. Errors name the full key, as the
+store behind knows it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -45,7 +46,9 @@ class PrefixedStore:
         """See ObjectStore.put_if_match."""
         return await self._store.put_if_match(self._prefix + key, body, etag)
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
         after = self._prefix + start_after if start_after else ""
         async for info in self._store.list(self._prefix + prefix, start_after=after, limit=limit):

@@ -1,10 +1,11 @@
 """Repeating what may succeed the next time, for every operation of the port.
 
-Invariant: a conditional write that took place is never reported as refused. When an attempt ended without an answer and a
-later one is refused with 412, the object in the store is compared with ours: equal bytes mean that the first attempt won.
-So bodies of conditional writes must differ between writers (Penstock's carry node id and epoch). A 412 on the first attempt
-is raised at once. Every call has a deadline that holds over all attempts. Must not decide what an error means: that is its
-class's `retriable`.
+Invariant: a conditional write that took place is never reported as refused. When an attempt ended
+without an answer and a later one is refused with 412, the object in the store is compared with
+ours: equal bytes mean that the first attempt won. So bodies of conditional writes must differ
+between writers (Penstock's carry node id and epoch). A 412 on the first attempt is raised at once.
+Every call has a deadline that holds over all attempts. Must not decide what an error means: that is
+its class's `retriable`.
 """
 
 import asyncio
@@ -17,7 +18,13 @@ from typing import TypeVar
 from base.backoff import Backoff
 from base.log import get_logger
 from objectstore.body import join_body
-from objectstore.errors import DeadlineExceeded, ObjectNotFound, ObjectStoreError, PreconditionFailed, Unavailable
+from objectstore.errors import (
+    DeadlineExceeded,
+    ObjectNotFound,
+    ObjectStoreError,
+    PreconditionFailed,
+    Unavailable,
+)
 from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 _log = get_logger()
@@ -38,8 +45,8 @@ class RetryPolicy:
 class RetryingStore:
     """The store behind it, with every retriable error repeated until the deadline.
 
-    A plain `put` whose first attempt is delayed inside the store may undo a newer write of the same key: names that are
-    written more than once belong under `put_if_match`.
+    A plain `put` whose first attempt is delayed inside the store may undo a newer write of the same
+    key: names that are written more than once belong under `put_if_match`.
     """
 
     def __init__(
@@ -64,7 +71,9 @@ class RetryingStore:
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ObjectStore.get_range."""
-        return await self._retry("get_range", key, lambda: self._store.get_range(key, start, length))
+        return await self._retry(
+            "get_range", key, lambda: self._store.get_range(key, start, length)
+        )
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
         """See ObjectStore.get_tail."""
@@ -82,18 +91,25 @@ class RetryingStore:
     async def put_if_absent(self, key: str, body: Body) -> str:
         """See ObjectStore.put_if_absent."""
         data = join_body(body)
-        return await self._retry_conditional("put_if_absent", key, data, lambda: self._store.put_if_absent(key, data))
+        return await self._retry_conditional(
+            "put_if_absent", key, data, lambda: self._store.put_if_absent(key, data)
+        )
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match.
 
-        If our write took place, its answer was lost and another writer replaced it before we looked, PreconditionFailed is
+        If our write took place, its answer was lost and another writer replaced it before we
+        looked, PreconditionFailed is
         raised: read the object before concluding that nothing was written.
         """
         data = join_body(body)
-        return await self._retry_conditional("put_if_match", key, data, lambda: self._store.put_if_match(key, data, etag))
+        return await self._retry_conditional(
+            "put_if_match", key, data, lambda: self._store.put_if_match(key, data, etag)
+        )
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list. After an error it goes on behind the last key that was seen."""
         seen, left = start_after, limit
         found: AsyncIterator[ObjectInfo] | None = None
@@ -138,11 +154,19 @@ class RetryingStore:
                     raise
                 last_error = error
             pause_s = backoff.next_s()
-            _log.info("object_store_call_failed", operation=operation, key=key, failures=backoff.attempt_count, error=str(last_error))
+            _log.info(
+                "object_store_call_failed",
+                operation=operation,
+                key=key,
+                failures=backoff.attempt_count,
+                error=str(last_error),
+            )
             await self._sleep(min(pause_s, max(0.0, deadline - self._clock())))
         raise DeadlineExceeded(operation, key, self._policy.deadline_ms, last_error) from last_error
 
-    async def _retry_conditional(self, operation: str, key: str, data: bytes, write: Callable[[], Awaitable[str]]) -> str:
+    async def _retry_conditional(
+        self, operation: str, key: str, data: bytes, write: Callable[[], Awaitable[str]]
+    ) -> str:
         outcome_unknown = False
 
         async def attempt() -> str:

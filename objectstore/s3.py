@@ -1,9 +1,10 @@
 """S3 and stores that speak its API, through aiobotocore.
 
-Invariant: one HTTP request per call (per page for lists, per 1,000 keys for deletes), sent once: repeating is the business of
-`objectstore.retry`, which knows what a lost answer means. Bodies travel unsigned but with a CRC32C that the store checks: it
-protects better than TLS alone and costs 1 ms for 8 MiB where SHA-256 costs 20 ms and more. The client is made on first use,
-because opening it needs the running loop. Must not be imported by `objectstore.ports`: botocore is 40 MB of memory.
+Invariant: one HTTP request per call (per page for lists, per 1,000 keys for deletes), sent once:
+repeating is the business of `objectstore.retry`, which knows what a lost answer means. Bodies
+travel unsigned but with a CRC32C that the store checks: it protects better than TLS alone and costs
+1 ms for 8 MiB where SHA-256 costs 20 ms and more. The client is made on first use, because opening
+it needs the running loop. Must not be imported by `objectstore.ports`: botocore is 40 MB of memory.
 Source: S3 API; AutoMQ AwsObjectStorage.
 """
 
@@ -43,10 +44,14 @@ class _RangeBehindEnd(Exception):
 
 
 class S3Store:
-    """Objects of one bucket. Every method may raise any retriable ObjectStoreError, AccessDenied and BucketNotFound."""
+    """Objects of one bucket. Every method may raise any retriable ObjectStoreError, AccessDenied
+    and BucketNotFound.
+    """
 
     def __init__(self, config: S3Config) -> None:
-        """`config.prefix` and `config.deadline_ms` are the business of the wrappers that `open_store` adds."""
+        """`config.prefix` and `config.deadline_ms` are the business of the wrappers that
+        `open_store` adds.
+        """
         self._config = config
         self._bucket = config.bucket
         self._resources = AsyncExitStack()
@@ -63,7 +68,9 @@ class S3Store:
         assert start >= 0, f"range starts at {start}"
         assert length > 0, f"range of {length} bytes"
         try:
-            data, content_range = await self._get("get_range", key, f"bytes={start}-{start + length - 1}")
+            data, content_range = await self._get(
+                "get_range", key, f"bytes={start}-{start + length - 1}"
+            )
         except _RangeBehindEnd:
             raise RangeNotSatisfiable(key, start) from None
         if content_range is None:
@@ -82,14 +89,18 @@ class S3Store:
         return ObjectTail(data=data, size_bytes=int(content_range.rpartition("/")[2]))
 
     async def head(self, key: str) -> ObjectInfo:
-        """See ObjectStore.head. The answer to a HEAD has no body, so a missing bucket too shows as ObjectNotFound."""
+        """See ObjectStore.head. The answer to a HEAD has no body, so a missing bucket too shows as
+        ObjectNotFound.
+        """
         check_key(key)
         client = self._client or await self._open()
         try:
             response = await client.head_object(Bucket=self._bucket, Key=key)
         except NETWORK_ERRORS as error:
             raise translate(error, "head", self._bucket, key) from error
-        return ObjectInfo(key, response["ContentLength"], response["ETag"], _epoch_ms(response["LastModified"]))
+        return ObjectInfo(
+            key, response["ContentLength"], response["ETag"], _epoch_ms(response["LastModified"])
+        )
 
     async def put(self, key: str, body: Body) -> str:
         """See ObjectStore.put."""
@@ -103,15 +114,21 @@ class S3Store:
         """See ObjectStore.put_if_match."""
         return await self._put("put_if_match", key, body, {"IfMatch": etag})
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         """See ObjectStore.list."""
         client = self._client or await self._open()
         after, left = start_after, limit or sys.maxsize
         while True:
             page_count = min(LIST_PAGE_COUNT, left)
-            position: Any = {"StartAfter": after} if after else {}  # some stores refuse an empty one
+            position: Any = (
+                {"StartAfter": after} if after else {}
+            )  # some stores refuse an empty one
             try:
-                page = await client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=page_count, **position)
+                page = await client.list_objects_v2(
+                    Bucket=self._bucket, Prefix=prefix, MaxKeys=page_count, **position
+                )
             except NETWORK_ERRORS as error:
                 raise translate(error, "list", self._bucket, prefix) from error
             infos = [_info(item) for item in page.get("Contents", ())]
@@ -131,21 +148,37 @@ class S3Store:
             batch = keys[start : start + DELETE_BATCH_COUNT]
             try:
                 response = await client.delete_objects(
-                    Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True}
+                    Bucket=self._bucket,
+                    Delete={"Objects": [{"Key": key} for key in batch], "Quiet": True},
                 )
             except NETWORK_ERRORS as error:
                 raise translate(error, "delete", self._bucket, batch[0]) from error
             for failed in response.get("Errors", ()):
-                key, code, message = failed.get("Key", ""), failed.get("Code", ""), failed.get("Message", "")
-                raise from_answer(_DELETE_STATUS.get(code, 500), code, message, operation="delete", bucket=self._bucket, key=key)
+                key, code, message = (
+                    failed.get("Key", ""),
+                    failed.get("Code", ""),
+                    failed.get("Message", ""),
+                )
+                raise from_answer(
+                    _DELETE_STATUS.get(code, 500),
+                    code,
+                    message,
+                    operation="delete",
+                    bucket=self._bucket,
+                    key=key,
+                )
 
     async def close(self) -> None:
         """Close all connections."""
         self._client = None
         await self._resources.aclose()
 
-    async def _get(self, operation: str, key: str, wanted: str | None = None) -> tuple[bytes, str | None]:
-        """The bytes and the Content-Range. A connection that ends early raises instead of giving less."""
+    async def _get(
+        self, operation: str, key: str, wanted: str | None = None
+    ) -> tuple[bytes, str | None]:
+        """The bytes and the Content-Range. A connection that ends early raises instead of giving
+        less.
+        """
         check_key(key)
         client = self._client or await self._open()
         range_header: Any = {} if wanted is None else {"Range": wanted}
@@ -166,7 +199,9 @@ class S3Store:
         checksum = base64.b64encode(_CRC.pack(crc32c(data))).decode()
         conditional: Any = condition  # the stubs type each parameter by name, not a dict of them
         try:
-            response = await client.put_object(Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32C=checksum, **conditional)
+            response = await client.put_object(
+                Bucket=self._bucket, Key=key, Body=data, ChecksumCRC32C=checksum, **conditional
+            )
         except NETWORK_ERRORS as error:
             raise translate(error, operation, self._bucket, key) from error
         return response["ETag"]
@@ -176,7 +211,9 @@ class S3Store:
             client = self._client
             if client is None:
                 config = self._config
-                session: Any = get_session()  # the stubs' overloads for all AWS services take a type checker minutes
+                session: Any = (
+                    get_session()
+                )  # the stubs' overloads for all AWS services take a type checker minutes
                 context = session.create_client(
                     "s3",
                     region_name=config.region,
@@ -186,7 +223,9 @@ class S3Store:
                     aws_session_token=config.session_token,
                     config=_client_config(config),
                 )
-                client = self._client = cast("S3Client", await self._resources.enter_async_context(context))
+                client = self._client = cast(
+                    "S3Client", await self._resources.enter_async_context(context)
+                )
             return client
 
 
@@ -198,7 +237,10 @@ def _client_config(config: S3Config) -> AioConfig:
         read_timeout=config.read_timeout_ms / 1_000,
         retries={"total_max_attempts": 1, "mode": "standard"},
         signature_version="s3v4",
-        s3={"addressing_style": "path" if config.path_style else "auto", "payload_signing_enabled": False},
+        s3={
+            "addressing_style": "path" if config.path_style else "auto",
+            "payload_signing_enabled": False,
+        },
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         parameter_validation=False,
@@ -208,7 +250,9 @@ def _client_config(config: S3Config) -> AioConfig:
 def _info(item: "ObjectTypeDef") -> ObjectInfo:
     """One entry of a list page. The stubs call fields optional that S3 always sends."""
     fields = cast("dict[str, Any]", item)
-    return ObjectInfo(fields["Key"], fields["Size"], fields["ETag"], _epoch_ms(fields["LastModified"]))
+    return ObjectInfo(
+        fields["Key"], fields["Size"], fields["ETag"], _epoch_ms(fields["LastModified"])
+    )
 
 
 def _epoch_ms(moment: datetime) -> int:

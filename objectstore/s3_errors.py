@@ -1,14 +1,21 @@
 """botocore's and aiohttp's errors in the words of the port, in this one place.
 
-Invariant: whatever could mean that a write took place without our hearing of it becomes Unavailable; only an answer that says
-that nothing was done becomes anything else. Must not be imported before the S3 backend is used: it loads botocore.
-Source: S3 API "Error responses"; conditional writes give 412 PreconditionFailed and 409 ConditionalRequestConflict.
+Invariant: whatever could mean that a write took place without our hearing of it becomes
+Unavailable; only an answer that says that nothing was done becomes anything else. Must not be
+imported before the S3 backend is used: it loads botocore.
+Source: S3 API "Error responses"; conditional writes give 412 PreconditionFailed and 409
+ConditionalRequestConflict.
 """
 
 from typing import Final
 
 from aiohttp import ClientError as HttpClientError
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    PartialCredentialsError,
+)
 
 from objectstore.errors import (
     AccessDenied,
@@ -25,18 +32,33 @@ from objectstore.errors import (
 NETWORK_ERRORS: Final = (BotoCoreError, ClientError, HttpClientError, TimeoutError, OSError)
 """All that a call of the client may raise and `translate` understands."""
 
-_THROTTLED_CODES: Final = frozenset({"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "TooManyRequests"})
-_RETRIABLE_4XX_CODES: Final = frozenset({"RequestTimeout", "RequestTimeTooSkewed", "BadDigest", "IncompleteBody"})
+_THROTTLED_CODES: Final = frozenset(
+    {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "TooManyRequests"}
+)
+_RETRIABLE_4XX_CODES: Final = frozenset(
+    {"RequestTimeout", "RequestTimeTooSkewed", "BadDigest", "IncompleteBody"}
+)
 _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 
 
 def translate(error: Exception, operation: str, bucket: str, key: str) -> ObjectStoreError:
-    """The error of the port for one of NETWORK_ERRORS. RangeNotSatisfiable is the caller's: it knows the range."""
+    """The error of the port for one of NETWORK_ERRORS. RangeNotSatisfiable is the caller's: it
+    knows the range.
+    """
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
-        return from_answer(_status(error), answer.get("Code", ""), answer.get("Message", ""), operation=operation, bucket=bucket, key=key)
+        return from_answer(
+            _status(error),
+            answer.get("Code", ""),
+            answer.get("Message", ""),
+            operation=operation,
+            bucket=bucket,
+            key=key,
+        )
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
-        return AccessDenied(operation, key, "no usable credentials in the environment, files or instance role")
+        return AccessDenied(
+            operation, key, "no usable credentials in the environment, files or instance role"
+        )
     return Unavailable(operation, key, f"{type(error).__name__}: {error}")
 
 
@@ -45,8 +67,12 @@ def is_range_error(error: Exception) -> bool:
     return isinstance(error, ClientError) and _status(error) == 416
 
 
-def from_answer(status: int, code: str, message: str, *, operation: str, bucket: str, key: str) -> ObjectStoreError:
-    """The error for an HTTP status and S3 error code. The answer to a HEAD has no body: its code is the status."""
+def from_answer(
+    status: int, code: str, message: str, *, operation: str, bucket: str, key: str
+) -> ObjectStoreError:
+    """The error for an HTTP status and S3 error code. The answer to a HEAD has no body: its code is
+    the status.
+    """
     cause = f"{status} {code} {message}".strip()
     if code == "NoSuchBucket":
         return BucketNotFound(bucket)
@@ -57,9 +83,12 @@ def from_answer(status: int, code: str, message: str, *, operation: str, bucket:
     if status in {401, 403}:
         return AccessDenied(operation, key, cause)
     if operation == "list" and status == 404:
-        # A LIST asks for no object: a store that walks a directory (versitygw) met one that was deleted meanwhile.
+        # A LIST asks for no object: a store that walks a directory (versitygw) met one that was
+        # deleted meanwhile.
         return Unavailable(operation, key, cause)
-    return _of_the_object(status, code, key) or UnexpectedResponse(operation, key, f"{status} {code}", message)
+    return _of_the_object(status, code, key) or UnexpectedResponse(
+        operation, key, f"{status} {code}", message
+    )
 
 
 def _of_the_object(status: int, code: str, key: str) -> ObjectStoreError | None:

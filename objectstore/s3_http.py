@@ -1,9 +1,12 @@
-"""The HTTP session below the S3 client, changed in the three places where its defaults are wrong for a log.
+"""The HTTP session below the S3 client, changed in the three places where its defaults are wrong
+for a log.
 
-Invariant: a request is sent at most once. aiohttp repeats a PUT by itself when a kept-alive connection breaks; if the first
-one had been applied, the second one of an `If-None-Match` write answers 412 and the caller would believe itself fenced.
-Large bodies are written as slices of the caller's memory: the default copies a body and sends it by 64 KiB with a loop turn each.
-`Expect: 100-continue` is dropped: it costs every PUT a round trip and aiohttp waits for the 100 without any timeout.
+Invariant: a request is sent at most once. aiohttp repeats a PUT by itself when a kept-alive
+connection breaks; if the first one had been applied, the second one of an `If-None-Match` write
+answers 412 and the caller would believe itself fenced. Large bodies are written as slices of the
+caller's memory: the default copies a body and sends it by 64 KiB with a loop turn each. `Expect:
+100-continue` is dropped: it costs every PUT a round trip and aiohttp waits for the 100 without any
+timeout.
 Must not keep state of its own. Source: aiohttp.ClientSession._request, RFC 9110 9.2.2.
 """
 
@@ -15,11 +18,15 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 
 WRITE_CHUNK_BYTES: Final = 256 * 1024
-"""One write to the socket. Smaller costs more loop turns, larger holds the loop longer and is buffered by copying."""
+"""One write to the socket. Smaller costs more loop turns, larger holds the loop longer and is
+buffered by copying.
+"""
 
 
 class SlicedBody(Payload):
-    """A body that is written as slices of the `bytes` it wraps, without a copy; may be written again."""
+    """A body that is written as slices of the `bytes` it wraps, without a copy; may be written
+    again.
+    """
 
     def __init__(self, body: bytes) -> None:
         super().__init__(body, content_type=None)
@@ -39,7 +46,8 @@ class SlicedBody(Payload):
 class SendOnceSession(AIOHTTPSession):
     """aiobotocore's session without hidden repetition and without copies of large bodies.
 
-    Requests are botocore's AWSPreparedRequest and sessions aiohttp's ClientSession; the published stubs say otherwise.
+    Requests are botocore's AWSPreparedRequest and sessions aiohttp's ClientSession; the published
+    stubs say otherwise.
     """
 
     async def send(self, request: Any) -> Any:  # noqa: ANN401 (wrong stubs)
@@ -47,7 +55,8 @@ class SendOnceSession(AIOHTTPSession):
         request.headers.pop("Expect", None)  # not part of the signature; see the module's docstring
         body = request.body
         if isinstance(body, BytesIO):
-            # botocore wraps bodies; the value is the very `bytes` it wrapped, while aiohttp would copy it into fresh memory.
+            # botocore wraps bodies; the value is the very `bytes` it wrapped, while aiohttp would
+            # copy it into fresh memory.
             body = body.getvalue()
         if isinstance(body, bytes) and len(body) > WRITE_CHUNK_BYTES:
             request.body = SlicedBody(body)
@@ -56,6 +65,8 @@ class SendOnceSession(AIOHTTPSession):
     async def _get_session(self, proxy_url: str | None) -> Any:  # noqa: ANN401 (absent from the stubs)
         base: Any = super()
         session = await base._get_session(proxy_url)
-        assert hasattr(session, "_retry_connection"), "aiohttp renamed the switch that stops it from repeating a PUT"
+        assert hasattr(session, "_retry_connection"), (
+            "aiohttp renamed the switch that stops it from repeating a PUT"
+        )
         session._retry_connection = False
         return session

@@ -4,7 +4,8 @@
     file:DIRECTORY
     memory:
 
-Invariant: a URL is checked completely before anything is opened, and no error or log shows its secrets.
+Invariant: a URL is checked completely before anything is opened, and no error or log shows its
+secrets.
 Must not import a backend before it is wanted.
 """
 
@@ -26,9 +27,13 @@ from objectstore.ports import ObjectStore
 from objectstore.prefixed import PrefixedStore
 from objectstore.retry import RetryingStore, RetryPolicy
 
-_SECRETS: Final = re.compile(r"((?:access_key|secret_key|session_token)=)[^&#]*|(//|%2F%2F)[^/@?]*@", re.IGNORECASE)
+_SECRETS: Final = re.compile(
+    r"((?:access_key|secret_key|session_token)=)[^&#]*|(//|%2F%2F)[^/@?]*@", re.IGNORECASE
+)
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
-_TEXT_PARAMETERS: Final = frozenset({"endpoint", "region", "access_key", "secret_key", "session_token"})
+_TEXT_PARAMETERS: Final = frozenset(
+    {"endpoint", "region", "access_key", "secret_key", "session_token"}
+)
 _COUNT_PARAMETERS: Final = {
     "connections_max": (1, 1_024),
     "connect_timeout_ms": (1, 60_000),
@@ -36,7 +41,9 @@ _COUNT_PARAMETERS: Final = {
     "deadline_ms": (1, 3_600_000),
 }
 _FLAG_PARAMETERS: Final = {"path_style": {"true": True, "false": False}}
-S3_PARAMETERS: Final = tuple(field.name for field in fields(S3Config) if field.name not in {"bucket", "prefix"})
+S3_PARAMETERS: Final = tuple(
+    field.name for field in fields(S3Config) if field.name not in {"bucket", "prefix"}
+)
 """Names that may stand behind the question mark of an s3 URL."""
 
 
@@ -46,7 +53,9 @@ def redact_url(url: str) -> str:
 
 
 def parse_store_url(url: str) -> StoreConfig:
-    """The config that the URL means. Raises InvalidStoreUrl, which says what is wrong and what is allowed."""
+    """The config that the URL means. Raises InvalidStoreUrl, which says what is wrong and what is
+    allowed.
+    """
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in {"s3", "file", "memory"}:
         raise InvalidStoreUrl(redact_url(url), "it does not begin with s3:, file: or memory:")
@@ -59,11 +68,17 @@ def parse_store_url(url: str) -> StoreConfig:
     return MemoryConfig()
 
 
-def open_store(store: StoreConfig | str, *, environ: Mapping[str, str] = os.environ, meter: StoreMeter | None = None) -> ObjectStore:
-    """Open the store of a URL or config; nothing is sent yet. S3 comes with retries, `memory:` is a new one every time.
+def open_store(
+    store: StoreConfig | str,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    meter: StoreMeter | None = None,
+) -> ObjectStore:
+    """Open the store of a URL or config; nothing is sent yet. S3 comes with retries, `memory:` is a
+    new one every time.
 
-    meter: counts each request, retried ones again. Close the store when done. Raises InvalidStoreUrl; a directory that cannot be made
-    raises OSError.
+    meter: counts each request, retried ones again. Close the store when done. Raises
+    InvalidStoreUrl; a directory that cannot be made raises OSError.
     """
     config = parse_store_url(store) if isinstance(store, str) else store
     if isinstance(config, MemoryConfig):
@@ -86,7 +101,10 @@ def _metered(store: ObjectStore, meter: StoreMeter | None) -> ObjectStore:
 def _parse_file(url: str, rest: str) -> DirectoryConfig:
     directory = unquote(rest.removeprefix("//"))
     if not directory or (rest.startswith("//") and not directory.startswith("/")):
-        raise InvalidStoreUrl(redact_url(url), "file: must be followed by a directory, as in file:./data or file:///data")
+        raise InvalidStoreUrl(
+            redact_url(url),
+            "file: must be followed by a directory, as in file:./data or file:///data",
+        )
     return DirectoryConfig(directory=directory)
 
 
@@ -94,7 +112,9 @@ def _parse_s3(url: str) -> S3Config:
     shown = redact_url(url)
     parts = urlsplit(url)
     if not _BUCKET.fullmatch(parts.netloc):
-        raise InvalidStoreUrl(shown, "what follows s3:// is not a bucket name (3 to 63 of a-z 0-9 . -)")
+        raise InvalidStoreUrl(
+            shown, "what follows s3:// is not a bucket name (3 to 63 of a-z 0-9 . -)"
+        )
     if parts.fragment:
         raise InvalidStoreUrl(shown, "'#' must be written as %23")
     prefix = unquote(parts.path).strip("/")
@@ -133,20 +153,30 @@ def _parameter(shown: str, name: str, value: str) -> str | int | bool:
     if not value:
         raise InvalidStoreUrl(shown, f"{name} is empty")
     if name == "endpoint" and not _is_http_url(value):
-        raise InvalidStoreUrl(shown, "endpoint must be an http or https URL without credentials, as in http://127.0.0.1:9000")
+        raise InvalidStoreUrl(
+            shown,
+            "endpoint must be an http or https URL without credentials, as in http://127.0.0.1:9000",
+        )
     return value
 
 
 def _is_http_url(text: str) -> bool:
     try:
         parts = urlsplit(text)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.username is None and parts.port != 0
+        return (
+            parts.scheme in {"http", "https"}
+            and bool(parts.hostname)
+            and parts.username is None
+            and parts.port != 0
+        )
     except ValueError:
         return False
 
 
 def _with_local_defaults(config: S3Config, environ: Mapping[str, str]) -> S3Config:
-    """A store on this machine (moto) accepts any credentials; without any, botocore would search the network for them."""
+    """A store on this machine (moto) accepts any credentials; without any, botocore would search
+    the network for them.
+    """
     endpoint = config.endpoint
     if endpoint is None:
         return config

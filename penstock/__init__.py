@@ -1,4 +1,5 @@
-"""The public Python API of Penstock: read topics from the object store, and run a cluster on this machine.
+"""The public Python API of Penstock: read topics from the object store, and run a cluster on this
+machine.
 
 Example:
     >>> from penstock import scan, topics
@@ -8,8 +9,9 @@ Example:
     >>> scan(store, "orders").to_table().num_rows
     1000
 
-Every name is imported on first use, so `import penstock` is quick and needs no extra. `scan` needs the extra `reader`, `penstock.spark`
-the extra `spark`, and `Cluster(store="moto")` the extra `local`. Other packages of this distribution are internal: their names change.
+Every name is imported on first use, so `import penstock` is quick and needs no extra. `scan` needs
+the extra `reader`, `penstock.spark` the extra `spark`, and `Cluster(store="moto")` the extra
+`local`. Other packages of this distribution are internal: their names change.
 """
 
 from importlib import import_module
@@ -100,7 +102,10 @@ if not TYPE_CHECKING:  # for type checkers the names above are all there are
             package = (error.name or "").partition(".")[0]
             if package not in _READER:
                 raise
-            raise ImportError(f'penstock.{name} needs the package {package}: pip install "penstock[reader]"', name=package) from error
+            raise ImportError(
+                f'penstock.{name} needs the package {package}: pip install "penstock[reader]"',
+                name=package,
+            ) from error
 
 
 def __dir__() -> list[str]:

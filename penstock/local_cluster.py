@@ -16,20 +16,24 @@ _MEMORY_BYTES_MIN: Final = 1 << 30
 """Containers often have only 64 MiB there."""
 
 _MANIFEST_INTERVAL_MS: Final = 100
-"""Programs create a topic and scan it at once; with the default of 1 s it would often be unknown still."""
+"""Programs create a topic and scan it at once; with the default of 1 s it would often be unknown
+still.
+"""
 
 
 class Cluster:
     """A Kafka cluster on this machine: `penstock dev` in child processes, on free ports.
 
-    Use it in a `with` block, or call `start` and `close`. The processes end with the block, and with this process if it dies.
-    A new topic is in the manifest, and so known to `scan` and `topics`, within about 0.1 s.
+    Use it in a `with` block, or call `start` and `close`. The processes end with the block, and
+    with this process if it dies. A new topic is in the manifest, and so known to `scan` and
+    `topics`, within about 0.1 s.
 
     Args:
         brokers: The number of brokers, 1 to 32.
-        store: Where the objects go, as `penstock dev --store` takes it. `memory` is a private directory, in memory where `/dev/shm` has
-            1 GiB free, that is deleted at the end; `moto` is an S3 server in memory (extra `local`); `file:DIR` and
-            `s3://BUCKET?endpoint=URL` keep their data.
+        store: Where the objects go, as `penstock dev --store` takes it. `memory` is a private
+        directory, in memory where `/dev/shm` has
+            1 GiB free, that is deleted at the end; `moto` is an S3 server in memory (extra
+            `local`); `file:DIR` and `s3://BUCKET?endpoint=URL` keep their data.
 
     Raises:
         ClusterFailed: An argument is not allowed, or `moto` is chosen without the extra `local`.
@@ -66,7 +70,14 @@ class Cluster:
         if store == "memory":
             self._objects = _private_directory()
             store = f"file:{self._objects}"
-        arguments = ("--brokers", str(self._brokers), "--store", store, "--set", f"manifest.interval.ms={_MANIFEST_INTERVAL_MS}")
+        arguments = (
+            "--brokers",
+            str(self._brokers),
+            "--store",
+            store,
+            "--set",
+            f"manifest.interval.ms={_MANIFEST_INTERVAL_MS}",
+        )
         try:
             self._cluster = LocalCluster(arguments).__enter__()
         except BaseException:
@@ -93,7 +104,9 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`HOST:PORT` of every broker, separated by commas: the setting `bootstrap.servers` of any Kafka client."""
+        """`HOST:PORT` of every broker, separated by commas: the setting `bootstrap.servers` of any
+        Kafka client.
+        """
         return self._running().bootstrap
 
     @property
@@ -103,7 +116,9 @@ class Cluster:
 
     def _running(self) -> LocalCluster:
         if self._cluster is None:
-            raise ClusterFailed("the cluster is not running: use it in a `with` block, or call start()")
+            raise ClusterFailed(
+                "the cluster is not running: use it in a `with` block, or call start()"
+            )
         return self._cluster
 
 

@@ -9,7 +9,8 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Register the data source `penstock` in a Spark session, and let Spark push filters down to it.
+    """Register the data source `penstock` in a Spark session, and let Spark push filters down to
+    it.
 
     Spark finds the source without this call, but does not push filters down by default.
 
@@ -22,8 +23,8 @@ def register(spark: "SparkSession") -> None:
     Example:
         >>> import penstock.spark
         >>> penstock.spark.register(spark)
-        >>> spark.read.format("penstock").option("store", "s3://my-bucket").option("subscribe", "orders").load().count()
-        1000
+        >>> spark.read.format("penstock").option("store", "s3://my-bucket").option("subscribe",
+        "orders").load().count() 1000
     """
     try:
         from lake.spark import source
@@ -31,5 +32,8 @@ def register(spark: "SparkSession") -> None:
         package = (error.name or "").partition(".")[0]
         if package not in {"numpy", "pyarrow", "pyspark"}:
             raise
-        raise ImportError(f'penstock.spark needs the package {package}: pip install "penstock[spark]"', name=package) from error
+        raise ImportError(
+            f'penstock.spark needs the package {package}: pip install "penstock[spark]"',
+            name=package,
+        ) from error
     source.register(spark)

@@ -21,10 +21,11 @@ class Topic(NamedTuple):
 
 
 def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
-    """List the topics of a cluster. No broker is contacted: the newest manifest in the object store has them.
+    """List the topics of a cluster. No broker is contacted: the newest manifest in the object store
+    has them.
 
-    Internal topics, such as `__consumer_offsets`, are included. A topic appears within about 1 s of its creation: controllers publish
-    a manifest every `manifest.interval.ms`.
+    Internal topics, such as `__consumer_offsets`, are included. A topic appears within about 1 s of
+    its creation: controllers publish a manifest every `manifest.interval.ms`.
 
     Args:
         store: The URL of the object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.

@@ -1,8 +1,11 @@
-"""The Kafka client behind the helpers: few records, whole answers, errors in words. Over the broker's own codecs: no test needs a client.
+"""The Kafka client behind the helpers: few records, whole answers, errors in words. Over the
+broker's own codecs: no test needs a client.
 
-Invariants: what `produce` returns is durable, and is in the log once (idempotent producer, the same batch and sequence on every try); what
-`consume` returns is everything from the beginning of the topic, in the order of each partition. Every call ends by its deadline.
-Leaders that move, die or are elected meanwhile are looked up again. Must not be used where throughput counts: one request at a time.
+Invariants: what `produce` returns is durable, and is in the log once (idempotent producer, the same
+batch and sequence on every try); what `consume` returns is everything from the beginning of the
+topic, in the order of each partition. Every call ends by its deadline. Leaders that move, die or
+are elected meanwhile are looked up again. Must not be used where throughput counts: one request at
+a time.
 """
 
 import threading
@@ -56,11 +59,15 @@ class _Topic:
     def __init__(self, found: metadata.MetadataResponseTopic, addresses: Mapping[int, str]) -> None:
         assert found.topic_id is not None
         self.topic_id: UUID = found.topic_id
-        self.leaders = {part.partition_index: addresses.get(part.leader_id, "") for part in found.partitions}
+        self.leaders = {
+            part.partition_index: addresses.get(part.leader_id, "") for part in found.partitions
+        }
 
 
 class KafkaClient:
-    """One for a test run. Threads may share it; their calls take turns, but `consume`, which waits, lets others in between its requests."""
+    """One for a test run. Threads may share it; their calls take turns, but `consume`, which waits,
+    lets others in between its requests.
+    """
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap = bootstrap_servers.split(",")
@@ -75,15 +82,26 @@ class KafkaClient:
                 connection.close()
             self._connections.clear()
 
-    # --- topics --------------------------------------------------------------------------------------------------------------------------
+    # --- topics -----------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int, config: Mapping[str, str], timeout_s: float) -> None:
+    def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, str], timeout_s: float
+    ) -> None:
         configs = [create_topics.CreatableTopicConfig(key, value) for key, value in config.items()]
-        topic = create_topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
-        request = create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=int(timeout_s * 1_000))
+        topic = create_topics.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=1, configs=configs
+        )
+        request = create_topics.CreateTopicsRequest(
+            topics=[topic], timeout_ms=int(timeout_s * 1_000)
+        )
 
         def create() -> None:
-            answer = self._ask_any(apis.CREATE_TOPICS, request, create_topics.encode_request, create_topics.decode_response)
+            answer = self._ask_any(
+                apis.CREATE_TOPICS,
+                request,
+                create_topics.encode_request,
+                create_topics.decode_response,
+            )
             result = answer.topics[0]
             _check(result.error_code, f"topic {name!r} was not created", result.error_message)
 
@@ -91,30 +109,55 @@ class KafkaClient:
 
     def _topic(self, name: str) -> _Topic:
         """Raises KafkaFailed if there is none."""
-        request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
-        answer = self._ask_any(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
+        request = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+        answer = self._ask_any(
+            apis.METADATA, request, metadata.encode_request, metadata.decode_response
+        )
         found = answer.topics[0]
         if _CODES.get(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             near = get_close_matches(name, self._names(), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"create it first: penstock.topic({name!r})"
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"create it first: penstock.topic({name!r})"
+            )
             raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
         _check(found.error_code, f"topic {name!r} cannot be looked up")
-        return _Topic(found, {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers})
+        return _Topic(
+            found, {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+        )
 
     def _names(self) -> list[str]:
         request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
-        answer = self._ask_any(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
-        return [topic.name for topic in answer.topics if topic.name is not None and not topic.is_internal]
+        answer = self._ask_any(
+            apis.METADATA, request, metadata.encode_request, metadata.decode_response
+        )
+        return [
+            topic.name
+            for topic in answer.topics
+            if topic.name is not None and not topic.is_internal
+        ]
 
-    # --- produce -------------------------------------------------------------------------------------------------------------------------
+    # --- produce ----------------------------------------------------------------------------------
 
-    def produce(self, topic: str, records: Sequence[BatchRecord], partition: int | None, timeout_s: float) -> list[Position]:
-        """partition: None by key. Positions in the order of the records; `offset` of the given ones means nothing."""
+    def produce(
+        self, topic: str, records: Sequence[BatchRecord], partition: int | None, timeout_s: float
+    ) -> list[Position]:
+        """partition: None by key. Positions in the order of the records; `offset` of the given ones
+        means nothing.
+        """
         deadline = time.monotonic() + timeout_s
         count = len(self._retried(lambda: self._topic(topic), deadline).leaders)
         if partition is not None and not 0 <= partition < count:
-            raise UsageError(f"topic {topic!r} has no partition {partition}: they are 0 to {count - 1}")
-        chosen = [partition_of(record.key, index, count) if partition is None else partition for index, record in enumerate(records)]
+            raise UsageError(
+                f"topic {topic!r} has no partition {partition}: they are 0 to {count - 1}"
+            )
+        chosen = [
+            partition_of(record.key, index, count) if partition is None else partition
+            for index, record in enumerate(records)
+        ]
         by_partition: dict[int, list[int]] = defaultdict(list)
         for index, number in enumerate(chosen):
             by_partition[number].append(index)
@@ -122,11 +165,18 @@ class KafkaClient:
         with self._lock:
             for number, indexes in by_partition.items():
                 for some in _chunks(indexes, records):
-                    base_offset = self._append(topic, number, [records[index] for index in some], deadline)
-                    positions |= {index: Position(number, base_offset + delta) for delta, index in enumerate(some)}
+                    base_offset = self._append(
+                        topic, number, [records[index] for index in some], deadline
+                    )
+                    positions |= {
+                        index: Position(number, base_offset + delta)
+                        for delta, index in enumerate(some)
+                    }
         return [positions[index] for index in range(len(records))]
 
-    def _append(self, topic: str, partition: int, records: Sequence[BatchRecord], deadline: float) -> int:
+    def _append(
+        self, topic: str, partition: int, records: Sequence[BatchRecord], deadline: float
+    ) -> int:
         """One batch; its base offset."""
         if self._producer == (-1, -1):
             self._producer = self._retried(self._new_producer, deadline)
@@ -142,17 +192,31 @@ class KafkaClient:
         def send() -> int:
             left_s = max(_RETRY_S, deadline - time.monotonic())
             data = produce.TopicProduceData(topic, [produce.PartitionProduceData(partition, batch)])
-            request = produce.ProduceRequest(acks=-1, timeout_ms=int(left_s * 1_000), topic_data=[data])
+            request = produce.ProduceRequest(
+                acks=-1, timeout_ms=int(left_s * 1_000), topic_data=[data]
+            )
             address = self._leader(topic, partition)
-            answer = self._ask(address, apis.PRODUCE, request, produce.encode_request, produce.decode_response, timeout_s=left_s)
+            answer = self._ask(
+                address,
+                apis.PRODUCE,
+                request,
+                produce.encode_request,
+                produce.decode_response,
+                timeout_s=left_s,
+            )
             result = answer.responses[0].partition_responses[0]
-            _check(result.error_code, f"{topic}-{partition} did not take the records", result.error_message)
+            _check(
+                result.error_code,
+                f"{topic}-{partition} did not take the records",
+                result.error_message,
+            )
             return result.base_offset
 
         try:
             base_offset = self._retried(send, deadline)
         except KafkaFailed:
-            # Whether the batch is in the log is not known, so neither is the next sequence: the next batch comes from a new producer.
+            # Whether the batch is in the log is not known, so neither is the next sequence: the
+            # next batch comes from a new producer.
             self._producer = (-1, -1)
             self._sequences.clear()
             raise
@@ -160,12 +224,19 @@ class KafkaClient:
         return base_offset
 
     def _new_producer(self) -> tuple[int, int]:
-        request = init_producer_id.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer = self._ask_any(apis.INIT_PRODUCER_ID, request, init_producer_id.encode_request, init_producer_id.decode_response)
+        request = init_producer_id.InitProducerIdRequest(
+            transactional_id=None, transaction_timeout_ms=60_000
+        )
+        answer = self._ask_any(
+            apis.INIT_PRODUCER_ID,
+            request,
+            init_producer_id.encode_request,
+            init_producer_id.decode_response,
+        )
         _check(answer.error_code, "no producer id was given")
         return answer.producer_id, answer.producer_epoch
 
-    # --- consume -------------------------------------------------------------------------------------------------------------------------
+    # --- consume ----------------------------------------------------------------------------------
 
     def consume(self, topic: str, count: int | None, timeout_s: float) -> list[Record]:
         """All records that there are, once there are `count`. Sorted by partition and offset."""
@@ -176,7 +247,9 @@ class KafkaClient:
         while True:
             try:
                 left_s = max(_RETRY_S, deadline - time.monotonic())
-                caught_up = self._fetch_round(topic, read, positions, left_s=left_s, is_waiting=bool(read))
+                caught_up = self._fetch_round(
+                    topic, read, positions, left_s=left_s, is_waiting=bool(read)
+                )
                 came = sum(map(len, read.values()))
                 if caught_up and came >= (count or 0):
                     return [record for number in sorted(read) for record in read[number]]
@@ -187,12 +260,25 @@ class KafkaClient:
             if time.monotonic() > deadline:
                 came = sum(map(len, read.values()))
                 wanted = "the records there are" if count is None else f"{count} records"
-                offsets = ", ".join(f"{number}: {offset}" for number, offset in sorted(positions.items()))
-                told = f"topic {topic!r}: {came} of {wanted} came within {timeout_s:g} s (read up to offsets {{{offsets}}}{problem})"
-                raise RecordsMissing(told, [record for number in sorted(read) for record in read[number]])
+                offsets = ", ".join(
+                    f"{number}: {offset}" for number, offset in sorted(positions.items())
+                )
+                told = (
+                    f"topic {topic!r}: {came} of {wanted} came within {timeout_s:g} s (read up to"
+                    f" offsets {{{offsets}}}{problem})"
+                )
+                raise RecordsMissing(
+                    told, [record for number in sorted(read) for record in read[number]]
+                )
 
     def _fetch_round(
-        self, topic: str, read: dict[int, list[Record]], positions: dict[int, int], *, left_s: float, is_waiting: bool
+        self,
+        topic: str,
+        read: dict[int, list[Record]],
+        positions: dict[int, int],
+        *,
+        left_s: float,
+        is_waiting: bool,
     ) -> bool:
         """One fetch from each leader; whether all partitions are read to their ends."""
         with self._lock:
@@ -214,21 +300,38 @@ class KafkaClient:
                     fetch.FetchTopic(
                         topic_id=found.topic_id,
                         partitions=[
-                            fetch.FetchPartition(number, fetch_offset=positions[number], partition_max_bytes=_FETCH_BYTES)
+                            fetch.FetchPartition(
+                                number,
+                                fetch_offset=positions[number],
+                                partition_max_bytes=_FETCH_BYTES,
+                            )
                             for number in numbers
                         ],
                     )
                 ],
             )
             with self._lock:
-                answer = self._ask(address, apis.FETCH, request, fetch.encode_request, fetch.decode_response, timeout_s=left_s)
+                answer = self._ask(
+                    address,
+                    apis.FETCH,
+                    request,
+                    fetch.encode_request,
+                    fetch.decode_response,
+                    timeout_s=left_s,
+                )
             _check(answer.error_code, f"topic {topic!r} cannot be read")
             for part in (part for one in answer.responses for part in one.partitions):
                 self._take(topic, part, read, positions)
                 ends[part.partition_index] = part.high_watermark
         return all(positions[number] >= ends.get(number, 1 << 62) for number in found.leaders)
 
-    def _take(self, topic: str, part: fetch.PartitionData, read: dict[int, list[Record]], positions: dict[int, int]) -> None:
+    def _take(
+        self,
+        topic: str,
+        part: fetch.PartitionData,
+        read: dict[int, list[Record]],
+        positions: dict[int, int],
+    ) -> None:
         number = part.partition_index
         if _CODES.get(part.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE:
             positions[number] = max(part.log_start_offset, 0)
@@ -236,13 +339,25 @@ class KafkaClient:
         _check(part.error_code, f"{topic}-{number} cannot be read")
         data = memoryview(part.records or b"")
         for at, header in iter_headers(data):
-            for record in () if header.is_control else decode_records(data[at : at + header.size_bytes]):
+            for record in (
+                () if header.is_control else decode_records(data[at : at + header.size_bytes])
+            ):
                 if record.offset >= positions[number]:
                     headers = dict(record.headers)
-                    read[number].append(Record(topic, number, record.offset, record.timestamp_ms, record.key, record.value, headers))
+                    read[number].append(
+                        Record(
+                            topic,
+                            number,
+                            record.offset,
+                            record.timestamp_ms,
+                            record.key,
+                            record.value,
+                            headers,
+                        )
+                    )
             positions[number] = max(positions[number], header.next_offset)
 
-    # --- asking --------------------------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def _leader(self, topic: str, partition: int) -> str:
         address = self._topic(topic).leaders.get(partition, "")
@@ -289,7 +404,9 @@ class KafkaClient:
         *,
         timeout_s: float = _ANSWER_S,
     ) -> _ResponseT:
-        """One request. A connection that broke is opened anew: the broker may have been restarted since."""
+        """One request. A connection that broke is opened anew: the broker may have been restarted
+        since.
+        """
         is_new = address not in self._connections
         try:
             if is_new:

@@ -1,8 +1,9 @@
 """What tests hold: the cluster of the whole run, and what can be done with it.
 
-Invariant: every helper blocks until what it says is true, or fails with a sentence that says what was asked and what came; none waits
-longer than its timeout. Helpers may be called from any thread, and from async tests: the cluster lives in another process, so that nothing
-here can wait for the caller's own event loop (the `a...` forms leave that loop free meanwhile).
+Invariant: every helper blocks until what it says is true, or fails with a sentence that says what
+was asked and what came; none waits longer than its timeout. Helpers may be called from any thread,
+and from async tests: the cluster lives in another process, so that nothing here can wait for the
+caller's own event loop (the `a...` forms leave that loop free meanwhile).
 """
 
 import asyncio
@@ -42,17 +43,21 @@ class StoreFaults:
 
 
 class PenstockCluster:
-    """One for a test run (with pytest-xdist: one for a worker). What is made through it stays until the run is over."""
+    """One for a test run (with pytest-xdist: one for a worker). What is made through it stays until
+    the run is over.
+    """
 
     def __init__(self, process: ClusterProcess, client: KafkaClient) -> None:
         self._process = process
         self._client = client
 
-    # --- where it is ---------------------------------------------------------------------------------------------------------------------
+    # --- where it is ------------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
-        """For any Kafka client: `host:port` of all brokers, by commas. Stays the same when brokers are killed and restarted."""
+        """For any Kafka client: `host:port` of all brokers, by commas. Stays the same when brokers
+        are killed and restarted.
+        """
         return self._process.bootstrap_servers
 
     @property
@@ -60,12 +65,19 @@ class PenstockCluster:
         """Their ids."""
         return list(range(len(self.bootstrap_servers.split(","))))
 
-    # --- records -------------------------------------------------------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
-    def topic(self, name: str, partitions: int = 1, config: Mapping[str, str | int | bool] | None = None) -> str:
-        """Create a topic; returns its name when every broker knows it and every partition has a leader that serves it."""
+    def topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str | int | bool] | None = None
+    ) -> str:
+        """Create a topic; returns its name when every broker knows it and every partition has a
+        leader that serves it.
+        """
         self._check_usable()
-        texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (config or {}).items()}
+        texts = {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in (config or {}).items()
+        }
         self._client.create_topic(name, partitions, texts, TIMEOUT_S)
         self._ask(AwaitTopic(topic=name, timeout_ms=int(TIMEOUT_S * 1_000)))
         return name
@@ -80,22 +92,31 @@ class PenstockCluster:
         timestamp_ms: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Position]:
-        """Send the values (all with this key and these headers); returns where each lies when all are durable (acks=all, idempotent).
+        """Send the values (all with this key and these headers); returns where each lies when all
+        are durable (acks=all, idempotent).
 
-        partition: None chooses by key as Kafka's Java client does, and without a key one after the other.
+        partition: None chooses by key as Kafka's Java client does, and without a key one after the
+        other.
         """
         self._check_usable()
         if not values:
-            raise UsageError(f"produce({topic!r}) was given no value; one record with a null value is produce({topic!r}, None, key=...)")
+            raise UsageError(
+                f"produce({topic!r}) was given no value; one record with a null value is"
+                f" produce({topic!r}, None, key=...)"
+            )
         now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         pairs = tuple((name, encoded(value)) for name, value in (headers or {}).items())
         records = [BatchRecord(0, now_ms, encoded(key), encoded(value), pairs) for value in values]
         return self._client.produce(topic, records, partition, timeout_s)
 
-    def consume(self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S) -> list[Record]:
-        """Everything in the topic from its beginning, by partition and offset, once there are `count` records. Belongs to no group.
+    def consume(
+        self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
+    ) -> list[Record]:
+        """Everything in the topic from its beginning, by partition and offset, once there are
+        `count` records. Belongs to no group.
 
-        More than `count` are returned if there are more: one too many is an error that a test wants to see. None: what there is now.
+        More than `count` are returned if there are more: one too many is an error that a test wants
+        to see. None: what there is now.
         """
         self._check_usable()
         return self._client.consume(topic, count, timeout_s)
@@ -114,24 +135,38 @@ class PenstockCluster:
 
         def send() -> list[Position]:
             return self.produce(
-                topic, *values, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms, timeout_s=timeout_s
+                topic,
+                *values,
+                key=key,
+                headers=headers,
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+                timeout_s=timeout_s,
             )
 
         return await asyncio.to_thread(send)
 
-    async def aconsume(self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S) -> list[Record]:
-        """`consume` that leaves the caller's event loop free, where what is waited for may still have to be done."""
+    async def aconsume(
+        self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
+    ) -> list[Record]:
+        """`consume` that leaves the caller's event loop free, where what is waited for may still
+        have to be done.
+        """
         return await asyncio.to_thread(self.consume, topic, count, timeout_s)
 
-    # --- failures ------------------------------------------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------
 
     def kill_broker(self, broker: int) -> None:
-        """Crash it: its connections break, nothing is flushed. The others take over what it led; what it acknowledged is in the store."""
+        """Crash it: its connections break, nothing is flushed. The others take over what it led;
+        what it acknowledged is in the store.
+        """
         self._check_usable()
         self._ask(KillBroker(node_id=broker))
 
     def restart_broker(self, broker: int) -> None:
-        """Start it on the port that it had; one that still runs is killed first. It serves when this returns."""
+        """Start it on the port that it had; one that still runs is killed first. It serves when
+        this returns.
+        """
         self._check_usable()
         self._ask(RestartBroker(node_id=broker))
 
@@ -149,19 +184,25 @@ class PenstockCluster:
     ) -> Generator[StoreFaults]:
         """Within the block the object store of the brokers (or of one `broker`) fails.
 
-        down: no call gets an answer. error_rate: part of the calls that get "503 SlowDown". lost_response_rate: part of those that the
-        store carries out without an answer. latency_ms: (p50, p99) of each call. operations: some of put, get, list, delete;
-        none given: all. seed: of the dice.
+        down: no call gets an answer. error_rate: part of the calls that get "503 SlowDown".
+        lost_response_rate: part of those that the store carries out without an answer. latency_ms:
+        (p50, p99) of each call. operations: some of put, get, list, delete; none given: all. seed:
+        of the dice.
         """
         self._check_usable()
         for name, rate in (("error_rate", error_rate), ("lost_response_rate", lost_response_rate)):
             if not 0.0 <= rate <= 1.0:
                 raise UsageError(f"store_faults({name}={rate}) is not allowed: 0.0 to 1.0")
         if latency_ms is not None and not 0 <= latency_ms[0] <= latency_ms[1]:
-            raise UsageError(f"store_faults(latency_ms={latency_ms}) is not allowed: (p50, p99) in ms, the second not less than the first")
+            raise UsageError(
+                f"store_faults(latency_ms={latency_ms}) is not allowed: (p50, p99) in ms, the"
+                " second not less than the first"
+            )
         unknown = sorted(set(operations) - set(_OPERATIONS))
         if unknown:
-            raise UsageError(f"store_faults(operations={unknown}) is not allowed: {', '.join(_OPERATIONS)}")
+            raise UsageError(
+                f"store_faults(operations={unknown}) is not allowed: {', '.join(_OPERATIONS)}"
+            )
         number = next(_NUMBERS)
         p50_ms, p99_ms = latency_ms or (0.0, 0.0)
         self._ask(
@@ -184,7 +225,7 @@ class PenstockCluster:
             with suppress(ClusterFailed):  # whatever ended it is told by the block itself
                 faults.injected = self._ask(RemoveFaults(number=number)).injected
 
-    # --- inside --------------------------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
         """Raises if this may not be used any more."""

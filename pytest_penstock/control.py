@@ -1,4 +1,5 @@
-"""What the test process and the process of its cluster tell each other: one JSON document a line, each command answered by one.
+"""What the test process and the process of its cluster tell each other: one JSON document a line,
+each command answered by one.
 
 Invariant: pure values. Both sides are of one installation, so nothing here needs versions.
 """
@@ -19,7 +20,9 @@ class Begin(Command, frozen=True, kw_only=True, tag="begin"):
 
 
 class End(Command, frozen=True, kw_only=True, tag="end"):
-    """A test is over: no faults, all brokers, and no topic or group that was not there when it began."""
+    """A test is over: no faults, all brokers, and no topic or group that was not there when it
+    began.
+    """
 
 
 class KillBroker(Command, frozen=True, kw_only=True, tag="kill"):
@@ -42,7 +45,8 @@ class AwaitTopic(Command, frozen=True, kw_only=True, tag="await-topic"):
 
 
 class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
-    """Let the store fail from now on. node_id: only for this broker. operations: names of the store port's methods; none: all.
+    """Let the store fail from now on. node_id: only for this broker. operations: names of the store
+    port's methods; none: all.
 
     Rates are probabilities per call.
     """
@@ -68,7 +72,9 @@ AnyCommand = Begin | End | KillBroker | RestartBroker | AwaitTopic | AddFaults |
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """error: empty if it worked. injected: faults by kind. groups: those that could not be removed because consumers are still in them."""
+    """error: empty if it worked. injected: faults by kind. groups: those that could not be removed
+    because consumers are still in them.
+    """
 
     error: str = ""
     injected: dict[str, int] = {}
@@ -76,7 +82,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of the cluster's process: ports in the order of node ids, or why it did not start."""
+    """The first line of the cluster's process: ports in the order of node ids, or why it did not
+    start.
+    """
 
     error: str = ""
     ports: list[int] = []

@@ -1,8 +1,11 @@
-"""Controller and brokers of a test run, on one store in memory, in one process: what a test may do to them.
+"""Controller and brokers of a test run, on one store in memory, in one process: what a test may do
+to them.
 
-Invariants: a killed broker ends as by SIGKILL (nothing is flushed, closed or unregistered) and comes back on its own port only; one that
-ends by itself (fenced, its WAL not writable) is started again, as its supervisor would; after `end` the cluster is as it was at `begin`.
-Each broker sees the store through faults of its own and repeats what fails, as over S3. The controller sees no faults.
+Invariants: a killed broker ends as by SIGKILL (nothing is flushed, closed or unregistered) and
+comes back on its own port only; one that ends by itself (fenced, its WAL not writable) is started
+again, as its supervisor would; after `end` the cluster is as it was at `begin`. Each broker sees
+the store through faults of its own and repeats what fails, as over S3. The controller sees no
+faults.
 Must not be used for anything that is to outlive its process.
 """
 
@@ -41,9 +44,13 @@ log = structlog.get_logger()
 HOST: Final = "127.0.0.1"
 SESSION_TIMEOUT_MS: Final = 3_000
 SESSION_GRACE_MS: Final = 100
-"""A test waits for every failover; nothing here pauses for a tenth of a second unless the whole machine does, and then all do."""
+"""A test waits for every failover; nothing here pauses for a tenth of a second unless the whole
+machine does, and then all do.
+"""
 INTERNAL_PARTITIONS: Final = 4
-"""Of `__consumer_offsets` and `__transaction_state`: the first group or transaction of a run waits until they are there."""
+"""Of `__consumer_offsets` and `__transaction_state`: the first group or transaction of a run waits
+until they are there.
+"""
 _INTERNAL: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 GROUP_SESSION_MIN_MS: Final = 100
 SETTLE_S: Final = 20.0
@@ -61,7 +68,9 @@ class Refused(Exception):
 
 
 class Nodes:
-    """`start` once; then any of the others, one at a time. Nothing needs to be stopped: the process ends."""
+    """`start` once; then any of the others, one at a time. Nothing needs to be stopped: the process
+    ends.
+    """
 
     def __init__(self, options: Options, directory: Path, ports: Sequence[int]) -> None:
         self._options = options
@@ -91,7 +100,9 @@ class Nodes:
         await controller.start()
         self._controller_address = controller.address
         self._apply_faults()
-        outcomes = await asyncio.gather(*map(self._start_broker, range(self._options.brokers)), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *map(self._start_broker, range(self._options.brokers)), return_exceptions=True
+        )
         for outcome in outcomes:
             if outcome is not None:
                 await asyncio.gather(*(broker.abandon() for broker in self._brokers.values()))
@@ -99,7 +110,7 @@ class Nodes:
                 raise outcome
         await self._until(self._all_know_all, "brokers that know each other", SETTLE_S)
 
-    # --- what a test asks for ------------------------------------------------------------------------------------------------------------
+    # --- what a test asks for ---------------------------------------------------------------------
 
     async def begin(self) -> None:
         self._topics_before = self._topics()
@@ -112,7 +123,11 @@ class Nodes:
             self._apply_faults()
         for node_id in sorted(self._down):
             await self.restart(node_id)
-        await self._until(lambda: len(self._brokers) == self._options.brokers, "all brokers after a test", SETTLE_S)
+        await self._until(
+            lambda: len(self._brokers) == self._options.brokers,
+            "all brokers after a test",
+            SETTLE_S,
+        )
         await self._delete_topics()
         return await self._delete_groups()
 
@@ -138,14 +153,24 @@ class Nodes:
                 await self._start_broker(node_id)
         except PortTaken:
             port = self._ports[node_id]
-            raise Refused(f"broker {node_id} cannot come back: port {port} on {HOST} was taken by another process meanwhile") from None
+            raise Refused(
+                f"broker {node_id} cannot come back: port {port} on {HOST} was taken by another"
+                " process meanwhile"
+            ) from None
         except _ENDS as error:
-            raise Refused(f"broker {node_id} did not start within {SETTLE_S:.0f} s: {error or 'does it reach the store?'}") from None
+            raise Refused(
+                f"broker {node_id} did not start within {SETTLE_S:.0f} s:"
+                f" {error or 'does it reach the store?'}"
+            ) from None
         self._down.discard(node_id)
         await self._until(self._all_know_all, f"a cluster that knows broker {node_id}", SETTLE_S)
 
     async def await_topic(self, name: str, timeout_s: float) -> None:
-        await self._until(lambda: self._serves(name), f"topic {name!r} to be served by the brokers that live", timeout_s)
+        await self._until(
+            lambda: self._serves(name),
+            f"topic {name!r} to be served by the brokers that live",
+            timeout_s,
+        )
 
     def add_faults(self, faults: AddFaults) -> None:
         if faults.node_id is not None:
@@ -164,10 +189,15 @@ class Nodes:
         self._apply_faults()
         counts: Counter[str] = Counter()
         for node_id in self._reached_by(faults):
-            counts.update({fault.name.lower(): count for fault, count in self._faults[node_id].injected.items()})
+            counts.update(
+                {
+                    fault.name.lower(): count
+                    for fault, count in self._faults[node_id].injected.items()
+                }
+            )
         return dict(counts)
 
-    # --- faults --------------------------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def _reached_by(self, faults: AddFaults) -> Sequence[int]:
         return range(self._options.brokers) if faults.node_id is None else (faults.node_id,)
@@ -175,22 +205,39 @@ class Nodes:
     def _apply_faults(self) -> None:
         """The newest first: of latencies the first one counts."""
         options = self._options
-        lasting = (Latency(options.latency_p50_ms, options.latency_p99_ms, Selection(_PUTS)),) if options.latency_p99_ms else ()
+        lasting = (
+            (Latency(options.latency_p50_ms, options.latency_p99_ms, Selection(_PUTS)),)
+            if options.latency_p99_ms
+            else ()
+        )
         for node_id, store in enumerate(self._faults):
-            mine = [faults for faults in reversed(self._active.values()) if faults.node_id in {None, node_id}]
+            mine = [
+                faults
+                for faults in reversed(self._active.values())
+                if faults.node_id in {None, node_id}
+            ]
             latencies = tuple(
-                Latency(faults.latency_p50_ms, faults.latency_p99_ms, Selection(frozenset(faults.operations)))
+                Latency(
+                    faults.latency_p50_ms,
+                    faults.latency_p99_ms,
+                    Selection(frozenset(faults.operations)),
+                )
                 for faults in mine
                 if faults.latency_p99_ms
             )
-            store.config = FaultConfig(latencies + lasting, tuple(rule for faults in mine for rule in _rules(faults)))
+            store.config = FaultConfig(
+                latencies + lasting, tuple(rule for faults in mine for rule in _rules(faults))
+            )
             store.down = any(faults.down for faults in mine)
 
-    # --- brokers -------------------------------------------------------------------------------------------------------------------------
+    # --- brokers ----------------------------------------------------------------------------------
 
     def _check(self, node_id: int) -> None:
         if not 0 <= node_id < self._options.brokers:
-            raise Refused(f"there is no broker {node_id}: they are 0 to {self._options.brokers - 1} (--penstock-brokers sets how many)")
+            raise Refused(
+                f"there is no broker {node_id}: they are 0 to {self._options.brokers - 1}"
+                " (--penstock-brokers sets how many)"
+            )
 
     async def _start_broker(self, node_id: int) -> None:
         config = BrokerConfig(
@@ -203,7 +250,12 @@ class Nodes:
             group_min_session_timeout_ms=GROUP_SESSION_MIN_MS,
         )
         store = RetryingStore(self._faults[node_id], _RETRIES)
-        stream = StreamConfig(wal_linger_ms=0, wal_hedge_factor=0, log_cache_bytes_max=_LOG_CACHE_BYTES, block_bytes_max=_BLOCK_BYTES)
+        stream = StreamConfig(
+            wal_linger_ms=0,
+            wal_hedge_factor=0,
+            log_cache_bytes_max=_LOG_CACHE_BYTES,
+            block_bytes_max=_BLOCK_BYTES,
+        )
         broker = await Broker.start(config, store, stream)
         self._brokers[node_id] = broker
         broker.ended.add_done_callback(lambda _: self._ended(node_id, broker))
@@ -211,7 +263,9 @@ class Nodes:
     def _ended(self, node_id: int, broker: Broker) -> None:
         if self._brokers.get(node_id) is broker and node_id not in self._down:
             del self._brokers[node_id]
-            self._revivals[node_id] = asyncio.get_running_loop().create_task(self._revive(node_id, broker))
+            self._revivals[node_id] = asyncio.get_running_loop().create_task(
+                self._revive(node_id, broker)
+            )
 
     async def _revive(self, node_id: int, broker: Broker) -> None:
         await broker.abandon()
@@ -224,9 +278,14 @@ class Nodes:
         self._revivals.pop(node_id, None)
 
     def _all_know_all(self) -> bool:
-        """Each live broker's image has exactly the live ones as alive: whom it still takes for alive it would send clients to."""
+        """Each live broker's image has exactly the live ones as alive: whom it still takes for
+        alive it would send clients to.
+        """
         live = {NodeId(node_id) for node_id in self._brokers}
-        return all({state.node_id for state in broker.image.nodes if not state.fenced} >= live for broker in self._brokers.values())
+        return all(
+            {state.node_id for state in broker.image.nodes if not state.fenced} >= live
+            for broker in self._brokers.values()
+        )
 
     def _serves(self, name: str) -> bool:
         brokers = list(self._brokers.values())
@@ -234,28 +293,49 @@ class Nodes:
         if not topics or any(topic is None for topic in topics):
             return False
         count = len(topics[0].partitions) if topics[0] is not None else 0
-        return all(any(not isinstance(broker.partitions.get(name, index), int) for broker in brokers) for index in range(count))
+        return all(
+            any(not isinstance(broker.partitions.get(name, index), int) for broker in brokers)
+            for index in range(count)
+        )
 
-    # --- what a test leaves behind -------------------------------------------------------------------------------------------------------
+    # --- what a test leaves behind ----------------------------------------------------------------
 
     def _topics(self) -> frozenset[UUID]:
         images = [broker.image for broker in self._brokers.values()]
-        return frozenset(topic.topic_id for image in images for topic in image.topics if topic.name not in _INTERNAL)
+        return frozenset(
+            topic.topic_id
+            for image in images
+            for topic in image.topics
+            if topic.name not in _INTERNAL
+        )
 
     async def _delete_topics(self) -> None:
         new = self._topics() - self._topics_before
         if new:
             broker = next(iter(self._brokers.values()))
-            await broker.client.delete_topics(DeleteTopics(topic_ids=sorted(new)), timeout_s=SETTLE_S)
-            await self._until(lambda: not self._topics() & new, "brokers that forgot the topics of a test", SETTLE_S)
+            await broker.client.delete_topics(
+                DeleteTopics(topic_ids=sorted(new)), timeout_s=SETTLE_S
+            )
+            await self._until(
+                lambda: not self._topics() & new,
+                "brokers that forgot the topics of a test",
+                SETTLE_S,
+            )
 
     def _groups(self) -> dict[str, Broker]:
-        return {group.group_id: broker for broker in self._brokers.values() for group in broker.groups.list_groups()}
+        return {
+            group.group_id: broker
+            for broker in self._brokers.values()
+            for group in broker.groups.list_groups()
+        }
 
     async def _delete_groups(self) -> list[str]:
         left: list[str] = []
         for group_id, broker in self._groups().items():
-            if group_id not in self._groups_before and await broker.groups.delete_group(group_id) is ErrorCode.NON_EMPTY_GROUP:
+            if (
+                group_id not in self._groups_before
+                and await broker.groups.delete_group(group_id) is ErrorCode.NON_EMPTY_GROUP
+            ):
                 left.append(group_id)
         return left
 

@@ -20,7 +20,9 @@ class InvalidOption(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """port: of the first broker, the others follow; 0: any free ones. Latencies: of each PUT to the store, lognormal by two quantiles."""
+    """port: of the first broker, the others follow; 0: any free ones. Latencies: of each PUT to the
+    store, lognormal by two quantiles.
+    """
 
     brokers: int = 2
     port: int = 0
@@ -37,8 +39,12 @@ class Options:
         if level not in LEVELS:
             raise InvalidOption("--penstock-log-level", level, ", ".join(LEVELS))
         return cls(
-            brokers=_number("--penstock-brokers", brokers, 1, BROKERS_MAX) if brokers else default.brokers,
-            port=_number("--penstock-port", port, 0, 65_535 - BROKERS_MAX) if port else default.port,
+            brokers=_number("--penstock-brokers", brokers, 1, BROKERS_MAX)
+            if brokers
+            else default.brokers,
+            port=_number("--penstock-port", port, 0, 65_535 - BROKERS_MAX)
+            if port
+            else default.port,
             latency_p50_ms=p50_ms,
             latency_p99_ms=p99_ms,
             log_level=level,
@@ -58,5 +64,9 @@ def _latency(text: str) -> tuple[float, float]:
     except ValueError:
         p50_ms, p99_ms = -1.0, -1.0
     if len(parts) > 2 or not 0 <= p50_ms <= p99_ms <= LATENCY_MAX_MS:
-        raise InvalidOption("--penstock-latency", text, "P50 or P50,P99 in ms, the second not less than the first, as in 20,100")
+        raise InvalidOption(
+            "--penstock-latency",
+            text,
+            "P50 or P50,P99 in ms, the second not less than the first, as in 20,100",
+        )
     return p50_ms, p99_ms

@@ -1,7 +1,8 @@
 """The cluster as one test sees it: what it makes is gone afterwards.
 
-Invariant: a test finds no topic and no consumer group of an earlier one, all brokers up and the store without faults, whatever that one did
-and however it ended. What `penstock_cluster` was used for before the test began stays.
+Invariant: a test finds no topic and no consumer group of an earlier one, all brokers up and the
+store without faults, whatever that one did and however it ended. What `penstock_cluster` was used
+for before the test began stays.
 """
 
 from typing import TYPE_CHECKING
@@ -33,6 +34,6 @@ class Penstock(PenstockCluster):
     def _check_usable(self) -> None:
         if self._is_over:
             raise UsageError(
-                f"this `penstock` belongs to the test {self._test}, which is over; take the fixture of the test that runs, "
-                "or `penstock_cluster` for what outlives a test"
+                f"this `penstock` belongs to the test {self._test}, which is over; take the fixture"
+                " of the test that runs, or `penstock_cluster` for what outlives a test"
             )

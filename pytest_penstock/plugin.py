@@ -1,7 +1,9 @@
-"""The plugin that pytest loads by its entry point: options, the fixtures `penstock_cluster` and `penstock`, the log in reports.
+"""The plugin that pytest loads by its entry point: options, the fixtures `penstock_cluster` and
+`penstock`, the log in reports.
 
-Invariant: a run that uses no fixture of ours pays for the import of this module alone (no dependency, 1 ms). A cluster belongs to one
-pytest process, so the workers of pytest-xdist have one each, on free ports. Must not do anything at import.
+Invariant: a run that uses no fixture of ours pays for the import of this module alone (no
+dependency, 1 ms). A cluster belongs to one pytest process, so the workers of pytest-xdist have one
+each, on free ports. Must not do anything at import.
 Source: pytest, "Writing plugins".
 """
 
@@ -20,7 +22,13 @@ _OPTIONS: Final = (
     ("brokers", "how many brokers the cluster of this test run has (default: 2)"),
     ("port", "port of the first broker, the others follow (default: 0, any free ones)"),
     ("latency", "latency of each PUT to the object store, P50 or P50,P99 in ms (default: none)"),
-    ("log-level", "debug, info, warning or error, of brokers and controller; a test that fails shows what was logged (default: warning)"),
+    (
+        "log-level",
+        (
+            "debug, info, warning or error, of brokers and controller; a test that fails shows what"
+            " was logged (default: warning)"
+        ),
+    ),
 )
 _FIXTURES: Final = frozenset({"penstock", "penstock_cluster"})
 
@@ -46,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if options.port and (hasattr(config, "workerinput") or config.getoption("numprocesses", None)):
         raise pytest.UsageError(
-            "--penstock-port cannot be used with pytest-xdist: each worker has a cluster of its own, on free ports; take bootstrap_servers"
+            "--penstock-port cannot be used with pytest-xdist: each worker has a cluster of its"
+            " own, on free ports; take bootstrap_servers"
         )
     config.pluginmanager.register(_Run(options), _Run.__name__)
 
@@ -61,8 +70,9 @@ def _given(config: pytest.Config, name: str) -> str:
 
 
 class _Run:
-    """The one cluster of this pytest process. Its process is started when it is known that a test needs it, so that it starts while pytest,
-    too, has something to do."""
+    """The one cluster of this pytest process. Its process is started when it is known that a test
+    needs it, so that it starts while pytest, too, has something to do.
+    """
 
     def __init__(self, options: Any) -> None:  # noqa: ANN401 - `Options`, which is not imported by name before it is needed
         self._options = options
@@ -88,7 +98,9 @@ class _Run:
         return process, self._client
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        if not session.config.option.collectonly and any(_FIXTURES & set(getattr(item, "fixturenames", ())) for item in session.items):
+        if not session.config.option.collectonly and any(
+            _FIXTURES & set(getattr(item, "fixturenames", ())) for item in session.items
+        ):
             self.process()
 
     @pytest.hookimpl(wrapper=True)
@@ -98,9 +110,15 @@ class _Run:
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if report.failed and self._process is not None and _FIXTURES & set(getattr(item, "fixturenames", ())):
+        if (
+            report.failed
+            and self._process is not None
+            and _FIXTURES & set(getattr(item, "fixturenames", ()))
+        ):
             log = self._process.log_since(item.stash.get(_LOGGED, 0))
             if log:
                 report.sections.append((f"Penstock's log during {report.when}", log))
@@ -124,15 +142,21 @@ def _ready(config: pytest.Config) -> "tuple[ClusterProcess, KafkaClient]":
 
 @pytest.fixture(scope="session")
 def penstock_cluster(pytestconfig: pytest.Config) -> "PenstockCluster":
-    """A Kafka cluster in memory for the whole run: `bootstrap_servers` for your clients, and helpers. What is made through it stays."""
+    """A Kafka cluster in memory for the whole run: `bootstrap_servers` for your clients, and
+    helpers. What is made through it stays.
+    """
     from pytest_penstock.cluster import PenstockCluster
 
     return PenstockCluster(*_ready(pytestconfig))
 
 
 @pytest.fixture
-def penstock(penstock_cluster: "PenstockCluster", request: pytest.FixtureRequest) -> "Generator[Penstock]":
-    """The cluster, clean: topics and consumer groups that come up in the test are deleted after it, brokers restarted, faults removed."""
+def penstock(
+    penstock_cluster: "PenstockCluster", request: pytest.FixtureRequest
+) -> "Generator[Penstock]":
+    """The cluster, clean: topics and consumer groups that come up in the test are deleted after it,
+    brokers restarted, faults removed.
+    """
     from pytest_penstock.penstock import Penstock
 
     penstock = Penstock(*_ready(request.config), request.node.nodeid)

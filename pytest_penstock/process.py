@@ -1,7 +1,8 @@
 """The process of the cluster, seen from the test process: started, asked, ended.
 
-Invariant: after `close` it is gone; should this process die instead, it ends by itself (its stdin does). No answer is waited for longer
-than `ANSWER_TIMEOUT_S`, and when it fails its log is part of the error. Threads may share it.
+Invariant: after `close` it is gone; should this process die instead, it ends by itself (its stdin
+does). No answer is waited for longer than `ANSWER_TIMEOUT_S`, and when it fails its log is part of
+the error. Threads may share it.
 """
 
 import os
@@ -48,11 +49,24 @@ class ClusterProcess:
         self.started_at = time.monotonic()
         self.took_s = 0.0
         """From the start of the process until it was ready."""
-        command = (sys.executable, "-P", "-m", "pytest_penstock.server", msgspec.json.encode(options).decode())
-        environment = bytecode.environment(os.environ) | {"PYTHONPATH": os.pathsep.join(_import_path())}
+        command = (
+            sys.executable,
+            "-P",
+            "-m",
+            "pytest_penstock.server",
+            msgspec.json.encode(options).decode(),
+        )
+        environment = bytecode.environment(os.environ) | {
+            "PYTHONPATH": os.pathsep.join(_import_path())
+        }
         # A group of its own: Ctrl-C is for pytest, which ends it.
         self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment, process_group=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
+            process_group=0,
         )
         self._pid = self._process.pid
 
@@ -66,7 +80,9 @@ class ClusterProcess:
             return
         started = self._read(Started, self.started_at + START_TIMEOUT_S, "did not start")
         if started.error:
-            raise ClusterFailed(f"the Penstock cluster of this test run did not start: {started.error}")
+            raise ClusterFailed(
+                f"the Penstock cluster of this test run did not start: {started.error}"
+            )
         self.took_s = time.monotonic() - self.started_at
         self.bootstrap_servers = ",".join(f"127.0.0.1:{port}" for port in started.ports)
 
@@ -92,7 +108,9 @@ class ClusterProcess:
         """What was logged behind this byte; only the last part, if it is long."""
         end = self.log_end()
         start = max(start, end - _LOG_BYTES_MAX)
-        lines = os.pread(self._log.fileno(), end - start, start).decode(errors="replace").splitlines()
+        lines = (
+            os.pread(self._log.fileno(), end - start, start).decode(errors="replace").splitlines()
+        )
         return "\n".join(lines[-_LOG_LINES_MAX:])
 
     def close(self) -> None:
@@ -121,18 +139,27 @@ class ClusterProcess:
                     raise self._failure(f"{failed} in time")
                 data = os.read(self._process.stdout.fileno(), 1 << 16)
                 if not data:
-                    raise self._failure(f"{failed}: it ended with exit code {self._process.wait(_STOP_TIMEOUT_S)}")
+                    raise self._failure(
+                        f"{failed}: it ended with exit code {self._process.wait(_STOP_TIMEOUT_S)}"
+                    )
                 self._unread += data
         line, _, self._unread = self._unread.partition(b"\n")
         return msgspec.json.decode(line, type=kind)
 
     def _failure(self, what: str) -> ClusterFailed:
         log = "" if self._log.closed else self.log_since(0)
-        return ClusterFailed(f"the Penstock cluster of this test run {what}" + (f"; its log:\n{log}" if log else ", and logged nothing"))
+        return ClusterFailed(
+            f"the Penstock cluster of this test run {what}"
+            + (f"; its log:\n{log}" if log else ", and logged nothing")
+        )
 
 
 def _import_path() -> list[str]:
-    """Where this process found us: pytest may have been told by its ini file (`pythonpath`), which a child does not read."""
+    """Where this process found us: pytest may have been told by its ini file (`pythonpath`), which
+    a child does not read.
+    """
     ours = str(Path(__file__).resolve().parents[1])
-    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != ours]
+    given = [
+        part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != ours
+    ]
     return [ours, *given]

@@ -1,6 +1,7 @@
 """Records as tests see them, and where the client puts them.
 
-Invariant: a keyed record lands in the partition that Kafka's Java client would choose (murmur2). Pure.
+Invariant: a keyed record lands in the partition that Kafka's Java client would choose (murmur2).
+Pure.
 Source: Kafka `Utils.murmur2`, `BuiltInPartitioner`.
 """
 
@@ -44,7 +45,9 @@ def encoded(data: Data) -> bytes | None:
 
 
 def partition_of(key: bytes | None, index: int, partition_count: int) -> int:
-    """By key; without one each record of a call goes to the next partition, beginning with 0: tests want the same every time."""
+    """By key; without one each record of a call goes to the next partition, beginning with 0: tests
+    want the same every time.
+    """
     if key is None:
         return index % partition_count
     return (murmur2(key) & 0x7FFF_FFFF) % partition_count

@@ -1,8 +1,10 @@
-"""The process of a test run's cluster: `python -m pytest_penstock.server OPTIONS`, commands on stdin, answers on stdout.
+"""The process of a test run's cluster: `python -m pytest_penstock.server OPTIONS`, commands on
+stdin, answers on stdout.
 
-A process of its own, not a thread of pytest: a test may stop the clock, patch `time`, fork, hold the GIL or be traced for coverage, and
-the brokers must not notice (docs/adr/0027). Invariants: it ends when stdin does, so it cannot outlive the test run; its directory goes
-with it; stdout carries answers and nothing else. Must not import pytest.
+A process of its own, not a thread of pytest: a test may stop the clock, patch `time`, fork, hold
+the GIL or be traced for coverage, and the brokers must not notice (docs/adr/0027). Invariants: it
+ends when stdin does, so it cannot outlive the test run; its directory goes with it; stdout carries
+answers and nothing else. Must not import pytest.
 """
 
 import asyncio
@@ -15,7 +17,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, TextIO
 
-gc.disable()  # until everything is imported: collecting while importing costs a tenth of it and finds nothing
+# until everything is imported: collecting while importing costs a tenth of it and finds nothing
+gc.disable()
 
 import msgspec  # noqa: E402
 
@@ -41,7 +44,9 @@ def main() -> None:
     logs.configure(options.log_level)
     import uvloop
 
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+    directory = Path(
+        tempfile.mkdtemp(prefix=PREFIX, dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+    )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(options, directory, answers))
@@ -61,10 +66,13 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     tune_collector()
     _tell(answers, Started(ports=ports))
     commands = asyncio.StreamReader(limit=LINE_BYTES_MAX)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(commands), sys.stdin
+    )
     while line := await commands.readline():
         _tell(answers, await _answer(nodes, msgspec.json.decode(line, type=AnyCommand)))
-    # Everything is in memory, and nobody is left who could read it: there is nothing to end in order.
+    # Everything is in memory, and nobody is left who could read it: there is nothing to end in
+    # order.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
@@ -78,7 +86,10 @@ async def _start(options: Options, directory: Path) -> "tuple[Nodes, list[int]]"
     tries = 1 if options.port else _TRIES_MAX
     for number in range(tries):
         try:
-            ports = find_ports(ClusterOptions(brokers=options.brokers, port=options.port, store="memory"), Random()).brokers  # noqa: S311
+            ports = find_ports(
+                ClusterOptions(brokers=options.brokers, port=options.port, store="memory"),
+                Random(),  # noqa: S311
+            ).brokers
             nodes = Nodes(options, directory / str(number), ports)
             await nodes.start()
         except (PortTaken, ListenerPortTaken) as error:

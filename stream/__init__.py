@@ -1,1 +1,3 @@
-"""Numbered append-only streams on objects: formats, WAL, caches, upload, readers. Knows no Kafka API and no gRPC."""
+"""Numbered append-only streams on objects: formats, WAL, caches, upload, readers. Knows no Kafka
+API and no gRPC.
+"""

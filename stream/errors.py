@@ -1,4 +1,6 @@
-"""What can go wrong in the stream layer. `retriable` says whether the same call may succeed later without anybody's help."""
+"""What can go wrong in the stream layer. `retriable` says whether the same call may succeed later
+without anybody's help.
+"""
 
 from base.ids import Offset, StreamId, WalSequence
 
@@ -26,7 +28,9 @@ class StreamFenced(StreamError):
 
 
 class StreamNotClosed(StreamError):
-    """The previous owner has not closed the stream yet, nor has its WAL been recovered. Retry after the metadata changed."""
+    """The previous owner has not closed the stream yet, nor has its WAL been recovered. Retry after
+    the metadata changed.
+    """
 
     retriable = True
 
@@ -36,14 +40,20 @@ class StreamNotClosed(StreamError):
 
 
 class ObjectNotPrepared(StreamError):
-    """The controller does not know the prepared object any more: it expired. Prepare another one and upload anew."""
+    """The controller does not know the prepared object any more: it expired. Prepare another one
+    and upload anew.
+    """
 
 
 class OffsetOutOfRange(StreamError):
     """The offset lies before the start or behind the end of the stream."""
 
-    def __init__(self, stream_id: StreamId, offset: Offset, start_offset: Offset, end_offset: Offset) -> None:
-        super().__init__(f"stream {stream_id}: offset {offset} is outside [{start_offset}, {end_offset})")
+    def __init__(
+        self, stream_id: StreamId, offset: Offset, start_offset: Offset, end_offset: Offset
+    ) -> None:
+        super().__init__(
+            f"stream {stream_id}: offset {offset} is outside [{start_offset}, {end_offset})"
+        )
         self.stream_id = stream_id
         self.offset = offset
         self.start_offset = start_offset
@@ -51,7 +61,9 @@ class OffsetOutOfRange(StreamError):
 
 
 class WalFenced(StreamError):
-    """A fence object (or another writer's object) lies in our next slot: nothing more can be acknowledged by this process."""
+    """A fence object (or another writer's object) lies in our next slot: nothing more can be
+    acknowledged by this process.
+    """
 
     def __init__(self, sequence: WalSequence, by: str) -> None:
         super().__init__(f"WAL slot {sequence} is taken by {by}: this writer is fenced")
@@ -59,18 +71,25 @@ class WalFenced(StreamError):
 
 
 class WalFull(StreamError):
-    """Unacknowledged or uncommitted bytes are beyond their limit and its overshoot. Retry when `Storage.wait_for_room` returns."""
+    """Unacknowledged or uncommitted bytes are beyond their limit and its overshoot. Retry when
+    `Storage.wait_for_room` returns.
+    """
 
     retriable = True
 
     def __init__(self, backlog_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"{backlog_bytes} bytes wait for the object store, the limit is {limit_bytes}: it is slower than the intake")
+        super().__init__(
+            f"{backlog_bytes} bytes wait for the object store, the limit is {limit_bytes}: it is"
+            " slower than the intake"
+        )
         self.backlog_bytes = backlog_bytes
         self.limit_bytes = limit_bytes
 
 
 class WalFailed(StreamError):
-    """A slot could not be written within its deadline. No later slot may be acknowledged, so this start of the broker has to end."""
+    """A slot could not be written within its deadline. No later slot may be acknowledged, so this
+    start of the broker has to end.
+    """
 
     def __init__(self, sequence: WalSequence, cause: str) -> None:
         super().__init__(f"WAL slot {sequence} could not be written: {cause}")
@@ -82,7 +101,9 @@ class WalClosed(StreamError):
 
 
 class ObjectCorrupt(StreamError):
-    """Bytes that do not match their checksum or layout. Names the object and where in it; nothing is guessed."""
+    """Bytes that do not match their checksum or layout. Names the object and where in it; nothing
+    is guessed.
+    """
 
     def __init__(self, key: str, position: int, what: str) -> None:
         super().__init__(f"object {key} is corrupt at byte {position}: {what}")
@@ -91,7 +112,9 @@ class ObjectCorrupt(StreamError):
 
 
 class ObjectMissing(StreamError):
-    """The newest metadata that this process has refer to an object that the store does not have. Those metadata may still be behind."""
+    """The newest metadata that this process has refer to an object that the store does not have.
+    Those metadata may still be behind.
+    """
 
     retriable = True
 
@@ -101,7 +124,9 @@ class ObjectMissing(StreamError):
 
 
 class ObjectLost(ObjectMissing):
-    """The object has been missing for longer than metadata can be behind: its records are lost, unless an operator restores it."""
+    """The object has been missing for longer than metadata can be behind: its records are lost,
+    unless an operator restores it.
+    """
 
     retriable = False
 
@@ -111,23 +136,26 @@ class WalSlotLost(StreamError):
 
     def __init__(self, key: str, proof: str) -> None:
         super().__init__(
-            f"WAL slot {key} is gone, but {proof} proves that it was durable: the store has lost acknowledged records. Restore the object "
-            "from the versions of the bucket or from a copy; `penstock wal repair` says what is lost without it"
+            f"WAL slot {key} is gone, but {proof} proves that it was durable: the store has lost"
+            " acknowledged records. Restore the object from the versions of the bucket or from a"
+            " copy; `penstock wal repair` says what is lost without it"
         )
         self.key = key
         self.proof = proof
 
 
 class WalDamaged(StreamError):
-    """Slots of a dead writer's WAL are lost or damaged. What they cannot concern was recovered; the rest waits for the slots or for
-    `penstock wal repair --accept-loss`."""
+    """Slots of a dead writer's WAL are lost or damaged. What they cannot concern was recovered; the
+    rest waits for the slots or for `penstock wal repair --accept-loss`.
+    """
 
     retriable = True
 
     def __init__(self, keys: tuple[str, ...], stream_count: int) -> None:
         super().__init__(
-            f"{stream_count} partitions wait because these WAL slots are lost or damaged: {', '.join(keys)}. Restore the objects; or run "
-            "`penstock wal repair`, which says what is lost, and then `penstock wal repair --accept-loss`"
+            f"{stream_count} partitions wait because these WAL slots are lost or damaged:"
+            f" {', '.join(keys)}. Restore the objects; or run `penstock wal repair`, which says"
+            " what is lost, and then `penstock wal repair --accept-loss`"
         )
         self.keys = keys
         self.stream_count = stream_count

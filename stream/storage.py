@@ -1,8 +1,10 @@
-"""The stream layer of one broker start: streams, WAL, cache and merge behind one facade. The only place that knows all of them.
+"""The stream layer of one broker start: streams, WAL, cache and merge behind one facade. The only
+place that knows all of them.
 
-Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, after the confirmed offsets moved and the data is in
-the cache; never after a fence, never while acknowledging is stopped, never for a stream that is fenced. A group is accepted whole or not at
-all. `append` costs no task: at most one poll per turn of the loop is scheduled.
+Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, after the
+confirmed offsets moved and the data is in the cache; never after a fence, never while acknowledging
+is stopped, never for a stream that is fenced. A group is accepted whole or not at all. `append`
+costs no task: at most one poll per turn of the loop is scheduled.
 Must not know Kafka. Source: AutoMQ `S3Storage`, `S3StreamClient`.
 """
 
@@ -26,7 +28,16 @@ from objectstore.ports import ObjectStore
 from stream.cache.block_cache import BlockCache
 from stream.cache.log_cache import AppendEntry, CacheSegment, LogCache
 from stream.config import StreamConfig
-from stream.errors import NotContiguous, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalClosed, WalFenced, WalFull
+from stream.errors import (
+    NotContiguous,
+    StreamError,
+    StreamFenced,
+    StreamNotClosed,
+    StreamNotOpened,
+    WalClosed,
+    WalFenced,
+    WalFull,
+)
 from stream.format.decoder import ObjectIndex
 from stream.format.keys import wal_key
 from stream.ports import BrokerIncarnation, OpenStream, StreamMetadata
@@ -48,7 +59,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Storage:
-    """One instance per (node, node epoch); construct it inside the running loop. WAL slots begin at 0."""
+    """One instance per (node, node epoch); construct it inside the running loop. WAL slots begin at
+    0.
+    """
 
     def __init__(
         self,
@@ -62,7 +75,9 @@ class Storage:
         on_fenced: Callable[[StreamError], None],
         tracing: Tracing | None = None,
     ) -> None:
-        """on_fenced: called once, when this broker start can never acknowledge or commit again (fenced, or a slot cannot be written)."""
+        """on_fenced: called once, when this broker start can never acknowledge or commit again
+        (fenced, or a slot cannot be written).
+        """
         self.tracing = tracing
         self._store = store
         self._metadata = metadata
@@ -74,7 +89,14 @@ class Storage:
         self._cache = LogCache(config)
         self._slots = SlotTable()
         self._wal = Wal(
-            store, identity, config, now_ms=now_ms, rng=rng, on_durable=self._on_durable, on_failed=self._on_wal_failed, tracing=tracing
+            store,
+            identity,
+            config,
+            now_ms=now_ms,
+            rng=rng,
+            on_durable=self._on_durable,
+            on_failed=self._on_wal_failed,
+            tracing=tracing,
         )
         self._blocks = BlockCache(config.block_cache_bytes_max)
         self._objects = ObjectReader(store, self._blocks)
@@ -94,7 +116,13 @@ class Storage:
             on_failed=self._fail,
         )
         self._closer = Closer(
-            config, handles=self._handles, slots=self._slots, lane=self._lane, uploader=self._uploader, cut=self._cut, forget=self._forget
+            config,
+            handles=self._handles,
+            slots=self._slots,
+            lane=self._lane,
+            uploader=self._uploader,
+            cut=self._cut,
+            forget=self._forget,
         )
         self._closings: set[asyncio.Task[ClosingTimes]] = set()
         self._held: deque[DurableBulk] = deque()
@@ -111,7 +139,7 @@ class Storage:
         self._cache_max = config.log_cache_bytes_max
         self._overshoot_max = config.append_overshoot_bytes_max
 
-    # --- state -------------------------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def fenced(self) -> bool:
@@ -164,14 +192,19 @@ class Storage:
     @property
     def is_full(self) -> bool:
         """Stop reading requests until `wait_for_room` returns."""
-        return self.backlog_bytes >= self._unacknowledged_max or self._cache.uncommitted_bytes >= self._cache_max
+        return (
+            self.backlog_bytes >= self._unacknowledged_max
+            or self._cache.uncommitted_bytes >= self._cache_max
+        )
 
     @property
     def wal_end(self) -> WalSequence:
         return self._wal.end
 
     def open_handles(self) -> list[StreamHandle]:
-        """The streams that are open here and neither closing nor fenced: what compaction may touch."""
+        """The streams that are open here and neither closing nor fenced: what compaction may
+        touch.
+        """
         return [handle for handle in self._handles.values() if handle.accepting]
 
     async def wait_for_room(self) -> None:
@@ -181,10 +214,12 @@ class Storage:
             self._room_waiters.append(waiter)
             await waiter
 
-    # --- life --------------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Check that this WAL is new: a (node, epoch) that was used before must never write again. One HEAD. Raises WalFenced."""
+        """Check that this WAL is new: a (node, epoch) that was used before must never write again.
+        One HEAD. Raises WalFenced.
+        """
         try:
             await self._store.head(wal_key(self._identity, WalSequence(0)))
         except ObjectNotFound:
@@ -193,7 +228,9 @@ class Storage:
         raise WalFenced(WalSequence(0), "an earlier start with the same node epoch")
 
     async def close(self, *, timeout_s: float = 30.0) -> None:
-        """End: flush and merge what is left, as far as `timeout_s` allows; the rest is in the WAL for recovery. Never raises for that."""
+        """End: flush and merge what is left, as far as `timeout_s` allows; the rest is in the WAL
+        for recovery. Never raises for that.
+        """
         if self._failure is None:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -201,11 +238,17 @@ class Storage:
                     self._cut()
                     await self._uploader.drained()
             except (StreamError, TimeoutError) as error:
-                _log.warning("storage_closed_with_data_in_wal", slot_count=self._slots.slot_count, error=repr(error))
+                _log.warning(
+                    "storage_closed_with_data_in_wal",
+                    slot_count=self._slots.slot_count,
+                    error=repr(error),
+                )
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop at once, as a crash would: whatever is not acknowledged fails, nothing more is written or committed."""
+        """Stop at once, as a crash would: whatever is not acknowledged fails, nothing more is
+        written or committed.
+        """
         self._fail(WalClosed("the storage was closed"), notify=False)
         await self._wal.stopped()
         await self._uploader.stop()
@@ -216,7 +259,9 @@ class Storage:
         await self._objects.close()
 
     def stop_acknowledging(self) -> None:
-        """The session is lost: what becomes durable from now on is kept back (the slots decide later whether we were fenced)."""
+        """The session is lost: what becomes durable from now on is kept back (the slots decide
+        later whether we were fenced).
+        """
         self._acknowledging.clear()
 
     def resume_acknowledging(self) -> None:
@@ -226,15 +271,25 @@ class Storage:
             self._held_bytes -= bulk.size_bytes
             self._acknowledge(bulk)
 
-    # --- streams -----------------------------------------------------------------------------------------------------------------
+    # --- streams ----------------------------------------------------------------------------------
 
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[StreamHandle | Exception]:
-        """One result per request, one RPC for all. A stream that is open or closing here gives StreamNotClosed (retry)."""
+        """One result per request, one RPC for all. A stream that is open or closing here gives
+        StreamNotClosed (retry).
+        """
         if self._failure is not None:
             raise self._failure
-        results: list[StreamHandle | Exception] = [StreamNotClosed(request.stream_id) for request in requests]
-        wanted = [(at, request) for at, request in enumerate(requests) if request.stream_id not in self._handles]
-        opened = await self._metadata.open_streams([request for _, request in wanted]) if wanted else []
+        results: list[StreamHandle | Exception] = [
+            StreamNotClosed(request.stream_id) for request in requests
+        ]
+        wanted = [
+            (at, request)
+            for at, request in enumerate(requests)
+            if request.stream_id not in self._handles
+        ]
+        opened = (
+            await self._metadata.open_streams([request for _, request in wanted]) if wanted else []
+        )
         for (at, request), answer in zip(wanted, opened, strict=True):
             if isinstance(answer, Exception):
                 results[at] = answer
@@ -245,9 +300,11 @@ class Storage:
         return results
 
     async def close_streams(self, handles: Sequence[StreamHandle]) -> ClosingTimes:
-        """Refuse appends, make everything durable, commit it in place, close: one flush and one RPC. Raises the WAL's failure.
+        """Refuse appends, make everything durable, commit it in place, close: one flush and one
+        RPC. Raises the WAL's failure.
 
-        Goes on when the caller is cancelled: half a close would leave the stream with an end that nobody knows.
+        Goes on when the caller is cancelled: half a close would leave the stream with an end that
+        nobody knows.
         """
         for handle in handles:
             handle.accepting = False
@@ -282,13 +339,15 @@ class Storage:
         await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset)
         handle.start_offset = max(handle.start_offset, start_offset)
 
-    # --- writing -----------------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[AppendEntry], done: AppendDone) -> None:
-        """Add one group, which becomes durable whole (one WAL object). `done` is called on the loop, in WAL order, None or the error.
+        """Add one group, which becomes durable whole (one WAL object). `done` is called on the
+        loop, in WAL order, None or the error.
 
-        Entries must follow their streams' `next_offset`. Raises, without taking anything: StreamNotOpened, NotContiguous, WalFull,
-        WalClosed, WalFenced, WalFailed. Costs 1.5 us for one entry, and 1 to 2 us more until its ack, besides the PUT.
+        Entries must follow their streams' `next_offset`. Raises, without taking anything:
+        StreamNotOpened, NotContiguous, WalFull, WalClosed, WalFenced, WalFailed. Costs 1.5 us for
+        one entry, and 1 to 2 us more until its ack, besides the PUT.
         """
         if self._failure is not None:
             raise self._failure
@@ -300,14 +359,21 @@ class Storage:
                 _take_back(handles, entries[:at])
                 raise _refusal(entry.stream_id, handle)
             payload_bytes = len(entry.payload)
-            if entry.base_offset != handle.next_offset or entry.end_offset <= entry.base_offset or not payload_bytes:
+            if (
+                entry.base_offset != handle.next_offset
+                or entry.end_offset <= entry.base_offset
+                or not payload_bytes
+            ):
                 _take_back(handles, entries[:at])
                 raise NotContiguous(entry.stream_id, handle.next_offset, entry.base_offset)
             handle.next_offset = entry.end_offset
             size_bytes += payload_bytes
         assert size_bytes, "a group holds at least one entry"
         backlog_bytes = self._wal.unacknowledged_bytes + self._held_bytes + size_bytes
-        if backlog_bytes > self._unacknowledged_max or self._cache.uncommitted_bytes > self._cache_max:
+        if (
+            backlog_bytes > self._unacknowledged_max
+            or self._cache.uncommitted_bytes > self._cache_max
+        ):
             self._check_room(entries, backlog_bytes)
         self._wal.append((entries, done), size_bytes)
 
@@ -326,7 +392,9 @@ class Storage:
             over_bytes = max(over_bytes, uncommitted_bytes - self._cache_max + backlog_bytes)
         if over_bytes > self._overshoot_max:
             _take_back(self._handles, entries)
-            raise WalFull(backlog_bytes + uncommitted_bytes, backlog_bytes + uncommitted_bytes - over_bytes)
+            raise WalFull(
+                backlog_bytes + uncommitted_bytes, backlog_bytes + uncommitted_bytes - over_bytes
+            )
 
     def _on_durable(self, bulk: DurableBulk) -> None:
         if self._acknowledging.is_set() and not self._held:
@@ -336,7 +404,9 @@ class Storage:
             self._held_bytes += bulk.size_bytes
 
     def _acknowledge(self, bulk: DurableBulk) -> None:
-        """The slot is ours and all before it are: move the streams, keep the data, tell the writers."""
+        """The slot is ours and all before it are: move the streams, keep the data, tell the
+        writers.
+        """
         runs, ranges, fenced = bulk.runs, bulk.ranges, False
         for item in ranges:
             handle = self._handles.get(item.stream_id)
@@ -353,7 +423,9 @@ class Storage:
         if self._cache.archive_due(now):
             self._cut()
         elif self._age_timer is None:
-            self._age_timer = self._loop.call_later(self._config.block_age_max_ms / 1000, self._on_age_timer)
+            self._age_timer = self._loop.call_later(
+                self._config.block_age_max_ms / 1000, self._on_age_timer
+            )
         for entries, done in bulk.groups:
             _tell(done, self._fenced_in(entries) if fenced else None)
         self._wake_room_waiters()
@@ -363,15 +435,21 @@ class Storage:
         return handle is not None and not handle.fenced
 
     def _fenced_in(self, entries: Sequence[AppendEntry]) -> StreamFenced | None:
-        """A group with a fenced stream is not acknowledged, although the other streams' part of it is durable: the outcome is unknown."""
+        """A group with a fenced stream is not acknowledged, although the other streams' part of it
+        is durable: the outcome is unknown.
+        """
         for entry in entries:
             if not self._is_ours(entry.stream_id):
-                return StreamFenced(entry.stream_id, "it was taken away while the append was under way")
+                return StreamFenced(
+                    entry.stream_id, "it was taken away while the append was under way"
+                )
         return None
 
-    # --- reading -----------------------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
-    def read_cached(self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int) -> list[Buffer] | None:
+    def read_cached(
+        self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
+    ) -> list[Buffer] | None:
         """As `read`, from memory only and at once; None: some of it needs the store."""
         found = self._cache.read(stream_id, offset, end_offset, max_bytes)
         if found is None:
@@ -380,15 +458,23 @@ class Storage:
             self.cached_read_count += 1
         return found
 
-    def cached_entries(self, stream_id: StreamId, start: Offset, end: Offset) -> list[AppendEntry] | None:
-        """What was appended here and covers [start, end) exactly, for merging without the store; None: not all of it is in memory."""
+    def cached_entries(
+        self, stream_id: StreamId, start: Offset, end: Offset
+    ) -> list[AppendEntry] | None:
+        """What was appended here and covers [start, end) exactly, for merging without the store;
+        None: not all of it is in memory.
+        """
         return self._cache.entries_of(stream_id, start, end)
 
-    async def read(self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int) -> list[Buffer]:
-        """Whole batches from the one that holds `offset`, none that begins at `end_offset` or later: at least one, else up to max_bytes.
+    async def read(
+        self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[Buffer]:
+        """Whole batches from the one that holds `offset`, none that begins at `end_offset` or
+        later: at least one, else up to max_bytes.
 
-        May return less than max_bytes at the border between objects and memory, and before damage; read on at the end. Works for streams of
-        other owners too (what is committed). Raises OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), errors of the store.
+        May return less than max_bytes at the border between objects and memory, and before damage;
+        read on at the end. Works for streams of other owners too (what is committed). Raises
+        OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), errors of the store.
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
 
@@ -396,19 +482,29 @@ class Storage:
         """See ObjectReader.keep."""
         self._objects.keep(key, index, data)
 
-    async def offset_for_timestamp(self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, Millis] | None:
-        """(offset, timestamp) of the first record below `end_offset` that is not older; None: all are older."""
+    async def offset_for_timestamp(
+        self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset
+    ) -> tuple[Offset, Millis] | None:
+        """(offset, timestamp) of the first record below `end_offset` that is not older; None: all
+        are older.
+        """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
-        return await self._reader.offset_for_timestamp(stream_id, timestamp_ms, start_offset, end_offset)
+        return await self._reader.offset_for_timestamp(
+            stream_id, timestamp_ms, start_offset, end_offset
+        )
 
-    async def newest_timestamp(self, stream_id: StreamId, end_offset: Offset) -> tuple[Offset, Millis] | None:
-        """(offset, timestamp) of the first record below `end_offset` that has the newest timestamp; None: there are no records."""
+    async def newest_timestamp(
+        self, stream_id: StreamId, end_offset: Offset
+    ) -> tuple[Offset, Millis] | None:
+        """(offset, timestamp) of the first record below `end_offset` that has the newest timestamp;
+        None: there are no records.
+        """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
         return await self._reader.newest_timestamp(stream_id, start_offset, end_offset)
 
-    # --- what the parts report -----------------------------------------------------------------------------------------------------
+    # --- what the parts report --------------------------------------------------------------------
 
     def _cut(self) -> None:
         if self._failure is None and (block := self._cache.archive()) is not None:
@@ -421,7 +517,9 @@ class Storage:
         if self._cache.archive_due(self._loop.time()):
             self._cut()
         else:
-            self._age_timer = self._loop.call_at(active.opened_at + self._config.block_age_max_ms / 1000, self._on_age_timer)
+            self._age_timer = self._loop.call_at(
+                active.opened_at + self._config.block_age_max_ms / 1000, self._on_age_timer
+            )
 
     def _on_block_committed(self, block: CacheSegment) -> list[str]:
         for stream_id, run in block.runs.items():
@@ -482,7 +580,11 @@ class Storage:
 
 
 def _refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamError:
-    return StreamNotOpened(stream_id) if handle is None or not handle.fenced else StreamFenced(stream_id, "it is open elsewhere")
+    return (
+        StreamNotOpened(stream_id)
+        if handle is None or not handle.fenced
+        else StreamFenced(stream_id, "it is open elsewhere")
+    )
 
 
 def _take_back(handles: dict[StreamId, StreamHandle], entries: Sequence[AppendEntry]) -> None:

@@ -1,8 +1,9 @@
-"""One open stream of this process: where its log ends by three measures, and whether it still takes appends.
+"""One open stream of this process: where its log ends by three measures, and whether it still takes
+appends.
 
-Invariant: committed <= confirmed <= next, and none of them ever moves back (except `next`, by a group that was refused). `next` is what
-was appended, `confirmed` is durable and acknowledged, `committed` is known to the controller. Only `stream.storage` and its parts
-write them.
+Invariant: committed <= confirmed <= next, and none of them ever moves back (except `next`, by a
+group that was refused). `next` is what was appended, `confirmed` is durable and acknowledged,
+`committed` is known to the controller. Only `stream.storage` and its parts write them.
 Source: AutoMQ `S3Stream`.
 """
 
@@ -11,9 +12,20 @@ from stream.ports import OpenedStream
 
 
 class StreamHandle:
-    """What `Storage.open_streams` gives; valid until closed. A stream that is opened again gets a new handle."""
+    """What `Storage.open_streams` gives; valid until closed. A stream that is opened again gets a
+    new handle.
+    """
 
-    __slots__ = ("accepting", "committed_offset", "confirmed_offset", "epoch", "fenced", "next_offset", "start_offset", "stream_id")
+    __slots__ = (
+        "accepting",
+        "committed_offset",
+        "confirmed_offset",
+        "epoch",
+        "fenced",
+        "next_offset",
+        "start_offset",
+        "stream_id",
+    )
 
     def __init__(self, opened: OpenedStream) -> None:
         self.stream_id: StreamId = opened.stream_id
@@ -33,6 +45,7 @@ class StreamHandle:
 
     def __repr__(self) -> str:
         return (
-            f"StreamHandle(stream {self.stream_id} epoch {self.epoch}: start {self.start_offset}, committed {self.committed_offset}, "
-            f"confirmed {self.confirmed_offset}, next {self.next_offset}, accepting {self.accepting}, fenced {self.fenced})"
+            f"StreamHandle(stream {self.stream_id} epoch {self.epoch}: start {self.start_offset},"
+            f" committed {self.committed_offset}, confirmed {self.confirmed_offset}, next"
+            f" {self.next_offset}, accepting {self.accepting}, fenced {self.fenced})"
         )

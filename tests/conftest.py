@@ -1,4 +1,6 @@
-"""Configures pytest for all tests: excuses deprecated calls of client libraries and prepares a home for Spark."""
+"""Configures pytest for all tests: excuses deprecated calls of client libraries and prepares a home
+for Spark.
+"""
 
 import os
 import sys
@@ -11,9 +13,13 @@ import structlog
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # kafka-python reads its schemas through functions that Python 3.11 deprecates and 3.13 has again.
-    config.addinivalue_line("filterwarnings", r"ignore:(read|open)_text is deprecated:DeprecationWarning")
-    # Commands run in this process in some tests, and their stdout is the answer: a cluster's log must not get into it.
+    # kafka-python reads its schemas through functions that Python 3.11 deprecates and 3.13 has
+    # again.
+    config.addinivalue_line(
+        "filterwarnings", r"ignore:(read|open)_text is deprecated:DeprecationWarning"
+    )
+    # Commands run in this process in some tests, and their stdout is the answer: a cluster's log
+    # must not get into it.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("support") / "spark")
     home = TemporaryDirectory(prefix="penstock-spark-home-")
@@ -22,8 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _unzipped_spark(home: Path) -> str:
-    """Spark's home without its zip of PySpark, so that the installed one is used: each of a query's Python processes compiles what it
-    imports out of the zip anew, half a second of CPU."""
+    """Spark's home without its zip of PySpark, so that the installed one is used: each of a query's
+    Python processes compiles what it imports out of the zip anew, half a second of CPU.
+    """
     installed = find_spec("pyspark")
     assert installed is not None, "tests need what `make venv` installs"
     assert installed.origin is not None

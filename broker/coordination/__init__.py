@@ -1,1 +1,3 @@
-"""What the group and the transaction coordinator share: sharded state in an internal topic, its log and compaction."""
+"""What the group and the transaction coordinator share: sharded state in an internal topic, its log
+and compaction.
+"""

@@ -1,11 +1,15 @@
-"""Keep a coordinator's log in proportion to what is live in it: append every live key again, then trim everything before the first copy.
+"""Keep a coordinator's log in proportion to what is live in it: append every live key again, then
+trim everything before the first copy.
 
-A pass takes the stable offset of the log as its border: everything below is durable, decided and part of the state. It copies each live
-key behind the end of the log and trims the log to the border when all copies are durable. Invariants: a copy never follows a newer record
-of its key: a key with a record in flight, or with an open transaction, is copied later, and not at all once a newer record counts; nothing
-is trimmed before every key that was live at the border has a durable record at or behind it. A leader that stops in the middle leaves
-copies of what the log says anyway, so the next one may begin again.
-Limits: `CompactionLimits`; a pass that cannot finish in time stops, trims nothing and is tried again when the log has grown further.
+A pass takes the stable offset of the log as its border: everything below is durable, decided and
+part of the state. It copies each live key behind the end of the log and trims the log to the border
+when all copies are durable. Invariants: a copy never follows a newer record of its key: a key with
+a record in flight, or with an open transaction, is copied later, and not at all once a newer record
+counts; nothing is trimmed before every key that was live at the border has a durable record at or
+behind it. A leader that stops in the middle leaves copies of what the log says anyway, so the next
+one may begin again.
+Limits: `CompactionLimits`; a pass that cannot finish in time stops, trims nothing and is tried
+again when the log has grown further.
 Must not: know what keys and values mean.
 Source: Kafka's log cleaner, of which this is a whole-partition form; ADR 0034.
 """
@@ -29,7 +33,9 @@ from broker.wire.error_codes import ErrorCode
 log = structlog.get_logger()
 
 RECORD_OVERHEAD_BYTES: Final = 100
-"""What a record costs besides key and value, in storage and in time: a small record takes 15 to 20 us to load."""
+"""What a record costs besides key and value, in storage and in time: a small record takes 15 to 20
+us to load.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +43,18 @@ class CompactionLimits:
     log_bytes_min: int = 2 * 1024 * 1024
     """A shorter log is left alone: it loads in 0.2 to 0.3 s."""
     factor: int = 4
-    """Compact when the log holds so many times its live bytes. 4 costs one copy for three appends."""
+    """Compact when the log holds so many times its live bytes. 4 costs one copy for three
+    appends.
+    """
     slice_count: int = 200
     """Keys looked at in one step of the event loop: about 3 ms."""
     slice_bytes: int = 256 * 1024
     """Copies in one batch, unless a single one is larger."""
     slices_in_flight_max: int = 8
     wait_s: float = 120.0
-    """How long a pass waits for keys with an open transaction or a record in flight. Most transactions end within 60 s."""
+    """How long a pass waits for keys with an open transaction or a record in flight. Most
+    transactions end within 60 s.
+    """
     retry_interval_s: float = 0.5
 
 
@@ -60,7 +70,9 @@ class LiveKeys(Protocol):
     """What a coordinator knows about the live keys of one partition."""
 
     def keys(self) -> Iterator[bytes]:
-        """Every live key, encoded. The state changes while the iterator is open; keys that appear meanwhile may be left out."""
+        """Every live key, encoded. The state changes while the iterator is open; keys that appear
+        meanwhile may be left out.
+        """
         ...
 
     def look(self, key: bytes) -> Live | None:
@@ -73,7 +85,9 @@ class CompactionStopped(Exception):
 
 
 class LogUse:
-    """What one led partition holds: its size since the start of the log, and the keys of records in flight."""
+    """What one led partition holds: its size since the start of the log, and the keys of records in
+    flight.
+    """
 
     __slots__ = ("_in_flight", "due_bytes", "limits", "size_bytes")
 
@@ -97,7 +111,9 @@ class LogUse:
         self.size_bytes += max(RECORD_OVERHEAD_BYTES, _size_bytes(batch.records))
 
     def append(self, records: Sequence[KeyValue], done: Done) -> Done:
-        """Count the records as in flight. Returns the callback that settles them, which then calls `done`."""
+        """Count the records as in flight. Returns the callback that settles them, which then calls
+        `done`.
+        """
         for key, _ in records:
             self._in_flight[key] += 1
 
@@ -116,7 +132,9 @@ class LogUse:
 class Compactor:
     """One pass over one partition."""
 
-    def __init__(self, coordinator_log: CoordinatorLog, partition: int, live: LiveKeys, use: LogUse) -> None:
+    def __init__(
+        self, coordinator_log: CoordinatorLog, partition: int, live: LiveKeys, use: LogUse
+    ) -> None:
         self._log = coordinator_log
         self._partition = partition
         self._live = live
@@ -127,7 +145,9 @@ class Compactor:
         self._copied_count = 0
 
     async def run(self) -> None:
-        """Compact if that is worth it, and say in `LogUse` when to look again. Logs what went wrong; raises nothing."""
+        """Compact if that is worth it, and say in `LogUse` when to look again. Logs what went
+        wrong; raises nothing.
+        """
         use, limits = self._use, self._limits
         use.due_bytes = use.size_bytes + limits.log_bytes_min  # unless this pass succeeds
         try:
@@ -137,7 +157,12 @@ class Compactor:
                 await self._compact()
             use.due_bytes = max(due_bytes, use.size_bytes + limits.log_bytes_min)
         except Exception as error:  # noqa: BLE001 - the log is as good as before; the next pass comes when it has grown
-            log.warning("coordinator_log_not_compacted", partition=self._partition, error=str(error), kind=type(error).__name__)
+            log.warning(
+                "coordinator_log_not_compacted",
+                partition=self._partition,
+                error=str(error),
+                kind=type(error).__name__,
+            )
 
     async def _measure(self) -> None:
         for count, key in enumerate(self._live.keys(), 1):
@@ -150,17 +175,29 @@ class Compactor:
     async def _compact(self) -> None:
         bounds, size_bytes = self._log.bounds(self._partition), self._use.size_bytes
         if 2 * (bounds.stable - bounds.start) < bounds.end - bounds.start:
-            raise CompactionStopped(f"an open transaction holds the log at {bounds.stable}, it reaches from {bounds.start} to {bounds.end}")
+            raise CompactionStopped(
+                f"an open transaction holds the log at {bounds.stable}, it reaches from"
+                f" {bounds.start} to {bounds.end}"
+            )
         await self._settle(await self._copy_all())
         while self._outstanding:
             await self._settle_first()
         await self._log.trim(self._partition, bounds.stable)
-        self._use.size_bytes -= size_bytes * (bounds.stable - bounds.start) // max(1, bounds.end - bounds.start)
-        log.info("coordinator_log_compacted", partition=self._partition, start=bounds.stable, trimmed=bounds.stable - bounds.start,
-                 copied=self._copied_count)  # fmt: skip
+        self._use.size_bytes -= (
+            size_bytes * (bounds.stable - bounds.start) // max(1, bounds.end - bounds.start)
+        )
+        log.info(
+            "coordinator_log_compacted",
+            partition=self._partition,
+            start=bounds.stable,
+            trimmed=bounds.stable - bounds.start,
+            copied=self._copied_count,
+        )
 
     async def _copy_all(self) -> dict[bytes, bytes]:
-        """Copy what can be copied now. Returns the other keys, with the values that counted when they were looked at."""
+        """Copy what can be copied now. Returns the other keys, with the values that counted when
+        they were looked at.
+        """
         postponed: dict[bytes, bytes] = {}
         copies: list[KeyValue] = []
         size_bytes = 0
@@ -192,7 +229,10 @@ class Compactor:
                 if count % self._limits.slice_count == 0:
                     await asyncio.sleep(0)
             if postponed and loop.time() >= deadline:
-                raise CompactionStopped(f"{len(postponed)} keys had a record in flight or an open transaction for {self._limits.wait_s} s")
+                raise CompactionStopped(
+                    f"{len(postponed)} keys had a record in flight or an open transaction for"
+                    f" {self._limits.wait_s} s"
+                )
             if postponed:
                 await asyncio.sleep(self._limits.retry_interval_s)
 

@@ -1,14 +1,19 @@
-"""Which requests of a transactional producer are late: those on an older connection than one that the producer has used since.
+"""Which requests of a transactional producer are late: those on an older connection than one that
+the producer has used since.
 
-A client that gets no answer closes the connection, opens another one, and repeats the request. The first copy may still be under way and
-arrive when the producer's next transaction is open. Requests of transaction version 1 do not say which transaction they mean (version 2,
-KIP-890, does), but the connection tells the copies apart: a broker numbers connections as it accepts them, and a client opens the next one
-after it has spoken (ApiVersions) on the one before.
+A client that gets no answer closes the connection, opens another one, and repeats the request. The
+first copy may still be under way and arrive when the producer's next transaction is open. Requests
+of transaction version 1 do not say which transaction they mean (version 2, KIP-890, does), but the
+connection tells the copies apart: a broker numbers connections as it accepts them, and a client
+opens the next one after it has spoken (ApiVersions) on the one before.
 
-Invariant: no client is shut out: the caller closes the connection of a `LateRequest`, and a new connection is never late. So a client that
-uses several connections in turn, or two that share a producer, connect again and go on.
-Limits: ENTRIES_MAX producers; beyond that the one that asked longest ago is forgotten, and its late requests are carried out.
-Must not: know the state of a transaction, or compare producers of different epochs (the epoch decides there).
+Invariant: no client is shut out: the caller closes the connection of a `LateRequest`, and a new
+connection is never late. So a client that uses several connections in turn, or two that share a
+producer, connect again and go on.
+Limits: ENTRIES_MAX producers; beyond that the one that asked longest ago is forgotten, and its late
+requests are carried out.
+Must not: know the state of a transaction, or compare producers of different epochs (the epoch
+decides there).
 Source: KAFKA-17754; KIP-890.
 """
 
@@ -20,7 +25,9 @@ ENTRIES_MAX: Final = 50_000
 
 
 class LateRequest(Exception):
-    """The client has given this request up. Close its connection, which the client does not read any more, and change nothing."""
+    """The client has given this request up. Close its connection, which the client does not read
+    any more, and change nothing.
+    """
 
 
 class ConnectionOrder:
@@ -34,13 +41,16 @@ class ConnectionOrder:
         return len(self._newest)
 
     def admit(self, name: str, producer_id: int, producer_epoch: int, connection_id: int) -> None:
-        """Note a request that is about to be carried out. name: the transactional id or the group that it is for. Raises LateRequest."""
+        """Note a request that is about to be carried out. name: the transactional id or the group
+        that it is for. Raises LateRequest.
+        """
         key = (name, producer_id, producer_epoch)
         newest = self._newest.get(key, connection_id)
         if connection_id < newest:
             raise LateRequest(
-                f"a request for {name} of producer {producer_id} epoch {producer_epoch} came late: its connection ({connection_id}) is "
-                f"older than the one that the producer uses now ({newest}); connect again and repeat it"
+                f"a request for {name} of producer {producer_id} epoch {producer_epoch} came late:"
+                f" its connection ({connection_id}) is older than the one that the producer uses"
+                f" now ({newest}); connect again and repeat it"
             )
         self._newest[key] = connection_id
         self._newest.move_to_end(key)

@@ -1,8 +1,9 @@
-"""An internal compacted topic as its coordinator sees it: led partition by partition, appended to like any other, read once when it opens,
-and trimmed when what lies before an offset counts no more.
+"""An internal compacted topic as its coordinator sees it: led partition by partition, appended to
+like any other, read once when it opens, and trimmed when what lies before an offset counts no more.
 
-Appends take the same way as a client's produce (`PartitionAppend`): same checks, same bulk, durable in the order of the calls. Reading
-gives batch by batch what is durable, with what a transaction of a producer has to do with it: `__consumer_offsets` holds such batches.
+Appends take the same way as a client's produce (`PartitionAppend`): same checks, same bulk, durable
+in the order of the calls. Reading gives batch by batch what is durable, with what a transaction of
+a producer has to do with it: `__consumer_offsets` holds such batches.
 Must not: cache anything, or know what records mean.
 Source: Kafka's CoordinatorRuntime, PartitionWriter.
 """
@@ -22,7 +23,9 @@ from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, i
 from stream.batch.records import Record, decode_records, encode_batch
 
 READ_BYTES: Final = 1 << 20
-"""One read while loading: about 10,000 records. `CoordinatorShards.read` gives others a turn in between."""
+"""One read while loading: about 10,000 records. `CoordinatorShards.read` gives others a turn in
+between.
+"""
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 Done: TypeAlias = Callable[[ErrorCode], None]
@@ -65,12 +68,16 @@ class CoordinatorLog(Protocol):
 
     @property
     def can_write(self) -> bool:
-        """False: this broker lost touch with the controllers; another one may lead all of this by now."""
+        """False: this broker lost touch with the controllers; another one may lead all of this by
+        now.
+        """
         ...
 
     @property
     def leads_alone(self) -> bool:
-        """False as soon as another broker may coordinate: what the state says may be old (`broker.handlers.lease`)."""
+        """False as soon as another broker may coordinate: what the state says may be old
+        (`broker.handlers.lease`).
+        """
         ...
 
     def is_ours(self, partition: int) -> bool:
@@ -85,8 +92,17 @@ class CoordinatorLog(Protocol):
         """Where the next append goes; -1 while the partition is not open here."""
         ...
 
-    def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
-        """One batch; `done` is called when it is durable (NONE) or cannot become so, maybe before this returns."""
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        done: Done,
+        *,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
+        """One batch; `done` is called when it is durable (NONE) or cannot become so, maybe before
+        this returns.
+        """
         ...
 
     def read(self, partition: int) -> AsyncIterator[LogBatch]:
@@ -98,7 +114,9 @@ class CoordinatorLog(Protocol):
         ...
 
     async def trim(self, partition: int, start: int) -> None:
-        """Let the log begin at `start`, which is at most `LogBounds.stable`. Raises NotLed, and errors of storage and controller."""
+        """Let the log begin at `start`, which is at most `LogBounds.stable`. Raises NotLed, and
+        errors of storage and controller.
+        """
         ...
 
 
@@ -131,7 +149,10 @@ class TopicLog:
         if topic is None:
             return False
         record = topic.partitions[partition]
-        return (record.leader, record.leader_node_epoch) == (self._node.node_id, self._node.node_epoch)
+        return (record.leader, record.leader_node_epoch) == (
+            self._node.node_id,
+            self._node.node_epoch,
+        )
 
     def leader_epoch(self, partition: int) -> int:
         led = self._node.partitions.get(self._topic_name, partition)
@@ -141,7 +162,14 @@ class TopicLog:
         led = self._node.partitions.get(self._topic_name, partition)
         return int(led.log_end_offset) if isinstance(led, Partition) else -1
 
-    def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        done: Done,
+        *,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
         led = self._node.partitions.get(self._topic_name, partition)
         if not isinstance(led, Partition) or not self._node.can_write():
             done(ErrorCode.NOT_COORDINATOR)
@@ -161,7 +189,8 @@ class TopicLog:
         group.run(self._node.storage, [(led, memoryview(batch))], now_ms)
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """From the log start to the high watermark as it is now; coordinators append nothing before they have loaded.
+        """From the log start to the high watermark as it is now; coordinators append nothing before
+        they have loaded.
 
         Raises NotLed, LogInconsistent, and what `Partition.read` raises.
         """
@@ -192,15 +221,30 @@ class TopicLog:
 
 def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:
     if header.attributes & CONTROL_MASK:
-        return LogBatch((), header.producer_id, decode_marker(batch, header.producer_id, header.producer_epoch).committed)
+        return LogBatch(
+            (),
+            header.producer_id,
+            decode_marker(batch, header.producer_id, header.producer_epoch).committed,
+        )
     records = [(record.key or b"", record.value) for record in decode_records(batch)]
     return LogBatch(records, header.producer_id if header.attributes & TRANSACTIONAL_MASK else -1)
 
 
 def _for_clients(code: ErrorCode) -> ErrorCode:
-    """What a failed append means to who asked the coordinator: look for it again, or try again. Source: Kafka GroupMetadataManager."""
-    if code in {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+    """What a failed append means to who asked the coordinator: look for it again, or try again.
+    Source: Kafka GroupMetadataManager.
+    """
+    if code in {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }:
         return ErrorCode.NOT_COORDINATOR
-    if code in {ErrorCode.NONE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_PRODUCER_EPOCH}:
+    if code in {
+        ErrorCode.NONE,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }:
         return code
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,9 +1,12 @@
-"""Which keys (groups, transactional ids) this broker coordinates: the partitions of an internal topic that it leads, each with its state.
+"""Which keys (groups, transactional ids) this broker coordinates: the partitions of an internal
+topic that it leads, each with its state.
 
-Becoming leader loads the state of a partition from its start; losing it forgets the state. Invariants: a state is found only when it is
-whole and nobody else can have changed it: not by a broker that was paused and wakes up with what was true before, or it would confirm a
-commit that nobody wrote. At most one load runs for a partition, and it is repeated until it succeeds or the partition is lost. Loading
-shares the event loop: one slice of `LOAD_SLICE_COUNT` records in a turn, however many partitions load. A led log is compacted.
+Becoming leader loads the state of a partition from its start; losing it forgets the state.
+Invariants: a state is found only when it is whole and nobody else can have changed it: not by a
+broker that was paused and wakes up with what was true before, or it would confirm a commit that
+nobody wrote. At most one load runs for a partition, and it is repeated until it succeeds or the
+partition is lost. Loading shares the event loop: one slice of `LOAD_SLICE_COUNT` records in a turn,
+however many partitions load. A led log is compacted.
 Must not: know what a state holds.
 Source: Kafka GroupMetadataManager, TransactionStateManager (load and unload), CoordinatorRuntime.
 """
@@ -35,7 +38,9 @@ log = structlog.get_logger()
 
 LOAD_RETRY_S: Final = 0.5
 LOAD_WAIT_S: Final = 2.0
-"""How long a request waits for its key to be loaded; librdkafka hands COORDINATOR_LOAD_IN_PROGRESS to the application here and there."""
+"""How long a request waits for its key to be loaded; librdkafka hands COORDINATOR_LOAD_IN_PROGRESS
+to the application here and there.
+"""
 LOAD_SLICE_COUNT: Final = 200
 """Records that are loaded in one step of the event loop: 3 to 4 ms."""
 
@@ -43,7 +48,9 @@ State = TypeVar("State")
 
 
 class CoordinatorShards(Generic[State]):
-    """`load` makes the state of a partition from what `read` gives; `unload` gets one that is gone; `live` gives its keys."""
+    """`load` makes the state of a partition from what `read` gives; `unload` gets one that is gone;
+    `live` gives its keys.
+    """
 
     def __init__(
         self,
@@ -66,7 +73,9 @@ class CoordinatorShards(Generic[State]):
         self._turn = asyncio.Lock()
         """Held for one turn of the event loop before each slice of a load."""
         self._released: set[int] = set()
-        """Partitions that were closed here: their next leader is another broker, though the metadata may name us for a moment."""
+        """Partitions that were closed here: their next leader is another broker, though the
+        metadata may name us for a moment.
+        """
         self._changed = asyncio.Event()
         """Set and replaced whenever a partition is loaded or closed."""
 
@@ -74,7 +83,9 @@ class CoordinatorShards(Generic[State]):
         """This broker leads the partition now: load it."""
         self.closed(partition)
         self._released.discard(partition)
-        self._loaders[partition] = asyncio.get_running_loop().create_task(self._load_until_done(partition))
+        self._loaders[partition] = asyncio.get_running_loop().create_task(
+            self._load_until_done(partition)
+        )
 
     def closed(self, partition: int) -> None:
         self._released.add(partition)
@@ -107,8 +118,8 @@ class CoordinatorShards(Generic[State]):
     def find(self, key: str, *, is_read: bool = False) -> State | ErrorCode:
         """Return the state that holds `key`.
 
-        is_read: the answer rests on the state alone. No append follows that the fence in the WAL could refuse, so this broker has to lead
-        alone (`broker.handlers.lease`).
+        is_read: the answer rests on the state alone. No append follows that the fence in the WAL
+        could refuse, so this broker has to lead alone (`broker.handlers.lease`).
         """
         partition = self.partition_of(key)
         if partition is None:
@@ -117,13 +128,17 @@ class CoordinatorShards(Generic[State]):
         if state is not None:
             may_answer = self._log.leads_alone if is_read else self._log.can_write
             return state if may_answer else ErrorCode.NOT_COORDINATOR
-        is_ours = partition in self._loaders or (partition not in self._released and self._log.is_ours(partition))
+        is_ours = partition in self._loaders or (
+            partition not in self._released and self._log.is_ours(partition)
+        )
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
 
     async def ready(self, key: str) -> None:
-        """Wait, up to LOAD_WAIT_S, while the key is on its way to this broker: FindCoordinator names us before the partition is loaded.
+        """Wait, up to LOAD_WAIT_S, while the key is on its way to this broker: FindCoordinator
+        names us before the partition is loaded.
 
-        Every request begins with this; afterwards the answers are those of the moment, which may still be a retriable error.
+        Every request begins with this; afterwards the answers are those of the moment, which may
+        still be a retriable error.
         """
         if self.find(key) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return
@@ -132,10 +147,12 @@ class CoordinatorShards(Generic[State]):
                 while self.find(key) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     await self._changed.wait()
 
-    # --- the log ------------------------------------------------------------------------------------------------------------------------
+    # --- the log ----------------------------------------------------------------------------------
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """What is durable, from the start, for `load`: others have a turn before each slice. Raises what the log's `read` raises."""
+        """What is durable, from the start, for `load`: others have a turn before each slice. Raises
+        what the log's `read` raises.
+        """
         use = self._uses[partition] = LogUse(self._limits)
         left_count = 0
         async for batch in self._log.read(partition):
@@ -147,11 +164,20 @@ class CoordinatorShards(Generic[State]):
             yield batch
 
     async def take_turn(self) -> None:
-        """Return when others have had a turn of the event loop, and this is the only load that works in the present one."""
+        """Return when others have had a turn of the event loop, and this is the only load that
+        works in the present one.
+        """
         async with self._turn:
             await asyncio.sleep(0)
 
-    def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        done: Done,
+        *,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
         """See `CoordinatorLog.append`."""
         use = self._uses.get(partition)
         if use is None:
@@ -166,7 +192,9 @@ class CoordinatorShards(Generic[State]):
         self._log.append(partition, records, use.append(records, settled), producer=producer)
 
     def in_flight(self, partition: int) -> Iterable[bytes]:
-        """Keys of records that were appended and are not settled yet: what becomes of them is unknown."""
+        """Keys of records that were appended and are not settled yet: what becomes of them is
+        unknown.
+        """
         use = self._uses.get(partition)
         return () if use is None else use.in_flight
 
@@ -183,7 +211,7 @@ class CoordinatorShards(Generic[State]):
         if self._compactors.get(partition) is task:
             del self._compactors[partition]
 
-    # --- loading ------------------------------------------------------------------------------------------------------------------------
+    # --- loading ----------------------------------------------------------------------------------
 
     def _tell_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -194,7 +222,12 @@ class CoordinatorShards(Generic[State]):
             try:
                 state = await self._load(partition)
             except Exception as error:  # noqa: BLE001 - whatever the read met, the keys of this partition must come back: log, wait, again
-                log.warning("coordinator_load_failed", partition=partition, error=str(error), kind=type(error).__name__)
+                log.warning(
+                    "coordinator_load_failed",
+                    partition=partition,
+                    error=str(error),
+                    kind=type(error).__name__,
+                )
                 await asyncio.sleep(LOAD_RETRY_S)
                 continue
             del self._loaders[partition]
@@ -206,7 +239,9 @@ class CoordinatorShards(Generic[State]):
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """Which partition of the internal topic a key lives in: Java's String.hashCode, made positive, as every Kafka tool expects."""
+    """Which partition of the internal topic a key lives in: Java's String.hashCode, made positive,
+    as every Kafka tool expects.
+    """
     encoded = key.encode("utf-16-be")
     value = 0
     for unit in struct.unpack(f">{len(encoded) // 2}H", encoded):

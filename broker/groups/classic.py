@@ -2,11 +2,13 @@
 
     EMPTY -> PREPARING_REBALANCE -> COMPLETING_REBALANCE -> STABLE -> PREPARING_REBALANCE ...
 
-Invariants: a generation has one leader and one protocol that every member offered; nobody is told an assignment before its record is
-durable (`PersistGroup`, then `assignment_persisted`); every parked request is answered by an event or by a deadline
-(`next_deadline_ms`, `tick`).
-It must not know sockets, clocks or storage: time and ids are arguments, parked requests are tokens, everything to do comes back as effects.
-Source: Kafka ClassicGroup and GroupMetadataManager (classic part), KIP-62, KIP-345, KIP-394, KIP-814.
+Invariants: a generation has one leader and one protocol that every member offered; nobody is told
+an assignment before its record is durable (`PersistGroup`, then `assignment_persisted`); every
+parked request is answered by an event or by a deadline (`next_deadline_ms`, `tick`). It must not
+know sockets, clocks or storage: time and ids are arguments, parked requests are tokens, everything
+to do comes back as effects.
+Source: Kafka ClassicGroup and GroupMetadataManager (classic part), KIP-62, KIP-345, KIP-394,
+KIP-814.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,9 +32,13 @@ from broker.wire.error_codes import ErrorCode
 
 
 class ClassicGroup:
-    """Drive it through the methods below; each returns what to do, in order. Attributes are for reading only."""
+    """Drive it through the methods below; each returns what to do, in order. Attributes are for
+    reading only.
+    """
 
-    def __init__(self, group_id: str, limits: GroupLimits, new_member_id: Callable[[str], str]) -> None:
+    def __init__(
+        self, group_id: str, limits: GroupLimits, new_member_id: Callable[[str], str]
+    ) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
@@ -51,12 +57,16 @@ class ClassicGroup:
         self._sync_deadline_ms: int | None = None
         self._persisting: dict[str, bytes] | None = None
         self._replacing: list[tuple[int, Token, JoinResult]] = []
-        """Answers to restarted static members that wait for their new ids to be durable, each behind one PersistGroup of its generation."""
+        """Answers to restarted static members that wait for their new ids to be durable, each
+        behind one PersistGroup of its generation.
+        """
 
-    # --- joining ------------------------------------------------------------------------------------------------------------------
+    # --- joining ----------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """JoinGroup. Answered at once, or parked until everybody has joined or the rebalance timeout is over."""
+        """JoinGroup. Answered at once, or parked until everybody has joined or the rebalance
+        timeout is over.
+        """
         refusal = self._join_refusal(request)
         if refusal is not ErrorCode.NONE:
             return [CompleteJoin(token, JoinResult(error=refusal, member_id=request.member_id))]
@@ -66,7 +76,11 @@ class ClassicGroup:
 
     def _join_refusal(self, request: JoinRequest) -> ErrorCode:
         limits = self._limits
-        if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
+        if (
+            not limits.session_timeout_min_ms
+            <= request.session_timeout_ms
+            <= limits.session_timeout_max_ms
+        ):
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -74,18 +88,24 @@ class ClassicGroup:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if sum(len(protocol.metadata) for protocol in request.protocols) > limits.join_bytes_max:
             return ErrorCode.INVALID_REQUEST
-        newcomer = request.member_id not in self.members and request.instance_id not in self.static_members
+        newcomer = (
+            request.member_id not in self.members and request.instance_id not in self.static_members
+        )
         if newcomer and len(self.members) >= limits.members_max:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
     def _supports(self, request: JoinRequest) -> bool:
-        others = [member for member in self.members.values() if member.member_id != request.member_id]
+        others = [
+            member for member in self.members.values() if member.member_id != request.member_id
+        ]
         if not others:
             return True
         if request.protocol_type != self.protocol_type:
             return False
-        return any(all(member.offers(protocol.name) for member in others) for protocol in request.protocols)
+        return any(
+            all(member.offers(protocol.name) for member in others) for protocol in request.protocols
+        )
 
     def _join_unknown(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
         if request.instance_id is not None:
@@ -95,7 +115,11 @@ class ClassicGroup:
         member_id = self._new_member_id(request.client_id)
         if request.needs_known_member_id:
             self._pending[member_id] = now_ms + request.session_timeout_ms
-            return [CompleteJoin(token, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id))]
+            return [
+                CompleteJoin(
+                    token, JoinResult(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+                )
+            ]
         return self._add(member_id, request, token, now_ms)
 
     def _join_known(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
@@ -144,19 +168,30 @@ class ClassicGroup:
         if request.instance_id is not None:
             self.static_members[request.instance_id] = member_id
         if self._delay_until_ms is not None and self._rebalance_deadline_ms is not None:
-            self._delay_until_ms = min(now_ms + self._limits.initial_rebalance_delay_ms, self._rebalance_deadline_ms)
+            self._delay_until_ms = min(
+                now_ms + self._limits.initial_rebalance_delay_ms, self._rebalance_deadline_ms
+            )
         return self._rebalance(now_ms)
 
     def _replace_static(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """KIP-345: a static member that restarts takes its old place; without a rebalance when nothing about it changed."""
+        """KIP-345: a static member that restarts takes its old place; without a rebalance when
+        nothing about it changed.
+        """
         assert request.instance_id is not None
         old = self.members.pop(self.static_members[request.instance_id])
         member_id = self._new_member_id(request.instance_id)
         effects: list[Effect] = []
         if old.join_token is not None:
-            effects.append(CompleteJoin(old.join_token, JoinResult(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id)))
+            effects.append(
+                CompleteJoin(
+                    old.join_token,
+                    JoinResult(error=ErrorCode.FENCED_INSTANCE_ID, member_id=old.member_id),
+                )
+            )
         if old.sync_token is not None:
-            effects.append(CompleteSync(old.sync_token, SyncResult(error=ErrorCode.FENCED_INSTANCE_ID)))
+            effects.append(
+                CompleteSync(old.sync_token, SyncResult(error=ErrorCode.FENCED_INSTANCE_ID))
+            )
         unchanged = old.protocols == request.protocols
         old.member_id, old.join_token, old.sync_token = member_id, None, None
         self._update(old, request)
@@ -184,13 +219,19 @@ class ClassicGroup:
         member.client_host = request.client_host
 
     def _supersede_join(self, member: Member) -> list[Effect]:
-        """A client that sends a second JoinGroup has given up the first: answer it so that nothing stays parked for ever."""
+        """A client that sends a second JoinGroup has given up the first: answer it so that nothing
+        stays parked for ever.
+        """
         if member.join_token is None:
             return []
         token, member.join_token = member.join_token, None
-        return [CompleteJoin(token, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.member_id))]
+        return [
+            CompleteJoin(
+                token, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.member_id)
+            )
+        ]
 
-    # --- rebalancing --------------------------------------------------------------------------------------------------------------
+    # --- rebalancing ------------------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> list[Effect]:
         """Begin a rebalance if none is being prepared, and complete it if nobody is missing."""
@@ -202,20 +243,32 @@ class ClassicGroup:
             self.state = GroupState.PREPARING_REBALANCE
             self._persisting = None
             self._sync_deadline_ms = None
-            self._rebalance_deadline_ms = now_ms + max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+            self._rebalance_deadline_ms = now_ms + max(
+                (member.rebalance_timeout_ms for member in self.members.values()), default=0
+            )
             delay_ms = self._limits.initial_rebalance_delay_ms
-            self._delay_until_ms = min(now_ms + delay_ms, self._rebalance_deadline_ms) if was_empty and delay_ms > 0 else None
+            self._delay_until_ms = (
+                min(now_ms + delay_ms, self._rebalance_deadline_ms)
+                if was_empty and delay_ms > 0
+                else None
+            )
         return effects + self._complete_join_if_all_here(now_ms)
 
     def _complete_join_if_all_here(self, now_ms: int) -> list[Effect]:
-        if self.state is not GroupState.PREPARING_REBALANCE or self._delay_until_ms is not None or self._pending:
+        if (
+            self.state is not GroupState.PREPARING_REBALANCE
+            or self._delay_until_ms is not None
+            or self._pending
+        ):
             return []
         if any(member.join_token is None for member in self.members.values()):
             return []
         return self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
-        """Who has not come back is out (static members keep their place); the others enter the next generation."""
+        """Who has not come back is out (static members keep their place); the others enter the next
+        generation.
+        """
         for member in list(self.members.values()):
             if member.join_token is None and member.instance_id is None:
                 self._drop(member)
@@ -229,7 +282,9 @@ class ClassicGroup:
         joined = [member for member in self.members.values() if member.join_token is not None]
         if self.leader not in self.members or self.members[self.leader].join_token is None:
             self.leader = (joined or list(self.members.values()))[0].member_id
-        self._sync_deadline_ms = now_ms + max(member.rebalance_timeout_ms for member in self.members.values())
+        self._sync_deadline_ms = now_ms + max(
+            member.rebalance_timeout_ms for member in self.members.values()
+        )
         effects: list[Effect] = []
         for member in joined:
             assert member.join_token is not None
@@ -239,11 +294,17 @@ class ClassicGroup:
         return effects
 
     def _vote(self) -> str:
-        """Each member votes for the first protocol it offers that everybody supports; most votes win, the earlier name on a tie."""
+        """Each member votes for the first protocol it offers that everybody supports; most votes
+        win, the earlier name on a tie.
+        """
         members = self.members.values()
         votes: dict[str, int] = {}
         for member in members:
-            choice = next(offered.name for offered in member.protocols if all(other.offers(offered.name) for other in members))
+            choice = next(
+                offered.name
+                for offered in member.protocols
+                if all(other.offers(offered.name) for other in members)
+            )
             votes[choice] = votes.get(choice, 0) + 1
         return max(sorted(votes), key=lambda name: votes[name])
 
@@ -251,7 +312,10 @@ class ClassicGroup:
         assert self.protocol is not None
         everybody: tuple[tuple[str, str | None, bytes], ...] = ()
         if member.member_id == self.leader:
-            everybody = tuple((m.member_id, m.instance_id, m.metadata_for(self.protocol)) for m in self.members.values())
+            everybody = tuple(
+                (m.member_id, m.instance_id, m.metadata_for(self.protocol))
+                for m in self.members.values()
+            )
         return JoinResult(
             generation=self.generation,
             protocol_type=self.protocol_type,
@@ -261,7 +325,7 @@ class ClassicGroup:
             members=everybody,
         )
 
-    # --- syncing ------------------------------------------------------------------------------------------------------------------
+    # --- syncing ----------------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest, token: Token, now_ms: int) -> list[Effect]:
         """SyncGroup. Followers are parked until the leader's assignment is durable."""
@@ -274,10 +338,14 @@ class ClassicGroup:
             return [CompleteSync(token, self._sync_answer(member))]
         effects: list[Effect] = []
         if member.sync_token is not None:
-            effects.append(CompleteSync(member.sync_token, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS)))
+            effects.append(
+                CompleteSync(member.sync_token, SyncResult(error=ErrorCode.REBALANCE_IN_PROGRESS))
+            )
         member.sync_token = token
         if member.member_id == self.leader and self._persisting is None:
-            self._persisting = {member_id: request.assignments.get(member_id, b"") for member_id in self.members}
+            self._persisting = {
+                member_id: request.assignments.get(member_id, b"") for member_id in self.members
+            }
             for member_id, assignment in self._persisting.items():
                 self.members[member_id].assignment = assignment
             effects.append(PersistGroup(self.generation))
@@ -291,16 +359,26 @@ class ClassicGroup:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.protocol is not None and request.protocol != self.protocol:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
+        return (
+            ErrorCode.REBALANCE_IN_PROGRESS
+            if self.state is GroupState.PREPARING_REBALANCE
+            else ErrorCode.NONE
+        )
 
     def assignment_persisted(self, generation: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Outcome of PersistGroup. A later generation has made an earlier outcome meaningless, but for restarted static members."""
+        """Outcome of PersistGroup. A later generation has made an earlier outcome meaningless, but
+        for restarted static members.
+        """
         for index, (of_generation, token, answer) in enumerate(self._replacing):
             if of_generation == generation:
                 del self._replacing[index]
                 refused = JoinResult(error=error, member_id="")
                 return [CompleteJoin(token, answer if error is ErrorCode.NONE else refused)]
-        if self.state is not GroupState.COMPLETING_REBALANCE or generation != self.generation or self._persisting is None:
+        if (
+            self.state is not GroupState.COMPLETING_REBALANCE
+            or generation != self.generation
+            or self._persisting is None
+        ):
             return []
         self._persisting = None
         if error is not ErrorCode.NONE:
@@ -318,7 +396,9 @@ class ClassicGroup:
         return effects
 
     def _sync_answer(self, member: Member) -> SyncResult:
-        return SyncResult(protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment)
+        return SyncResult(
+            protocol_type=self.protocol_type, protocol=self.protocol, assignment=member.assignment
+        )
 
     def _fail_syncs(self, error: ErrorCode) -> list[Effect]:
         effects: list[Effect] = []
@@ -329,10 +409,12 @@ class ClassicGroup:
                 member.sync_token = None
         return effects
 
-    # --- staying and leaving -----------------------------------------------------------------------------------------------------------
+    # --- staying and leaving ----------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Is this a member of the present generation? The order of checks is Kafka's: clients act on the code."""
+        """Is this a member of the present generation? The order of checks is Kafka's: clients act
+        on the code.
+        """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self._identity_error(member_id, instance_id)
@@ -340,25 +422,43 @@ class ClassicGroup:
             return error
         return ErrorCode.NONE if generation == self.generation else ErrorCode.ILLEGAL_GENERATION
 
-    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
+    def heartbeat(
+        self, member_id: str, instance_id: str | None, generation: int, now_ms: int
+    ) -> ErrorCode:
         error = self.check_member(member_id, instance_id, generation)
         if error is not ErrorCode.NONE:
             return error
         self._touch(self.members[member_id], now_ms)
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
+        return (
+            ErrorCode.REBALANCE_IN_PROGRESS
+            if self.state is GroupState.PREPARING_REBALANCE
+            else ErrorCode.NONE
+        )
 
-    def check_commit(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> ErrorCode:
-        """May this caller commit offsets? A standalone consumer (generation -1) may, while the group has no members."""
+    def check_commit(
+        self, member_id: str, instance_id: str | None, generation: int, now_ms: int
+    ) -> ErrorCode:
+        """May this caller commit offsets? A standalone consumer (generation -1) may, while the
+        group has no members.
+        """
         if generation < 0 and member_id == "" and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
         error = self.check_member(member_id, instance_id, generation)
         if error is not ErrorCode.NONE:
             return error
         self._touch(self.members[member_id], now_ms)
-        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.COMPLETING_REBALANCE else ErrorCode.NONE
+        return (
+            ErrorCode.REBALANCE_IN_PROGRESS
+            if self.state is GroupState.COMPLETING_REBALANCE
+            else ErrorCode.NONE
+        )
 
-    def leave(self, member_id: str, instance_id: str | None, now_ms: int) -> tuple[ErrorCode, list[Effect]]:
-        """LeaveGroup of one member; a static member may be named by its instance id alone (an administrator removes it)."""
+    def leave(
+        self, member_id: str, instance_id: str | None, now_ms: int
+    ) -> tuple[ErrorCode, list[Effect]]:
+        """LeaveGroup of one member; a static member may be named by its instance id alone (an
+        administrator removes it).
+        """
         if instance_id is not None and member_id == "":
             member_id = self.static_members.get(instance_id, "")
         if instance_id is None and self._pending.pop(member_id, None) is not None:
@@ -371,9 +471,16 @@ class ClassicGroup:
     def _remove(self, member: Member, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         if member.join_token is not None:
-            effects.append(CompleteJoin(member.join_token, JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.member_id)))
+            effects.append(
+                CompleteJoin(
+                    member.join_token,
+                    JoinResult(error=ErrorCode.UNKNOWN_MEMBER_ID, member_id=member.member_id),
+                )
+            )
         if member.sync_token is not None:
-            effects.append(CompleteSync(member.sync_token, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID)))
+            effects.append(
+                CompleteSync(member.sync_token, SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID))
+            )
         self._drop(member)
         if self.state in {GroupState.STABLE, GroupState.COMPLETING_REBALANCE}:
             return effects + self._rebalance(now_ms)
@@ -381,7 +488,10 @@ class ClassicGroup:
 
     def _drop(self, member: Member) -> None:
         del self.members[member.member_id]
-        if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
+        if (
+            member.instance_id is not None
+            and self.static_members.get(member.instance_id) == member.member_id
+        ):
             del self.static_members[member.instance_id]
         if self.leader == member.member_id:
             self.leader = None
@@ -389,11 +499,13 @@ class ClassicGroup:
     def _touch(self, member: Member, now_ms: int) -> None:
         member.session_deadline_ms = now_ms + member.session_timeout_ms
 
-    # --- time --------------------------------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do next; None: never, unless an event comes."""
-        deadlines = [member.session_deadline_ms for member in self.members.values() if not member.is_parked]
+        deadlines = [
+            member.session_deadline_ms for member in self.members.values() if not member.is_parked
+        ]
         deadlines += self._pending.values()
         if self._delay_until_ms is not None:
             deadlines.append(self._delay_until_ms)
@@ -406,11 +518,17 @@ class ClassicGroup:
     def tick(self, now_ms: int) -> list[Effect]:
         """Expire sessions, given ids, the initial delay, the rebalance and the sync deadline."""
         effects: list[Effect] = []
-        for member_id in [member_id for member_id, deadline_ms in self._pending.items() if deadline_ms <= now_ms]:
+        for member_id in [
+            member_id for member_id, deadline_ms in self._pending.items() if deadline_ms <= now_ms
+        ]:
             del self._pending[member_id]
         for member in self._expired(now_ms):
             effects += self._remove(member, now_ms)
-        if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms and self._persisting is None:
+        if (
+            self._sync_deadline_ms is not None
+            and self._sync_deadline_ms <= now_ms
+            and self._persisting is None
+        ):
             for member in [m for m in self.members.values() if m.sync_token is None]:
                 self._drop(member)
             effects += self._rebalance(now_ms)
@@ -421,9 +539,13 @@ class ClassicGroup:
         return effects + self._complete_join_if_all_here(now_ms)
 
     def _expired(self, now_ms: int) -> Sequence[Member]:
-        return [member for member in self.members.values() if not member.is_parked and member.session_deadline_ms <= now_ms]
+        return [
+            member
+            for member in self.members.values()
+            if not member.is_parked and member.session_deadline_ms <= now_ms
+        ]
 
-    # --- loading and unloading -------------------------------------------------------------------------------------------------------
+    # --- loading and unloading --------------------------------------------------------------------
 
     def restore(
         self,
@@ -435,25 +557,48 @@ class ClassicGroup:
         members: Sequence[Member],
         now_ms: int,
     ) -> None:
-        """State as the last group record had it; every session begins anew, so that members have time to find the new coordinator."""
-        self.generation, self.protocol_type, self.protocol, self.leader = generation, protocol_type, protocol, leader
+        """State as the last group record had it; every session begins anew, so that members have
+        time to find the new coordinator.
+        """
+        self.generation, self.protocol_type, self.protocol, self.leader = (
+            generation,
+            protocol_type,
+            protocol,
+            leader,
+        )
         self.members = {member.member_id: member for member in members}
-        self.static_members = {member.instance_id: member.member_id for member in members if member.instance_id is not None}
+        self.static_members = {
+            member.instance_id: member.member_id
+            for member in members
+            if member.instance_id is not None
+        }
         self.state = GroupState.STABLE if members else GroupState.EMPTY
         for member in members:
             self._touch(member, now_ms)
 
     def unload(self) -> list[Effect]:
-        """This broker is no longer the coordinator: everybody who waits is told to look for the new one."""
+        """This broker is no longer the coordinator: everybody who waits is told to look for the new
+        one.
+        """
         self.state = GroupState.DEAD
         effects: list[Effect] = []
         for member in self.members.values():
             if member.join_token is not None:
-                effects.append(CompleteJoin(member.join_token, JoinResult(error=ErrorCode.NOT_COORDINATOR, member_id=member.member_id)))
+                effects.append(
+                    CompleteJoin(
+                        member.join_token,
+                        JoinResult(error=ErrorCode.NOT_COORDINATOR, member_id=member.member_id),
+                    )
+                )
             if member.sync_token is not None:
-                effects.append(CompleteSync(member.sync_token, SyncResult(error=ErrorCode.NOT_COORDINATOR)))
+                effects.append(
+                    CompleteSync(member.sync_token, SyncResult(error=ErrorCode.NOT_COORDINATOR))
+                )
             member.join_token = member.sync_token = None
-        effects += [CompleteJoin(token, JoinResult(error=ErrorCode.NOT_COORDINATOR)) for _, token, _ in self._replacing]
+        effects += [
+            CompleteJoin(token, JoinResult(error=ErrorCode.NOT_COORDINATOR))
+            for _, token, _ in self._replacing
+        ]
         self._replacing.clear()
         return effects
 
@@ -473,7 +618,9 @@ class ClassicGroup:
 
 
 def _without_assigning(answer: JoinResult, former_leader: str, request: JoinRequest) -> JoinResult:
-    """The answer for a leader that restarted: it must not assign. Clients before KIP-814 believe that somebody else leads."""
+    """The answer for a leader that restarted: it must not assign. Clients before KIP-814 believe
+    that somebody else leads.
+    """
     if request.understands_skip:
         return replace(answer, skip_assignment=True)
     return replace(answer, leader=former_leader, members=())

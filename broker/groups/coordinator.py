@@ -1,11 +1,15 @@
-"""The group coordinator of one broker: the shell around `ClassicGroup`, with its state in `__consumer_offsets`.
+"""The group coordinator of one broker: the shell around `ClassicGroup`, with its state in
+`__consumer_offsets`.
 
-A group lives in one partition of that topic; whoever leads the partition is its coordinator. Becoming leader loads the partition from
-the start; losing it answers everybody who waits with NOT_COORDINATOR and forgets. Invariants: an offset commit is visible and answered
-only when its record is durable, one of a transaction only when its marker is; a group's records are appended in the order of its events;
-what is visible is what the log says, key by key in its order: a tombstone of an expiry never follows a commit in flight, and a group with a
-record in flight is not forgotten, so that a commit behind its deletion is visible; nothing here survives the partition's loss.
-Limits: GROUPS_MAX and OFFSETS_MAX per partition; reached: COORDINATOR_NOT_AVAILABLE, which clients retry.
+A group lives in one partition of that topic; whoever leads the partition is its coordinator.
+Becoming leader loads the partition from the start; losing it answers everybody who waits with
+NOT_COORDINATOR and forgets. Invariants: an offset commit is visible and answered only when its
+record is durable, one of a transaction only when its marker is; a group's records are appended in
+the order of its events; what is visible is what the log says, key by key in its order: a tombstone
+of an expiry never follows a commit in flight, and a group with a record in flight is not forgotten,
+so that a commit behind its deletion is visible; nothing here survives the partition's loss.
+Limits: GROUPS_MAX and OFFSETS_MAX per partition; reached: COORDINATOR_NOT_AVAILABLE, which clients
+retry.
 Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 """
 
@@ -51,7 +55,15 @@ from broker.groups.records import (
     encode_group_value,
     encode_offset_key,
 )
-from broker.groups.state import Group, LiveGroups, OffsetsPartition, complete_transaction, offset_records, replay, tombstones
+from broker.groups.state import (
+    Group,
+    LiveGroups,
+    OffsetsPartition,
+    complete_transaction,
+    offset_records,
+    replay,
+    tombstones,
+)
 from broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger()
@@ -79,7 +91,9 @@ class GroupDescription:
 
 
 class GroupCoordinator:
-    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`)."""
+    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that
+    never steps (`base.clock.steady`).
+    """
 
     def __init__(
         self,
@@ -93,7 +107,9 @@ class GroupCoordinator:
         self._limits = limits
         self._now_ms = now_ms
         self._new_member_id = new_member_id
-        self._led: CoordinatorShards[OffsetsPartition] = CoordinatorShards(offsets_log, self._load, self._unload, LiveGroups, compaction)
+        self._led: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
+            offsets_log, self._load, self._unload, LiveGroups, compaction
+        )
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended behind what the load reads."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
@@ -103,14 +119,16 @@ class GroupCoordinator:
         self.transactional_commits = ConnectionOrder()
         """By group: the handler of TxnOffsetCommit asks it."""
 
-    # --- becoming and ceasing to be coordinator ------------------------------------------------------------------------------------
+    # --- becoming and ceasing to be coordinator ---------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
         """This broker leads the offsets partition now: load it."""
         self._markers_while_loading[partition] = []
         self._led.opened(partition)
         if self._expiry is None:
-            self._expiry = asyncio.get_running_loop().call_later(EXPIRY_INTERVAL_S, self._expire_regularly)
+            self._expiry = asyncio.get_running_loop().call_later(
+                EXPIRY_INTERVAL_S, self._expire_regularly
+            )
 
     def partition_closed(self, partition: int) -> None:
         self._led.closed(partition)
@@ -127,7 +145,9 @@ class GroupCoordinator:
         self._led.close()
 
     async def ready(self, group_id: str) -> None:
-        """Wait a moment for a group that is on its way to this broker. Every request of a group begins with this."""
+        """Wait a moment for a group that is on its way to this broker. Every request of a group
+        begins with this.
+        """
         await self._led.ready(group_id)
 
     async def _load(self, partition: int) -> OffsetsPartition:
@@ -136,19 +156,33 @@ class GroupCoordinator:
         offsets: dict[str, GroupOffsets] = {}
         async for batch in self._led.read(partition):
             malformed_count += replay(batch, records, offsets, state.open_groups)
-        held = [group_id for group_id, table in offsets.items() if group_id not in records and len(table)]
+        held = [
+            group_id
+            for group_id, table in offsets.items()
+            if group_id not in records and len(table)
+        ]
         for count, group_id in enumerate([*records, *held], 1):
-            group = Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition, offsets.get(group_id) or GroupOffsets())
+            group = Group(
+                ClassicGroup(group_id, self._limits, self._new_member_id),
+                partition,
+                offsets.get(group_id) or GroupOffsets(),
+            )
             group.record = records.get(group_id)
             state.groups[group_id] = group
             if count % LOAD_SLICE_COUNT == 0:
                 await self._led.take_turn()
-        # From here on in one step: sessions begin when members can be heard, and markers are not missed.
+        # From here on in one step: sessions begin when members can be heard, and markers are not
+        # missed.
         for group_id in records:
             self._restore(state.groups[group_id])
         for producer_id, committed in self._markers_while_loading.pop(partition, []):
             complete_transaction(state, producer_id, committed=committed)
-        log.info("groups_loaded", partition=partition, groups=len(state.groups), malformed=malformed_count)
+        log.info(
+            "groups_loaded",
+            partition=partition,
+            groups=len(state.groups),
+            malformed=malformed_count,
+        )
         return state
 
     def _restore(self, group: Group) -> None:
@@ -166,7 +200,7 @@ class GroupCoordinator:
         if snapshot.members:
             self._arm(group)
 
-    # --- finding a group -------------------------------------------------------------------------------------------------------------
+    # --- finding a group --------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int | None:
         """Partition of `__consumer_offsets`; None while the topic does not exist."""
@@ -185,10 +219,12 @@ class GroupCoordinator:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if len(state.groups) >= GROUPS_MAX:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        state.groups[group_id] = Group(ClassicGroup(group_id, self._limits, self._new_member_id), state.partition)
+        state.groups[group_id] = Group(
+            ClassicGroup(group_id, self._limits, self._new_member_id), state.partition
+        )
         return state.groups[group_id]
 
-    # --- membership ------------------------------------------------------------------------------------------------------------------
+    # --- membership -------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinResult:
         """Parks until the rebalance completes; bounded by the members' rebalance timeout."""
@@ -206,7 +242,11 @@ class GroupCoordinator:
     async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
         group = self._find(group_id, create=False)
         if isinstance(group, ErrorCode):
-            return SyncResult(error=ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group)
+            return SyncResult(
+                error=ErrorCode.UNKNOWN_MEMBER_ID
+                if group is ErrorCode.GROUP_ID_NOT_FOUND
+                else group
+            )
         token, future = self._park(self._syncs)
         self._run(group, group.classic.sync(request, token, self._now_ms()))
         try:
@@ -214,7 +254,9 @@ class GroupCoordinator:
         finally:
             self._syncs.pop(token, None)
 
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
         group = self._find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
@@ -222,11 +264,17 @@ class GroupCoordinator:
         self._arm(group)
         return error
 
-    def leave(self, group_id: str, members: Sequence[tuple[str, str | None]]) -> ErrorCode | list[ErrorCode]:
+    def leave(
+        self, group_id: str, members: Sequence[tuple[str, str | None]]
+    ) -> ErrorCode | list[ErrorCode]:
         """One error for the whole request, or one per member (id, instance id)."""
         group = self._find(group_id, create=False)
         if isinstance(group, ErrorCode):
-            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(members) if group is ErrorCode.GROUP_ID_NOT_FOUND else group
+            return (
+                [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
+                if group is ErrorCode.GROUP_ID_NOT_FOUND
+                else group
+            )
         errors: list[ErrorCode] = []
         for member_id, instance_id in members:
             error, effects = group.classic.leave(member_id, instance_id, self._now_ms())
@@ -234,7 +282,7 @@ class GroupCoordinator:
             self._run(group, effects)
         return errors
 
-    # --- offsets ---------------------------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     async def commit_offsets(
         self,
@@ -244,13 +292,19 @@ class GroupCoordinator:
         generation: int,
         offsets: dict[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
-        """Durable when it returns NONE. Offsets whose metadata is too long are refused one by one, the others go through."""
-        group = self._admit(group_id, (member_id, instance_id, generation), len(offsets), create=generation < 0)
+        """Durable when it returns NONE. Offsets whose metadata is too long are refused one by one,
+        the others go through.
+        """
+        group = self._admit(
+            group_id, (member_id, instance_id, generation), len(offsets), create=generation < 0
+        )
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
         if accepted:
-            outcome = await self._append(group, offset_records(group_id, accepted), lambda: group.offsets.put(accepted))
+            outcome = await self._append(
+                group, offset_records(group_id, accepted), lambda: group.offsets.put(accepted)
+            )
             results.update(dict.fromkeys(accepted, outcome))
         return results
 
@@ -261,12 +315,16 @@ class GroupCoordinator:
         producer: TransactionalProducer,
         offsets: dict[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
-        """As `commit_offsets`, for a transaction: durable when it returns NONE, and counting once `complete_transaction` said so.
+        """As `commit_offsets`, for a transaction: durable when it returns NONE, and counting once
+        `complete_transaction` said so.
 
-        member: id, instance id and generation; clients before KIP-447 leave them out, which is believed.
+        member: id, instance id and generation; clients before KIP-447 leave them out, which is
+        believed.
         """
         is_anonymous = member == ("", None, -1)
-        group = self._admit(group_id, member, len(offsets), create=is_anonymous, is_checked=not is_anonymous)
+        group = self._admit(
+            group_id, member, len(offsets), create=is_anonymous, is_checked=not is_anonymous
+        )
         if isinstance(group, ErrorCode):
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
@@ -276,20 +334,31 @@ class GroupCoordinator:
         return results
 
     def _admit(
-        self, group_id: str, member: tuple[str, str | None, int], offset_count: int, *, create: bool, is_checked: bool = True
+        self,
+        group_id: str,
+        member: tuple[str, str | None, int],
+        offset_count: int,
+        *,
+        create: bool,
+        is_checked: bool = True,
     ) -> Group | ErrorCode:
         """May this member commit so many offsets?"""
         group = self._find(group_id, create=create)
         if isinstance(group, ErrorCode):
             return ErrorCode.ILLEGAL_GENERATION if group is ErrorCode.GROUP_ID_NOT_FOUND else group
-        error = group.classic.check_commit(*member, self._now_ms()) if is_checked else ErrorCode.NONE
+        error = (
+            group.classic.check_commit(*member, self._now_ms()) if is_checked else ErrorCode.NONE
+        )
         self._arm(group)
         if error is ErrorCode.NONE and len(group.offsets) + offset_count > OFFSETS_MAX:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return group if error is ErrorCode.NONE else error
 
     async def _append_pending(
-        self, group: Group, producer: TransactionalProducer, offsets: dict[TopicPartition, CommittedOffset]
+        self,
+        group: Group,
+        producer: TransactionalProducer,
+        offsets: dict[TopicPartition, CommittedOffset],
     ) -> ErrorCode:
         state = self._led.get(group.partition)
         if state is None:
@@ -302,10 +371,18 @@ class GroupCoordinator:
             pending.is_durable = True
 
         records = offset_records(group_id, offsets)
-        return await self._append(group, records, durable, failed=lambda: group.offsets.unstage(pending), producer=producer)
+        return await self._append(
+            group,
+            records,
+            durable,
+            failed=lambda: group.offsets.unstage(pending),
+            producer=producer,
+        )
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
-        """The producer's marker is durable in this partition of `__consumer_offsets`: its pending offsets count now, or never will."""
+        """The producer's marker is durable in this partition of `__consumer_offsets`: its pending
+        offsets count now, or never will.
+        """
         state = self._led.get(partition)
         if state is not None:
             complete_transaction(state, producer_id, committed=committed)
@@ -328,7 +405,9 @@ class GroupCoordinator:
         failed: Callable[[], None] | None = None,
         producer: TransactionalProducer | None = None,
     ) -> ErrorCode:
-        """`durable` or `failed` runs in the append's own callback, so that effects become visible in the order of the log."""
+        """`durable` or `failed` runs in the append's own callback, so that effects become visible
+        in the order of the log.
+        """
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def done(error: ErrorCode) -> None:
@@ -337,13 +416,20 @@ class GroupCoordinator:
             elif failed is not None:
                 failed()
             if not future.done():
-                future.set_result(ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else error)
+                future.set_result(
+                    ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else error
+                )
 
         self._begin_append(group, records, done, producer=producer)
         return await future
 
     def _begin_append(
-        self, group: Group, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None
+        self,
+        group: Group,
+        records: Sequence[KeyValue],
+        done: Done,
+        *,
+        producer: TransactionalProducer | None = None,
     ) -> None:
         group.appends_count += 1
 
@@ -353,17 +439,21 @@ class GroupCoordinator:
 
         self._led.append(group.partition, records, settled, producer=producer)
 
-    # --- looking and deleting ----------------------------------------------------------------------------------------------------------
+    # --- looking and deleting ---------------------------------------------------------------------
 
     def list_groups(self) -> list[GroupDescription]:
         return [_describe(group) for state in self._led.loaded() for group in state.groups.values()]
 
     def states(self) -> Iterator[GroupState]:
         """Of every group that is coordinated here."""
-        return (group.classic.state for loaded in self._led.loaded() for group in loaded.groups.values())
+        return (
+            group.classic.state for loaded in self._led.loaded() for group in loaded.groups.values()
+        )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
-        """An unknown group is described as dead, without an error (DescribeGroups up to version 5)."""
+        """An unknown group is described as dead, without an error (DescribeGroups up to version
+        5).
+        """
         group = self._find(group_id, create=False)
         if group is ErrorCode.GROUP_ID_NOT_FOUND:
             return GroupDescription(group_id, GroupState.DEAD, "", "", ())
@@ -376,31 +466,49 @@ class GroupCoordinator:
         if group.classic.members or group.offsets.has_pending:
             return ErrorCode.NON_EMPTY_GROUP
         keys = [*group.offsets.committed, *self._commits_in_flight(group)]
-        return await self._append(group, tombstones(group_id, keys, with_group=True), lambda: self._buried(group, keys, with_group=True))
+        return await self._append(
+            group,
+            tombstones(group_id, keys, with_group=True),
+            lambda: self._buried(group, keys, with_group=True),
+        )
 
     def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
         """Partitions without a committed offset for which there may be one in a moment."""
         group_id, committed = group.classic.group_id, group.offsets.committed
-        decoded = [decode_key(key) for key in self._led.in_flight(group.partition)] if group.appends_count else []
-        found = [(key.topic, key.partition) for key in decoded if isinstance(key, OffsetKey) and key.group_id == group_id]
+        decoded = (
+            [decode_key(key) for key in self._led.in_flight(group.partition)]
+            if group.appends_count
+            else []
+        )
+        found = [
+            (key.topic, key.partition)
+            for key in decoded
+            if isinstance(key, OffsetKey) and key.group_id == group_id
+        ]
         return [key for key in found if key not in committed]
 
     def _buried(self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool) -> None:
-        """Tombstones are durable. A member that joined or a commit that was appended since then lets the group live on."""
+        """Tombstones are durable. A member that joined or a commit that was appended since then
+        lets the group live on.
+        """
         group.offsets.drop(keys)
         if with_group:
             group.record = None
             if group.is_forgettable:
                 self._forget(group)
 
-    # --- forgetting ------------------------------------------------------------------------------------------------------------------
+    # --- forgetting -------------------------------------------------------------------------------
 
     def _expire_regularly(self) -> None:
         self.expire()
-        self._expiry = asyncio.get_running_loop().call_later(EXPIRY_INTERVAL_S, self._expire_regularly)
+        self._expiry = asyncio.get_running_loop().call_later(
+            EXPIRY_INTERVAL_S, self._expire_regularly
+        )
 
     def expire(self) -> None:
-        """Drop offsets past their retention, and groups that have neither members nor offsets: both by tombstones in the log."""
+        """Drop offsets past their retention, and groups that have neither members nor offsets: both
+        by tombstones in the log.
+        """
         oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
         for state in self._led.loaded():
             for group in list(state.groups.values()):
@@ -409,7 +517,9 @@ class GroupCoordinator:
 
     def _expire_group(self, group: Group, oldest_ms: int) -> None:
         group_id, committed = group.classic.group_id, group.offsets.committed
-        in_flight = set(self._led.in_flight(group.partition)) if group.appends_count else frozenset[bytes]()
+        in_flight = (
+            set(self._led.in_flight(group.partition)) if group.appends_count else frozenset[bytes]()
+        )
         old = [
             key
             for key, value in committed.items()
@@ -426,9 +536,11 @@ class GroupCoordinator:
 
         self._begin_append(group, tombstones(group_id, old, with_group=is_over), done)
 
-    # --- running the core's effects ------------------------------------------------------------------------------------------------------
+    # --- running the core's effects ---------------------------------------------------------------
 
-    def _park(self, waiting: dict[Token, asyncio.Future[Result]]) -> tuple[Token, asyncio.Future[Result]]:
+    def _park(
+        self, waiting: dict[Token, asyncio.Future[Result]]
+    ) -> tuple[Token, asyncio.Future[Result]]:
         self._next_token += 1
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         waiting[self._next_token] = future
@@ -461,7 +573,10 @@ class GroupCoordinator:
             self._now_ms(),
             tuple(classic.members.values()),
         )
-        record: KeyValue = (encode_group_key(GroupKey(classic.group_id)), encode_group_value(snapshot))
+        record: KeyValue = (
+            encode_group_key(GroupKey(classic.group_id)),
+            encode_group_value(snapshot),
+        )
 
         def done(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
@@ -480,7 +595,9 @@ class GroupCoordinator:
 
     def _arm(self, group: Group) -> None:
         """One timer per group, at the core's next deadline."""
-        deadline_ms = group.classic.next_deadline_ms() if group.classic.state is not GroupState.DEAD else None
+        deadline_ms = (
+            group.classic.next_deadline_ms() if group.classic.state is not GroupState.DEAD else None
+        )
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None
@@ -497,7 +614,11 @@ def _check_metadata(
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
     """Answers as if all were refused, and those that are not."""
-    accepted = {key: value for key, value in offsets.items() if len(value.metadata.encode()) <= OFFSET_METADATA_BYTES_MAX}
+    accepted = {
+        key: value
+        for key, value in offsets.items()
+        if len(value.metadata.encode()) <= OFFSET_METADATA_BYTES_MAX
+    }
     return dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE), accepted
 
 
@@ -505,9 +626,20 @@ def _describe(group: Group) -> GroupDescription:
     classic = group.classic
     stable = classic.state is GroupState.STABLE
     members = tuple(
-        (m.member_id, m.instance_id, m.client_id, m.client_host, m.metadata_for(classic.protocol or "") if stable else b"", m.assignment)
+        (
+            m.member_id,
+            m.instance_id,
+            m.client_id,
+            m.client_host,
+            m.metadata_for(classic.protocol or "") if stable else b"",
+            m.assignment,
+        )
         for m in classic.members.values()
     )
     return GroupDescription(
-        classic.group_id, classic.state, classic.protocol_type or "", (classic.protocol or "") if stable else "", members
+        classic.group_id,
+        classic.state,
+        classic.protocol_type or "",
+        (classic.protocol or "") if stable else "",
+        members,
     )

@@ -1,6 +1,8 @@
-"""Values of the classic group protocol: what members ask, what they are told, what the shell has to do.
+"""Values of the classic group protocol: what members ask, what they are told, what the shell has to
+do.
 
-Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static members), KIP-394 (member ids), KIP-814.
+Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static
+members), KIP-394 (member ids), KIP-814.
 """
 
 from dataclasses import dataclass, field
@@ -102,7 +104,9 @@ class Member:
         return any(offered.name == protocol for offered in self.protocols)
 
     def metadata_for(self, protocol: str) -> bytes:
-        return next((offered.metadata for offered in self.protocols if offered.name == protocol), b"")
+        return next(
+            (offered.metadata for offered in self.protocols if offered.name == protocol), b""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,9 @@ class CompleteSync:
 
 @dataclass(frozen=True, slots=True)
 class PersistGroup:
-    """Write the group's metadata record; afterwards call `assignment_persisted` with this generation and the outcome."""
+    """Write the group's metadata record; afterwards call `assignment_persisted` with this
+    generation and the outcome.
+    """
 
     generation: int
 
@@ -140,4 +146,6 @@ class GroupLimits:
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     """How long offsets outlive the later of their commit and the group's last member."""
     join_bytes_max: int = field(default=1 << 20)
-    """Subscription bytes of one member; they live in memory and in every rebalance answer to the leader."""
+    """Subscription bytes of one member; they live in memory and in every rebalance answer to the
+    leader.
+    """

@@ -1,9 +1,10 @@
 """The committed offsets of one group, and those that wait for the end of a transaction.
 
-Offsets of a transaction are appended like others, and count once its marker is in the same log: then each partition has the offset that
-was appended last, be it by a transaction or not. Invariants: calls come in the order of the log, so what is durable here is older than
-what is not; a marker ends only what was durable before it; what is appended and not durable yet makes a partition unstable already, for
-its transaction may be committed next.
+Offsets of a transaction are appended like others, and count once its marker is in the same log:
+then each partition has the offset that was appended last, be it by a transaction or not.
+Invariants: calls come in the order of the log, so what is durable here is older than what is not; a
+marker ends only what was durable before it; what is appended and not durable yet makes a partition
+unstable already, for its transaction may be committed next.
 Source: Kafka GroupMetadata (pendingTransactionalOffsetCommits), KIP-98, KIP-447.
 """
 
@@ -51,12 +52,18 @@ class GroupOffsets:
         self._supersede(offsets, [pending for pending in self._pending if pending.is_durable])
 
     def drop(self, keys: Iterable[TopicPartition]) -> None:
-        """Tombstones are durable. What is pending is not touched: nobody deletes an offset that a transaction may change."""
+        """Tombstones are durable. What is pending is not touched: nobody deletes an offset that a
+        transaction may change.
+        """
         for key in keys:
             self.committed.pop(key, None)
 
-    def stage(self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]) -> PendingOffsets:
-        """Offsets of a transaction are being appended. Afterwards: set `is_durable`, or `unstage`."""
+    def stage(
+        self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]
+    ) -> PendingOffsets:
+        """Offsets of a transaction are being appended. Afterwards: set `is_durable`, or
+        `unstage`.
+        """
         pending = PendingOffsets(producer_id, dict(offsets))
         self._pending.append(pending)
         return pending
@@ -67,8 +74,14 @@ class GroupOffsets:
             self._pending.remove(pending)
 
     def complete(self, producer_id: int, *, committed: bool) -> bool:
-        """The producer's transaction ended by a marker that is durable. False: nothing of it is pending any more."""
-        ended = [pending for pending in self._pending if pending.producer_id == producer_id and pending.is_durable]
+        """The producer's transaction ended by a marker that is durable. False: nothing of it is
+        pending any more.
+        """
+        ended = [
+            pending
+            for pending in self._pending
+            if pending.producer_id == producer_id and pending.is_durable
+        ]
         if committed:
             for pending in ended:
                 self.committed.update(pending.offsets)

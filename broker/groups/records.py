@@ -1,8 +1,9 @@
-"""The records of `__consumer_offsets`, byte for byte as Kafka writes them, so that Kafka's own tools can read the topic.
+"""The records of `__consumer_offsets`, byte for byte as Kafka writes them, so that Kafka's own
+tools can read the topic.
 
-Keys: version 1 = offset commit (group, topic, partition), version 2 = group metadata (group). Values: offset commit version 3, group
-metadata version 3. A null value is a tombstone. Older value versions are read (0..3); unknown key versions are skipped by the reader,
-as in Kafka.
+Keys: version 1 = offset commit (group, topic, partition), version 2 = group metadata (group).
+Values: offset commit version 3, group metadata version 3. A null value is a tombstone. Older value
+versions are read (0..3); unknown key versions are skipped by the reader, as in Kafka.
 Source: Kafka `OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`.
 """
 
@@ -22,7 +23,9 @@ GROUP_VALUE_VERSION = 3
 
 
 class MalformedGroupRecord(Exception):
-    """A key or value that is not one of ours; loading reports it and goes on with the next record."""
+    """A key or value that is not one of ours; loading reports it and goes on with the next
+    record.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,9 @@ class _Out:
 
 
 class _In:
-    """Bounds-checked reader: the bytes come from our own log, but a log can be corrupt or written by another tool."""
+    """Bounds-checked reader: the bytes come from our own log, but a log can be corrupt or written
+    by another tool.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -97,7 +102,9 @@ class _In:
     def _take(self, length: int) -> bytes:
         end = self._at + length
         if length < 0 or end > len(self._data):
-            raise MalformedGroupRecord(f"{length} bytes declared at {self._at}, {len(self._data) - self._at} left")
+            raise MalformedGroupRecord(
+                f"{length} bytes declared at {self._at}, {len(self._data) - self._at} left"
+            )
         taken = self._data[self._at : end]
         self._at = end
         return taken
@@ -132,12 +139,16 @@ class _In:
     def count(self) -> int:
         count = self.i32()
         if not 0 <= count <= len(self._data) - self._at:
-            raise MalformedGroupRecord(f"count {count} with {len(self._data) - self._at} bytes left")
+            raise MalformedGroupRecord(
+                f"count {count} with {len(self._data) - self._at} bytes left"
+            )
         return count
 
 
 def encode_offset_key(key: OffsetKey) -> bytes:
-    return bytes(_Out().i16(OFFSET_KEY_VERSION).text(key.group_id).text(key.topic).i32(key.partition).data)
+    return bytes(
+        _Out().i16(OFFSET_KEY_VERSION).text(key.group_id).text(key.topic).i32(key.partition).data
+    )
 
 
 def encode_group_key(key: GroupKey) -> bytes:
@@ -156,7 +167,14 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def encode_offset_value(value: CommittedOffset) -> bytes:
-    out = _Out().i16(OFFSET_VALUE_VERSION).i64(value.offset).i32(value.leader_epoch).text(value.metadata).i64(value.commit_timestamp_ms)
+    out = (
+        _Out()
+        .i16(OFFSET_VALUE_VERSION)
+        .i64(value.offset)
+        .i32(value.leader_epoch)
+        .text(value.metadata)
+        .i64(value.commit_timestamp_ms)
+    )
     return bytes(out.data)
 
 
@@ -164,32 +182,49 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
     reader = _In(data)
     version = reader.i16()
     if not 0 <= version <= OFFSET_VALUE_VERSION:
-        raise MalformedGroupRecord(f"offset commit value version {version}, known are 0 to {OFFSET_VALUE_VERSION}")
+        raise MalformedGroupRecord(
+            f"offset commit value version {version}, known are 0 to {OFFSET_VALUE_VERSION}"
+        )
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else -1
     return CommittedOffset(offset, leader_epoch, reader.text(), reader.i64())
 
 
 def encode_group_value(value: GroupSnapshot) -> bytes:
-    out = _Out().i16(GROUP_VALUE_VERSION).text(value.protocol_type).i32(value.generation).text(value.protocol).text(value.leader)
+    out = (
+        _Out()
+        .i16(GROUP_VALUE_VERSION)
+        .text(value.protocol_type)
+        .i32(value.generation)
+        .text(value.protocol)
+        .text(value.leader)
+    )
     out.i64(value.state_timestamp_ms).i32(len(value.members))
     for member in value.members:
-        out.text(member.member_id).text(member.instance_id).text(member.client_id).text(member.client_host)
+        out.text(member.member_id).text(member.instance_id).text(member.client_id).text(
+            member.client_host
+        )
         out.i32(member.rebalance_timeout_ms).i32(member.session_timeout_ms)
         out.blob(member.metadata_for(value.protocol or "")).blob(member.assignment)
     return bytes(out.data)
 
 
 def decode_group_value(data: bytes) -> GroupSnapshot:
-    """Members come back with the chosen protocol as the only one they offer: no other is stored, as in Kafka."""
+    """Members come back with the chosen protocol as the only one they offer: no other is stored, as
+    in Kafka.
+    """
     reader = _In(data)
     version = reader.i16()
     if not 0 <= version <= GROUP_VALUE_VERSION:
-        raise MalformedGroupRecord(f"group value version {version}, known are 0 to {GROUP_VALUE_VERSION}")
+        raise MalformedGroupRecord(
+            f"group value version {version}, known are 0 to {GROUP_VALUE_VERSION}"
+        )
     protocol_type, generation = reader.text(), reader.i32()
     protocol, leader = reader.nullable_text(), reader.nullable_text()
     state_timestamp_ms = reader.i64() if version >= 2 else -1
-    members = tuple(_decode_member(reader, version, protocol_type, protocol) for _ in range(reader.count()))
+    members = tuple(
+        _decode_member(reader, version, protocol_type, protocol) for _ in range(reader.count())
+    )
     return GroupSnapshot(protocol_type, generation, protocol, leader, state_timestamp_ms, members)
 
 

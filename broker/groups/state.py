@@ -1,6 +1,8 @@
-"""The groups of one partition of `__consumer_offsets`: what its records make of them, and which records are live.
+"""The groups of one partition of `__consumer_offsets`: what its records make of them, and which
+records are live.
 
-Invariant: `replay` of the whole log gives what the coordinator held when the log ended, but for what only lives in memory.
+Invariant: `replay` of the whole log gives what the coordinator held when the log ended, but for
+what only lives in memory.
 Must not: do I/O, or know requests.
 Source: Kafka GroupMetadataManager, OffsetMetadataManager (replay).
 """
@@ -56,7 +58,9 @@ class OffsetsPartition:
 
 
 class LiveGroups:
-    """Implements `LiveKeys`. An offset that only a transaction holds is not live yet: its record lies behind the stable offset."""
+    """Implements `LiveKeys`. An offset that only a transaction holds is not live yet: its record
+    lies behind the stable offset.
+    """
 
     def __init__(self, state: OffsetsPartition) -> None:
         self._groups = state.groups
@@ -76,12 +80,21 @@ class LiveGroups:
         if isinstance(decoded, OffsetKey):
             where = (decoded.topic, decoded.partition)
             committed = group.offsets.committed.get(where)
-            return None if committed is None else Live(encode_offset_value(committed), group.offsets.is_pending(where))
+            return (
+                None
+                if committed is None
+                else Live(encode_offset_value(committed), group.offsets.is_pending(where))
+            )
         return None if group.record is None else Live(group.record)
 
 
-def tombstones(group_id: str, keys: Iterable[TopicPartition], *, with_group: bool) -> list[KeyValue]:
-    records: list[KeyValue] = [(encode_offset_key(OffsetKey(group_id, topic, partition)), None) for topic, partition in keys]
+def tombstones(
+    group_id: str, keys: Iterable[TopicPartition], *, with_group: bool
+) -> list[KeyValue]:
+    records: list[KeyValue] = [
+        (encode_offset_key(OffsetKey(group_id, topic, partition)), None)
+        for topic, partition in keys
+    ]
     if with_group:
         records.append((encode_group_key(GroupKey(group_id)), None))
     return records
@@ -95,18 +108,33 @@ def offset_records(group_id: str, offsets: dict[TopicPartition, CommittedOffset]
 
 
 def complete_transaction(state: OffsetsPartition, producer_id: int, *, committed: bool) -> None:
-    tables = {group_id: state.groups[group_id].offsets for group_id in state.open_groups.get(producer_id, ()) if group_id in state.groups}
+    tables = {
+        group_id: state.groups[group_id].offsets
+        for group_id in state.open_groups.get(producer_id, ())
+        if group_id in state.groups
+    }
     _end_transaction(state.open_groups, tables, producer_id, committed=committed)
 
 
-def _end_transaction(open_groups: dict[int, set[str]], tables: Mapping[str, GroupOffsets], producer_id: int, *, committed: bool) -> None:
+def _end_transaction(
+    open_groups: dict[int, set[str]],
+    tables: Mapping[str, GroupOffsets],
+    producer_id: int,
+    *,
+    committed: bool,
+) -> None:
     for group_id in sorted(open_groups.pop(producer_id, ())):
         table = tables.get(group_id)
         if table is not None and table.complete(producer_id, committed=committed):
             open_groups.setdefault(producer_id, set()).add(group_id)
 
 
-def replay(batch: LogBatch, records: dict[str, bytes], offsets: dict[str, GroupOffsets], open_groups: dict[int, set[str]]) -> int:
+def replay(
+    batch: LogBatch,
+    records: dict[str, bytes],
+    offsets: dict[str, GroupOffsets],
+    open_groups: dict[int, set[str]],
+) -> int:
     """Apply what the log holds to what was before. Returns how many records were malformed."""
     if batch.committed is not None:
         _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)
@@ -124,7 +152,9 @@ def replay(batch: LogBatch, records: dict[str, bytes], offsets: dict[str, GroupO
                 elif batch.producer_id < 0:
                     table.put({where: decode_offset_value(value)})
                 else:
-                    _stage(staged, table, decoded.group_id, batch.producer_id).offsets[where] = decode_offset_value(value)
+                    _stage(staged, table, decoded.group_id, batch.producer_id).offsets[where] = (
+                        decode_offset_value(value)
+                    )
             elif isinstance(decoded, GroupKey):
                 if value is None:
                     records.pop(decoded.group_id, None)
@@ -138,7 +168,9 @@ def replay(batch: LogBatch, records: dict[str, bytes], offsets: dict[str, GroupO
     return malformed_count
 
 
-def _stage(staged: dict[str, PendingOffsets], table: GroupOffsets, group_id: str, producer_id: int) -> PendingOffsets:
+def _stage(
+    staged: dict[str, PendingOffsets], table: GroupOffsets, group_id: str, producer_id: int
+) -> PendingOffsets:
     """One entry for what a batch holds of a group."""
     if group_id not in staged:
         staged[group_id] = table.stage(producer_id, {})

@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs: change some configs of topics, forwarded to the controller.
 
-Invariant: all changes of one resource are made, or none; resources do not depend on each other. Appending to a list and taking away from it
-is worked out against this broker's image: two clients that do so at the same moment may undo each other, as in Kafka.
+Invariant: all changes of one resource are made, or none; resources do not depend on each other.
+Appending to a list and taking away from it is worked out against this broker's image: two clients
+that do so at the same moment may undo each other, as in Kafka.
 Source: KIP-339; Kafka `ConfigurationControlManager`.
 """
 
@@ -29,31 +30,54 @@ async def handle_incremental_alter_configs(node: Node, ctx: RequestContext) -> R
     request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     responses: list[wire.AlterConfigsResourceResponse] = []
     for resource in request.resources:
-        response = wire.AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
-        response.error_code, response.error_message = await _alter(node, resource, validate_only=request.validate_only)
+        response = wire.AlterConfigsResourceResponse(
+            0, None, resource.resource_type, resource.resource_name
+        )
+        response.error_code, response.error_message = await _alter(
+            node, resource, validate_only=request.validate_only
+        )
         responses.append(response)
     return encode_response(ctx, wire.IncrementalAlterConfigsResponse(responses=responses))
 
 
-async def _alter(node: Node, resource: wire.AlterConfigsResource, *, validate_only: bool) -> tuple[ErrorCode, str | None]:
+async def _alter(
+    node: Node, resource: wire.AlterConfigsResource, *, validate_only: bool
+) -> tuple[ErrorCode, str | None]:
     changes: list[ConfigChange] = []
     for config in resource.configs:
         value = _value(node, resource, config)
         if isinstance(value, ErrorCode):
-            return value, f"config {config.name!r}: operation {config.config_operation} with value {config.value!r} is not possible"
+            return (
+                value,
+                (
+                    f"config {config.name!r}: operation {config.config_operation} with value"
+                    f" {config.value!r} is not possible"
+                ),
+            )
         changes.append(
-            ConfigChange(resource_type=resource.resource_type, resource_name=resource.resource_name, name=config.name, value=value)
+            ConfigChange(
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                name=config.name,
+                value=value,
+            )
         )
     if not changes:
         return ErrorCode.NONE, None
     try:
-        items = (await node.client.alter_configs(AlterConfigs(changes=changes, validate_only=validate_only), timeout_s=_TIMEOUT_S)).items
+        items = (
+            await node.client.alter_configs(
+                AlterConfigs(changes=changes, validate_only=validate_only), timeout_s=_TIMEOUT_S
+            )
+        ).items
     except (ControllerError, TimeoutError) as error:
         return code_of(error), str(error)
     return code_of_status(items[0].status), items[0].detail or None
 
 
-def _value(node: Node, resource: wire.AlterConfigsResource, config: wire.AlterableConfig) -> str | ErrorCode | None:
+def _value(
+    node: Node, resource: wire.AlterConfigsResource, config: wire.AlterableConfig
+) -> str | ErrorCode | None:
     """The value to be set; None: back to the default."""
     if config.config_operation == _DELETE:
         return None
@@ -62,7 +86,11 @@ def _value(node: Node, resource: wire.AlterConfigsResource, config: wire.Alterab
     if config.config_operation == _SET:
         return config.value
     known = TOPIC_CONFIGS.get(config.name)
-    if resource.resource_type != TOPIC_RESOURCE or known is None or known.type is not ConfigType.LIST:
+    if (
+        resource.resource_type != TOPIC_RESOURCE
+        or known is None
+        or known.type is not ConfigType.LIST
+    ):
         return ErrorCode.INVALID_CONFIG
     present = node.image.configs.topic(resource.resource_name).get(config.name, known.default)
     items = [item for item in present.split(",") if item]

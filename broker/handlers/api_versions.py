@@ -1,9 +1,10 @@
 """ApiVersions: what we speak. Served before anything else, in any version, never by closing.
 
-Invariant: the answer to a version that we do not know is error 35 in the encoding of v0, with the whole list; a request's body is then
-not even looked at. The response header is always v0, because the client does
-not know yet which version the answer has.
-Features: none of `transaction.version`, `group.version`, `share.version`: each switches clients to protocols that are not served.
+Invariant: the answer to a version that we do not know is error 35 in the encoding of v0, with the
+whole list; a request's body is then not even looked at. The response header is always v0, because
+the client does not know yet which version the answer has.
+Features: none of `transaction.version`, `group.version`, `share.version`: each switches clients to
+protocols that are not served.
 
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsRequest.isValid.
 """
@@ -25,22 +26,41 @@ _FIRST_WITH_SOFTWARE: Final = 3
 def make_handler(served_keys: Iterable[int]) -> Handler:
     """A handler that announces the served ones of `broker.wire.apis.APIS`, in its order."""
     served = set(served_keys) | {apis.API_VERSIONS.key}
-    announced = [api_versions.ApiVersion(api.key, api.announced_min, api.max) for api in apis.APIS.values() if api.key in served]
+    announced = [
+        api_versions.ApiVersion(api.key, api.announced_min, api.max)
+        for api in apis.APIS.values()
+        if api.key in served
+    ]
 
     def handle_api_versions(node: Node, ctx: RequestContext) -> Response:
         api = apis.API_VERSIONS
         if not api.serves(ctx.api_version):
-            message = api_versions.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=announced)
-            return framing.encode_response_frame(api, 0, ctx.correlation_id, api_versions.encode_response, message)
-        request = framing.decode_body(api_versions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+            message = api_versions.ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=announced
+            )
+            return framing.encode_response_frame(
+                api, 0, ctx.correlation_id, api_versions.encode_response, message
+            )
+        request = framing.decode_body(
+            api_versions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+        )
         if ctx.api_version >= _FIRST_WITH_SOFTWARE and not _is_valid(request):
-            message = api_versions.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+            message = api_versions.ApiVersionsResponse(
+                error_code=ErrorCode.INVALID_REQUEST, api_keys=[]
+            )
         else:
-            message = api_versions.ApiVersionsResponse(api_keys=announced, finalized_features_epoch=0)
-        return framing.encode_response_frame(api, ctx.api_version, ctx.correlation_id, api_versions.encode_response, message)
+            message = api_versions.ApiVersionsResponse(
+                api_keys=announced, finalized_features_epoch=0
+            )
+        return framing.encode_response_frame(
+            api, ctx.api_version, ctx.correlation_id, api_versions.encode_response, message
+        )
 
     return handle_api_versions
 
 
 def _is_valid(request: api_versions.ApiVersionsRequest) -> bool:
-    return bool(_SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version))
+    return bool(
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    )

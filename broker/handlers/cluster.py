@@ -1,6 +1,8 @@
-"""DescribeCluster: brokers and the cluster's id for Java's Admin client. Same map as Metadata gives.
+"""DescribeCluster: brokers and the cluster's id for Java's Admin client. Same map as Metadata
+gives.
 
-Source: KIP-700, KIP-919 (endpoint types: controllers are not reachable for clients here and are refused as Kafka's brokers do).
+Source: KIP-700, KIP-919 (endpoint types: controllers are not reachable for clients here and are
+refused as Kafka's brokers do).
 """
 
 from typing import Final
@@ -12,7 +14,11 @@ from broker.handlers.metadata import CLUSTER_OPERATIONS
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.wire import framing
-from broker.wire.gen.describe_cluster import DescribeClusterBroker, DescribeClusterResponse, decode_request
+from broker.wire.gen.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+    decode_request,
+)
 
 _BROKERS: Final = 1
 
@@ -20,8 +26,15 @@ _BROKERS: Final = 1
 def handle_describe_cluster(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if request.endpoint_type != _BROKERS:
-        message = f"endpoint type {request.endpoint_type} is not served by a broker: ask for type {_BROKERS}, brokers"
-        code = ErrorCode.UNSUPPORTED_ENDPOINT_TYPE if request.endpoint_type not in {1, 2} else ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        message = (
+            f"endpoint type {request.endpoint_type} is not served by a broker: ask for type"
+            f" {_BROKERS}, brokers"
+        )
+        code = (
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            if request.endpoint_type not in {1, 2}
+            else ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        )
         return encode_response(ctx, DescribeClusterResponse(error_code=code, error_message=message))
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,

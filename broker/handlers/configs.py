@@ -1,7 +1,8 @@
 """DescribeConfigs: the configs of topics and of this broker, with where each value comes from.
 
-Invariant: every config that has an effect (or that tools expect) is listed, set or not. Broker settings are read-only: they come from the
-process's own configuration. A broker answers for itself only, as Kafka's do.
+Invariant: every config that has an effect (or that tools expect) is listed, set or not. Broker
+settings are read-only: they come from the process's own configuration. A broker answers for itself
+only, as Kafka's do.
 
 Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
 """
@@ -80,7 +81,11 @@ _TYPES: Final = {
 
 def broker_entries(parts: Iterable[object], node_id: int) -> list[ConfigEntry]:
     """The settings of the config objects that a broker runs with."""
-    return [_broker_entry(field, getattr(part, field.field), node_id) for part in parts for field in fields_of(type(part))]
+    return [
+        _broker_entry(field, getattr(part, field.field), node_id)
+        for part in parts
+        for field in fields_of(type(part))
+    ]
 
 
 def _broker_entry(field: Field, value: object, node_id: int) -> ConfigEntry:
@@ -94,25 +99,40 @@ def _broker_entry(field: Field, value: object, node_id: int) -> ConfigEntry:
 def handle_describe_configs(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     results = [
-        _describe(node, resource, with_synonyms=request.include_synonyms, with_docs=request.include_documentation)
+        _describe(
+            node,
+            resource,
+            with_synonyms=request.include_synonyms,
+            with_docs=request.include_documentation,
+        )
         for resource in request.resources
     ]
     return encode_response(ctx, DescribeConfigsResponse(results=results))
 
 
-def _describe(node: Node, resource: DescribeConfigsResource, *, with_synonyms: bool, with_docs: bool) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None)
+def _describe(
+    node: Node, resource: DescribeConfigsResource, *, with_synonyms: bool, with_docs: bool
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        error_message=None,
+    )
     found = _entries(node, resource.resource_type, resource.resource_name)
     if isinstance(found, list):
         wanted = set(resource.configuration_keys or ())
         entries = [entry for entry in found if not wanted or entry.name in wanted]
-        result.configs = [_tell(entry, with_synonyms=with_synonyms, with_docs=with_docs) for entry in entries]
+        result.configs = [
+            _tell(entry, with_synonyms=with_synonyms, with_docs=with_docs) for entry in entries
+        ]
     else:
         result.error_code, result.error_message = found
     return result
 
 
-def _entries(node: Node, resource_type: int, name: str) -> list[ConfigEntry] | tuple[ErrorCode, str]:
+def _entries(
+    node: Node, resource_type: int, name: str
+) -> list[ConfigEntry] | tuple[ErrorCode, str]:
     if resource_type == TOPIC_RESOURCE:
         if not is_valid_topic_name(name):
             return ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION.message
@@ -121,13 +141,23 @@ def _entries(node: Node, resource_type: int, name: str) -> list[ConfigEntry] | t
         return topic_entries(node.image.configs.topic(name))
     if resource_type == BROKER_RESOURCE:
         if name not in {"", str(node.node_id)}:
-            return ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}: ask broker {name} itself, or give an empty name"
-        return broker_entries((node.config, node.stream_config, node.compaction_config), node.node_id)
+            return (
+                ErrorCode.INVALID_REQUEST,
+                f"this is broker {node.node_id}: ask broker {name} itself, or give an empty name",
+            )
+        return broker_entries(
+            (node.config, node.stream_config, node.compaction_config), node.node_id
+        )
     allowed = f"{TOPIC_RESOURCE} (topic) and {BROKER_RESOURCE} (broker)"
-    return ErrorCode.INVALID_REQUEST, f"resource type {resource_type} has no configs here; there are {allowed}"
+    return (
+        ErrorCode.INVALID_REQUEST,
+        f"resource type {resource_type} has no configs here; there are {allowed}",
+    )
 
 
-def _tell(entry: ConfigEntry, *, with_synonyms: bool, with_docs: bool) -> DescribeConfigsResourceResult:
+def _tell(
+    entry: ConfigEntry, *, with_synonyms: bool, with_docs: bool
+) -> DescribeConfigsResourceResult:
     synonyms: list[DescribeConfigsSynonym] = []
     if with_synonyms:
         if entry.source != DEFAULT:

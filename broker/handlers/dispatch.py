@@ -1,8 +1,9 @@
 """From a frame to its handler: header, version rules, and what becomes of a handler's failure.
 
-Invariants: only APIs that have a handler are announced and served; an unknown API or version closes the connection (as Kafka does), but
-ApiVersions of any version is answered; whatever a handler raises becomes an error answer where the API's response has a place for it at
-the top, else the connection is closed. A peer cannot make us write more than a limited number of log lines.
+Invariants: only APIs that have a handler are announced and served; an unknown API or version closes
+the connection (as Kafka does), but ApiVersions of any version is answered; whatever a handler
+raises becomes an error answer where the API's response has a place for it at the top, else the
+connection is closed. A peer cannot make us write more than a limited number of log lines.
 Must not: decode bodies, or hold state of a connection.
 
 Source: Kafka's KafkaApis.handle and RequestContext.
@@ -52,24 +53,42 @@ _PRODUCE_PREFIX: Final = apis.PRODUCE.key.to_bytes(2, "big")
 _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.API_VERSIONS.key: lambda code: api_versions.ApiVersionsResponse(error_code=code),
     apis.FETCH.key: lambda code: fetch.FetchResponse(error_code=code),
-    apis.FIND_COORDINATOR.key: lambda code: find_coordinator.FindCoordinatorResponse(error_code=code),
+    apis.FIND_COORDINATOR.key: lambda code: find_coordinator.FindCoordinatorResponse(
+        error_code=code
+    ),
     apis.JOIN_GROUP.key: lambda code: join_group.JoinGroupResponse(error_code=code),
     apis.SYNC_GROUP.key: lambda code: sync_group.SyncGroupResponse(error_code=code),
     apis.HEARTBEAT.key: lambda code: heartbeat.HeartbeatResponse(error_code=code),
     apis.LEAVE_GROUP.key: lambda code: leave_group.LeaveGroupResponse(error_code=code),
     apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
     apis.ELECT_LEADERS.key: lambda code: elect_leaders.ElectLeadersResponse(error_code=code),
-    apis.ALTER_PARTITION_REASSIGNMENTS.key: lambda code: alter_partition_reassignments.AlterPartitionReassignmentsResponse(error_code=code),
-    apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code),
+    apis.ALTER_PARTITION_REASSIGNMENTS.key: lambda code: (
+        alter_partition_reassignments.AlterPartitionReassignmentsResponse(error_code=code)
+    ),
+    apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: (
+        list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code)
+    ),
     apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
-    apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(error_code=code),
-    apis.ADD_OFFSETS_TO_TXN.key: lambda code: add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=code),
+    apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(
+        error_code=code
+    ),
+    apis.ADD_OFFSETS_TO_TXN.key: lambda code: add_offsets_to_txn.AddOffsetsToTxnResponse(
+        error_code=code
+    ),
     apis.END_TXN.key: lambda code: end_txn.EndTxnResponse(error_code=code),
-    apis.LIST_TRANSACTIONS.key: lambda code: list_transactions.ListTransactionsResponse(error_code=code),
-    apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(error_code=code, error_message=None),
-    apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(error_code=code),
+    apis.LIST_TRANSACTIONS.key: lambda code: list_transactions.ListTransactionsResponse(
+        error_code=code
+    ),
+    apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(
+        error_code=code, error_message=None
+    ),
+    apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(
+        error_code=code
+    ),
 }
-"""APIs whose response says at its top that everything failed. Others have an error for each item, which only their handler can fill."""
+"""APIs whose response says at its top that everything failed. Others have an error for each item,
+which only their handler can fill.
+"""
 
 
 def encode_response(ctx: RequestContext, message: object) -> bytearray:
@@ -77,14 +96,22 @@ def encode_response(ctx: RequestContext, message: object) -> bytearray:
     if code := getattr(message, "error_code", 0):
         ctx.meter.failed(ctx.api_key, code)
     api = apis.APIS[ctx.api_key]
-    return framing.encode_response_frame(api, ctx.api_version, ctx.correlation_id, CODECS[ctx.api_key].encode_response, message)
+    return framing.encode_response_frame(
+        api, ctx.api_version, ctx.correlation_id, CODECS[ctx.api_key].encode_response, message
+    )
 
 
 class RequestDispatcher:
-    """`broker.network.server.Dispatcher` over tables of handlers. `inline` handlers answer through a callback and never become a task."""
+    """`broker.network.server.Dispatcher` over tables of handlers. `inline` handlers answer through
+    a callback and never become a task.
+    """
 
     def __init__(
-        self, node: Node, handlers: Mapping[int, Handler], inline: Mapping[int, InlineHandler], meter: RequestMeter | None = None
+        self,
+        node: Node,
+        handlers: Mapping[int, Handler],
+        inline: Mapping[int, InlineHandler],
+        meter: RequestMeter | None = None,
     ) -> None:
         self._node = node
         self._meter = meter or RequestMeter()
@@ -95,14 +122,19 @@ class RequestDispatcher:
 
     def is_blocked(self, frame: bytearray) -> bool:
         storage = self._node.storage
-        # Storage that failed stays full for good: its Produce requests must be refused, not kept waiting.
+        # Storage that failed stays full for good: its Produce requests must be refused, not kept
+        # waiting.
         return storage.is_full and not storage.fenced and frame.startswith(_PRODUCE_PREFIX)
 
     async def wait_unblocked(self) -> None:
         await self._node.storage.wait_for_room()
 
-    def start(self, connection: ConnectionInfo, frame: bytearray, respond: Respond) -> Coroutine[Any, Any, Response] | None:
-        """See `broker.network.server.Dispatcher`. Raises WireError and CannotAnswer, which close the connection."""
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        """See `broker.network.server.Dispatcher`. Raises WireError and CannotAnswer, which close
+        the connection.
+        """
         header = framing.parse_header(frame)
         key = header.api.key
         view = memoryview(frame)

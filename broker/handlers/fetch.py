@@ -1,13 +1,18 @@
-"""Fetch: the hot path of reading. What the log cache holds is answered at once without a task; the rest waits or reads in one.
+"""Fetch: the hot path of reading. What the log cache holds is answered at once without a task; the
+rest waits or reads in one.
 
-Invariants: nothing at or above the high watermark is ever returned, and nothing at or above the last stable offset to one who reads
-committed records, who is told of every aborted transaction in what it gets; without a session nothing is read, and an offset is called out
-of range only by a broker that leads alone, because the client then begins somewhere else (`broker.handlers.lease`); an answer comes as soon
-as min_bytes are there or any partition has an error, else at max_wait, never in between; a damaged object fails only fetches of its
-partitions that begin there, what is intact before it is given; the first partition that has anything gives at least one whole batch
-(KIP-74), everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
-Limits: `fetch.max.bytes` for one answer, `PartitionManager.cold_reads` for cold bytes of all connections.
-Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id 0, which every client accepts.
+Invariants: nothing at or above the high watermark is ever returned, and nothing at or above the
+last stable offset to one who reads committed records, who is told of every aborted transaction in
+what it gets; without a session nothing is read, and an offset is called out of range only by a
+broker that leads alone, because the client then begins somewhere else (`broker.handlers.lease`); an
+answer comes as soon as min_bytes are there or any partition has an error, else at max_wait, never
+in between; a damaged object fails only fetches of its partitions that begin there, what is intact
+before it is given; the first partition that has anything gives at least one whole batch (KIP-74),
+everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
+Limits: `fetch.max.bytes` for one answer, `PartitionManager.cold_reads` for cold bytes of all
+connections.
+Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id
+0, which every client accepts.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
 """
@@ -27,7 +32,12 @@ from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.partition import Partition
-from broker.wire.fetch import FetchPartitionResult, TopicKey, decode_fetch_request, encode_fetch_response
+from broker.wire.fetch import (
+    FetchPartitionResult,
+    TopicKey,
+    decode_fetch_request,
+    encode_fetch_response,
+)
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
 from stream.batch.header import batch_span
 from stream.errors import ObjectCorrupt, ObjectMissing, OffsetOutOfRange
@@ -36,7 +46,9 @@ _log = structlog.get_logger()
 
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
-"""A cold read that takes longer is answered with a retriable error; the blocks that arrived stay cached for the retry."""
+"""A cold read that takes longer is answered with a retriable error; the blocks that arrived stay
+cached for the retry.
+"""
 _COLD_READS_AT_ONCE_COUNT: Final = 8
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _BY_TOPIC_ID_FROM: Final = 13
@@ -49,7 +61,9 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
     """See `broker.handlers.node.Handler`. Raises WireError."""
     request = decode_fetch_request(ctx.frame, ctx.body_offset, ctx.api_version)
     if request.session_id != 0 and request.session_epoch > 0:
-        return encode_fetch_response(ctx.correlation_id, ctx.api_version, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return encode_fetch_response(
+            ctx.correlation_id, ctx.api_version, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        )
     call = _FetchCall(node, ctx, request)
     call.evaluate()
     return call.answer() if call.is_complete else call.finish()
@@ -58,10 +72,23 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
 class _Target:
     """One partition of the request and what is known of it so far."""
 
-    __slots__ = ("is_cold", "is_opening", "partition", "result", "size_bytes", "topic_id", "topic_name", "wanted")
+    __slots__ = (
+        "is_cold",
+        "is_opening",
+        "partition",
+        "result",
+        "size_bytes",
+        "topic_id",
+        "topic_name",
+        "wanted",
+    )
 
-    def __init__(self, topic_id: UUID | None, topic_name: str | None, wanted: FetchPartition) -> None:
-        """topic_id: the request names the topic by its id; then the name is what this broker's metadata say at the moment."""
+    def __init__(
+        self, topic_id: UUID | None, topic_name: str | None, wanted: FetchPartition
+    ) -> None:
+        """topic_id: the request names the topic by its id; then the name is what this broker's
+        metadata say at the moment.
+        """
         self.topic_id = topic_id
         self.topic_name = topic_name
         self.wanted = wanted
@@ -107,7 +134,10 @@ class _FetchCall:
         for topic in request.topics:
             topic_id = (topic.topic_id or _NO_TOPIC_ID) if by_id else None
             key: TopicKey = topic.topic if topic_id is None else topic_id
-            targets = [_Target(topic_id, None if by_id else topic.topic, wanted) for wanted in topic.partitions]
+            targets = [
+                _Target(topic_id, None if by_id else topic.topic, wanted)
+                for wanted in topic.partitions
+            ]
             self._topics.append((key, targets))
             self._targets += targets
         if self._targets:
@@ -125,13 +155,16 @@ class _FetchCall:
         return any(target.result.error_code and not target.is_opening for target in self._targets)
 
     def evaluate(self) -> None:
-        """Look at every partition and take what the log cache has. No I/O. About 5 us for a partition without news."""
+        """Look at every partition and take what the log cache has. No I/O. About 5 us for a
+        partition without news.
+        """
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         may_read = self._node.can_write()
         for target in self._targets:
             if target.topic_id is not None:
-                # While the fetch waited, the topic may have been deleted, and another one may have got its name.
+                # While the fetch waited, the topic may have been deleted, and another one may have
+                # got its name.
                 topic = self._node.image.topics.by_id(target.topic_id)
                 target.topic_name = None if topic is None else topic.name
             if not may_read:
@@ -143,7 +176,9 @@ class _FetchCall:
                 self._take_cached(target, partition)
 
     def _refuse(self, target: _Target) -> None:
-        """Without a session: also what was read meanwhile is not given, nor what is known of its end."""
+        """Without a session: also what was read meanwhile is not given, nor what is known of its
+        end.
+        """
         target.reset()
         target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -165,39 +200,55 @@ class _FetchCall:
         if self._reads_committed:
             result.aborted_transactions = ()
         result.error_code = check_leader_epoch(found, wanted.current_leader_epoch)
-        if result.error_code == ErrorCode.NONE and not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset:
+        if (
+            result.error_code == ErrorCode.NONE
+            and not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset
+        ):
             self._call_out_of_range(result)
         return found if result.error_code == ErrorCode.NONE else None
 
     def _call_out_of_range(self, result: FetchPartitionResult) -> None:
         leads_alone = self._node.leads_alone()
-        result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE if leads_alone else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        result.error_code = (
+            ErrorCode.OFFSET_OUT_OF_RANGE if leads_alone else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
 
     def _take_cached(self, target: _Target, partition: Partition) -> None:
         offset = target.wanted.fetch_offset
-        if offset >= (partition.last_stable_offset if self._reads_committed else partition.high_watermark):
+        if offset >= (
+            partition.last_stable_offset if self._reads_committed else partition.high_watermark
+        ):
             return
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
         if limit_bytes == 0 and self._size_bytes > 0:
             return
-        records = partition.read_cached(Offset(offset), limit_bytes, committed=self._reads_committed)
-        if records is None or (self._reads_committed and not self._tell_aborted(target, partition, records)):
+        records = partition.read_cached(
+            Offset(offset), limit_bytes, committed=self._reads_committed
+        )
+        if records is None or (
+            self._reads_committed and not self._tell_aborted(target, partition, records)
+        ):
             target.is_cold = True
-            # Set aside what it may bring; at least one byte, so that it counts as the first one that has data.
+            # Set aside what it may bring; at least one byte, so that it counts as the first one
+            # that has data.
             target.size_bytes = max(limit_bytes, 1)
             self._size_bytes += target.size_bytes
             self._budget_bytes -= limit_bytes
         else:
             self._take(target, records, limit_bytes)
 
-    def _tell_aborted(self, target: _Target, partition: Partition, records: Sequence[Buffer]) -> bool:
+    def _tell_aborted(
+        self, target: _Target, partition: Partition, records: Sequence[Buffer]
+    ) -> bool:
         """The aborted transactions in `records`, if they are known without reading."""
         offset, known = Offset(target.wanted.fetch_offset), partition.log.transactions
         found = known.aborted_within(offset, partition.last_stable_offset)
         if found:
             found = known.aborted_within(offset, _end_of(records))
         if found is not None:
-            target.result.aborted_transactions = [(item.producer_id, item.first_offset) for item in found]
+            target.result.aborted_transactions = [
+                (item.producer_id, item.first_offset) for item in found
+            ]
         return found is not None
 
     def _take(self, target: _Target, records: Sequence[Buffer], limit_bytes: int) -> None:
@@ -246,26 +297,41 @@ class _FetchCall:
         partition, result = target.partition, target.result
         assert partition is not None
         try:
-            async with asyncio.timeout(_COLD_READ_MAX_S), self._node.partitions.cold_reads.hold(target.size_bytes):
+            async with (
+                asyncio.timeout(_COLD_READ_MAX_S),
+                self._node.partitions.cold_reads.hold(target.size_bytes),
+            ):
                 offset = Offset(target.wanted.fetch_offset)
-                records = await partition.read(offset, target.size_bytes, committed=self._reads_committed)
+                records = await partition.read(
+                    offset, target.size_bytes, committed=self._reads_committed
+                )
                 if self._reads_committed and records:
                     found = await partition.read_aborted(offset, _end_of(records))
-                    result.aborted_transactions = [(item.producer_id, item.first_offset) for item in found]
+                    result.aborted_transactions = [
+                        (item.producer_id, item.first_offset) for item in found
+                    ]
                 result.records = records
         except OffsetOutOfRange:
             self._call_out_of_range(result)
         except (ObjectCorrupt, ObjectMissing) as error:
-            result.error_code = code_of(error)  # `stream.read.stream_reader` logs damage, once a minute for each object
+            result.error_code = code_of(
+                error
+            )  # `stream.read.stream_reader` logs damage, once a minute for each object
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not take the others with it; told and logged
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             _log.warning(
-                "cold_read_failed", topic=target.topic_name, partition=target.wanted.partition, offset=target.wanted.fetch_offset,
-                error=str(error), kind=type(error).__name__,
-            )  # fmt: skip
+                "cold_read_failed",
+                topic=target.topic_name,
+                partition=target.wanted.partition,
+                offset=target.wanted.fetch_offset,
+                error=str(error),
+                kind=type(error).__name__,
+            )
 
     async def _park(self) -> None:
-        """Sleep until there may be enough, something is wrong, or max_wait is over. Registers before anything can have changed."""
+        """Sleep until there may be enough, something is wrong, or max_wait is over. Registers
+        before anything can have changed.
+        """
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = FetchWait(
             self._request.min_bytes - self._size_bytes,
@@ -276,7 +342,9 @@ class _FetchCall:
         for partition in partitions:
             partition.add_fetch_wait(wait)
         forgets: list[Callable[[], None]] = [
-            self._node.partitions.when_open(target.topic_name, target.wanted.partition, lambda _: wait.interrupt())
+            self._node.partitions.when_open(
+                target.topic_name, target.wanted.partition, lambda _: wait.interrupt()
+            )
             for target in self._targets
             if target.is_opening and target.topic_name is not None
         ]
@@ -300,9 +368,13 @@ class _FetchCall:
                 target.partition.requests_count += 1
                 if target.result.records:
                     target.partition.bytes_out += sum(map(len, target.result.records))
-                    target.partition.records_out += _end_of(target.result.records) - target.wanted.fetch_offset
+                    target.partition.records_out += (
+                        _end_of(target.result.records) - target.wanted.fetch_offset
+                    )
             if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
-                target.result.current_leader = hints.current_leader(target.topic_name, target.wanted.partition)
+                target.result.current_leader = hints.current_leader(
+                    target.topic_name, target.wanted.partition
+                )
         if error:
             self._ctx.meter.failed(self._ctx.api_key, error)
         return encode_fetch_response(
@@ -327,4 +399,8 @@ def check_leader_epoch(partition: Partition, client_epoch: int) -> ErrorCode:
     """KIP-320: a client whose metadata are older or newer than ours must look again."""
     if client_epoch in (_NO_EPOCH, partition.leader_epoch):
         return ErrorCode.NONE
-    return ErrorCode.FENCED_LEADER_EPOCH if client_epoch < partition.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+    return (
+        ErrorCode.FENCED_LEADER_EPOCH
+        if client_epoch < partition.leader_epoch
+        else ErrorCode.UNKNOWN_LEADER_EPOCH
+    )

@@ -1,6 +1,8 @@
-"""FindCoordinator (10): which broker coordinates a group or a transactional id. Creates their topics on the first question, as Kafka does.
+"""FindCoordinator (10): which broker coordinates a group or a transactional id. Creates their
+topics on the first question, as Kafka does.
 
-Up to version 3 one key, from version 4 a list with an error each. Share coordinators (key type 2) are not served: INVALID_REQUEST.
+Up to version 3 one key, from version 4 a list with an error each. Share coordinators (key type 2)
+are not served: INVALID_REQUEST.
 Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699.
 """
 
@@ -21,11 +23,16 @@ _TOPICS: Final = {GROUP_KEY_TYPE: OFFSETS_TOPIC, TRANSACTION_KEY_TYPE: TRANSACTI
 
 
 async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
-    request = decode_body(find_coordinator.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decode_body(
+        find_coordinator.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     keys = request.coordinator_keys if ctx.api_version >= 4 else [request.key]
     topic_name = _TOPICS.get(request.key_type)
     if topic_name is None:
-        why = f"coordinators of key type {request.key_type} are not served; 0 (consumer groups) and 1 (transactional ids) are"
+        why = (
+            f"coordinators of key type {request.key_type} are not served; 0 (consumer groups) and 1"
+            " (transactional ids) are"
+        )
         coordinators = [_refused(key, ErrorCode.INVALID_REQUEST, why) for key in keys]
     else:
         await ensure_topic(node, topic_name)
@@ -35,23 +42,37 @@ async def handle_find_coordinator(node: Node, ctx: RequestContext) -> Response:
     else:
         only = coordinators[0]
         response = find_coordinator.FindCoordinatorResponse(
-            error_code=only.error_code, error_message=only.error_message, node_id=only.node_id, host=only.host, port=only.port
+            error_code=only.error_code,
+            error_message=only.error_message,
+            node_id=only.node_id,
+            host=only.host,
+            port=only.port,
         )
     return encode_response(ctx, response)
 
 
-def _coordinator(node: Node, ctx: RequestContext, key: str, topic_name: str) -> find_coordinator.Coordinator:
+def _coordinator(
+    node: Node, ctx: RequestContext, key: str, topic_name: str
+) -> find_coordinator.Coordinator:
     coordinator = node.groups if topic_name == OFFSETS_TOPIC else node.transactions
     partition = coordinator.partition_of(key)
     topic = node.image.topics.by_name(topic_name)
     if partition is None or topic is None:
-        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name} does not exist yet")
+        return _refused(
+            key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name} does not exist yet"
+        )
     record = topic.partitions[partition]
     leader = node.image.nodes.get(record.leader)
     if leader is None or leader.fenced or leader.node_epoch != record.leader_node_epoch:
-        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic_name}-{partition} has no leader at the moment")
+        return _refused(
+            key,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"{topic_name}-{partition} has no leader at the moment",
+        )
     address = address_of(node, leader, ctx.connection)
-    return find_coordinator.Coordinator(key, address.node_id, address.host, address.port, ErrorCode.NONE, None)
+    return find_coordinator.Coordinator(
+        key, address.node_id, address.host, address.port, ErrorCode.NONE, None
+    )
 
 
 def _refused(key: str, code: ErrorCode, why: str) -> find_coordinator.Coordinator:

@@ -1,8 +1,10 @@
-"""The classic consumer group APIs: wire messages to and from `GroupCoordinator`. No rule of a group is decided here.
+"""The classic consumer group APIs: wire messages to and from `GroupCoordinator`. No rule of a group
+is decided here.
 
-Versions differ: JoinGroup up to 3 admits a nameless member at once (KIP-394 begins with 4); LeaveGroup and OffsetFetch have a single
-form and a list form; OffsetFetch answers unknown groups and partitions with offset -1 and error 0, and partitions that an open transaction
-may change with UNSTABLE_OFFSET_COMMIT where the client asked for stable ones (KIP-447).
+Versions differ: JoinGroup up to 3 admits a nameless member at once (KIP-394 begins with 4);
+LeaveGroup and OffsetFetch have a single form and a list form; OffsetFetch answers unknown groups
+and partitions with offset -1 and error 0, and partitions that an open transaction may change with
+UNSTABLE_OFFSET_COMMIT where the client asked for stable ones (KIP-447).
 Source: Kafka `KafkaApis`.
 """
 
@@ -45,9 +47,13 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
             client_id=ctx.client_id or "",
             client_host=f"/{ctx.connection.peer_host}",
             session_timeout_ms=request.session_timeout_ms,
-            rebalance_timeout_ms=request.rebalance_timeout_ms if version >= 1 else request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms
+            if version >= 1
+            else request.session_timeout_ms,
             protocol_type=request.protocol_type,
-            protocols=tuple(Protocol(offered.name, bytes(offered.metadata)) for offered in request.protocols),
+            protocols=tuple(
+                Protocol(offered.name, bytes(offered.metadata)) for offered in request.protocols
+            ),
             needs_known_member_id=version >= 4,
             understands_skip=version >= 9,
         ),
@@ -81,7 +87,10 @@ async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
         ),
     )
     response = sync_group.SyncGroupResponse(
-        error_code=result.error, protocol_type=result.protocol_type, protocol_name=result.protocol, assignment=result.assignment
+        error_code=result.error,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol,
+        assignment=result.assignment,
     )
     return encode_response(ctx, response)
 
@@ -90,7 +99,9 @@ async def handle_heartbeat(node: Node, ctx: RequestContext) -> Response:
     """Heartbeat (12)."""
     request = decode_body(heartbeat.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     await node.groups.ready(request.group_id)
-    error = node.groups.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+    error = node.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
     response = heartbeat.HeartbeatResponse(error_code=error)
     return encode_response(ctx, response)
 
@@ -99,7 +110,11 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
     """LeaveGroup (13): one member up to version 2, a list from version 3."""
     request = decode_body(leave_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     single = ctx.api_version < 3
-    identities = [(request.member_id, None)] if single else [(member.member_id, member.group_instance_id) for member in request.members]
+    identities = (
+        [(request.member_id, None)]
+        if single
+        else [(member.member_id, member.group_instance_id) for member in request.members]
+    )
     await node.groups.ready(request.group_id)
     outcome = node.groups.leave(request.group_id, identities)
     if isinstance(outcome, ErrorCode):
@@ -108,7 +123,10 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
         response = leave_group.LeaveGroupResponse(error_code=outcome[0])
     else:
         answers = zip(identities, outcome, strict=True)
-        members = [leave_group.MemberResponse(member_id, instance_id, error) for (member_id, instance_id), error in answers]
+        members = [
+            leave_group.MemberResponse(member_id, instance_id, error)
+            for (member_id, instance_id), error in answers
+        ]
         response = leave_group.LeaveGroupResponse(members=members)
     return encode_response(ctx, response)
 
@@ -123,11 +141,18 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
         for partition in topic.partitions:
             if 0 <= partition.partition_index < partition_count:
                 offsets[topic.name, partition.partition_index] = CommittedOffset(
-                    partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata or "", now_ms
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    partition.committed_metadata or "",
+                    now_ms,
                 )
     await node.groups.ready(request.group_id)
     results: Mapping[TopicPartition, ErrorCode] = await node.groups.commit_offsets(
-        request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, offsets
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        offsets,
     )
     topics = [
         offset_commit.OffsetCommitResponseTopic(
@@ -135,7 +160,10 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
             [
                 offset_commit.OffsetCommitResponsePartition(
                     partition.partition_index,
-                    results.get((topic.name, partition.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                    results.get(
+                        (topic.name, partition.partition_index),
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    ),
                 )
                 for partition in topic.partitions
             ],
@@ -147,10 +175,15 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
 
 
 async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
-    """OffsetFetch (9): one group up to version 7, several from version 8. Null topics: everything the group has committed."""
+    """OffsetFetch (9): one group up to version 7, several from version 8. Null topics: everything
+    the group has committed.
+    """
     request = decode_body(offset_fetch.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if ctx.api_version >= 8:
-        groups = [await _fetch_group(node, group.group_id, group.topics, request.require_stable) for group in request.groups]
+        groups = [
+            await _fetch_group(node, group.group_id, group.topics, request.require_stable)
+            for group in request.groups
+        ]
         response = offset_fetch.OffsetFetchResponse(groups=groups)
     else:
         group = await _fetch_group(node, request.group_id, request.topics, request.require_stable)
@@ -178,7 +211,9 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
 async def _fetch_group(
     node: Node,
     group_id: str,
-    topics: Sequence[offset_fetch.OffsetFetchRequestTopics] | Sequence[offset_fetch.OffsetFetchRequestTopic] | None,
+    topics: Sequence[offset_fetch.OffsetFetchRequestTopics]
+    | Sequence[offset_fetch.OffsetFetchRequestTopic]
+    | None,
     require_stable: bool,
 ) -> offset_fetch.OffsetFetchResponseGroup:
     await node.groups.ready(group_id)
@@ -194,20 +229,30 @@ async def _fetch_group(
             wanted.setdefault(asked.name, []).extend(asked.partition_indexes)
     answers = [
         offset_fetch.OffsetFetchResponseTopics(
-            topic, [_committed_partition(offsets, (topic, index), require_stable=require_stable) for index in partitions]
+            topic,
+            [
+                _committed_partition(offsets, (topic, index), require_stable=require_stable)
+                for index in partitions
+            ],
         )
         for topic, partitions in wanted.items()
     ]
     return offset_fetch.OffsetFetchResponseGroup(group_id, answers, error)
 
 
-def _committed_partition(offsets: GroupOffsets, key: TopicPartition, *, require_stable: bool) -> offset_fetch.OffsetFetchResponsePartitions:
+def _committed_partition(
+    offsets: GroupOffsets, key: TopicPartition, *, require_stable: bool
+) -> offset_fetch.OffsetFetchResponsePartitions:
     if require_stable and offsets.is_pending(key):
-        return offset_fetch.OffsetFetchResponsePartitions(key[1], -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        return offset_fetch.OffsetFetchResponsePartitions(
+            key[1], -1, -1, "", ErrorCode.UNSTABLE_OFFSET_COMMIT
+        )
     committed = offsets.committed.get(key)
     if committed is None:
         return offset_fetch.OffsetFetchResponsePartitions(key[1], -1, -1, "")
-    return offset_fetch.OffsetFetchResponsePartitions(key[1], committed.offset, committed.leader_epoch, committed.metadata)
+    return offset_fetch.OffsetFetchResponsePartitions(
+        key[1], committed.offset, committed.leader_epoch, committed.metadata
+    )
 
 
 def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
@@ -218,7 +263,8 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
     groups = [
         list_groups.ListedGroup(group.group_id, group.protocol_type, group.state.value, GROUP_TYPE)
         for group in node.groups.list_groups()
-        if (not states or group.state.value.lower() in states) and (not types or GROUP_TYPE in types)
+        if (not states or group.state.value.lower() in states)
+        and (not types or GROUP_TYPE in types)
     ]
     response = list_groups.ListGroupsResponse(groups=groups)
     return encode_response(ctx, response)
@@ -226,7 +272,9 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
 
 async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
     """DescribeGroups (15)."""
-    request = decode_body(describe_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decode_body(
+        describe_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     groups: list[describe_groups.DescribedGroup] = []
     for group_id in request.groups:
         await node.groups.ready(group_id)
@@ -235,7 +283,9 @@ async def handle_describe_groups(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, response)
 
 
-def _described(group_id: str, group: GroupDescription | ErrorCode) -> describe_groups.DescribedGroup:
+def _described(
+    group_id: str, group: GroupDescription | ErrorCode
+) -> describe_groups.DescribedGroup:
     if isinstance(group, ErrorCode):
         return describe_groups.DescribedGroup(error_code=group, group_id=group_id)
     return describe_groups.DescribedGroup(
@@ -253,7 +303,9 @@ async def handle_delete_groups(node: Node, ctx: RequestContext) -> Response:
     results: list[delete_groups.DeletableGroupResult] = []
     for group_id in request.groups_names:
         await node.groups.ready(group_id)
-        results.append(delete_groups.DeletableGroupResult(group_id, await node.groups.delete_group(group_id)))
+        results.append(
+            delete_groups.DeletableGroupResult(group_id, await node.groups.delete_group(group_id))
+        )
     response = delete_groups.DeleteGroupsResponse(results=results)
     return encode_response(ctx, response)
 

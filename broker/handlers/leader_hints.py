@@ -1,6 +1,8 @@
-"""Tells a client that asked the wrong broker which one is right, inside the same answer: saves it a round of metadata.
+"""Tells a client that asked the wrong broker which one is right, inside the same answer: saves it a
+round of metadata.
 
-Invariant: only a live leader is named, under the address at which this client can reach it; of a partition that moves, the next one.
+Invariant: only a live leader is named, under the address at which this client can reach it; of a
+partition that moves, the next one.
 Source: KIP-951.
 """
 

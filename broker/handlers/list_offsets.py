@@ -1,8 +1,11 @@
-"""ListOffsets: earliest, latest, the newest timestamp, or the first record that is not older than a timestamp.
+"""ListOffsets: earliest, latest, the newest timestamp, or the first record that is not older than a
+timestamp.
 
-Invariant: an offset is told only if it is at or below the high watermark, or the last stable offset for one who reads committed records; a
-timestamp that nothing reaches is offset -1 without an error; nothing is told that a later leader may already have made untrue.
-Cost: -1 and -2 are answered at once; times are looked up in the metadata image, then in one object's index and one batch.
+Invariant: an offset is told only if it is at or below the high watermark, or the last stable offset
+for one who reads committed records; a timestamp that nothing reaches is offset -1 without an error;
+nothing is told that a later leader may already have made untrue.
+Cost: -1 and -2 are answered at once; times are looked up in the metadata image, then in one
+object's index and one batch.
 Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734.
 """
 
@@ -46,11 +49,19 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
 
     async def answer(topic_name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         async with limit:
-            return await _answer(node, ctx.received_at + _WAIT_OPEN_S, topic_name, wanted, committed=committed)
+            return await _answer(
+                node, ctx.received_at + _WAIT_OPEN_S, topic_name, wanted, committed=committed
+            )
 
-    lookups = [(topic.name, [asyncio.ensure_future(answer(topic.name, item)) for item in topic.partitions]) for topic in request.topics]
+    lookups = [
+        (topic.name, [asyncio.ensure_future(answer(topic.name, item)) for item in topic.partitions])
+        for topic in request.topics
+    ]
     try:
-        topics = [ListOffsetsTopicResponse(name, [await task for task in tasks]) for name, tasks in lookups]
+        topics = [
+            ListOffsetsTopicResponse(name, [await task for task in tasks])
+            for name, tasks in lookups
+        ]
     finally:
         for _, tasks in lookups:
             for task in tasks:
@@ -71,7 +82,12 @@ async def _answer(
         return response
     try:
         async with asyncio.timeout(_LOOKUP_MAX_S):
-            found = await _find(node, partition, wanted.timestamp, partition.last_stable_offset if committed else partition.high_watermark)
+            found = await _find(
+                node,
+                partition,
+                wanted.timestamp,
+                partition.last_stable_offset if committed else partition.high_watermark,
+            )
     except Exception as error:  # noqa: BLE001 - one partition's trouble is told in its place, the others are answered
         response.error_code = code_of(error)
         return response
@@ -85,7 +101,9 @@ async def _answer(
     return response
 
 
-async def _find(node: Node, partition: Partition, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, int] | ErrorCode | None:
+async def _find(
+    node: Node, partition: Partition, timestamp_ms: int, end_offset: Offset
+) -> tuple[Offset, int] | ErrorCode | None:
     """(offset, timestamp or -1), looked for below `end_offset`; None: there is no such record."""
     if timestamp_ms == _LATEST:
         return end_offset, -1
@@ -97,4 +115,6 @@ async def _find(node: Node, partition: Partition, timestamp_ms: int, end_offset:
         return await node.storage.newest_timestamp(partition.log.data.stream_id, end_offset)
     if timestamp_ms < 0:
         return ErrorCode.INVALID_REQUEST if timestamp_ms < _LATEST else None
-    return await node.storage.offset_for_timestamp(partition.log.data.stream_id, timestamp_ms, end_offset)
+    return await node.storage.offset_for_timestamp(
+        partition.log.data.stream_id, timestamp_ms, end_offset
+    )

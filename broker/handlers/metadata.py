@@ -1,14 +1,19 @@
-"""Metadata: topics, partitions, leaders and addresses; creates topics on first use where that is allowed.
+"""Metadata: topics, partitions, leaders and addresses; creates topics on first use where that is
+allowed.
 
-Invariants: a topic without error has all its partitions; a partition whose leader is not alive says LEADER_NOT_AVAILABLE and names nobody
-(one that moves, or whose leader is dead, names the next leader if that is known, `broker.partition.leaders`); without a session this broker
-does not name itself (`broker.handlers.lease`); leaders, replicas and controller are ids that `brokers` lists (replicas that are away stand
-in `offline_replicas`).
-Must not: block answers about existing topics on the controller: only creating topics waits for it; nor hold up the event loop: what a
-partition's record was encoded to is kept until the record or a broker's state changes. Before, three clients that looked for leaders again
-and again in a cluster of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced one by one.
+Invariants: a topic without error has all its partitions; a partition whose leader is not alive says
+LEADER_NOT_AVAILABLE and names nobody (one that moves, or whose leader is dead, names the next
+leader if that is known, `broker.partition.leaders`); without a session this broker does not name
+itself (`broker.handlers.lease`); leaders, replicas and controller are ids that `brokers` lists
+(replicas that are away stand in `offline_replicas`).
+Must not: block answers about existing topics on the controller: only creating topics waits for it;
+nor hold up the event loop: what a partition's record was encoded to is kept until the record or a
+broker's state changes. Before, three clients that looked for leaders again and again in a cluster
+of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced one
+by one.
 
-Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager, KIP-516 (topic ids).
+Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager, KIP-516
+(topic ids).
 """
 
 import re
@@ -54,20 +59,30 @@ def is_valid_topic_name(name: str) -> bool:
 
 
 class PartitionCache:
-    """What partitions were encoded to, by topic and version of the API: some 150 bytes each. Of one broker."""
+    """What partitions were encoded to, by topic and version of the API: some 150 bytes each. Of one
+    broker.
+    """
 
     def __init__(self, partitions_max: int = 200_000) -> None:
         self._partitions_max = partitions_max
         self.kept_count = 0
         self._nodes: tuple[NodeId | None, list[tuple[NodeId, NodeEpoch, bool, bool]]] = (None, [])
-        """What an answer depends on besides the record: who is not to be named, who is alive, and who would be the next leader."""
-        self._encoded: dict[tuple[UUID, int], tuple[list[PartitionMetadata | None], list[bytes]]] = {}
-
-    def partitions(self, image: MetadataImage, topic: TopicState, version: int, unnamed: NodeId | None = None) -> Sequence[bytes]:
-        """Valid until the next call. unnamed: a broker that may lead no more. 0.4 ms for 10,000 partitions that have not changed, 5 us for
-        each that has.
+        """What an answer depends on besides the record: who is not to be named, who is alive, and
+        who would be the next leader.
         """
-        nodes = [(node.node_id, node.node_epoch, node.fenced, node.draining) for node in image.nodes]
+        self._encoded: dict[
+            tuple[UUID, int], tuple[list[PartitionMetadata | None], list[bytes]]
+        ] = {}
+
+    def partitions(
+        self, image: MetadataImage, topic: TopicState, version: int, unnamed: NodeId | None = None
+    ) -> Sequence[bytes]:
+        """Valid until the next call. unnamed: a broker that may lead no more. 0.4 ms for 10,000
+        partitions that have not changed, 5 us for each that has.
+        """
+        nodes = [
+            (node.node_id, node.node_epoch, node.fenced, node.draining) for node in image.nodes
+        ]
         if (unnamed, nodes) != self._nodes or self.kept_count > self._partitions_max:
             self._encoded.clear()
             self.kept_count, self._nodes = 0, (unnamed, nodes)
@@ -95,92 +110,158 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         if asked is None or (not asked and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
             return answer.encode([answer.known(topic) for topic in node.image.topics])
         missing = _creatable(node, request, asked)
-        return answer.after_creating(asked, missing) if missing else answer.encode(answer.asked(asked, {}))
+        return (
+            answer.after_creating(asked, missing)
+            if missing
+            else answer.encode(answer.asked(asked, {}))
+        )
 
     return handle_metadata
 
 
-def _creatable(node: Node, request: MetadataRequest, asked: Sequence[MetadataRequestTopic]) -> list[str]:
+def _creatable(
+    node: Node, request: MetadataRequest, asked: Sequence[MetadataRequestTopic]
+) -> list[str]:
     if not (request.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return []
     names = {topic.name for topic in asked if topic.name is not None and topic.topic_id is None}
     return sorted(
-        name for name in names if node.image.topics.by_name(name) is None and is_valid_topic_name(name) and name not in INTERNAL_TOPICS
+        name
+        for name in names
+        if node.image.topics.by_name(name) is None
+        and is_valid_topic_name(name)
+        and name not in INTERNAL_TOPICS
     )
 
 
 async def _create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
-    """Create what is missing. Returns the errors; what can be cured by asking again is told as a missing leader, as in Kafka."""
+    """Create what is missing. Returns the errors; what can be cured by asking again is told as a
+    missing leader, as in Kafka.
+    """
     config: BrokerConfig = node.config
     topics = [
-        messages.NewTopic(name=name, partitions=config.num_partitions, replication_factor=config.default_replication_factor)
+        messages.NewTopic(
+            name=name,
+            partitions=config.num_partitions,
+            replication_factor=config.default_replication_factor,
+        )
         for name in names
     ]
     try:
-        created = await node.client.create_topics(messages.CreateTopics(topics=topics), timeout_s=config.topic_create_timeout_ms / 1_000)
+        created = await node.client.create_topics(
+            messages.CreateTopics(topics=topics), timeout_s=config.topic_create_timeout_ms / 1_000
+        )
     except (ControllerError, TimeoutError) as error:
         code = code_of(error)
         return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE if code.retriable else code)
     errors = {topic.name: code_of_status(topic.status) for topic in created.topics}
-    return {name: code for name, code in errors.items() if code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}}
+    return {
+        name: code
+        for name, code in errors.items()
+        if code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}
+    }
 
 
 class _Answer:
     """One request on its way to its answer."""
 
-    def __init__(self, node: Node, ctx: RequestContext, request: MetadataRequest, cache: PartitionCache) -> None:
+    def __init__(
+        self, node: Node, ctx: RequestContext, request: MetadataRequest, cache: PartitionCache
+    ) -> None:
         self._node = node
         self._ctx = ctx
         self._request = request
         self._cache = cache
 
-    async def after_creating(self, asked: Sequence[MetadataRequestTopic], names: list[str]) -> Response:
+    async def after_creating(
+        self, asked: Sequence[MetadataRequestTopic], names: list[str]
+    ) -> Response:
         return self.encode(self.asked(asked, await _create(self._node, names)))
 
-    def asked(self, asked: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]) -> list[EncodedTopic]:
-        unique: dict[tuple[UUID | None, str | None], None] = dict.fromkeys((topic.topic_id, topic.name) for topic in asked)
-        return [self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors) for topic_id, name in unique]
+    def asked(
+        self, asked: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
+    ) -> list[EncodedTopic]:
+        unique: dict[tuple[UUID | None, str | None], None] = dict.fromkeys(
+            (topic.topic_id, topic.name) for topic in asked
+        )
+        return [
+            self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors)
+            for topic_id, name in unique
+        ]
 
     def _by_id(self, topic_id: UUID) -> EncodedTopic:
         topic = self._node.image.topics.by_id(topic_id)
         if topic is None:
-            return EncodedTopic(MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id), ())
+            return EncodedTopic(
+                MetadataResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+                ),
+                (),
+            )
         return self.known(topic)
 
     def _by_name(self, name: str | None, errors: dict[str, ErrorCode]) -> EncodedTopic:
         if name is None:
-            return EncodedTopic(MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=None), ())
+            return EncodedTopic(
+                MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=None), ()
+            )
         topic = self._node.image.topics.by_name(name)
         if topic is not None:
             return self.known(topic)
-        fallback = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid_topic_name(name) else ErrorCode.INVALID_TOPIC_EXCEPTION
+        fallback = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if is_valid_topic_name(name)
+            else ErrorCode.INVALID_TOPIC_EXCEPTION
+        )
         code = errors.get(name, fallback)
-        return EncodedTopic(MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS), ())
+        return EncodedTopic(
+            MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS),
+            (),
+        )
 
     def known(self, topic: TopicState) -> EncodedTopic:
-        head = MetadataResponseTopic(name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS)
+        head = MetadataResponseTopic(
+            name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS
+        )
         node = self._node
         unnamed = None if node.can_write() else node.node_id
-        return EncodedTopic(head, self._cache.partitions(node.image, topic, self._ctx.api_version, unnamed))
+        return EncodedTopic(
+            head, self._cache.partitions(node.image, topic, self._ctx.api_version, unnamed)
+        )
 
     def encode(self, topics: list[EncodedTopic]) -> Response:
         node, ctx, request = self._node, self._ctx, self._request
         if request.include_topic_authorized_operations:
             for topic in topics:
-                topic.head.topic_authorized_operations = _NOT_ASKED if topic.head.error_code else TOPIC_OPERATIONS
-        asks_for_all = request.topics is None or (not request.topics and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE)
-        brokers = (advertised.live_brokers if asks_for_all else advertised.known_brokers)(node, ctx.connection)
+                topic.head.topic_authorized_operations = (
+                    _NOT_ASKED if topic.head.error_code else TOPIC_OPERATIONS
+                )
+        asks_for_all = request.topics is None or (
+            not request.topics and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE
+        )
+        brokers = (advertised.live_brokers if asks_for_all else advertised.known_brokers)(
+            node, ctx.connection
+        )
         head = MetadataResponse(
-            brokers=[MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack) for broker in brokers],
+            brokers=[
+                MetadataResponseBroker(broker.node_id, broker.host, broker.port, broker.rack)
+                for broker in brokers
+            ],
             cluster_id=node.cluster_id,
             controller_id=advertised.controller_id(node),
-            cluster_authorized_operations=CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else _NOT_ASKED,
+            cluster_authorized_operations=CLUSTER_OPERATIONS
+            if request.include_cluster_authorized_operations
+            else _NOT_ASKED,
         )
         message = EncodedMetadata(head, topics)
-        return framing.encode_response_frame(apis.METADATA, ctx.api_version, ctx.correlation_id, encode_metadata, message)
+        return framing.encode_response_frame(
+            apis.METADATA, ctx.api_version, ctx.correlation_id, encode_metadata, message
+        )
 
 
-def _partition(image: MetadataImage, partition: PartitionMetadata, live: set[NodeId], unnamed: NodeId | None) -> MetadataResponsePartition:
+def _partition(
+    image: MetadataImage, partition: PartitionMetadata, live: set[NodeId], unnamed: NodeId | None
+) -> MetadataResponsePartition:
     leader = announced_leader(image, partition)
     if leader is not None and leader.node_id == unnamed:
         leader = None

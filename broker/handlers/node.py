@@ -46,7 +46,11 @@ class Node(LocalBroker, Protocol):
 
 
 Handler: TypeAlias = Callable[[Node, RequestContext], Response | Awaitable[Response]]
-"""Answers one request at once, or as a coroutine that the dispatcher runs as a task (cancelled when the connection closes)."""
+"""Answers one request at once, or as a coroutine that the dispatcher runs as a task (cancelled when
+the connection closes).
+"""
 
 InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], None]
-"""Produce's shape: no task, the answer comes through `respond`, possibly much later from a callback."""
+"""Produce's shape: no task, the answer comes through `respond`, possibly much later from a
+callback.
+"""

@@ -1,4 +1,5 @@
-"""OffsetForLeaderEpoch: where an epoch ended, so that a client finds out whether the log was cut below what it has read. It never is.
+"""OffsetForLeaderEpoch: where an epoch ended, so that a client finds out whether the log was cut
+below what it has read. It never is.
 
 Source: KIP-101, KIP-320; Kafka `Partition.lastOffsetForLeaderEpoch`.
 """
@@ -22,20 +23,27 @@ from broker.wire.gen.offset_for_leader_epoch import (
 )
 
 _WAIT_OPEN_S: Final = 2.0
-"""How long a request waits for partitions that this broker is just opening: clients ask right after a change of leader."""
+"""How long a request waits for partitions that this broker is just opening: clients ask right after
+a change of leader.
+"""
 
 
 async def handle_offset_for_leader_epoch(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     deadline = ctx.received_at + _WAIT_OPEN_S
     topics = [
-        OffsetForLeaderTopicResult(topic.topic, [await _answer(node, deadline, topic.topic, wanted) for wanted in topic.partitions])
+        OffsetForLeaderTopicResult(
+            topic.topic,
+            [await _answer(node, deadline, topic.topic, wanted) for wanted in topic.partitions],
+        )
         for topic in request.topics
     ]
     return encode_response(ctx, OffsetForLeaderEpochResponse(topics=topics))
 
 
-async def _answer(node: Node, deadline: float, topic_name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+async def _answer(
+    node: Node, deadline: float, topic_name: str, wanted: OffsetForLeaderPartition
+) -> EpochEndOffset:
     response = EpochEndOffset(partition=wanted.partition)
     partition = await wait_led(node, topic_name, wanted.partition, deadline)
     if not isinstance(partition, Partition):
@@ -43,7 +51,10 @@ async def _answer(node: Node, deadline: float, topic_name: str, wanted: OffsetFo
         return response
     response.error_code = check_leader_epoch(partition, wanted.current_leader_epoch)
     if response.error_code == ErrorCode.NONE:
-        # The high watermark, not the end of the log: what is behind it may still be lost with this broker.
+        # The high watermark, not the end of the log: what is behind it may still be lost with this
+        # broker.
         epochs = partition.log.epochs
-        response.leader_epoch, response.end_offset = epochs.end_offset(wanted.leader_epoch, partition.high_watermark)
+        response.leader_epoch, response.end_offset = epochs.end_offset(
+            wanted.leader_epoch, partition.high_watermark
+        )
     return response

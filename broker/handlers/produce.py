@@ -1,15 +1,19 @@
-"""Produce: the hot path of writing. No task, no copy: parse, check, append as one group, answer when it is durable.
+"""Produce: the hot path of writing. No task, no copy: parse, check, append as one group, answer
+when it is durable.
 
-Invariants: all partitions of a request that are open here go into one group, at once, so requests of a connection enter the log in their
-order; a partition that is just being opened takes its part as soon as it is open, before anybody who came later; what a producer sent
-behind a part that was refused is refused, too, until that comes again; acks 1 means what acks -1 means (there is no weaker durability to
-offer); nothing is acknowledged that is not durable; internal topics take no records of clients, whatever their client id; without a live
-session nothing is appended, and the connection is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but
-us for newer ones, for ever. A batch is called out of order only by a broker that leads alone (`broker.handlers.lease`), because clients do
-not repeat it then.
-Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the election is held, because answers of one
-connection keep their order and a source that hangs, or a long recovery, must not hold up the rest. How long durability may take is bounded
-by the WAL, which fails everything that is pending at its own deadline.
+Invariants: all partitions of a request that are open here go into one group, at once, so requests
+of a connection enter the log in their order; a partition that is just being opened takes its part
+as soon as it is open, before anybody who came later; what a producer sent behind a part that was
+refused is refused, too, until that comes again; acks 1 means what acks -1 means (there is no weaker
+durability to offer); nothing is acknowledged that is not durable; internal topics take no records
+of clients, whatever their client id; without a live session nothing is appended, and the connection
+is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for
+newer ones, for ever. A batch is called out of order only by a broker that leads alone
+(`broker.handlers.lease`), because clients do not repeat it then.
+Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the
+election is held, because answers of one connection keep their order and a source that hangs, or a
+long recovery, must not hold up the rest. How long durability may take is bounded by the WAL, which
+fails everything that is pending at its own deadline.
 Must not: look into batches (`broker.partition` does).
 
 Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
@@ -29,21 +33,32 @@ from broker.network.server import CannotAnswer
 from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
 from broker.wire.leader_hint import NodeEndpoint
-from broker.wire.produce import ProducePartitionResult, ProduceRequest, decode_produce_request, encode_produce_response
+from broker.wire.produce import (
+    ProducePartitionResult,
+    ProduceRequest,
+    decode_produce_request,
+    encode_produce_response,
+)
 
 _WAIT_OPEN_MAX_S: Final = 30.0
 _WAIT_ELECTED_MAX_S: Final = 0.5
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_NOT_FOR_CLIENTS: Final = "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"
+_NOT_FOR_CLIENTS: Final = (
+    "only coordinators write to this topic: commit offsets by OffsetCommit, transactions by EndTxn"
+)
 _ACKS_NONE: Final = 0
 _ACKS: Final = frozenset({-1, 0, 1})
 
 
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
-    """See `broker.handlers.node.InlineHandler`. Raises WireError; CannotAnswer without a session, and to tell a client of acks=0 of an
-    error."""
+    """See `broker.handlers.node.InlineHandler`. Raises WireError; CannotAnswer without a session,
+    and to tell a client of acks=0 of an error.
+    """
     if not node.can_write():
-        raise CannotAnswer("a Produce request came while the controller is out of reach: the client should ask another broker who leads")
+        raise CannotAnswer(
+            "a Produce request came while the controller is out of reach: the client should ask"
+            " another broker who leads"
+        )
     request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)
     _ProduceCall(node, ctx, request, respond).run()
 
@@ -51,9 +66,20 @@ def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
 class _ProduceCall:
     """One request on its way. Answers when the last of its parts is settled."""
 
-    __slots__ = ("_ctx", "_groups", "_node", "_pending_count", "_request", "_respond", "_results", "_trace")
+    __slots__ = (
+        "_ctx",
+        "_groups",
+        "_node",
+        "_pending_count",
+        "_request",
+        "_respond",
+        "_results",
+        "_trace",
+    )
 
-    def __init__(self, node: Node, ctx: RequestContext, request: ProduceRequest, respond: Respond) -> None:
+    def __init__(
+        self, node: Node, ctx: RequestContext, request: ProduceRequest, respond: Respond
+    ) -> None:
         self._node = node
         self._ctx = ctx
         self._request = request
@@ -62,7 +88,9 @@ class _ProduceCall:
         self._groups: list[tuple[PartitionAppend, list[ProducePartitionResult]]] = []
         self._pending_count = 1
         tracing = node.storage.tracing
-        self._trace = None if tracing is None else tracing.begin(ctx.received_at, ctx.client_id or "")
+        self._trace = (
+            None if tracing is None else tracing.begin(ctx.received_at, ctx.client_id or "")
+        )
 
     def run(self) -> None:
         node = self._node
@@ -79,7 +107,10 @@ class _ProduceCall:
                 results.append(result)
                 found = refused if refused is not None else get(name, wanted.index)
                 if name in INTERNAL_TOPICS:
-                    result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, _NOT_FOR_CLIENTS
+                    result.error_code, result.error_message = (
+                        ErrorCode.INVALID_TOPIC_EXCEPTION,
+                        _NOT_FOR_CLIENTS,
+                    )
                 elif isinstance(found, Partition):
                     parts.append((found, wanted.records))
                     targets.append(result)
@@ -97,7 +128,11 @@ class _ProduceCall:
         """What is wrong with the request as a whole."""
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
 
-    def _append(self, parts: list[tuple[Partition, memoryview | None]], targets: list[ProducePartitionResult]) -> None:
+    def _append(
+        self,
+        parts: list[tuple[Partition, memoryview | None]],
+        targets: list[ProducePartitionResult],
+    ) -> None:
         loop_time, times = asyncio.get_running_loop().time, self._node.partitions.append_times
         number = times.begin(loop_time())
 
@@ -105,12 +140,19 @@ class _ProduceCall:
             times.end(number, loop_time(), counts=group.outcomes[0].code is ErrorCode.NONE)
             self._settle_one()
 
-        group = PartitionAppend(settled, self._node.partitions.refused, leads_alone=self._node.leads_alone, trace=self._trace)
+        group = PartitionAppend(
+            settled,
+            self._node.partitions.refused,
+            leads_alone=self._node.leads_alone,
+            trace=self._trace,
+        )
         self._groups.append((group, targets))
         self._pending_count += 1
         group.run(self._node.storage, parts, self._node.now_ms())
 
-    def _append_when_open(self, topic_name: str, records: memoryview | None, result: ProducePartitionResult) -> None:
+    def _append_when_open(
+        self, topic_name: str, records: memoryview | None, result: ProducePartitionResult
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._pending_count += 1
         is_over = False
@@ -134,11 +176,21 @@ class _ProduceCall:
                 forget()
             opened(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-        longest_s = _WAIT_ELECTED_MAX_S if self._node.partitions.is_expected(topic_name, result.index) else _WAIT_OPEN_MAX_S
+        longest_s = (
+            _WAIT_ELECTED_MAX_S
+            if self._node.partitions.is_expected(topic_name, result.index)
+            else _WAIT_OPEN_MAX_S
+        )
         timer = loop.call_later(min(max(self._request.timeout_ms, 0) / 1000, longest_s), expired)
         forget = self._node.partitions.when_open(topic_name, result.index, opened)
 
-    def _refuse(self, topic_name: str, records: memoryview | None, result: ProducePartitionResult, code: ErrorCode) -> None:
+    def _refuse(
+        self,
+        topic_name: str,
+        records: memoryview | None,
+        result: ProducePartitionResult,
+        code: ErrorCode,
+    ) -> None:
         result.error_code = code
         self._node.partitions.refused.note(topic_name, result.index, records, code, monotonic_ms())
 
@@ -163,9 +215,15 @@ class _ProduceCall:
                 if outcome.partition is not None and outcome.partition.notice is not None:
                     leaving.append((outcome.partition, result))
         self._count_error()
-        endpoints = self._point_to_leaders([(partition.topic_name, result) for partition, result in leaving])
+        endpoints = self._point_to_leaders(
+            [(partition.topic_name, result) for partition, result in leaving]
+        )
         ctx = self._ctx
-        self._respond(encode_produce_response(ctx.correlation_id, ctx.api_version, self._results, node_endpoints=endpoints))
+        self._respond(
+            encode_produce_response(
+                ctx.correlation_id, ctx.api_version, self._results, node_endpoints=endpoints
+            )
+        )
         for partition, _ in leaving:
             if partition.notice is not None:
                 partition.notice.told(partition)
@@ -177,9 +235,16 @@ class _ProduceCall:
                     self._ctx.meter.failed(self._ctx.api_key, result.error_code)
                     return
 
-    def _point_to_leaders(self, leaving: Sequence[tuple[str, ProducePartitionResult]]) -> Sequence[NodeEndpoint]:
+    def _point_to_leaders(
+        self, leaving: Sequence[tuple[str, ProducePartitionResult]]
+    ) -> Sequence[NodeEndpoint]:
         """KIP-951: who leads now, for the partitions that are not led here, or not much longer."""
-        elsewhere = [(name, result) for name, results in self._results for result in results if result.error_code == _NOT_LEADER]
+        elsewhere = [
+            (name, result)
+            for name, results in self._results
+            for result in results
+            if result.error_code == _NOT_LEADER
+        ]
         elsewhere += leaving
         if not elsewhere:
             return ()
@@ -189,7 +254,9 @@ class _ProduceCall:
         return hints.endpoints()
 
     def _finish_without_answer(self) -> None:
-        """acks=0: the one way to tell of an error that is known by now is to close the connection, upon which clients look around anew."""
+        """acks=0: the one way to tell of an error that is known by now is to close the connection,
+        upon which clients look around anew.
+        """
         names = self._errors()
         if names:
             raise CannotAnswer(f"a Produce request with acks=0 failed: {', '.join(names)}")
@@ -198,4 +265,6 @@ class _ProduceCall:
     def _errors(self) -> list[str]:
         codes = {result.error_code for _, results in self._results for result in results}
         codes |= {outcome.code for group, _ in self._groups for outcome in group.outcomes}
-        return sorted(code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE)
+        return sorted(
+            code.name for code in ErrorCode if code in codes and code is not ErrorCode.NONE
+        )

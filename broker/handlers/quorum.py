@@ -1,7 +1,9 @@
-"""DescribeQuorum: the controllers, as `kafka-metadata-quorum describe` and Admin clients ask a broker for them.
+"""DescribeQuorum: the controllers, as `kafka-metadata-quorum describe` and Admin clients ask a
+broker for them.
 
-A directory id of ours, 22 hexadecimal digits, goes out as a UUID with zeros behind. Must not know the rules of the quorum: its leader
-answers. Source: KIP-595, KIP-836 (times), KIP-853 (directories and addresses).
+A directory id of ours, 22 hexadecimal digits, goes out as a UUID with zeros behind. Must not know
+the rules of the quorum: its leader answers. Source: KIP-595, KIP-836 (times), KIP-853 (directories
+and addresses).
 """
 
 import time
@@ -28,15 +30,23 @@ async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
     try:
         quorum = await node.client.describe_quorum(timeout_s=_TIMEOUT_S)
     except (ControllerError, TimeoutError) as error:
-        return encode_response(ctx, wire.DescribeQuorumResponse(error_code=code_of(error), error_message=str(error)))
+        return encode_response(
+            ctx, wire.DescribeQuorumResponse(error_code=code_of(error), error_message=str(error))
+        )
     topics = [
         wire.ResponseTopicData(
-            topic.topic_name, [_partition(quorum, topic.topic_name, asked.partition_index) for asked in topic.partitions]
+            topic.topic_name,
+            [
+                _partition(quorum, topic.topic_name, asked.partition_index)
+                for asked in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
     nodes = [wire.Node(member.node_id, _listeners(member.address)) for member in quorum.members]
-    return encode_response(ctx, wire.DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes))
+    return encode_response(
+        ctx, wire.DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes)
+    )
 
 
 def _partition(quorum: QuorumStatus, topic: str, index: int) -> wire.ResponsePartitionData:
@@ -50,8 +60,12 @@ def _partition(quorum: QuorumStatus, topic: str, index: int) -> wire.ResponsePar
         leader_id=quorum.leader_id,
         leader_epoch=quorum.leader_epoch,
         high_watermark=quorum.high_watermark,
-        current_voters=[_replica(quorum, member, now_ms) for member in quorum.members if member.is_voter],
-        observers=[_replica(quorum, member, now_ms) for member in quorum.members if not member.is_voter],
+        current_voters=[
+            _replica(quorum, member, now_ms) for member in quorum.members if member.is_voter
+        ],
+        observers=[
+            _replica(quorum, member, now_ms) for member in quorum.members if not member.is_voter
+        ],
     )
 
 
@@ -59,10 +73,14 @@ def _replica(quorum: QuorumStatus, member: QuorumMember, now_ms: int) -> wire.Re
     is_leader = member.node_id == quorum.leader_id
     return wire.ReplicaState(
         replica_id=member.node_id,
-        replica_directory_id=UUID(f"{member.directory_id:0<32}"[:32]) if member.directory_id else None,
+        replica_directory_id=UUID(f"{member.directory_id:0<32}"[:32])
+        if member.directory_id
+        else None,
         log_end_offset=member.log_end,
         last_fetch_timestamp=-1 if is_leader else now_ms - member.last_fetch_ms,
-        last_caught_up_timestamp=-1 if member.last_caught_up_ms < 0 else now_ms - member.last_caught_up_ms,
+        last_caught_up_timestamp=-1
+        if member.last_caught_up_ms < 0
+        else now_ms - member.last_caught_up_ms,
     )
 
 

@@ -1,7 +1,9 @@
-"""AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders: forwarded to the controller, or answered from the image.
+"""AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders: forwarded to the
+controller, or answered from the image.
 
-Invariants: every partition gets its own answer; after an answer this broker's image shows the change. A reassignment is answered when it
-has begun, an election when it is held (or its time is over). Must not decide what is allowed: the controller does.
+Invariants: every partition gets its own answer; after an answer this broker's image shows the
+change. A reassignment is answered when it has begun, an election when it is held (or its time is
+over). Must not decide what is allowed: the controller does.
 Source: KIP-455 (reassignments), KIP-460 (ElectLeaders), Kafka `ReplicationControlManager`.
 """
 
@@ -40,11 +42,18 @@ _T = TypeVar("_T")
 
 
 def _deadline(timeout_ms: int) -> float:
-    return asyncio.get_running_loop().time() + min(max(timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX) / 1_000
+    return (
+        asyncio.get_running_loop().time()
+        + min(max(timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX) / 1_000
+    )
 
 
-async def _ask(items: Sequence[_T], deadline: float, send: Callable[[list[_T], float], Awaitable[ItemResults]]) -> list[Problem]:
-    """What became of each item. A controller that does not answer is an answer for all that it was asked."""
+async def _ask(
+    items: Sequence[_T], deadline: float, send: Callable[[list[_T], float], Awaitable[ItemResults]]
+) -> list[Problem]:
+    """What became of each item. A controller that does not answer is an answer for all that it was
+    asked.
+    """
     problems: list[Problem] = []
     for at in range(0, len(items), _ITEMS_PER_REQUEST_MAX):
         chunk = list(items[at : at + _ITEMS_PER_REQUEST_MAX])
@@ -53,102 +62,157 @@ async def _ask(items: Sequence[_T], deadline: float, send: Callable[[list[_T], f
         except (ControllerError, TimeoutError) as error:
             problems += [(code_of(error), str(error))] * len(chunk)
         else:
-            problems += [(code_of_status(result.status), result.detail or None) for result in results]
+            problems += [
+                (code_of_status(result.status), result.detail or None) for result in results
+            ]
     return problems
 
 
-# --- alter ----------------------------------------------------------------------------------------------------------------------------
+# --- alter ----------------------------------------------------------------------------------------
 
 
 async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(alter.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     targets = [
         PartitionTarget(
-            topic=topic.name, partition=part.partition_index, replicas=None if part.replicas is None else [*map(NodeId, part.replicas)]
+            topic=topic.name,
+            partition=part.partition_index,
+            replicas=None if part.replicas is None else [*map(NodeId, part.replicas)],
         )
         for topic in request.topics
         for part in topic.partitions
     ]
 
     def send(chunk: list[PartitionTarget], timeout_s: float) -> Awaitable[ItemResults]:
-        return node.client.alter_reassignments(AlterReassignments(partitions=chunk), timeout_s=timeout_s)
+        return node.client.alter_reassignments(
+            AlterReassignments(partitions=chunk), timeout_s=timeout_s
+        )
 
     problems = iter(await _ask(targets, _deadline(request.timeout_ms), send))
     answers = [
         alter.ReassignableTopicResponse(
-            topic.name, [alter.ReassignablePartitionResponse(part.partition_index, *next(problems)) for part in topic.partitions]
+            topic.name,
+            [
+                alter.ReassignablePartitionResponse(part.partition_index, *next(problems))
+                for part in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
-    return encode_response(ctx, alter.AlterPartitionReassignmentsResponse(error_message=None, responses=answers))
+    return encode_response(
+        ctx, alter.AlterPartitionReassignmentsResponse(error_message=None, responses=answers)
+    )
 
 
-# --- list -----------------------------------------------------------------------------------------------------------------------------
+# --- list -----------------------------------------------------------------------------------------
 
 
 def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(listing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = framing.decode_body(
+        listing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     topics = node.image.topics
     if request.topics is None:
         asked = [(topic, topic.partitions) for topic in topics]
     else:
         asked = [
-            (topic, [topic.partitions[index] for index in item.partition_indexes if 0 <= index < len(topic.partitions)])
+            (
+                topic,
+                [
+                    topic.partitions[index]
+                    for index in item.partition_indexes
+                    if 0 <= index < len(topic.partitions)
+                ],
+            )
             for item in request.topics
             if (topic := topics.by_name(item.name)) is not None
         ]
     found = [_ongoing(topic, partitions) for topic, partitions in asked]
-    answer = listing.ListPartitionReassignmentsResponse(error_message=None, topics=[topic for topic in found if topic.partitions])
+    answer = listing.ListPartitionReassignmentsResponse(
+        error_message=None, topics=[topic for topic in found if topic.partitions]
+    )
     return encode_response(ctx, answer)
 
 
-def _ongoing(topic: TopicState, partitions: Iterable[PartitionMetadata]) -> listing.OngoingTopicReassignment:
+def _ongoing(
+    topic: TopicState, partitions: Iterable[PartitionMetadata]
+) -> listing.OngoingTopicReassignment:
     ongoing: list[listing.OngoingPartitionReassignment] = []
     for partition in partitions:
         if is_reassigning(partition):
             old, new = partition.replicas, partition.target_replicas or ()
             adding = [node_id for node_id in new if node_id not in old]
             removing = [node_id for node_id in old if node_id not in new]
-            ongoing.append(listing.OngoingPartitionReassignment(partition.partition, [*new, *removing], adding, removing))
+            ongoing.append(
+                listing.OngoingPartitionReassignment(
+                    partition.partition, [*new, *removing], adding, removing
+                )
+            )
     return listing.OngoingTopicReassignment(topic.name, ongoing)
 
 
-# --- elect ----------------------------------------------------------------------------------------------------------------------------
+# --- elect ----------------------------------------------------------------------------------------
 
 
 async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
-    """An unclean election is never needed: any broker may lead, and elections of leaderless partitions hold themselves."""
+    """An unclean election is never needed: any broker may lead, and elections of leaderless
+    partitions hold themselves.
+    """
     request = framing.decode_body(elect.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     everything = request.topic_partitions is None
     if request.topic_partitions is None:
-        names = [PartitionName(topic=topic.name, partition=index) for topic in node.image.topics for index in range(len(topic.partitions))]
+        names = [
+            PartitionName(topic=topic.name, partition=index)
+            for topic in node.image.topics
+            for index in range(len(topic.partitions))
+        ]
     else:
-        names = [PartitionName(topic=topic.topic, partition=index) for topic in request.topic_partitions for index in topic.partitions]
+        names = [
+            PartitionName(topic=topic.topic, partition=index)
+            for topic in request.topic_partitions
+            for index in topic.partitions
+        ]
     deadline = _deadline(request.timeout_ms)
 
     def send(chunk: list[PartitionName], timeout_s: float) -> Awaitable[ItemResults]:
         return node.client.elect_preferred(ElectPreferred(partitions=chunk), timeout_s=timeout_s)
 
     if ctx.api_version > 0 and request.election_type != _PREFERRED:
-        problems: list[Problem] = [(ErrorCode.ELECTION_NOT_NEEDED, "elections of partitions without a leader hold themselves")] * len(names)
+        problems: list[Problem] = [
+            (
+                ErrorCode.ELECTION_NOT_NEEDED,
+                "elections of partitions without a leader hold themselves",
+            )
+        ] * len(names)
     else:
         problems = await _ask(names, deadline, send)
-        begun = [name for name, (code, _) in zip(names, problems, strict=True) if code is ErrorCode.NONE]
+        begun = [
+            name for name, (code, _) in zip(names, problems, strict=True) if code is ErrorCode.NONE
+        ]
         waiting = await _until_elected(node, begun, deadline)
         problems = [
-            (ErrorCode.REQUEST_TIMED_OUT, "the election has begun, but was not held in time") if name in waiting else problem
+            (ErrorCode.REQUEST_TIMED_OUT, "the election has begun, but was not held in time")
+            if name in waiting
+            else problem
             for name, problem in zip(names, problems, strict=True)
         ]
     results: dict[str, list[elect.PartitionResult]] = {}
     for name, (code, message) in zip(names, problems, strict=True):
         if not (everything and code is ErrorCode.ELECTION_NOT_NEEDED):
-            results.setdefault(name.topic, []).append(elect.PartitionResult(name.partition, code, message))
+            results.setdefault(name.topic, []).append(
+                elect.PartitionResult(name.partition, code, message)
+            )
     return encode_response(
-        ctx, elect.ElectLeadersResponse(replica_election_results=[*map(elect.ReplicaElectionResult, results, results.values())])
+        ctx,
+        elect.ElectLeadersResponse(
+            replica_election_results=[*map(elect.ReplicaElectionResult, results, results.values())]
+        ),
     )
 
 
-async def _until_elected(node: Node, names: Iterable[PartitionName], deadline: float) -> list[PartitionName]:
+async def _until_elected(
+    node: Node, names: Iterable[PartitionName], deadline: float
+) -> list[PartitionName]:
     """Those that still move at the deadline. Looks again with each change of the metadata."""
     waiting = [name for name in names if _moves(node, name)]
     while waiting:
@@ -162,4 +226,8 @@ async def _until_elected(node: Node, names: Iterable[PartitionName], deadline: f
 
 def _moves(node: Node, name: PartitionName) -> bool:
     topic = node.image.topics.by_name(name.topic)
-    return topic is not None and name.partition < len(topic.partitions) and is_moving(topic.partitions[name.partition])
+    return (
+        topic is not None
+        and name.partition < len(topic.partitions)
+        and is_moving(topic.partitions[name.partition])
+    )

@@ -1,4 +1,6 @@
-"""Which handler serves which API: the one list. What is not here is neither announced nor served."""
+"""Which handler serves which API: the one list. What is not here is neither announced nor
+served.
+"""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,7 +1,9 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: forwarded to the controller from whichever broker was asked.
+"""CreateTopics, DeleteTopics, CreatePartitions: forwarded to the controller from whichever broker
+was asked.
 
-Invariants: every topic of a request gets its own answer, whatever happens to the others; after an answer this broker's Metadata shows the
-change (read your writes). Must not decide what is allowed: the controller does; only what the wire format itself rules is checked here.
+Invariants: every topic of a request gets its own answer, whatever happens to the others; after an
+answer this broker's Metadata shows the change (read your writes). Must not decide what is allowed:
+the controller does; only what the wire format itself rules is checked here.
 
 Source: Kafka's ControllerApis; KIP-525 (answers with configs), KIP-516 (topic ids).
 """
@@ -32,11 +34,13 @@ def _timeout_s(node: Node, asked_ms: int) -> float:
     return min(max(asked_ms, _TIMEOUT_MS_MIN), node.config.topic_create_timeout_ms) / 1_000
 
 
-# --- create ---------------------------------------------------------------------------------------------------------------------------
+# --- create ---------------------------------------------------------------------------------------
 
 
 async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(create_topics.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = framing.decode_body(
+        create_topics.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, _Created] = {}
     wanted: list[messages.NewTopic] = []
@@ -44,54 +48,88 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
         problem = "the request names this topic more than once" if counts[topic.name] > 1 else None
         assignment = _assignment(topic.assignments)
         code = ErrorCode.INVALID_REQUEST
-        if problem is None and assignment is not None and (topic.num_partitions != _UNSET or topic.replication_factor != _UNSET):
+        if (
+            problem is None
+            and assignment is not None
+            and (topic.num_partitions != _UNSET or topic.replication_factor != _UNSET)
+        ):
             problem = "with replica assignments, num_partitions and replication_factor must be -1"
         if problem is None and topic.assignments and not assignment:
-            code, problem = ErrorCode.INVALID_REPLICA_ASSIGNMENT, "assignments must cover partitions 0 to n-1, each once"
+            code, problem = (
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "assignments must cover partitions 0 to n-1, each once",
+            )
         if problem is not None:
             results[topic.name] = _Created(topic.name, error_code=code, error_message=problem)
         else:
             wanted.append(_new_topic(node, topic, assignment))
     if wanted:
-        results |= await _create(node, wanted, validate_only=request.validate_only, timeout_s=_timeout_s(node, request.timeout_ms))
-    return encode_response(ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts]))
+        results |= await _create(
+            node,
+            wanted,
+            validate_only=request.validate_only,
+            timeout_s=_timeout_s(node, request.timeout_ms),
+        )
+    return encode_response(
+        ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
+    )
 
 
-def _assignment(items: Sequence[create_topics.CreatableReplicaAssignment]) -> list[list[NodeId]] | None:
-    """Candidates by partition; None: none were given; empty: they do not number the partitions from 0."""
+def _assignment(
+    items: Sequence[create_topics.CreatableReplicaAssignment],
+) -> list[list[NodeId]] | None:
+    """Candidates by partition; None: none were given; empty: they do not number the partitions from
+    0.
+    """
     if not items:
         return None
-    by_index = {item.partition_index: [NodeId(broker) for broker in item.broker_ids] for item in items}
+    by_index = {
+        item.partition_index: [NodeId(broker) for broker in item.broker_ids] for item in items
+    }
     if sorted(by_index) != list(range(len(items))):
         return []
     return [by_index[index] for index in range(len(items))]
 
 
-def _new_topic(node: Node, topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None) -> messages.NewTopic:
+def _new_topic(
+    node: Node, topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None
+) -> messages.NewTopic:
     default_partitions = topic.num_partitions == _UNSET and assignment is None
     default_factor = topic.replication_factor == _UNSET and assignment is None
     return messages.NewTopic(
         name=topic.name,
         partitions=node.config.num_partitions if default_partitions else topic.num_partitions,
-        replication_factor=node.config.default_replication_factor if default_factor else topic.replication_factor,
+        replication_factor=node.config.default_replication_factor
+        if default_factor
+        else topic.replication_factor,
         assignment=assignment,
         configs={item.name: item.value for item in topic.configs},
     )
 
 
-async def _create(node: Node, wanted: list[messages.NewTopic], *, validate_only: bool, timeout_s: float) -> dict[str, _Created]:
+async def _create(
+    node: Node, wanted: list[messages.NewTopic], *, validate_only: bool, timeout_s: float
+) -> dict[str, _Created]:
     try:
         request = messages.CreateTopics(topics=wanted, validate_only=validate_only)
         created = await node.client.create_topics(request, timeout_s=timeout_s)
     except (ControllerError, TimeoutError) as error:
-        return {topic.name: _Created(topic.name, error_code=code_of(error), error_message=str(error)) for topic in wanted}
+        return {
+            topic.name: _Created(topic.name, error_code=code_of(error), error_message=str(error))
+            for topic in wanted
+        }
     asked = {topic.name: topic for topic in wanted}
     return {topic.name: _created(topic, asked[topic.name]) for topic in created.topics}
 
 
 def _created(topic: messages.CreatedTopic, asked: messages.NewTopic) -> _Created:
     if topic.status is not messages.Status.OK:
-        return _Created(topic.name, error_code=code_of_status(topic.status), error_message=topic.detail or None, configs=None)
+        return _Created(
+            topic.name,
+            error_code=code_of_status(topic.status),
+            error_message=topic.detail or None,
+            configs=None,
+        )
     overrides = {name: value for name, value in asked.configs.items() if value is not None}
     return _Created(
         topic.name,
@@ -100,29 +138,39 @@ def _created(topic: messages.CreatedTopic, asked: messages.NewTopic) -> _Created
         num_partitions=topic.partitions,
         replication_factor=topic.replication_factor,
         configs=[
-            create_topics.CreatableTopicConfigs(entry.name, entry.value, entry.is_read_only, entry.source, entry.is_sensitive)
+            create_topics.CreatableTopicConfigs(
+                entry.name, entry.value, entry.is_read_only, entry.source, entry.is_sensitive
+            )
             for entry in configs.topic_entries(overrides)
         ],
     )
 
 
-# --- delete ---------------------------------------------------------------------------------------------------------------------------
+# --- delete ---------------------------------------------------------------------------------------
 
 
 async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(delete_topics.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = framing.decode_body(
+        delete_topics.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     if ctx.api_version >= _FIRST_WITH_STATES:
         asked = [(state.name, state.topic_id) for state in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
     results = [_find(node, name, topic_id) for name, topic_id in dict.fromkeys(asked)]
-    found = {result.topic_id: result for result in results if result.topic_id is not None and not result.error_code}
+    found = {
+        result.topic_id: result
+        for result in results
+        if result.topic_id is not None and not result.error_code
+    }
     if found:
         await _delete(node, found, _timeout_s(node, request.timeout_ms))
     return encode_response(ctx, delete_topics.DeleteTopicsResponse(responses=results))
 
 
-def _find(node: Node, name: str | None, topic_id: UUID | None) -> delete_topics.DeletableTopicResult:
+def _find(
+    node: Node, name: str | None, topic_id: UUID | None
+) -> delete_topics.DeletableTopicResult:
     topics = node.image.topics
     if topic_id is not None:
         topic, unknown = topics.by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
@@ -135,39 +183,60 @@ def _find(node: Node, name: str | None, topic_id: UUID | None) -> delete_topics.
     return delete_topics.DeletableTopicResult(topic.name, topic.topic_id)
 
 
-async def _delete(node: Node, found: dict[UUID, delete_topics.DeletableTopicResult], timeout_s: float) -> None:
+async def _delete(
+    node: Node, found: dict[UUID, delete_topics.DeletableTopicResult], timeout_s: float
+) -> None:
     """Delete and note the outcome in the results."""
     ids = list(found)
     try:
-        items = (await node.client.delete_topics(messages.DeleteTopics(topic_ids=ids), timeout_s=timeout_s)).items
+        items = (
+            await node.client.delete_topics(
+                messages.DeleteTopics(topic_ids=ids), timeout_s=timeout_s
+            )
+        ).items
     except (ControllerError, TimeoutError) as error:
         for result in found.values():
             result.error_code, result.error_message = code_of(error), str(error)
         return
     for topic_id, item in zip(ids, items, strict=True):
         if item.status is not messages.Status.OK:
-            found[topic_id].error_code, found[topic_id].error_message = code_of_status(item.status), item.detail or None
+            found[topic_id].error_code, found[topic_id].error_message = (
+                code_of_status(item.status),
+                item.detail or None,
+            )
 
 
-# --- partitions -----------------------------------------------------------------------------------------------------------------------
+# --- partitions -----------------------------------------------------------------------------------
 
 
 async def handle_create_partitions(node: Node, ctx: RequestContext) -> Response:
-    request = framing.decode_body(create_partitions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = framing.decode_body(
+        create_partitions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, create_partitions.CreatePartitionsTopicResult] = {}
     wanted: list[messages.NewPartitions] = []
     for topic in request.topics:
         if counts[topic.name] > 1:
             message = "the request names this topic more than once"
-            results[topic.name] = create_partitions.CreatePartitionsTopicResult(topic.name, ErrorCode.INVALID_REQUEST, message)
+            results[topic.name] = create_partitions.CreatePartitionsTopicResult(
+                topic.name, ErrorCode.INVALID_REQUEST, message
+            )
             continue
-        assignment = [[NodeId(broker) for broker in item.broker_ids] for item in topic.assignments] if topic.assignments else None
-        wanted.append(messages.NewPartitions(name=topic.name, total=topic.count, assignment=assignment))
+        assignment = (
+            [[NodeId(broker) for broker in item.broker_ids] for item in topic.assignments]
+            if topic.assignments
+            else None
+        )
+        wanted.append(
+            messages.NewPartitions(name=topic.name, total=topic.count, assignment=assignment)
+        )
     if wanted:
         change = messages.CreatePartitions(topics=wanted, validate_only=request.validate_only)
         results |= await _add_partitions(node, change, _timeout_s(node, request.timeout_ms))
-    return encode_response(ctx, create_partitions.CreatePartitionsResponse(results=[results[name] for name in counts]))
+    return encode_response(
+        ctx, create_partitions.CreatePartitionsResponse(results=[results[name] for name in counts])
+    )
 
 
 async def _add_partitions(
@@ -177,8 +246,13 @@ async def _add_partitions(
     try:
         items = (await node.client.create_partitions(request, timeout_s=timeout_s)).items
     except (ControllerError, TimeoutError) as error:
-        return {name: create_partitions.CreatePartitionsTopicResult(name, code_of(error), str(error)) for name in names}
+        return {
+            name: create_partitions.CreatePartitionsTopicResult(name, code_of(error), str(error))
+            for name in names
+        }
     return {
-        name: create_partitions.CreatePartitionsTopicResult(name, code_of_status(item.status), item.detail or None)
+        name: create_partitions.CreatePartitionsTopicResult(
+            name, code_of_status(item.status), item.detail or None
+        )
         for name, item in zip(names, items, strict=True)
     }

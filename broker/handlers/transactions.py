@@ -1,10 +1,13 @@
-"""The transaction APIs: wire messages to and from `TransactionCoordinator` and, for offsets, `GroupCoordinator`. No rule is decided here.
+"""The transaction APIs: wire messages to and from `TransactionCoordinator` and, for offsets,
+`GroupCoordinator`. No rule is decided here.
 
-Versions differ: clients that do not know PRODUCER_FENCED (InitProducerId up to 3, AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up
-to 1) get INVALID_PRODUCER_EPOCH for it; TxnOffsetCommit up to 1 takes COORDINATOR_NOT_AVAILABLE for a coordinator that loads.
-AddPartitionsToTxn names all partitions or none: one unknown partition leaves the others OPERATION_NOT_ATTEMPTED.
-Versions of KIP-890 (transaction.version 2) are not announced: partitions and offsets are added to a transaction by request only.
-A late request (`LateRequest`) is not carried out, and its connection is closed.
+Versions differ: clients that do not know PRODUCER_FENCED (InitProducerId up to 3,
+AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up to 1) get INVALID_PRODUCER_EPOCH for it;
+TxnOffsetCommit up to 1 takes COORDINATOR_NOT_AVAILABLE for a coordinator that loads.
+AddPartitionsToTxn names all partitions or none: one unknown partition leaves the others
+OPERATION_NOT_ATTEMPTED. Versions of KIP-890 (transaction.version 2) are not announced: partitions
+and offsets are added to a transaction by request only. A late request (`LateRequest`) is not
+carried out, and its connection is closed.
 Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664.
 """
 
@@ -22,7 +25,13 @@ from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
 from broker.transactions.coordinator import NOBODY
-from broker.transactions.model import NO_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TransactionMetadata, TransactionState
+from broker.transactions.model import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    ProducerIdentity,
+    TransactionMetadata,
+    TransactionState,
+)
 from broker.transactions.records import group_by_topic
 from broker.wire.framing import decode_body
 from broker.wire.gen import (
@@ -47,71 +56,121 @@ def _code(ctx: RequestContext, code: ErrorCode) -> ErrorCode:
 
 
 async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
-    """InitProducerId (22): a number for an idempotent producer, or the next epoch of a transactional id."""
-    request = decode_body(init_producer_id.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    """InitProducerId (22): a number for an idempotent producer, or the next epoch of a
+    transactional id.
+    """
+    request = decode_body(
+        init_producer_id.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     if request.transactional_id is None:
         producer_id = await node.producer_ids.allocate()
-        return encode_response(ctx, init_producer_id.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+        return encode_response(
+            ctx, init_producer_id.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+        )
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
-        return encode_response(ctx, init_producer_id.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH))
-    expected = None if request.producer_id == NO_PRODUCER_ID else ProducerIdentity(request.producer_id, request.producer_epoch)
+        return encode_response(
+            ctx,
+            init_producer_id.InitProducerIdResponse(
+                error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH
+            ),
+        )
+    expected = (
+        None
+        if request.producer_id == NO_PRODUCER_ID
+        else ProducerIdentity(request.producer_id, request.producer_epoch)
+    )
     try:
-        code, given = await node.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, expected)
+        code, given = await node.transactions.init_producer_id(
+            request.transactional_id, request.transaction_timeout_ms, expected
+        )
     except (ControllerError, TimeoutError):
-        # No producer id was to be had: the one code that all clients take for "ask the coordinator again".
+        # No producer id was to be had: the one code that all clients take for "ask the coordinator
+        # again".
         code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOBODY
     response = init_producer_id.InitProducerIdResponse(
-        error_code=_code(ctx, code), producer_id=given.producer_id, producer_epoch=given.producer_epoch
+        error_code=_code(ctx, code),
+        producer_id=given.producer_id,
+        producer_epoch=given.producer_epoch,
     )
     return encode_response(ctx, response)
 
 
 async def handle_add_partitions_to_txn(node: Node, ctx: RequestContext) -> Response:
     """AddPartitionsToTxn (24)."""
-    request = decode_body(add_partitions_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    wanted = [(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions]
+    request = decode_body(
+        add_partitions_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
+    wanted = [
+        (topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions
+    ]
     unknown = {partition for partition in wanted if not _exists(node, partition)}
     if unknown:
         code = ErrorCode.OPERATION_NOT_ATTEMPTED
     else:
-        producer = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        code = _code(ctx, await _add_partitions(node, ctx, request.v3_and_below_transactional_id, producer, wanted))
+        producer = ProducerIdentity(
+            request.v3_and_below_producer_id, request.v3_and_below_producer_epoch
+        )
+        code = _code(
+            ctx,
+            await _add_partitions(
+                node, ctx, request.v3_and_below_transactional_id, producer, wanted
+            ),
+        )
     results = [
         add_partitions_to_txn.AddPartitionsToTxnTopicResult(
             topic.name,
             [
                 add_partitions_to_txn.AddPartitionsToTxnPartitionResult(
-                    index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if (topic.name, index) in unknown else code
+                    index,
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if (topic.name, index) in unknown
+                    else code,
                 )
                 for index in topic.partitions
             ],
         )
         for topic in request.v3_and_below_topics
     ]
-    return encode_response(ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
+    return encode_response(
+        ctx, add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
+    )
 
 
 async def _add_partitions(
-    node: Node, ctx: RequestContext, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
+    node: Node,
+    ctx: RequestContext,
+    transactional_id: str,
+    producer: ProducerIdentity,
+    partitions: Iterable[TopicPartition],
 ) -> ErrorCode:
     """Raises CannotAnswer for a late request."""
     try:
-        return await node.transactions.add_partitions(transactional_id, producer, partitions, connection_id=ctx.connection.id)
+        return await node.transactions.add_partitions(
+            transactional_id, producer, partitions, connection_id=ctx.connection.id
+        )
     except LateRequest as error:
         raise CannotAnswer(str(error)) from None
 
 
 async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response:
-    """AddOffsetsToTxn (25): the group's partition of `__consumer_offsets` becomes part of the transaction."""
-    request = decode_body(add_offsets_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    """AddOffsetsToTxn (25): the group's partition of `__consumer_offsets` becomes part of the
+    transaction.
+    """
+    request = decode_body(
+        add_offsets_to_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     await ensure_topic(node, OFFSETS_TOPIC)
     partition = node.groups.partition_of(request.group_id)
     if partition is None:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     else:
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
-        code = await _add_partitions(node, ctx, request.transactional_id, producer, [(OFFSETS_TOPIC, partition)])
-    return encode_response(ctx, add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=_code(ctx, code)))
+        code = await _add_partitions(
+            node, ctx, request.transactional_id, producer, [(OFFSETS_TOPIC, partition)]
+        )
+    return encode_response(
+        ctx, add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=_code(ctx, code))
+    )
 
 
 async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
@@ -119,19 +178,31 @@ async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(end_txn.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     producer = ProducerIdentity(request.producer_id, request.producer_epoch)
     try:
-        code = await node.transactions.end(request.transactional_id, producer, committed=request.committed, connection_id=ctx.connection.id)
+        code = await node.transactions.end(
+            request.transactional_id,
+            producer,
+            committed=request.committed,
+            connection_id=ctx.connection.id,
+        )
     except LateRequest as error:
         raise CannotAnswer(str(error)) from None
     return encode_response(ctx, end_txn.EndTxnResponse(error_code=_code(ctx, code)))
 
 
 async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
-    """TxnOffsetCommit (28), at the coordinator of the group. Unknown topics and partitions are refused one by one."""
-    request = decode_body(txn_offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    """TxnOffsetCommit (28), at the coordinator of the group. Unknown topics and partitions are
+    refused one by one.
+    """
+    request = decode_body(
+        txn_offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     now_ms = node.now_ms()
     offsets: dict[TopicPartition, CommittedOffset] = {
         (topic.name, partition.partition_index): CommittedOffset(
-            partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata or "", now_ms
+            partition.committed_offset,
+            partition.committed_leader_epoch,
+            partition.committed_metadata or "",
+            now_ms,
         )
         for topic in request.topics
         for partition in topic.partitions
@@ -139,7 +210,9 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
     }
     await node.groups.ready(request.group_id)
     try:
-        node.groups.transactional_commits.admit(request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id)
+        node.groups.transactional_commits.admit(
+            request.group_id, request.producer_id, request.producer_epoch, ctx.connection.id
+        )
     except LateRequest as error:
         raise CannotAnswer(str(error)) from None
     results = await node.groups.commit_transactional_offsets(
@@ -153,7 +226,8 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
             topic.name,
             [
                 txn_offset_commit.TxnOffsetCommitResponsePartition(
-                    partition.partition_index, _offset_code(ctx, results.get((topic.name, partition.partition_index)))
+                    partition.partition_index,
+                    _offset_code(ctx, results.get((topic.name, partition.partition_index))),
                 )
                 for partition in topic.partitions
             ],
@@ -173,17 +247,25 @@ def _offset_code(ctx: RequestContext, code: ErrorCode | None) -> ErrorCode:
 
 async def handle_describe_transactions(node: Node, ctx: RequestContext) -> Response:
     """DescribeTransactions (65), of ids that this broker coordinates."""
-    request = decode_body(describe_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decode_body(
+        describe_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     states: list[describe_transactions.TransactionState] = []
     for transactional_id in request.transactional_ids:
         found = await node.transactions.describe(transactional_id)
         states.append(_described(transactional_id, found))
-    return encode_response(ctx, describe_transactions.DescribeTransactionsResponse(transaction_states=states))
+    return encode_response(
+        ctx, describe_transactions.DescribeTransactionsResponse(transaction_states=states)
+    )
 
 
-def _described(transactional_id: str, found: TransactionMetadata | ErrorCode) -> describe_transactions.TransactionState:
+def _described(
+    transactional_id: str, found: TransactionMetadata | ErrorCode
+) -> describe_transactions.TransactionState:
     if isinstance(found, ErrorCode):
-        return describe_transactions.TransactionState(error_code=found, transactional_id=transactional_id)
+        return describe_transactions.TransactionState(
+            error_code=found, transactional_id=transactional_id
+        )
     return describe_transactions.TransactionState(
         transactional_id=transactional_id,
         transaction_state=found.state.label,
@@ -191,18 +273,25 @@ def _described(transactional_id: str, found: TransactionMetadata | ErrorCode) ->
         transaction_start_time_ms=found.started_ms,
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,
-        topics=[describe_transactions.TopicData(name, indexes) for name, indexes in group_by_topic(found.partitions).items()],
+        topics=[
+            describe_transactions.TopicData(name, indexes)
+            for name, indexes in group_by_topic(found.partitions).items()
+        ],
     )
 
 
 def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
     """ListTransactions (66): the ids that this broker coordinates; clients ask every broker."""
-    request = decode_body(list_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    request = decode_body(
+        list_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
+    )
     labels = {state.label for state in TransactionState}
     response = list_transactions.ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in labels],
         transaction_states=[
-            list_transactions.TransactionState(found.transactional_id, found.producer_id, found.state.label)
+            list_transactions.TransactionState(
+                found.transactional_id, found.producer_id, found.state.label
+            )
             for found in _filtered(request, node.transactions.listed(), node.now_ms())
         ],
     )
@@ -210,7 +299,9 @@ def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
 
 
 def _filtered(
-    request: list_transactions.ListTransactionsRequest, found: Iterable[TransactionMetadata], now_ms: int
+    request: list_transactions.ListTransactionsRequest,
+    found: Iterable[TransactionMetadata],
+    now_ms: int,
 ) -> Iterable[TransactionMetadata]:
     wanted_ids = set(request.producer_id_filters)
     for item in found:
@@ -218,7 +309,9 @@ def _filtered(
             continue
         if wanted_ids and item.producer_id not in wanted_ids:
             continue
-        if request.duration_filter >= 0 and not (item.started_ms >= 0 and now_ms - item.started_ms > request.duration_filter):
+        if request.duration_filter >= 0 and not (
+            item.started_ms >= 0 and now_ms - item.started_ms > request.duration_filter
+        ):
             continue
         yield item
 

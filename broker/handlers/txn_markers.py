@@ -1,12 +1,15 @@
-"""WriteTxnMarkers: a transaction coordinator tells the leader of a partition how a producer's transaction ended there.
+"""WriteTxnMarkers: a transaction coordinator tells the leader of a partition how a producer's
+transaction ended there.
 
-Invariants: an answer without an error means that the marker is durable, and for `__consumer_offsets` that its offsets count or are
-forgotten, which happens even if nobody waits for the answer any more. A marker whose serial is not above that of the last one that ended a
-transaction of the producer is a late copy: it is answered like the first one and changes nothing. A marker without a serial, from another
-tool than our coordinator, is appended each time it comes.
-All partitions of one marker go into one group; the markers of a request enter the log in their order.
+Invariants: an answer without an error means that the marker is durable, and for
+`__consumer_offsets` that its offsets count or are forgotten, which happens even if nobody waits for
+the answer any more. A marker whose serial is not above that of the last one that ended a
+transaction of the producer is a late copy: it is answered like the first one and changes nothing. A
+marker without a serial, from another tool than our coordinator, is appended each time it comes. All
+partitions of one marker go into one group; the markers of a request enter the log in their order.
 Limits: a request is as large as a frame may be; how long durability may take is bounded by the WAL.
-Must not: decide how a transaction ends, or wait for partitions to open (the coordinator tries again).
+Must not: decide how a transaction ends, or wait for partitions to open (the coordinator tries
+again).
 Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98.
 """
 
@@ -38,15 +41,21 @@ Codes: TypeAlias = dict[TopicPartition, ErrorCode]
 
 async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    started = [(item, start_marker(node, _marker(item), _partitions(item))) for item in request.markers]
+    started = [
+        (item, start_marker(node, _marker(item), _partitions(item))) for item in request.markers
+    ]
     results = [_result(item, await codes) for item, codes in started]
     return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
 
 
-def start_marker(node: Node, marker: Marker, wanted: Iterable[TopicPartition]) -> "asyncio.Future[Codes]":
-    """End the producer's transaction in these partitions, as far as they are led here; appended when this returns, durable when it is done.
+def start_marker(
+    node: Node, marker: Marker, wanted: Iterable[TopicPartition]
+) -> "asyncio.Future[Codes]":
+    """End the producer's transaction in these partitions, as far as they are led here; appended
+    when this returns, durable when it is done.
 
-    NOT_LEADER_OR_FOLLOWER: ask the leader, or again. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED: somebody newer was here.
+    NOT_LEADER_OR_FOLLOWER: ask the leader, or again. INVALID_PRODUCER_EPOCH,
+    TRANSACTION_COORDINATOR_FENCED: somebody newer was here.
     """
     done: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
     codes: Codes = {}
@@ -65,8 +74,14 @@ def start_marker(node: Node, marker: Marker, wanted: Iterable[TopicPartition]) -
     def settled() -> None:
         for (partition, _), outcome in zip(parts, group.outcomes, strict=True):
             codes[partition.topic_name, partition.index] = outcome.code
-            if outcome.code is ErrorCode.NONE and not outcome.is_repetition and partition.topic_name == OFFSETS_TOPIC:
-                node.groups.complete_transaction(partition.index, marker.producer_id, marker.committed)
+            if (
+                outcome.code is ErrorCode.NONE
+                and not outcome.is_repetition
+                and partition.topic_name == OFFSETS_TOPIC
+            ):
+                node.groups.complete_transaction(
+                    partition.index, marker.producer_id, marker.committed
+                )
         if not done.done():
             done.set_result(codes)
 
@@ -76,7 +91,13 @@ def start_marker(node: Node, marker: Marker, wanted: Iterable[TopicPartition]) -
 
 
 def _marker(item: WritableTxnMarker) -> Marker:
-    return Marker(item.producer_id, item.producer_epoch, item.transaction_result, item.coordinator_epoch, item.serial)
+    return Marker(
+        item.producer_id,
+        item.producer_epoch,
+        item.transaction_result,
+        item.coordinator_epoch,
+        item.serial,
+    )
 
 
 def _partitions(item: WritableTxnMarker) -> list[TopicPartition]:
@@ -86,7 +107,11 @@ def _partitions(item: WritableTxnMarker) -> list[TopicPartition]:
 def _result(item: WritableTxnMarker, codes: Codes) -> WritableTxnMarkerResult:
     topics = [
         WritableTxnMarkerTopicResult(
-            topic.name, [WritableTxnMarkerPartitionResult(index, codes[topic.name, index]) for index in topic.partition_indexes]
+            topic.name,
+            [
+                WritableTxnMarkerPartitionResult(index, codes[topic.name, index])
+                for index in topic.partition_indexes
+            ],
         )
         for topic in item.topics
     ]

@@ -1,12 +1,13 @@
-"""The sans-io heart of one client connection: bytes in become frames, answers go out in the order of the requests.
+"""The sans-io heart of one client connection: bytes in become frames, answers go out in the order
+of the requests.
 
-Invariants: a frame is one bytearray of its own that nobody writes to again but its handler; memory for a frame grows with the bytes
-that arrived on this connection (at most four times them), whatever its size prefix promises; an answer leaves only when every earlier
-one has left.
+Invariants: a frame is one bytearray of its own that nobody writes to again but its handler; memory
+for a frame grows with the bytes that arrived on this connection (at most four times them), whatever
+its size prefix promises; an answer leaves only when every earlier one has left.
 Must not: touch a socket, a clock, or know what a request means.
 
-Small frames are cut out of a receive buffer that all connections share (so an idle connection owns no buffer); a frame that did not
-arrive whole is continued straight in its own bytearray.
+Small frames are cut out of a receive buffer that all connections share (so an idle connection owns
+no buffer); a frame that did not arrive whole is continued straight in its own bytearray.
 Source: Kafka's NetworkReceive and RequestChannel; KIP-72 for counting what is buffered.
 """
 
@@ -26,12 +27,22 @@ _GROWTH: Final = 4
 
 
 class FrameReader:
-    """Turns received bytes into frames (without their size prefix). Use: `get_buffer`, receive into it, `received(count)`.
+    """Turns received bytes into frames (without their size prefix). Use: `get_buffer`, receive into
+    it, `received(count)`.
 
-    The buffer of `get_buffer` is only good until the next `received` of *any* reader that shares the same receive buffer.
+    The buffer of `get_buffer` is only good until the next `received` of *any* reader that shares
+    the same receive buffer.
     """
 
-    __slots__ = ("_bytes_max", "_capacity_bytes", "_declared", "_filled", "_frame", "_prefix", "_shared")
+    __slots__ = (
+        "_bytes_max",
+        "_capacity_bytes",
+        "_declared",
+        "_filled",
+        "_frame",
+        "_prefix",
+        "_shared",
+    )
 
     def __init__(self, shared: memoryview, bytes_max: int) -> None:
         self._shared = shared
@@ -41,7 +52,9 @@ class FrameReader:
         self._declared = 0
         self._filled = 0
         self._capacity_bytes = _FIRST_CAPACITY_BYTES
-        """What a frame gets at once: growing with the frames that really came, so that batches of 1 MB are not copied while they grow."""
+        """What a frame gets at once: growing with the frames that really came, so that batches of 1
+        MB are not copied while they grow.
+        """
 
     @property
     def buffered_bytes(self) -> int:
@@ -66,7 +79,9 @@ class FrameReader:
         return memoryview(frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
-        """`count` bytes were received into the last buffer. Returns the frames that are whole now. Raises FrameTooLarge."""
+        """`count` bytes were received into the last buffer. Returns the frames that are whole now.
+        Raises FrameTooLarge.
+        """
         frame = self._frame
         if frame is None:
             end = len(self._prefix) + count
@@ -105,7 +120,9 @@ class FrameReader:
 
 
 class ResponseSlot:
-    """The place of one request's answer. `request_bytes` is what the request keeps in memory until it is answered."""
+    """The place of one request's answer. `request_bytes` is what the request keeps in memory until
+    it is answered.
+    """
 
     __slots__ = ("buffers", "filled", "request_bytes", "size_bytes")
 
@@ -139,7 +156,9 @@ class ResponseOrder:
         return slot
 
     def fill(self, slot: ResponseSlot, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Answer a request (no buffers: acks=0 gets none) and return what may be sent now. A second answer is a bug: AssertionError."""
+        """Answer a request (no buffers: acks=0 gets none) and return what may be sent now. A second
+        answer is a bug: AssertionError.
+        """
         assert not slot.filled, "a request was answered twice"
         slot.filled = True
         slot.buffers = buffers

@@ -1,6 +1,7 @@
 """One request as its handler gets it: its frame, where it came from, and the way back.
 
-Invariant: everything here is a value or a protocol, so that handlers run in tests behind small fakes.
+Invariant: everything here is a value or a protocol, so that handlers run in tests behind small
+fakes.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +12,14 @@ from base.buffers import Buffer
 from broker.network.request_meter import RequestMeter
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | None
-"""A whole frame with its size prefix, in one piece or many (never joined); None: this request gets no answer (acks=0)."""
+"""A whole frame with its size prefix, in one piece or many (never joined); None: this request gets
+no answer (acks=0).
+"""
 
 Respond: TypeAlias = Callable[[Response], None]
-"""Fills the request's place in the connection's order of answers. Exactly once; a closed connection swallows it."""
+"""Fills the request's place in the connection's order of answers. Exactly once; a closed connection
+swallows it.
+"""
 
 
 class ConnectionInfo(Protocol):
@@ -25,7 +30,9 @@ class ConnectionInfo(Protocol):
 
     @property
     def listener(self) -> str:
-        """Name of the listener that the client came to; it is told the addresses of the other brokers' listeners of that name."""
+        """Name of the listener that the client came to; it is told the addresses of the other
+        brokers' listeners of that name.
+        """
         ...
 
     @property
@@ -45,7 +52,9 @@ class ConnectionInfo(Protocol):
     def peer_host(self) -> str: ...
 
     def close(self, reason: str) -> None:
-        """Drop the connection with one log line (a failed Produce with acks=0 has no other way to tell)."""
+        """Drop the connection with one log line (a failed Produce with acks=0 has no other way to
+        tell).
+        """
         ...
 
     def close_quietly(self) -> None:
@@ -55,7 +64,9 @@ class ConnectionInfo(Protocol):
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """One request. `frame` is writable, without the size prefix, and belongs to the handler from here on (nobody reuses it)."""
+    """One request. `frame` is writable, without the size prefix, and belongs to the handler from
+    here on (nobody reuses it).
+    """
 
     api_key: int
     api_version: int

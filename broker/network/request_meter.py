@@ -1,6 +1,8 @@
-"""Requests of all connections, counted: how many were answered, with which errors, and how long Produce and Fetch took.
+"""Requests of all connections, counted: how many were answered, with which errors, and how long
+Produce and Fetch took.
 
-Invariants: the keys are API keys and error codes, which are few; the hot path adds to integers, a name is only looked up by who publishes.
+Invariants: the keys are API keys and error codes, which are few; the hot path adds to integers, a
+name is only looked up by who publishes.
 Pure: the time comes in. Budget: 1 us for a Produce or Fetch, 0.1 us for any other request.
 """
 
@@ -22,7 +24,9 @@ class RequestMeter:
         self.answers: Counter[int] = Counter()
         """By API key."""
         self.errors: Counter[tuple[int, int]] = Counter()
-        """Answers that told of an error, by API key and error code: of one with several, the first."""
+        """Answers that told of an error, by API key and error code: of one with several, the
+        first.
+        """
         self.latencies = {key: LatencyHistogram() for key in TIMED}
         """From the complete request to its answer, waiting for records or durability included."""
 

@@ -1,12 +1,15 @@
 """The listener: sockets around the pure core of `broker.network.connection`.
 
-Invariants: requests of a connection start in the order they came and are answered in that order. Produce requests overlap; any other
-request keeps those behind it waiting until it is done, as Kafka does, so a connection never has more than one task. What a client can
-make us hold is limited: requests in flight and unsent answers per connection, request bytes over all connections; at a limit we stop
-reading, which is the back-pressure that TCP carries to the client. A connection in the middle of a frame may go on to twice the shared
-limit (otherwise half-sent frames could block each other for good); beyond that it is closed.
-While the storage is full no Produce starts and its connection is not read; consumers and heartbeats go on.
-Must not: know what requests mean (that is the dispatcher's), or log more than a limited number of lines about bad peers.
+Invariants: requests of a connection start in the order they came and are answered in that order.
+Produce requests overlap; any other request keeps those behind it waiting until it is done, as Kafka
+does, so a connection never has more than one task. What a client can make us hold is limited:
+requests in flight and unsent answers per connection, request bytes over all connections; at a limit
+we stop reading, which is the back-pressure that TCP carries to the client. A connection in the
+middle of a frame may go on to twice the shared limit (otherwise half-sent frames could block each
+other for good); beyond that it is closed. While the storage is full no Produce starts and its
+connection is not read; consumers and heartbeats go on.
+Must not: know what requests mean (that is the dispatcher's), or log more than a limited number of
+lines about bad peers.
 
 Source: Kafka's SocketServer and Selector (muting), queued.max.request.bytes.
 """
@@ -39,7 +42,9 @@ _API_KEY_BYTES: Final = 2
 
 
 class CannotAnswer(Exception):
-    """The request cannot be answered in its own language; the connection is closed. The message goes to the log."""
+    """The request cannot be answered in its own language; the connection is closed. The message
+    goes to the log.
+    """
 
 
 class Dispatcher(Protocol):
@@ -51,8 +56,12 @@ class Dispatcher(Protocol):
 
     async def wait_unblocked(self) -> None: ...
 
-    def start(self, connection: ConnectionInfo, frame: bytearray, respond: Respond) -> Coroutine[Any, Any, Response] | None:
-        """Handle a request: answer through `respond`, now or later, or return a coroutine to run. Raises WireError, CannotAnswer."""
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        """Handle a request: answer through `respond`, now or later, or return a coroutine to run.
+        Raises WireError, CannotAnswer.
+        """
         ...
 
 
@@ -82,10 +91,12 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._is_read_paused = False
 
-    # --- asyncio's side ---------------------------------------------------------------------------------------------------------------
+    # --- asyncio's side ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's transports do not derive from asyncio's
+        transport = cast(
+            "asyncio.Transport", transport
+        )  # uvloop's transports do not derive from asyncio's
         self._transport = transport
         self.local_host, self.local_port = _address(transport.get_extra_info("sockname"))
         self.peer_host, peer_port = _address(transport.get_extra_info("peername"))
@@ -133,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         self._charged_bytes = 0
         self._server.remove(self)
 
-    # --- requests ---------------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
         """Start what may start, then decide whether to read on. Cheap when nothing waits."""
@@ -151,9 +162,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def _may_start(self) -> bool:
         config = self._server.config
-        if self._transport is None or self._transport.is_closing() or self._task is not None or self._is_write_paused:
+        if (
+            self._transport is None
+            or self._transport.is_closing()
+            or self._task is not None
+            or self._is_write_paused
+        ):
             return False
-        if len(self._order) >= config.requests_in_flight_max or self._order.held_bytes > config.response_bytes_max:
+        if (
+            len(self._order) >= config.requests_in_flight_max
+            or self._order.held_bytes > config.response_bytes_max
+        ):
             return False
         if self._server.dispatcher.is_blocked(self._waiting[0]):
             self._server.wait_for_dispatcher(self)
@@ -162,8 +181,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: bytearray) -> None:
         slot = self._order.open(len(frame))
-        # While requests wait here, nothing is read: this one was complete when the last bytes came, or before.
-        respond = partial(self._answer, slot, int.from_bytes(frame[:_API_KEY_BYTES], "big"), self.last_bytes_at)
+        # While requests wait here, nothing is read: this one was complete when the last bytes came,
+        # or before.
+        respond = partial(
+            self._answer, slot, int.from_bytes(frame[:_API_KEY_BYTES], "big"), self.last_bytes_at
+        )
         try:
             coroutine = self._server.dispatcher.start(self, frame, respond)
         except (WireError, CannotAnswer) as error:
@@ -182,7 +204,9 @@ class Connection(asyncio.BufferedProtocol):
             self._task = None
         respond(response)
 
-    def _answer(self, slot: ResponseSlot, api_key: int, received_at: float, response: Response) -> None:
+    def _answer(
+        self, slot: ResponseSlot, api_key: int, received_at: float, response: Response
+    ) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         self._server.requests.answered(api_key, self._server.loop.time() - received_at)
@@ -192,7 +216,9 @@ class Connection(asyncio.BufferedProtocol):
         self.pump()
 
     def _send(self, ready: list[Buffer]) -> None:
-        """Answers that come in the same turn of the loop (one WAL object acknowledges many requests) leave with one system call."""
+        """Answers that come in the same turn of the loop (one WAL object acknowledges many
+        requests) leave with one system call.
+        """
         if not self._outbox:
             self._server.loop.call_soon(self._flush)
         self._outbox += ready
@@ -227,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.last_bytes_at = self._server.loop.time()
                 transport.resume_reading()
 
-    # --- the end ----------------------------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
         """Drop the connection, with one (limited) log line. Nothing that waits is answered."""
@@ -236,7 +262,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def close_quietly(self) -> None:
-        """At shutdown, or to send the client to another broker: what is already answered still goes out."""
+        """At shutdown, or to send the client to another broker: what is already answered still goes
+        out.
+        """
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -250,7 +278,10 @@ class Connection(asyncio.BufferedProtocol):
         config = self._server.config
         if self._is_read_paused and not self._is_write_paused:
             return None  # it waits for us
-        if self._reader.is_mid_frame and (now - self.last_bytes_at) * 1_000 > config.request_stall_ms:
+        if (
+            self._reader.is_mid_frame
+            and (now - self.last_bytes_at) * 1_000 > config.request_stall_ms
+        ):
             return "a request stopped half way (request_stall_ms)"
         if len(self._order) and not self._is_write_paused:
             return None
@@ -260,7 +291,9 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Server:
-    """All connections of one listener. `start` needs a running loop; requests are served from `serve` on."""
+    """All connections of one listener. `start` needs a running loop; requests are served from
+    `serve` on.
+    """
 
     def __init__(self, config: BrokerConfig, *, sweep_interval_s: float = SWEEP_INTERVAL_S) -> None:
         self.config = config
@@ -304,7 +337,8 @@ class Server:
         return self._connection_count
 
     async def bind(self) -> int:
-        """Take the ports (so that they can be registered) without serving yet: clients wait in the backlog. Returns the first listener's.
+        """Take the ports (so that they can be registered) without serving yet: clients wait in the
+        backlog. Returns the first listener's.
 
         Raises PortTaken.
         """
@@ -312,7 +346,9 @@ class Server:
             make = partial(self._connection, bound.name)
             try:
                 # An empty host is every address, as in Kafka.
-                listener = await self.loop.create_server(make, bound.host or None, bound.port, backlog=1_024, start_serving=False)
+                listener = await self.loop.create_server(
+                    make, bound.host or None, bound.port, backlog=1_024, start_serving=False
+                )
             except OSError as error:
                 raise PortTaken(bound.host, bound.port, error) from error
             self._listeners.append(listener)
@@ -339,7 +375,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- what connections tell us -------------------------------------------------------------------------------------------------------
+    # --- what connections tell us -----------------------------------------------------------------
 
     def add(self, connection: Connection) -> bool:
         self._connections.add(connection)
@@ -378,9 +414,14 @@ class Server:
         self.closed_count += 1
         suppressed = self._log_limit.take(self.loop.time())
         if suppressed is not None:
-            log.warning("connection_refused", peer=connection.peer, reason=reason, suppressed_count=suppressed)
+            log.warning(
+                "connection_refused",
+                peer=connection.peer,
+                reason=reason,
+                suppressed_count=suppressed,
+            )
 
-    # --- background ---------------------------------------------------------------------------------------------------------------------
+    # --- background -------------------------------------------------------------------------------
 
     def _connection(self, listener: str) -> Connection:
         self._connection_count += 1
@@ -413,7 +454,8 @@ class PortTaken(Exception):
 
     def __init__(self, host: str, port: int, cause: OSError) -> None:
         super().__init__(
-            f"cannot listen on {host}:{port} ({cause.strerror or cause}): choose another port in listeners (0 takes a free one)"
+            f"cannot listen on {host}:{port} ({cause.strerror or cause}): choose another port in"
+            " listeners (0 takes a free one)"
         )
         self.port = port
 
@@ -421,11 +463,17 @@ class PortTaken(Exception):
 def _buffers(response: Response) -> Sequence[Buffer]:
     if response is None:
         return ()
-    return (cast("Buffer", response),) if isinstance(response, bytes | bytearray | memoryview) else response
+    return (
+        (cast("Buffer", response),)
+        if isinstance(response, bytes | bytearray | memoryview)
+        else response
+    )
 
 
 def _address(name: Sequence[object] | None) -> tuple[str, int]:
-    """Host and port of a socket name; an IPv4 address that came through an IPv6 socket is told as IPv4. A socket that is gone has none."""
+    """Host and port of a socket name; an IPv4 address that came through an IPv6 socket is told as
+    IPv4. A socket that is gone has none.
+    """
     if not name:
         return "", 0
     host = str(name[0])

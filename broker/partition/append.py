@@ -1,10 +1,13 @@
-"""Batches for many partitions become one group of the storage: one WAL object holds all of them or none.
+"""Batches for many partitions become one group of the storage: one WAL object holds all of them or
+none.
 
-Invariants: everything is checked before anything changes, so a refused partition leaves no trace and a refused group changes nothing; a
-partition appears once in a group; a batch whose predecessor was refused is refused, too (`RefusedBatches`); a refusal that clients take
-for final and that depends on where the log ends needs a broker that leads alone (`broker.handlers.lease`); what readers of the store have
-to know of a transaction is in the group of its batch; nobody is told "appended" before it is durable, and that goes for repetitions of a
-batch that is itself not durable yet.
+Invariants: everything is checked before anything changes, so a refused partition leaves no trace
+and a refused group changes nothing; a partition appears once in a group; a batch whose predecessor
+was refused is refused, too (`RefusedBatches`); a refusal that clients take for final and that
+depends on where the log ends needs a broker that leads alone (`broker.handlers.lease`); what
+readers of the store have to know of a transaction is in the group of its batch; nobody is told
+"appended" before it is durable, and that goes for repetitions of a batch that is itself not durable
+yet.
 Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
 Source: Kafka `UnifiedLog.append`, KIP-98.
 """
@@ -27,18 +30,33 @@ from stream.wal.tracing import RequestTrace
 
 _NO_OFFSET: Final = Offset(-1)
 
-_DEPENDS_ON_END: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE})
-"""Refusals that are wrong if a later leader has appended more. Nothing is written, so the fence in the WAL does not protect them."""
+_DEPENDS_ON_END: Final = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE}
+)
+"""Refusals that are wrong if a later leader has appended more. Nothing is written, so the fence in
+the WAL does not protect them.
+"""
 
 Content: TypeAlias = memoryview | Marker | None
-"""A producer's batch, or the end of its transaction; None: the request held nothing, which is refused."""
+"""A producer's batch, or the end of its transaction; None: the request held nothing, which is
+refused.
+"""
 
 
 class AppendOutcome:
     """What became of one partition's batch. Final once the group is settled."""
 
-    __slots__ = ("base_offset", "code", "end_offset", "is_repetition", "log_append_time_ms", "log_start_offset", "message", "partition",
-                 "record_errors")  # fmt: skip
+    __slots__ = (
+        "base_offset",
+        "code",
+        "end_offset",
+        "is_repetition",
+        "log_append_time_ms",
+        "log_start_offset",
+        "message",
+        "partition",
+        "record_errors",
+    )
 
     def __init__(self, partition: Partition | None) -> None:
         self.partition = partition
@@ -63,7 +81,12 @@ class _Planned:
     __slots__ = ("entries", "header", "marker", "outcome", "partition")
 
     def __init__(
-        self, partition: Partition, header: BatchHeader, entries: list[AppendEntry], marker: Marker | None, outcome: AppendOutcome
+        self,
+        partition: Partition,
+        header: BatchHeader,
+        entries: list[AppendEntry],
+        marker: Marker | None,
+        outcome: AppendOutcome,
     ) -> None:
         self.partition = partition
         self.header = header
@@ -73,9 +96,20 @@ class _Planned:
 
 
 class PartitionAppend:
-    """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called once, when all of them are final."""
+    """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called
+    once, when all of them are final.
+    """
 
-    __slots__ = ("_from_coordinator", "_leads_alone", "_pending_count", "_planned", "_refused", "_settled", "_trace", "outcomes")
+    __slots__ = (
+        "_from_coordinator",
+        "_leads_alone",
+        "_pending_count",
+        "_planned",
+        "_refused",
+        "_settled",
+        "_trace",
+        "outcomes",
+    )
 
     def __init__(
         self,
@@ -86,8 +120,9 @@ class PartitionAppend:
         from_coordinator: bool = False,
         trace: RequestTrace | None = None,
     ) -> None:
-        """refused, leads_alone (as `Node.leads_alone`): None where nothing has a sequence. from_coordinator: of this broker, whose
-        transactional batches are a producer's but carry none.
+        """refused, leads_alone (as `Node.leads_alone`): None where nothing has a sequence.
+        from_coordinator: of this broker, whose transactional batches are a producer's but carry
+        none.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
@@ -98,7 +133,9 @@ class PartitionAppend:
         self._trace = trace
         self._pending_count = 1
 
-    def run(self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis) -> None:
+    def run(
+        self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis
+    ) -> None:
         """Append what can be. Returns at once; `settled` may already have been called then."""
         for partition, content in parts:
             self._plan(partition, content, now_ms)
@@ -111,7 +148,13 @@ class PartitionAppend:
         self.outcomes.append(outcome)
         why = self._refusal(partition, content)
         if why is not None:
-            self._refuse(partition, None if isinstance(content, Marker) else content, outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER, why)
+            self._refuse(
+                partition,
+                None if isinstance(content, Marker) else content,
+                outcome,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                why,
+            )
             return
         log = partition.log
         marker: Marker | None = None
@@ -132,7 +175,9 @@ class PartitionAppend:
             outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition once")
         else:
             assert records is not None
-            self._planned.append(_Planned(partition, plan, log.place(records, plan, now_ms, marker), marker, outcome))
+            self._planned.append(
+                _Planned(partition, plan, log.place(records, plan, now_ms, marker), marker, outcome)
+            )
 
     def _refusal(self, partition: Partition, content: Content) -> str | None:
         """Why this cannot be appended now, if it cannot."""
@@ -140,16 +185,31 @@ class PartitionAppend:
             return "this broker stops leading the partition"
         if not self._refused or not isinstance(content, memoryview):
             return None
-        return self._refused.held_back(partition.topic_name, partition.index, content, partition.log.producers, monotonic_ms())
+        return self._refused.held_back(
+            partition.topic_name, partition.index, content, partition.log.producers, monotonic_ms()
+        )
 
     def _certain(self, plan: Refusal) -> tuple[ErrorCode, str]:
-        """Return code and message of a refusal, or those of a retriable one if a later leader may know better."""
+        """Return code and message of a refusal, or those of a retriable one if a later leader may
+        know better.
+        """
         if plan.code not in _DEPENDS_ON_END or self._leads_alone is None or self._leads_alone():
             return plan.code, plan.message
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{plan.message}, as far as this broker knows; another one may lead the partition by now"
+        return (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            (
+                f"{plan.message}, as far as this broker knows; another one may lead the partition"
+                " by now"
+            ),
+        )
 
     def _refuse(
-        self, partition: Partition, batch: BatchHeader | memoryview | None, outcome: AppendOutcome, code: ErrorCode, message: str
+        self,
+        partition: Partition,
+        batch: BatchHeader | memoryview | None,
+        outcome: AppendOutcome,
+        code: ErrorCode,
+        message: str,
     ) -> None:
         outcome.fail(code, message)
         if self._refused is not None:
@@ -182,7 +242,13 @@ class PartitionAppend:
             if log.rules.is_log_append_time:
                 outcome.log_append_time_ms = now_ms
 
-    def _await_repetition(self, partition: Partition, known: KnownBatch, batch: memoryview | None, outcome: AppendOutcome) -> None:
+    def _await_repetition(
+        self,
+        partition: Partition,
+        known: KnownBatch,
+        batch: memoryview | None,
+        outcome: AppendOutcome,
+    ) -> None:
         outcome.is_repetition = True
         outcome.base_offset = known.base_offset
         outcome.end_offset = known.end_offset
@@ -191,14 +257,17 @@ class PartitionAppend:
 
         def settled(error: Exception | None) -> None:
             if error is not None:
-                self._refuse(partition, batch, outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error))
+                self._refuse(
+                    partition, batch, outcome, ErrorCode.NOT_LEADER_OR_FOLLOWER, str(error)
+                )
             self._settle_one()
 
         partition.when_durable(known.end_offset, settled)
 
     def _on_durable(self, storage: Storage, error: Exception | None) -> None:
         if error is not None:
-            # Unknown, not lost: what became of it shows when the producer repeats it, here or at the next leader.
+            # Unknown, not lost: what became of it shows when the producer repeats it, here or at
+            # the next leader.
             self._fail_all(error)
         for planned in self._planned:
             partition = planned.partition
@@ -209,15 +278,21 @@ class PartitionAppend:
         self._settle_one()
 
     def _fail_all(self, error: Exception) -> None:
-        # WalFull is over soon; after anything else this broker start cannot acknowledge any more and somebody else will lead.
-        code = ErrorCode.KAFKA_STORAGE_ERROR if isinstance(error, WalFull) else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        # WalFull is over soon; after anything else this broker start cannot acknowledge any more
+        # and somebody else will lead.
+        code = (
+            ErrorCode.KAFKA_STORAGE_ERROR
+            if isinstance(error, WalFull)
+            else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
         for planned in self._planned:
             self._refuse(planned.partition, planned.header, planned.outcome, code, str(error))
 
     def _settle_one(self) -> None:
         self._pending_count -= 1
         if self._pending_count == 0:
-            # Whoever is told refers to this group: held on to, that would be a cycle, and the request's bytes would wait for the collector.
+            # Whoever is told refers to this group: held on to, that would be a cycle, and the
+            # request's bytes would wait for the collector.
             settled, self._settled = self._settled, None
             assert settled is not None, "it is called once"
             settled()

@@ -1,6 +1,8 @@
-"""How many bytes of cold reads a broker has under way, over all connections: a hundred lagging consumers must not fill its memory.
+"""How many bytes of cold reads a broker has under way, over all connections: a hundred lagging
+consumers must not fill its memory.
 
-Invariant: what is granted never exceeds the limit, except for one reader that alone asks for more. Granted in the order of asking.
+Invariant: what is granted never exceeds the limit, except for one reader that alone asks for more.
+Granted in the order of asking.
 """
 
 import asyncio

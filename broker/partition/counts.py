@@ -1,6 +1,8 @@
-"""What a broker's partitions have done so far, for its metrics: values only, made of what partitions count themselves.
+"""What a broker's partitions have done so far, for its metrics: values only, made of what
+partitions count themselves.
 
-Invariant: nothing here is counted for each request; a partition that leaves hands its counts on, so the totals only grow.
+Invariant: nothing here is counted for each request; a partition that leaves hands its counts on, so
+the totals only grow.
 """
 
 from collections.abc import Iterable

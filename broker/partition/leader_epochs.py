@@ -1,7 +1,9 @@
-"""Where each leader epoch of a partition began: what clients ask after a change of leader to find out whether the log was cut.
+"""Where each leader epoch of a partition began: what clients ask after a change of leader to find
+out whether the log was cut.
 
-Invariant: epochs and start offsets both grow strictly along the chain. Nothing is ever truncated here, so the chain only grows at its end
-and loses entries at its beginning when the log's start moves.
+Invariant: epochs and start offsets both grow strictly along the chain. Nothing is ever truncated
+here, so the chain only grows at its end and loses entries at its beginning when the log's start
+moves.
 Must not: know batches or streams.
 
 Source: Kafka `LeaderEpochFileCache`; KIP-101, KIP-320.
@@ -25,7 +27,9 @@ class LeaderEpochs:
         return self._entries
 
     def assign(self, epoch: StreamEpoch, start_offset: Offset) -> None:
-        """From `start_offset` on, records carry `epoch`. An epoch that wrote nothing gives way to the one that began at the same place."""
+        """From `start_offset` on, records carry `epoch`. An epoch that wrote nothing gives way to
+        the one that began at the same place.
+        """
         if self._entries and self._entries[-1][0] >= epoch:
             return
         while self._entries and self._entries[-1][1] >= start_offset:
@@ -33,7 +37,9 @@ class LeaderEpochs:
         self._entries.append((epoch, start_offset))
 
     def trim(self, log_start_offset: Offset) -> None:
-        """Forget epochs that end at or below the log's start; the one that covers it begins there from now on."""
+        """Forget epochs that end at or below the log's start; the one that covers it begins there
+        from now on.
+        """
         keep = 0
         while keep + 1 < len(self._entries) and self._entries[keep + 1][1] <= log_start_offset:
             keep += 1
@@ -42,7 +48,9 @@ class LeaderEpochs:
             self._entries[0] = (self._entries[0][0], log_start_offset)
 
     def end_offset(self, epoch: int, log_end_offset: Offset) -> tuple[int, int]:
-        """The greatest epoch <= `epoch` and where it ended. (-1, -1) if `epoch` is newer than any that is known."""
+        """The greatest epoch <= `epoch` and where it ended. (-1, -1) if `epoch` is newer than any
+        that is known.
+        """
         if not self._entries or epoch > self._entries[-1][0] or epoch < 0:
             return -1, -1
         if epoch == self._entries[-1][0]:

@@ -1,11 +1,14 @@
-"""Whom clients are told to go to for a partition: its leader or, while it moves or its leader is dead, the broker that is about to lead it.
+"""Whom clients are told to go to for a partition: its leader or, while it moves or its leader is
+dead, the broker that is about to lead it.
 
-Why so early: the target parks what comes before it has opened the partition, so a client that goes there at once waits for the move or the
-recovery only, not for its own next look at the metadata, which after half a second without a leader is up to a second away (librdkafka
-doubles its pauses). If the election goes otherwise (the target died), the target or its absence says so, and the client looks again. The
-epoch told is the one that the election will begin.
-Invariant: only brokers that the image has alive are named. The guess is `controller.managers.elections` without its count of leaders:
-where no candidate can be elected, nobody is named.
+Why so early: the target parks what comes before it has opened the partition, so a client that goes
+there at once waits for the move or the recovery only, not for its own next look at the metadata,
+which after half a second without a leader is up to a second away (librdkafka doubles its pauses).
+If the election goes otherwise (the target died), the target or its absence says so, and the client
+looks again. The epoch told is the one that the election will begin.
+Invariant: only brokers that the image has alive are named. The guess is
+`controller.managers.elections` without its count of leaders: where no candidate can be elected,
+nobody is named.
 """
 
 from collections.abc import Iterable
@@ -30,7 +33,9 @@ def announced_leader(image: MetadataImage, partition: PartitionMetadata) -> Anno
 
 
 def is_heir(image: MetadataImage, partition: PartitionMetadata, node_id: NodeId) -> bool:
-    """The next election will make this broker the leader, as far as is known: it holds a place for what comes early."""
+    """The next election will make this broker the leader, as far as is known: it holds a place for
+    what comes early.
+    """
     if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
         return False
     return _heir(image, partition) == node_id

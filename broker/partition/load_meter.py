@@ -1,8 +1,10 @@
 """How much goes through this broker's partitions, and how long its appends take.
 
-The hot path only adds to plain integers of `Partition`; what they mean is computed here every few seconds. Invariants: a rate is the
-decayed mean of the time that was watched, so that a partition seen for one second has a rate as well, only a less certain one; at most
-`PARTITIONS_PER_REPORT_MAX` partitions are named, the busiest, and the rest is summed; samples are bounded. Pure: the time comes in.
+The hot path only adds to plain integers of `Partition`; what they mean is computed here every few
+seconds. Invariants: a rate is the decayed mean of the time that was watched, so that a partition
+seen for one second has a rate as well, only a less certain one; at most `PARTITIONS_PER_REPORT_MAX`
+partitions are named, the busiest, and the rest is summed; samples are bounded. Pure: the time comes
+in.
 Source: Cruise Control's metrics reporter; the load averages of Unix.
 """
 
@@ -19,13 +21,17 @@ from broker.partition.partition import Partition
 from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
 
 DECAY_S: Final = 5.0
-"""What is so old counts for a third. Shorter follows the load sooner and takes its noise for news."""
+"""What is so old counts for a third. Shorter follows the load sooner and takes its noise for
+news.
+"""
 SAMPLES_MAX: Final = 4_096
 
 
 @dataclass(slots=True)
 class _Rate:
-    """Counters when they were last looked at, and decayed sums of what was counted and of the seconds in which it was."""
+    """Counters when they were last looked at, and decayed sums of what was counted and of the
+    seconds in which it was.
+    """
 
     since: float
     seconds: float = 0.0
@@ -43,10 +49,18 @@ class _Rate:
         self.bytes_in = self.bytes_in * kept + partition.bytes_in - self.seen_in
         self.bytes_out = self.bytes_out * kept + partition.bytes_out - self.seen_out
         self.requests = self.requests * kept + partition.requests_count - self.seen_requests
-        self.seen_in, self.seen_out, self.seen_requests = partition.bytes_in, partition.bytes_out, partition.requests_count
+        self.seen_in, self.seen_out, self.seen_requests = (
+            partition.bytes_in,
+            partition.bytes_out,
+            partition.requests_count,
+        )
 
     def load(self) -> Load:
-        return Load(round(self.bytes_in / self.seconds), round(self.bytes_out / self.seconds), round(self.requests / self.seconds))
+        return Load(
+            round(self.bytes_in / self.seconds),
+            round(self.bytes_out / self.seconds),
+            round(self.requests / self.seconds),
+        )
 
 
 class LoadMeter:
@@ -56,9 +70,12 @@ class LoadMeter:
         self._looked_at = now
         self._rates: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
 
-    def sample(self, partitions: Iterable[Partition], now: float) -> tuple[list[PartitionLoad], Load, int]:
-        """(the busiest, the sum of the others, their number). now: monotonic seconds. O(partitions), 4 us for each that
-        has a load and 0.4 us for the others."""
+    def sample(
+        self, partitions: Iterable[Partition], now: float
+    ) -> tuple[list[PartitionLoad], Load, int]:
+        """(the busiest, the sum of the others, their number). now: monotonic seconds.
+        O(partitions), 4 us for each that has a load and 0.4 us for the others.
+        """
         before, self._looked_at = self._looked_at, now
         elapsed_s = max(now - before, 1e-3)
         decay = exp(-elapsed_s / DECAY_S)
@@ -76,11 +93,23 @@ class LoadMeter:
             rate.is_quiet = not any(load)
             if not rate.is_quiet:
                 observed_ms = int((now - rate.since) * 1_000)
-                busy.append(PartitionLoad(topic_id=key[0], partition=key[1], leader_epoch=key[2], load=load, observed_ms=observed_ms))
+                busy.append(
+                    PartitionLoad(
+                        topic_id=key[0],
+                        partition=key[1],
+                        leader_epoch=key[2],
+                        load=load,
+                        observed_ms=observed_ms,
+                    )
+                )
         self._rates = kept
         if len(busy) <= PARTITIONS_PER_REPORT_MAX:
             return busy, Load(0, 0, 0), count - len(busy)
-        named = nlargest(PARTITIONS_PER_REPORT_MAX, busy, key=lambda item: item.load.bytes_in + item.load.bytes_out)
+        named = nlargest(
+            PARTITIONS_PER_REPORT_MAX,
+            busy,
+            key=lambda item: item.load.bytes_in + item.load.bytes_out,
+        )
         chosen = {(item.topic_id, item.partition) for item in named}
         rest = [item.load for item in busy if (item.topic_id, item.partition) not in chosen]
         return named, _sum(rest), count - len(named)
@@ -91,7 +120,9 @@ def _sum(loads: list[Load]) -> Load:
 
 
 class AppendTimes:
-    """From append to acknowledgement. What still waits counts with its age: a store that hangs shows at once."""
+    """From append to acknowledgement. What still waits counts with its age: a store that hangs
+    shows at once.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, float] = {}
@@ -117,4 +148,6 @@ class AppendTimes:
         if not took_s:
             return None
         took_s.sort()
-        return took_s[ceil(len(took_s) * 0.5) - 1] * 1_000, took_s[ceil(len(took_s) * 0.99) - 1] * 1_000
+        return took_s[ceil(len(took_s) * 0.5) - 1] * 1_000, took_s[
+            ceil(len(took_s) * 0.99) - 1
+        ] * 1_000

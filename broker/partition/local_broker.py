@@ -1,4 +1,5 @@
-"""This broker as its partitions and coordinators see it: who it is, what it leads, and whether it still may.
+"""This broker as its partitions and coordinators see it: who it is, what it leads, and whether it
+still may.
 
 Must not: import a handler or `broker.node`.
 """
@@ -32,7 +33,9 @@ class LocalBroker(Protocol):
 
     @property
     def image(self) -> "MetadataImage":
-        """The follower's image: mutable, never behind what an answered RPC of ours produced. Do not keep parts across an await."""
+        """The follower's image: mutable, never behind what an answered RPC of ours produced. Do not
+        keep parts across an await.
+        """
         ...
 
     @property
@@ -47,9 +50,13 @@ class LocalBroker(Protocol):
     def now_ms(self) -> Millis: ...
 
     def can_write(self) -> bool:
-        """False once the session is lost or a fence was met: nothing may be acknowledged or read any more (`broker.handlers.lease`)."""
+        """False once the session is lost or a fence was met: nothing may be acknowledged or read
+        any more (`broker.handlers.lease`).
+        """
         ...
 
     def leads_alone(self) -> bool:
-        """False as soon as another broker may lead what this one leads: never True while `can_write` is False."""
+        """False as soon as another broker may lead what this one leads: never True while
+        `can_write` is False.
+        """
         ...

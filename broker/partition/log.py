@@ -1,15 +1,18 @@
-"""The log of an open partition: a data stream whose offsets are Kafka's, a meta stream that remembers how to open it quickly, and a txn
-stream that says what became of transactions.
+"""The log of an open partition: a data stream whose offsets are Kafka's, a meta stream that
+remembers how to open it quickly, and a txn stream that says what became of transactions.
 
-A checkpoint holds the producers, the leader epochs and the recovery offset: the state of everything below that offset. It is appended
-behind the data that it describes, through the same ordered WAL, so a durable checkpoint never speaks of lost data. Opening restores the
-newest one and reads headers from the recovery offset to the end. After a clean close that range is empty, after a crash it is what came
-since the last checkpoint; there is no flag to set or to clear, and nothing is written when a partition opens.
-An event of the txn stream goes into the same group as the batch that makes it; nothing of that stream is read to open a partition.
+A checkpoint holds the producers, the leader epochs and the recovery offset: the state of everything
+below that offset. It is appended behind the data that it describes, through the same ordered WAL,
+so a durable checkpoint never speaks of lost data. Opening restores the newest one and reads headers
+from the recovery offset to the end. After a clean close that range is empty, after a crash it is
+what came since the last checkpoint; there is no flag to set or to clear, and nothing is written
+when a partition opens. An event of the txn stream goes into the same group as the batch that makes
+it; nothing of that stream is read to open a partition.
 
-Invariant: `plan` changes nothing; `place` and `appended` follow a successful plan in one step of the event loop.
-Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`, `ElasticLogLoader`; KIP-98
-(producer state).
+Invariant: `plan` changes nothing; `place` and `appended` follow a successful plan in one step of
+the event loop.
+Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`,
+`ElasticLogLoader`; KIP-98 (producer state).
 """
 
 from dataclasses import dataclass
@@ -31,7 +34,14 @@ from broker.partition.transactions import Transactions
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker, decode_marker, encode_marker
-from stream.batch.header import TRANSACTIONAL_MASK, BatchHeader, iter_headers, parse_header, patch_log_append_time, patch_offset_and_epoch
+from stream.batch.header import (
+    TRANSACTIONAL_MASK,
+    BatchHeader,
+    iter_headers,
+    parse_header,
+    patch_log_append_time,
+    patch_offset_and_epoch,
+)
 from stream.errors import BatchCorrupt, StreamError
 from stream.format.transaction_log import (
     AbortedTransaction,
@@ -53,14 +63,20 @@ _EVENTS_BYTES: Final = 64 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     checkpoint_bytes: int = 64 * 1024 * 1024
-    """Appended bytes, of all partitions of a broker together, after which those with most of them get a checkpoint. Bounds what is scanned
-    after a crash: 64 MiB are 0.3 s of reading, shared by the new leaders."""
+    """Appended bytes, of all partitions of a broker together, after which those with most of them
+    get a checkpoint. Bounds what is scanned after a crash: 64 MiB are 0.3 s of reading, shared by
+    the new leaders.
+    """
     producers_count_max: int = 10_000
     """Producers remembered in each partition, 1 KiB each in the worst case."""
     producer_silent_ms: int = 86_400_000
-    """`producer.id.expiration.ms`: a producer that wrote nothing for so long is forgotten, unless its transaction is open."""
+    """`producer.id.expiration.ms`: a producer that wrote nothing for so long is forgotten, unless
+    its transaction is open.
+    """
     open_transactions_count_max: int = 2_000
-    """In each partition. One more is refused with an error that clients retry. Fewer than producers, of which the rest may be forgotten."""
+    """In each partition. One more is refused with an error that clients retry. Fewer than
+    producers, of which the rest may be forgotten.
+    """
 
 
 class _Recovery(msgspec.Struct, frozen=True, array_like=True):
@@ -71,7 +87,9 @@ class _Recovery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogInconsistent(StreamError):
-    """Streams and checkpoint contradict each other. The partition does not open; nothing is guessed."""
+    """Streams and checkpoint contradict each other. The partition does not open; nothing is
+    guessed.
+    """
 
     def __init__(self, stream_id: StreamId, what: str) -> None:
         super().__init__(f"stream {stream_id}: {what}")
@@ -79,9 +97,13 @@ class LogInconsistent(StreamError):
 
 
 def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offset) -> None:
-    """Of a walk over batches in memory, which would else go round for ever without giving anybody else a turn. Raises LogInconsistent."""
+    """Of a walk over batches in memory, which would else go round for ever without giving anybody
+    else a turn. Raises LogInconsistent.
+    """
     if after <= before:
-        raise LogInconsistent(stream_id, f"no batch begins at offset {before}, the log ends at {end}")
+        raise LogInconsistent(
+            stream_id, f"no batch begins at offset {before}, the log ends at {end}"
+        )
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -90,9 +112,22 @@ _decode_producers = msgspec.msgpack.Decoder(ProducerSnapshot).decode
 
 
 class PartitionLog:
-    __slots__ = ("_config", "_leader_epoch", "data", "dirty_bytes", "epochs", "meta", "producers", "rules", "transactions", "txn")
+    __slots__ = (
+        "_config",
+        "_leader_epoch",
+        "data",
+        "dirty_bytes",
+        "epochs",
+        "meta",
+        "producers",
+        "rules",
+        "transactions",
+        "txn",
+    )
 
-    def __init__(self, meta: MetaStream, data: StreamHandle, txn: StreamHandle, config: LogConfig) -> None:
+    def __init__(
+        self, meta: MetaStream, data: StreamHandle, txn: StreamHandle, config: LogConfig
+    ) -> None:
         self.meta = meta
         self.data = data
         self.txn = txn
@@ -109,38 +144,62 @@ class PartitionLog:
     def is_dirty(self) -> bool:
         return self.dirty_bytes > 0
 
-    def plan(self, records: memoryview | None, now_ms: Millis, *, from_coordinator: bool = False) -> BatchHeader | KnownBatch | Refusal:
-        """What an append of `records` would mean: a header (go on with `place`), a repetition, or a refusal. Changes nothing."""
+    def plan(
+        self, records: memoryview | None, now_ms: Millis, *, from_coordinator: bool = False
+    ) -> BatchHeader | KnownBatch | Refusal:
+        """What an append of `records` would mean: a header (go on with `place`), a repetition, or a
+        refusal. Changes nothing.
+        """
         header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
         if isinstance(header, Refusal) or header.producer_id < 0:
             return header
         transactional = header.attributes & TRANSACTIONAL_MASK != 0
         verdict = self.producers.check(
-            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count, transactional=transactional
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            header.record_count,
+            transactional=transactional,
         )
         if verdict is None:
             return self._check_room(header) or header if transactional else header
         if isinstance(verdict, KnownBatch):
             return verdict
-        message = f"producer {header.producer_id} epoch {header.producer_epoch}: sequence {header.base_sequence} is not what comes next"
+        message = (
+            f"producer {header.producer_id} epoch {header.producer_epoch}: sequence"
+            f" {header.base_sequence} is not what comes next"
+        )
         return Refusal(verdict, message)
 
-    def plan_marker(self, marker: Marker, now_ms: Millis) -> tuple[memoryview, BatchHeader | KnownBatch | Refusal]:
-        """The control batch that ends a producer's transaction, and its header (go on with `place`), a repetition, or a refusal.
+    def plan_marker(
+        self, marker: Marker, now_ms: Millis
+    ) -> tuple[memoryview, BatchHeader | KnownBatch | Refusal]:
+        """The control batch that ends a producer's transaction, and its header (go on with
+        `place`), a repetition, or a refusal.
 
-        Changes nothing. The `KnownBatch` of a repetition ends at or behind the marker that ended the transaction.
+        Changes nothing. The `KnownBatch` of a repetition ends at or behind the marker that ended
+        the transaction.
         """
         batch = memoryview(encode_marker(marker, now_ms))
         code = self.producers.check_marker(marker)
         if code is not None:
-            who = f"producer {marker.producer_id} epoch {marker.producer_epoch}, coordinator epoch {marker.coordinator_epoch}"
+            who = (
+                f"producer {marker.producer_id} epoch {marker.producer_epoch}, coordinator epoch"
+                f" {marker.coordinator_epoch}"
+            )
             return batch, Refusal(code, f"{who}: a newer one has been here")
         if self.producers.is_repeated(marker):
-            return batch, KnownBatch(NO_SEQUENCE, NO_SEQUENCE, self.data.next_offset, self.data.next_offset)
+            return batch, KnownBatch(
+                NO_SEQUENCE, NO_SEQUENCE, self.data.next_offset, self.data.next_offset
+            )
         return batch, parse_header(batch)
 
-    def place(self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None) -> list[AppendEntry]:
-        """Give the batch its offsets by patching it where it lies; behind it the event that readers have to know of it, if any."""
+    def place(
+        self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None
+    ) -> list[AppendEntry]:
+        """Give the batch its offsets by patching it where it lies; behind it the event that readers
+        have to know of it, if any.
+        """
         base_offset = self.data.next_offset
         max_timestamp_ms = header.max_timestamp_ms
         if self.rules.is_log_append_time:
@@ -149,14 +208,29 @@ class PartitionLog:
         patch_offset_and_epoch(records, 0, base_offset, self._leader_epoch)
         count = header.record_count
         end_offset = Offset(base_offset + count)
-        entries = [AppendEntry(self.data.stream_id, base_offset, end_offset, count, Millis(max_timestamp_ms), records)]
+        entries = [
+            AppendEntry(
+                self.data.stream_id,
+                base_offset,
+                end_offset,
+                count,
+                Millis(max_timestamp_ms),
+                records,
+            )
+        ]
         if header.attributes & TRANSACTIONAL_MASK:
-            event = self.transactions.ended(marker, base_offset) if marker else self.transactions.begun(header.producer_id, base_offset)
+            event = (
+                self.transactions.ended(marker, base_offset)
+                if marker
+                else self.transactions.begun(header.producer_id, base_offset)
+            )
             if event is not None:
                 entries.append(self._event_entry(event, end_offset, now_ms))
         return entries
 
-    def appended(self, header: BatchHeader, base_offset: Offset, now_ms: Millis, marker: Marker | None = None) -> None:
+    def appended(
+        self, header: BatchHeader, base_offset: Offset, now_ms: Millis, marker: Marker | None = None
+    ) -> None:
         """The storage took the batch at `base_offset`."""
         self.dirty_bytes += header.size_bytes
         if marker is not None:
@@ -178,7 +252,9 @@ class PartitionLog:
                 self.transactions.begin(header.producer_id, base_offset)
 
     def checkpoint(self, now_ms: Millis) -> AppendEntry:
-        """The state of everything appended so far, to be appended to the meta stream in the same step of the event loop."""
+        """The state of everything appended so far, to be appended to the meta stream in the same
+        step of the event loop.
+        """
         self.producers.expire(now_ms, self._config.producer_silent_ms)
         self.epochs.trim(self.data.start_offset)
         end = self.data.next_offset
@@ -189,17 +265,25 @@ class PartitionLog:
 
     @property
     def txn_trim_offset(self) -> Offset | None:
-        """Where the txn stream may begin: nobody reads what lies below the log's start, but for the newest event that is durable."""
+        """Where the txn stream may begin: nobody reads what lies below the log's start, but for the
+        newest event that is durable.
+        """
         offset = Offset(min(self.data.start_offset, self.txn.confirmed_offset - 1))
         return offset if offset > self.txn.start_offset else None
 
-    async def read_aborted(self, storage: Storage, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
-        """As `Transactions.aborted_within`, from the txn stream. Cost: a cold read or more. Raises what `Storage.read` raises."""
+    async def read_aborted(
+        self, storage: Storage, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """As `Transactions.aborted_within`, from the txn stream. Cost: a cold read or more. Raises
+        what `Storage.read` raises.
+        """
         within = AbortedWithin(start_offset, end_offset)
         offset, stop = max(start_offset, self.txn.start_offset), self.txn.confirmed_offset
         while offset < stop and not within.is_complete:
             before = offset
-            for chunk in await storage.read(self.txn.stream_id, Offset(offset), stop, _EVENTS_BYTES):
+            for chunk in await storage.read(
+                self.txn.stream_id, Offset(offset), stop, _EVENTS_BYTES
+            ):
                 view = memoryview(chunk)
                 for at, header in iter_headers(chunk):
                     within.take(decode_events(view[at : at + header.size_bytes]))
@@ -211,20 +295,35 @@ class PartitionLog:
         limit = self._config.open_transactions_count_max
         if len(self.transactions) < limit or self.transactions.is_open(header.producer_id):
             return None
-        return Refusal(ErrorCode.KAFKA_STORAGE_ERROR, f"{limit} transactions are open in this partition; try again when one has ended")
+        return Refusal(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{limit} transactions are open in this partition; try again when one has ended",
+        )
 
-    def _event_entry(self, event: TransactionEvent, end_offset: Offset, now_ms: Millis) -> AppendEntry:
+    def _event_entry(
+        self, event: TransactionEvent, end_offset: Offset, now_ms: Millis
+    ) -> AppendEntry:
         base_offset = self.txn.next_offset
-        payload = memoryview(encode_event(event, base_offset, end_offset, self._leader_epoch, now_ms))
+        payload = memoryview(
+            encode_event(event, base_offset, end_offset, self._leader_epoch, now_ms)
+        )
         return AppendEntry(self.txn.stream_id, base_offset, end_offset, 1, now_ms, payload)
 
 
 async def restore_log(
-    storage: Storage, meta_handle: StreamHandle, data: StreamHandle, txn: StreamHandle, *, config: LogConfig, now_ms: Millis
+    storage: Storage,
+    meta_handle: StreamHandle,
+    data: StreamHandle,
+    txn: StreamHandle,
+    *,
+    config: LogConfig,
+    now_ms: Millis,
 ) -> PartitionLog:
-    """The streams are open; bring their state back. Cost: one read after a clean close, else headers since the last checkpoint too.
+    """The streams are open; bring their state back. Cost: one read after a clean close, else
+    headers since the last checkpoint too.
 
-    Raises MetaCorrupt or LogInconsistent (fail closed), and what `Storage.read` raises (worth a retry).
+    Raises MetaCorrupt or LogInconsistent (fail closed), and what `Storage.read` raises (worth a
+    retry).
     """
     meta = await MetaStream.restore(storage, meta_handle)
     log = PartitionLog(meta, data, txn, config)
@@ -239,9 +338,14 @@ async def restore_log(
             log.producers.restore(_decode_producers(producers))
             log.transactions.restore(log.producers.open_transactions())
     except msgspec.MsgspecError as error:
-        raise LogInconsistent(meta_handle.stream_id, f"the checkpoint cannot be read: {error}") from error
+        raise LogInconsistent(
+            meta_handle.stream_id, f"the checkpoint cannot be read: {error}"
+        ) from error
     if recovery_offset > data.next_offset:
-        raise LogInconsistent(data.stream_id, f"the checkpoint is of offset {recovery_offset}, the log ends at {data.next_offset}")
+        raise LogInconsistent(
+            data.stream_id,
+            f"the checkpoint is of offset {recovery_offset}, the log ends at {data.next_offset}",
+        )
     if recovery_offset < data.next_offset:
         try:
             await _scan(storage, log, recovery_offset, now_ms)
@@ -252,8 +356,12 @@ async def restore_log(
     return log
 
 
-async def _scan(storage: Storage, log: PartitionLog, recovery_offset: Offset, now_ms: Millis) -> None:
-    """Read headers from the recovery offset to the end: what the last checkpoint does not know yet."""
+async def _scan(
+    storage: Storage, log: PartitionLog, recovery_offset: Offset, now_ms: Millis
+) -> None:
+    """Read headers from the recovery offset to the end: what the last checkpoint does not know
+    yet.
+    """
     data = log.data
     offset, end = recovery_offset, data.next_offset
     while offset < end:
@@ -266,8 +374,16 @@ async def _scan(storage: Storage, log: PartitionLog, recovery_offset: Offset, no
                 if header.is_control:
                     batch = memoryview(chunk)[at : at + header.size_bytes]
                     marker = decode_marker(batch, header.producer_id, header.producer_epoch)
-                log.epochs.assign(StreamEpoch(header.partition_leader_epoch), Offset(header.base_offset))
+                log.epochs.assign(
+                    StreamEpoch(header.partition_leader_epoch), Offset(header.base_offset)
+                )
                 log.appended(header, Offset(header.base_offset), now_ms, marker)
                 offset = Offset(header.next_offset)
         check_advanced(data.stream_id, before, offset, end)
-    _log.info("partition_log_scanned", stream_id=data.stream_id, from_offset=recovery_offset, end_offset=end, bytes=log.dirty_bytes)
+    _log.info(
+        "partition_log_scanned",
+        stream_id=data.stream_id,
+        from_offset=recovery_offset,
+        end_offset=end,
+        bytes=log.dirty_bytes,
+    )

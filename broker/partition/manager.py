@@ -1,14 +1,18 @@
-"""Keeps the open partitions level with the metadata image: what it says that this broker start leads is opened, everything else is closed.
+"""Keeps the open partitions level with the metadata image: what it says that this broker start
+leads is opened, everything else is closed.
 
-Level, not edge: each image change only says where to look; what to do follows from the image and from what is held now. At most one
-operation runs for a partition, and when it ends the partition is looked at again, so a leadership that came and went meanwhile, a lost
-reply or a failed open need no special case. Opens and closes are batched: a thousand partitions are a few RPCs.
+Level, not edge: each image change only says where to look; what to do follows from the image and
+from what is held now. At most one operation runs for a partition, and when it ends the partition is
+looked at again, so a leadership that came and went meanwhile, a lost reply or a failed open need no
+special case. Opens and closes are batched: a thousand partitions are a few RPCs.
 
-Invariants: a partition is found by `get` only while it may be served; parked requests run in the order in which they came, before any
-later one can find the partition; listeners hear "opened" and "not any more" strictly in turn. A partition that is moving here, or whose
-dead leader we are to follow, has a place already, so that what clients send ahead of the election waits here in order.
+Invariants: a partition is found by `get` only while it may be served; parked requests run in the
+order in which they came, before any later one can find the partition; listeners hear "opened" and
+"not any more" strictly in turn. A partition that is moving here, or whose dead leader we are to
+follow, has a place already, so that what clients send ahead of the election waits here in order.
 Must not: append records, or block the image's thread (everything that waits is a task of its own).
-Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft `BrokerMetadataPublisher`.
+Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft
+`BrokerMetadataPublisher`.
 """
 
 import asyncio
@@ -47,28 +51,45 @@ _log = structlog.get_logger()
 
 Opened: TypeAlias = Callable[[Partition | ErrorCode], None]
 Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
-"""Called when its task begins: one that is cancelled before leaves no coroutine that nobody awaited."""
+"""Called when its task begins: one that is cancelled before leaves no coroutine that nobody
+awaited.
+"""
 
 Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
 
 BATCH_COUNT_MAX: Final = 500
-"""Partitions opened or closed with one RPC; each has three streams, and a request may name 2,000."""
+"""Partitions opened or closed with one RPC; each has three streams, and a request may name
+2,000.
+"""
 COLD_BYTES_MAX: Final = 128 * 1024 * 1024
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _CHECKPOINT_LOOK_S: Final = 1.0
 _CHECKPOINT_LOOKS_COUNT: Final = 30
-"""Partitions with little that is new get a checkpoint every so many looks, all together in one group."""
+"""Partitions with little that is new get a checkpoint every so many looks, all together in one
+group.
+"""
 
 
 LeaderChangeListener: TypeAlias = Callable[[str, int, bool], None]
-"""(topic name, partition, opened): False when this broker stops leading it. Called on the loop, must not block."""
+"""(topic name, partition, opened): False when this broker stops leading it. Called on the loop,
+must not block.
+"""
 
 
 class _Place:
     """A partition that is held here, or is to be. `busy` while an operation runs for it."""
 
-    __slots__ = ("attempts_count", "busy", "error", "failing_since", "held", "key", "notice", "waiting")
+    __slots__ = (
+        "attempts_count",
+        "busy",
+        "error",
+        "failing_since",
+        "held",
+        "key",
+        "notice",
+        "waiting",
+    )
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
@@ -105,7 +126,9 @@ class PartitionManager:
         notice: MoveNoticeConfig | None = None,
         report: Callable[[list[MoveTiming]], None] | None = None,
     ) -> None:
-        """report: told what the steps of moves took, at most `BATCH_COUNT_MAX` at a time; must not block or raise."""
+        """report: told what the steps of moves took, at most `BATCH_COUNT_MAX` at a time; must not
+        block or raise.
+        """
         self._me = me
         self._storage = storage
         self._image = image
@@ -133,10 +156,12 @@ class PartitionManager:
         self._is_over = False
         self._forgotten = asyncio.Event()
 
-    # --- what handlers ask --------------------------------------------------------------------------------------------------------------
+    # --- what handlers ask ------------------------------------------------------------------------
 
     def get(self, topic_name: str, index: int) -> Partition | ErrorCode:
-        """UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or LEADER_NOT_AVAILABLE while it is being opened here."""
+        """UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or LEADER_NOT_AVAILABLE while it is
+        being opened here.
+        """
         partition = self._served.get((topic_name, index))
         if partition is not None:
             return partition
@@ -149,9 +174,11 @@ class PartitionManager:
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def when_open(self, topic_name: str, index: int, opened: Opened) -> Callable[[], None]:
-        """Call back, maybe at once, when `get` would not say LEADER_NOT_AVAILABLE any more. Returns what takes the wish back.
+        """Call back, maybe at once, when `get` would not say LEADER_NOT_AVAILABLE any more. Returns
+        what takes the wish back.
 
-        Callbacks of one partition run in order, before anybody else finds it: parked requests keep their sequence. No time limit here.
+        Callbacks of one partition run in order, before anybody else finds it: parked requests keep
+        their sequence. No time limit here.
         """
         found = self.get(topic_name, index)
         topic = self._image().topics.by_name(topic_name)
@@ -167,8 +194,12 @@ class PartitionManager:
 
         return forget
 
-    async def wait_open(self, topic_name: str, index: int, deadline: float) -> Partition | ErrorCode:
-        """As `get`, but waits until `deadline` (`loop.time()`) for a partition that is being opened here."""
+    async def wait_open(
+        self, topic_name: str, index: int, deadline: float
+    ) -> Partition | ErrorCode:
+        """As `get`, but waits until `deadline` (`loop.time()`) for a partition that is being opened
+        here.
+        """
         found: asyncio.Future[Partition | ErrorCode] = asyncio.get_running_loop().create_future()
 
         def opened(result: Partition | ErrorCode) -> None:
@@ -210,7 +241,9 @@ class PartitionManager:
         return PlaceStates(**found)
 
     def failing(self) -> list[FailingPartition]:
-        """Return the partitions that are to be led here and do not open, those that fail longest first. O(partitions)."""
+        """Return the partitions that are to be led here and do not open, those that fail longest
+        first. O(partitions).
+        """
         now = asyncio.get_running_loop().time()
         found = [
             FailingPartition(
@@ -226,20 +259,26 @@ class PartitionManager:
         return sorted(found, key=lambda item: -item.for_ms)
 
     def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
-        """(topic name, partition, opened). Called on the loop; must not block or raise. Hears of what is open already, too."""
+        """(topic name, partition, opened). Called on the loop; must not block or raise. Hears of
+        what is open already, too.
+        """
         self._listeners.append(listener)
         for partition in self:
             listener(partition.topic_name, partition.index, True)
 
-    # --- life ---------------------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Follow the image from here on (the subscription begins with all of it); partitions open in the background."""
+        """Follow the image from here on (the subscription begins with all of it); partitions open
+        in the background.
+        """
         self._subscribe(self.on_batch)
         self._spawn(self._keep_checkpoints())
 
     async def close(self) -> None:
-        """Graceful: stop accepting, close every partition in few RPCs. No time limit here: the caller cancels."""
+        """Graceful: stop accepting, close every partition in few RPCs. No time limit here: the
+        caller cancels.
+        """
         self._is_closing = True
         self._reconcile(list(self._places))
         try:
@@ -248,13 +287,20 @@ class PartitionManager:
             await self.abandon()
 
     async def settled(self) -> None:
-        """Return when nothing is held that the image does not want (any more). No time limit here: the caller cancels."""
-        while any((place.busy or place.held is not None) and self._desired(key) is None for key, place in self._places.items()):
+        """Return when nothing is held that the image does not want (any more). No time limit here:
+        the caller cancels.
+        """
+        while any(
+            (place.busy or place.held is not None) and self._desired(key) is None
+            for key, place in self._places.items()
+        ):
             self._forgotten.clear()
             await self._forgotten.wait()
 
     async def abandon(self) -> None:
-        """Stop at once, as a crash would: nothing is closed, the image is not looked at any more. Harmless after `close`."""
+        """Stop at once, as a crash would: nothing is closed, the image is not looked at any more.
+        Harmless after `close`.
+        """
         self._is_over = True
         for timer in self._timers.values():
             timer.cancel()
@@ -283,8 +329,10 @@ class PartitionManager:
         self._reconcile(keys)
 
     def _awaited(self) -> set[PartitionKey]:
-        """What may be awaited here from now on, or not any more, because a broker came or went: that of a dead leader, or of none, whose
-        next candidate it is or was. Cost: O(what has no leader + places)."""
+        """What may be awaited here from now on, or not any more, because a broker came or went:
+        that of a dead leader, or of none, whose next candidate it is or was. Cost: O(what has no
+        leader + places).
+        """
         image = self._image()
         keys = {key for key, place in self._places.items() if place.held is None}
         for leader, led in image.topics.leaders().items():
@@ -293,27 +341,37 @@ class PartitionManager:
         return keys
 
     def _refresh_rules(self, topic_names: set[str]) -> None:
-        rules = {name: TopicRules.from_configs(self._image().configs.topic(name)) for name in topic_names}
+        rules = {
+            name: TopicRules.from_configs(self._image().configs.topic(name)) for name in topic_names
+        }
         for partition in self._served.values():
             if partition.topic_name in rules:
                 partition.log.rules = rules[partition.topic_name]
 
-    # --- the one decision -----------------------------------------------------------------------------------------------------------------
+    # --- the one decision -------------------------------------------------------------------------
 
     def _desired(self, key: PartitionKey) -> PartitionRecord | None:
         record = self._image().topics.partition(key)
         if record is None or self._is_closing:
             return None
-        return record if (record.leader, record.leader_node_epoch) == (self._me.node_id, self._me.node_epoch) else None
+        return (
+            record
+            if (record.leader, record.leader_node_epoch) == (self._me.node_id, self._me.node_epoch)
+            else None
+        )
 
     def _is_expected(self, key: PartitionKey) -> bool:
         """It is moving, or its leader is dead, and we are to lead it."""
         image = self._image()
         record = image.topics.partition(key)
-        return record is not None and not self._is_closing and is_heir(image, record, self._me.node_id)
+        return (
+            record is not None and not self._is_closing and is_heir(image, record, self._me.node_id)
+        )
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
-        """Compare what should be with what is, stop serving what is not ours, and start operations for the rest."""
+        """Compare what should be with what is, stop serving what is not ours, and start operations
+        for the rest.
+        """
         to_open: list[tuple[_Place, PartitionRecord]] = []
         to_close: list[_Place] = []
         for key in self._hold_back(keys):
@@ -336,7 +394,9 @@ class PartitionManager:
             self._start(partial(self._open, opening), [place for place, _ in opening])
 
     def _hold_back(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
-        """Begin a notice for those that are to have one, and give out those that have none, or no longer."""
+        """Begin a notice for those that are to have one, and give out those that have none, or no
+        longer.
+        """
         to_announce: list[_Place] = []
         rest: list[PartitionKey] = []
         for key in keys:
@@ -350,21 +410,41 @@ class PartitionManager:
         return rest
 
     def _may_announce(self, place: _Place) -> bool:
-        """It moves away by plan and its streams are still ours: records are taken until its producers know where to go."""
+        """It moves away by plan and its streams are still ours: records are taken until its
+        producers know where to go.
+        """
         held, notice = place.held, place.notice
-        if held is None or held.partition is None or place.busy or self._is_closing or not self._notice_config.longest_ms:
+        if (
+            held is None
+            or held.partition is None
+            or place.busy
+            or self._is_closing
+            or not self._notice_config.longest_ms
+        ):
             return False
-        if (notice is not None and notice.is_over) or not held.partition.accepts_records or not held.partition.log.is_dirty:
+        if (
+            (notice is not None and notice.is_over)
+            or not held.partition.accepts_records
+            or not held.partition.log.is_dirty
+        ):
             return False
         record = self._image().topics.partition(place.key)
-        return record is not None and is_moving(record) and record.leader_epoch == held.record.leader_epoch
+        return (
+            record is not None
+            and is_moving(record)
+            and record.leader_epoch == held.record.leader_epoch
+        )
 
     def _announce(self, places: list[_Place]) -> None:
         def over() -> None:
             self._notices.discard(notice)
             self._reconcile([place.key for place in places])
 
-        notice = MoveNotice([place.held.partition for place in places if place.held and place.held.partition], self._notice_config, over)
+        notice = MoveNotice(
+            [place.held.partition for place in places if place.held and place.held.partition],
+            self._notice_config,
+            over,
+        )
         self._notices.add(notice)
         for place in places:
             place.notice = notice
@@ -385,7 +465,9 @@ class PartitionManager:
     def _stop_if_stale(self, place: _Place, record: PartitionRecord | None) -> bool:
         """Is held what the image does not want (any more)? Then nobody finds it from here on."""
         held = place.held
-        is_stale = held is not None and (record is None or record.leader_epoch != held.record.leader_epoch)
+        is_stale = held is not None and (
+            record is None or record.leader_epoch != held.record.leader_epoch
+        )
         if held is not None and is_stale:
             self._stop_serving(held)
         return is_stale
@@ -401,9 +483,13 @@ class PartitionManager:
             return
         topic = self._image().topics.by_id(place.key.topic_id)
         for opened in waiting:
-            opened(self.get(topic.name, place.key.partition) if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            opened(
+                self.get(topic.name, place.key.partition)
+                if topic is not None
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
 
-    # --- operations -----------------------------------------------------------------------------------------------------------------------
+    # --- operations -------------------------------------------------------------------------------
 
     async def _open(self, batch: list[tuple[_Place, PartitionRecord]]) -> None:
         def done(at: int, result: Held | Exception) -> None:
@@ -424,7 +510,9 @@ class PartitionManager:
         await self._life.open([(record, place.held) for place, record in batch], done)
         self.opens.latencies.observe((asyncio.get_running_loop().time() - began) * 1_000)
         self._report_moves(
-            (place.held.record, place.held.steps) for place, _ in batch if place.held is not None and place.held.partition is not None
+            (place.held.record, place.held.steps)
+            for place, _ in batch
+            if place.held is not None and place.held.partition is not None
         )
 
     def _serve(self, place: _Place, partition: Partition) -> None:
@@ -443,7 +531,10 @@ class PartitionManager:
 
     def _stop_serving(self, held: Held) -> None:
         partition = held.partition
-        if partition is None or self._served.get((partition.topic_name, partition.index)) is not partition:
+        if (
+            partition is None
+            or self._served.get((partition.topic_name, partition.index)) is not partition
+        ):
             return
         del self._served[partition.topic_name, partition.index]
         self._left = self._left.with_partitions((partition,))
@@ -458,7 +549,8 @@ class PartitionManager:
             steps = await self._life.close(closed)
             self._report_moves(((held.record, steps) for held in closed), gave_up=True)
         except StreamError:
-            # Only a WAL that has failed for good refuses a close: the next owner gets what is durable by recovery.
+            # Only a WAL that has failed for good refuses a close: the next owner gets what is
+            # durable by recovery.
             if not self._storage.fenced:
                 raise
         for place in places:
@@ -470,21 +562,29 @@ class PartitionManager:
         self._reconcile([place.key for place in places])
         self._forgotten.set()
 
-    def _report_moves(self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False) -> None:
+    def _report_moves(
+        self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False
+    ) -> None:
         """Only what moved by plan; `record` is what it was opened under."""
         timings: list[MoveTiming] = []
         for record, steps in steps_of:
             now = self._image().topics.partition(PartitionKey(record.topic_id, record.partition))
             if now is not None and now.move is not None:
                 timing = MoveTiming(
-                    topic_id=record.topic_id, partition=record.partition, leader_epoch=record.leader_epoch, gave_up=gave_up, steps=steps
+                    topic_id=record.topic_id,
+                    partition=record.partition,
+                    leader_epoch=record.leader_epoch,
+                    gave_up=gave_up,
+                    steps=steps,
                 )
                 timings.append(timing)
         if timings:
             self._report(timings)
 
     def _retry(self, place: _Place, error: Exception | None) -> None:
-        """Look at the partition again after a pause, together with others that failed as often. Forever, while the image wants it."""
+        """Look at the partition again after a pause, together with others that failed as often.
+        Forever, while the image wants it.
+        """
         if not place.attempts_count:
             place.failing_since = asyncio.get_running_loop().time()
         place.attempts_count += 1
@@ -492,13 +592,20 @@ class PartitionManager:
         (self.closes if place.is_open else self.opens).failures += 1
         delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(place.attempts_count - 1, 10))
         _log.warning(
-            "partition_operation_failed", topic_id=str(place.key.topic_id), partition=place.key.partition, attempts=place.attempts_count,
-            retry_in_s=delay_s, error=str(error), kind=type(error).__name__,
-        )  # fmt: skip
+            "partition_operation_failed",
+            topic_id=str(place.key.topic_id),
+            partition=place.key.partition,
+            attempts=place.attempts_count,
+            retry_in_s=delay_s,
+            error=str(error),
+            kind=type(error).__name__,
+        )
         keys = self._retries.get(delay_s)
         if keys is None:
             self._retries[delay_s] = {place.key}
-            self._timers[delay_s] = asyncio.get_running_loop().call_later(delay_s, self._look_again, delay_s)
+            self._timers[delay_s] = asyncio.get_running_loop().call_later(
+                delay_s, self._look_again, delay_s
+            )
         else:
             keys.add(place.key)
 
@@ -506,7 +613,7 @@ class PartitionManager:
         del self._timers[delay_s]
         self._reconcile(self._retries.pop(delay_s))
 
-    # --- tasks ----------------------------------------------------------------------------------------------------------------------------
+    # --- tasks ------------------------------------------------------------------------------------
 
     def _start(self, operation: Operation, places: list[_Place]) -> None:
         for place in places:
@@ -539,7 +646,11 @@ class PartitionManager:
             look += 1
             is_turn_of_all = look % _CHECKPOINT_LOOKS_COUNT == 0
             served = self._served.values()
-            await self._life.checkpoint([p for p in served if p.log.is_dirty] if is_turn_of_all else self._life.due_checkpoints(served))
+            await self._life.checkpoint(
+                [p for p in served if p.log.is_dirty]
+                if is_turn_of_all
+                else self._life.due_checkpoints(served)
+            )
 
 
 def _state_of(place: _Place) -> str:

@@ -1,11 +1,16 @@
-"""Tells the producers of partitions that move away where to go, while their records are still taken.
+"""Tells the producers of partitions that move away where to go, while their records are still
+taken.
 
-Why: a batch that is refused waits in its client for the retry backoff (librdkafka: 100 ms), which is longer than the whole move. librdkafka
-follows the leader that a *successful* answer names as well, at once and without a backoff; what it sends then waits at the target for the
-end of the move. Clients that look at the hint only in errors are refused when the notice is over, as they would have been without it.
-Invariants: nothing else is different while it lasts: the streams are open here and everything taken is flushed before they are closed. It
-ends `grace_s` after the last partition's producers were told, so that what they had sent before they heard of it is still taken, and
-`longest_s` after its beginning, told or not. Must not decide what moves. Source: KIP-951; `rd_kafka_handle_Produce` of librdkafka.
+Why: a batch that is refused waits in its client for the retry backoff (librdkafka: 100 ms), which
+is longer than the whole move. librdkafka follows the leader that a *successful* answer names as
+well, at once and without a backoff; what it sends then waits at the target for the end of the move.
+Clients that look at the hint only in errors are refused when the notice is over, as they would have
+been without it.
+Invariants: nothing else is different while it lasts: the streams are open here and everything taken
+is flushed before they are closed. It ends `grace_s` after the last partition's producers were told,
+so that what they had sent before they heard of it is still taken, and `longest_s` after its
+beginning, told or not. Must not decide what moves. Source: KIP-951; `rd_kafka_handle_Produce` of
+librdkafka.
 """
 
 import asyncio
@@ -20,7 +25,9 @@ class MoveNoticeConfig:
     longest_ms: int = 100
     """Longest time that a move waits for an answer that can tell. 0: nobody is told."""
     grace_ms: int = 20
-    """For requests that were on their way when their client heard of the move. Longer than a round trip inside a region."""
+    """For requests that were on their way when their client heard of the move. Longer than a round
+    trip inside a region.
+    """
 
 
 class MoveNotice:
@@ -28,7 +35,9 @@ class MoveNotice:
 
     __slots__ = ("_grace_s", "_over", "_timer", "_untold", "is_over")
 
-    def __init__(self, partitions: Iterable[Partition], config: MoveNoticeConfig, over: Callable[[], None]) -> None:
+    def __init__(
+        self, partitions: Iterable[Partition], config: MoveNoticeConfig, over: Callable[[], None]
+    ) -> None:
         self.is_over = False
         self._over = over
         self._grace_s = config.grace_ms / 1000

@@ -1,8 +1,11 @@
-"""Opening, checkpointing and closing partitions, many at a time: the operations that `PartitionManager` decides on.
+"""Opening, checkpointing and closing partitions, many at a time: the operations that
+`PartitionManager` decides on.
 
-Cost: an open is one RPC for all, then one read for each partition (plus headers since its last checkpoint after a crash). A close is one
-group with the final checkpoints of those that changed, one flush, and one commit in place of whatever the WAL still holds of them.
-Invariant: a failed open keeps the streams that it opened, so that the next try goes on from there and a close can give them back.
+Cost: an open is one RPC for all, then one read for each partition (plus headers since its last
+checkpoint after a crash). A close is one group with the final checkpoints of those that changed,
+one flush, and one commit in place of whatever the WAL still holds of them.
+Invariant: a failed open keeps the streams that it opened, so that the next try goes on from there
+and a close can give them back.
 Must not: decide what is to be open. Source: AutoMQ `ElasticLogManager`.
 """
 
@@ -29,7 +32,9 @@ Steps: TypeAlias = dict[str, float]
 _log = structlog.get_logger()
 
 _RESTORES_AT_ONCE_COUNT: Final = 32
-"""Reads of meta streams at once. After a clean close of many partitions most are answered by one cached block."""
+"""Reads of meta streams at once. After a clean close of many partitions most are answered by one
+cached block.
+"""
 _GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 _TRIMS_AT_ONCE_COUNT: Final = 8
 _STREAMS_COUNT: Final = 3
@@ -37,7 +42,9 @@ _STREAMS_COUNT: Final = 3
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A partition whose streams are open here under `record.leader_epoch`. No partition: its log could not be restored yet."""
+    """A partition whose streams are open here under `record.leader_epoch`. No partition: its log
+    could not be restored yet.
+    """
 
     record: PartitionRecord
     meta: StreamHandle
@@ -60,12 +67,20 @@ class PartitionOpener:
         self._config = config
         self._restores = asyncio.Semaphore(_RESTORES_AT_ONCE_COUNT)
 
-    async def open(self, wishes: Sequence[tuple[PartitionRecord, Held | None]], done: Callable[[int, Held | Exception], None]) -> None:
-        """Open streams and restore logs; `done(position, result)` is called for each wish as soon as it is decided."""
+    async def open(
+        self,
+        wishes: Sequence[tuple[PartitionRecord, Held | None]],
+        done: Callable[[int, Held | Exception], None],
+    ) -> None:
+        """Open streams and restore logs; `done(position, result)` is called for each wish as soon
+        as it is decided.
+        """
         began = asyncio.get_running_loop().time()
         fresh = [at for at, (_, held) in enumerate(wishes) if held is None]
         helds = {at: held for at, (_, held) in enumerate(wishes) if held is not None}
-        for at, result in zip(fresh, await self._open_streams([wishes[at][0] for at in fresh]), strict=True):
+        for at, result in zip(
+            fresh, await self._open_streams([wishes[at][0] for at in fresh]), strict=True
+        ):
             if isinstance(result, Held):
                 helds[at] = result
                 result.steps["open"] = 1_000 * (asyncio.get_running_loop().time() - began)
@@ -78,7 +93,11 @@ class PartitionOpener:
     async def _open_streams(self, records: Sequence[PartitionRecord]) -> list[Held | Exception]:
         if not records:
             return []
-        requests = [OpenStream(stream_id, record.leader_epoch) for record in records for stream_id in record.stream_ids]
+        requests = [
+            OpenStream(stream_id, record.leader_epoch)
+            for record in records
+            for stream_id in record.stream_ids
+        ]
         try:
             opened = await self._storage.open_streams(requests)
         except (StreamError, ControllerError, OSError, TimeoutError) as error:
@@ -88,7 +107,11 @@ class PartitionOpener:
         for at, record in enumerate(records):
             streams = opened[_STREAMS_COUNT * at : _STREAMS_COUNT * (at + 1)]
             meta, data, txn = streams
-            if isinstance(meta, StreamHandle) and isinstance(data, StreamHandle) and isinstance(txn, StreamHandle):
+            if (
+                isinstance(meta, StreamHandle)
+                and isinstance(data, StreamHandle)
+                and isinstance(txn, StreamHandle)
+            ):
                 results.append(Held(record, meta, data, txn))
                 continue
             lone += [item for item in streams if isinstance(item, StreamHandle)]
@@ -97,11 +120,15 @@ class PartitionOpener:
             await self._storage.close_streams(lone)
         return results
 
-    async def _restore(self, at: int, held: Held, done: Callable[[int, Held | Exception], None]) -> None:
+    async def _restore(
+        self, at: int, held: Held, done: Callable[[int, Held | Exception], None]
+    ) -> None:
         began = asyncio.get_running_loop().time()
         async with self._restores:
             try:
-                log = await restore_log(self._storage, *held.handles, config=self._config, now_ms=self._now_ms())
+                log = await restore_log(
+                    self._storage, *held.handles, config=self._config, now_ms=self._now_ms()
+                )
             except Exception as error:  # noqa: BLE001 - handed on: `done` logs it and the open is tried again
                 held.error = error
             else:
@@ -111,24 +138,40 @@ class PartitionOpener:
         done(at, held)
 
     async def close(self, helds: Sequence[Held]) -> Steps:
-        """Give the streams back; afterwards nothing of the partitions is held any more. Cancelled or failed, it may be called again.
+        """Give the streams back; afterwards nothing of the partitions is held any more. Cancelled
+        or failed, it may be called again.
 
-        Raises the WAL's failure, after which there is nothing to give back. Fenced and deleted streams are forgotten.
+        Raises the WAL's failure, after which there is nothing to give back. Fenced and deleted
+        streams are forgotten.
         """
         began = asyncio.get_running_loop().time()
         await self._storage.wait_for_room()
-        partitions = [held.partition for held in helds if held.partition is not None and held.data.accepting]
+        partitions = [
+            held.partition for held in helds if held.partition is not None and held.data.accepting
+        ]
         self._append_checkpoints([partition for partition in partitions if partition.log.is_dirty])
         persisted = asyncio.get_running_loop().time()
-        times = await self._storage.close_streams([handle for held in helds for handle in held.handles])
+        times = await self._storage.close_streams(
+            [handle for held in helds for handle in held.handles]
+        )
         for held in helds:
             if held.partition is not None:
                 held.partition.stop()
-        return {"persist": 1_000 * (persisted - began), "flush": 1_000 * times.flush_s, "commit": 1_000 * times.commit_s}
+        return {
+            "persist": 1_000 * (persisted - began),
+            "flush": 1_000 * times.flush_s,
+            "commit": 1_000 * times.commit_s,
+        }
 
     def due_checkpoints(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Those with most to scan after a crash, so that half of what all of them together may have remains; none while it is less."""
-        dirty = sorted((partition for partition in partitions if partition.log.is_dirty), key=_dirty_bytes, reverse=True)
+        """Those with most to scan after a crash, so that half of what all of them together may have
+        remains; none while it is less.
+        """
+        dirty = sorted(
+            (partition for partition in partitions if partition.log.is_dirty),
+            key=_dirty_bytes,
+            reverse=True,
+        )
         left_bytes = sum(map(_dirty_bytes, dirty))
         due: list[Partition] = []
         if left_bytes >= self._config.checkpoint_bytes:
@@ -140,12 +183,21 @@ class PartitionOpener:
         return due
 
     async def checkpoint(self, partitions: Sequence[Partition]) -> None:
-        """Write down where recovery of these would begin, in few groups, and trim meta streams that have become long."""
+        """Write down where recovery of these would begin, in few groups, and trim meta streams that
+        have become long.
+        """
         try:
             await self._storage.wait_for_room()
-            self._append_checkpoints([partition for partition in partitions if partition.accepts_records])
+            self._append_checkpoints(
+                [partition for partition in partitions if partition.accepts_records]
+            )
         except StreamError as error:
-            _log.warning("checkpoint_failed", partitions=len(partitions), error=str(error), kind=type(error).__name__)
+            _log.warning(
+                "checkpoint_failed",
+                partitions=len(partitions),
+                error=str(error),
+                kind=type(error).__name__,
+            )
             return
         limit = asyncio.Semaphore(_TRIMS_AT_ONCE_COUNT)
         async with asyncio.TaskGroup() as trims:
@@ -153,9 +205,11 @@ class PartitionOpener:
                 trims.create_task(self._trim(partition, limit))
 
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
-        """Let the log begin at `start_offset`, at most the last stable offset. Raises StreamError, ControllerError, OSError, TimeoutError.
+        """Let the log begin at `start_offset`, at most the last stable offset. Raises StreamError,
+        ControllerError, OSError, TimeoutError.
 
-        What is trimmed cannot be scanned after a crash, so a checkpoint with the state of its producers becomes durable first.
+        What is trimmed cannot be scanned after a crash, so a checkpoint with the state of its
+        producers becomes durable first.
         """
         await self._storage.wait_for_room()
         self._append_checkpoints([partition])
@@ -179,13 +233,18 @@ class PartitionOpener:
     async def _trim(self, partition: Partition, limit: asyncio.Semaphore) -> None:
         log = partition.log
         async with limit:
-            for handle, offset in ((log.meta.handle, log.meta.trim_offset), (log.txn, log.txn_trim_offset)):
+            for handle, offset in (
+                (log.meta.handle, log.meta.trim_offset),
+                (log.txn, log.txn_trim_offset),
+            ):
                 if offset is None:
                     continue
                 try:
                     await self._storage.trim(handle, offset)
                 except (StreamError, ControllerError, OSError, TimeoutError) as error:
-                    _log.warning("trim_failed", stream_id=handle.stream_id, offset=offset, error=str(error))
+                    _log.warning(
+                        "trim_failed", stream_id=handle.stream_id, offset=offset, error=str(error)
+                    )
 
 
 def _dirty_bytes(partition: Partition) -> int:
@@ -193,4 +252,6 @@ def _dirty_bytes(partition: Partition) -> int:
 
 
 def _settled(error: Exception | None) -> None:
-    """Nobody waits for a checkpoint: if it is lost, so is the WAL behind it, and the one before it holds."""
+    """Nobody waits for a checkpoint: if it is lost, so is the WAL behind it, and the one before it
+    holds.
+    """

@@ -1,11 +1,13 @@
-"""An open partition of which this broker is the leader: who waits for its high watermark, and whether it still takes records.
+"""An open partition of which this broker is the leader: who waits for its high watermark, and
+whether it still takes records.
 
-Invariants: only records below the high watermark are ever readable, and it moves only over what is durable; the last stable offset stands
-still at the earliest transaction whose end is not durable. Once `stop` was called nothing is appended any more, and everyone who waits is
-told at once.
-Must not: talk to the controller or open anything (`PartitionManager`), or know Kafka requests (handlers).
-Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ `ElasticReplicaManager`. A delayed fetch wakes when
-the confirmed offset passes what it waits for.
+Invariants: only records below the high watermark are ever readable, and it moves only over what is
+durable; the last stable offset stands still at the earliest transaction whose end is not durable.
+Once `stop` was called nothing is appended any more, and everyone who waits is told at once.
+Must not: talk to the controller or open anything (`PartitionManager`), or know Kafka requests
+(handlers).
+Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ `ElasticReplicaManager`. A delayed
+fetch wakes when the confirmed offset passes what it waits for.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +27,9 @@ Settled: TypeAlias = Callable[[Exception | None], None]
 
 
 class MoveHint(Protocol):
-    """Names the next leader to the producers of a partition that moves away. Implemented by `broker.partition.move_notice`."""
+    """Names the next leader to the producers of a partition that moves away. Implemented by
+    `broker.partition.move_notice`.
+    """
 
     def told(self, partition: "Partition") -> None:
         """An answer that names the next leader of this partition is on its way."""
@@ -33,17 +37,37 @@ class MoveHint(Protocol):
 
 
 class PartitionStopped(Exception):
-    """This broker stopped leading the partition before the records were known to be durable. They may be durable all the same."""
+    """This broker stopped leading the partition before the records were known to be durable. They
+    may be durable all the same.
+    """
 
 
 class Partition:
     __slots__ = (
-        "_fetch_waits", "_high_watermark", "_last_stable_offset", "_storage", "_waiting", "accepts_records", "bytes_in", "bytes_out",
-        "index", "leader_epoch", "log", "notice", "record", "records_in", "records_out", "requests_count", "stop_error", "topic_id",
+        "_fetch_waits",
+        "_high_watermark",
+        "_last_stable_offset",
+        "_storage",
+        "_waiting",
+        "accepts_records",
+        "bytes_in",
+        "bytes_out",
+        "index",
+        "leader_epoch",
+        "log",
+        "notice",
+        "record",
+        "records_in",
+        "records_out",
+        "requests_count",
+        "stop_error",
+        "topic_id",
         "topic_name",
-    )  # fmt: skip
+    )
 
-    def __init__(self, record: PartitionRecord, topic_name: str, log: PartitionLog, storage: Storage) -> None:
+    def __init__(
+        self, record: PartitionRecord, topic_name: str, log: PartitionLog, storage: Storage
+    ) -> None:
         self.record = record
         self.topic_id: UUID = record.topic_id
         self.topic_name = topic_name
@@ -67,7 +91,9 @@ class Partition:
         self._last_stable_offset = log.transactions.last_stable(self._high_watermark)
         self._waiting: list[tuple[Offset, Settled]] = []
         self._fetch_waits: dict[FetchWait, None] = {}
-        """In the order in which they came: a set would wake them in an order that no simulation can repeat."""
+        """In the order in which they came: a set would wake them in an order that no simulation can
+        repeat.
+        """
 
     @property
     def log_start_offset(self) -> Offset:
@@ -101,12 +127,16 @@ class Partition:
                     wait.interrupt()
         if self._waiting:
             ready = [settled for offset, settled in self._waiting if offset <= self._high_watermark]
-            self._waiting = [waiting for waiting in self._waiting if waiting[0] > self._high_watermark]
+            self._waiting = [
+                waiting for waiting in self._waiting if waiting[0] > self._high_watermark
+            ]
             for settled in ready:
                 settled(None)
 
     def when_durable(self, end_offset: Offset, settled: Settled) -> None:
-        """Call back when everything below `end_offset` is durable (maybe at once), or when that will not be known here any more."""
+        """Call back when everything below `end_offset` is durable (maybe at once), or when that
+        will not be known here any more.
+        """
         if end_offset <= self._high_watermark:
             settled(None)
         elif self.stop_error is not None:
@@ -115,19 +145,27 @@ class Partition:
             self._waiting.append((end_offset, settled))
 
     def refuse_records(self) -> None:
-        """Somebody else is to lead: append nothing more, wake the readers. What was appended may still be acknowledged."""
+        """Somebody else is to lead: append nothing more, wake the readers. What was appended may
+        still be acknowledged.
+        """
         self.accepts_records = False
         self.wake_readers()
 
     def wake_readers(self) -> None:
-        """Have parked fetches look again: this broker may not be the one to answer them any more."""
+        """Have parked fetches look again: this broker may not be the one to answer them any
+        more.
+        """
         for wait in list(self._fetch_waits):
             wait.interrupt()
 
     def stop(self, error: Exception | None = None) -> None:
-        """The end: streams are closed, or lost. Those who still wait for durability get an error that makes them look for the leader."""
+        """The end: streams are closed, or lost. Those who still wait for durability get an error
+        that makes them look for the leader.
+        """
         self.refuse_records()
-        self.stop_error = error or PartitionStopped(f"{self.topic_name}-{self.index} is not led here any more")
+        self.stop_error = error or PartitionStopped(
+            f"{self.topic_name}-{self.index} is not led here any more"
+        )
         waiting, self._waiting = self._waiting, []
         for _, settled in waiting:
             settled(self.stop_error)
@@ -138,22 +176,30 @@ class Partition:
     def remove_fetch_wait(self, wait: FetchWait) -> None:
         self._fetch_waits.pop(wait, None)
 
-    def read_cached(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> Sequence[Buffer] | None:
-        """Whole batches from the log cache, the first one whatever its size; None if they are not all there.
+    def read_cached(
+        self, offset: Offset, max_bytes: int, *, committed: bool = False
+    ) -> Sequence[Buffer] | None:
+        """Whole batches from the log cache, the first one whatever its size; None if they are not
+        all there.
 
         committed: only those below the last stable offset, which lies behind `offset`.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return self._storage.read_cached(self.log.data.stream_id, offset, end_offset, max_bytes)
 
-    async def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> Sequence[Buffer]:
-        """Whole batches from wherever they are, the first one whatever its size. Cost: a GET or more if they are cold.
+    async def read(
+        self, offset: Offset, max_bytes: int, *, committed: bool = False
+    ) -> Sequence[Buffer]:
+        """Whole batches from wherever they are, the first one whatever its size. Cost: a GET or
+        more if they are cold.
 
         Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return await self._storage.read(self.log.data.stream_id, offset, end_offset, max_bytes)
 
-    async def read_aborted(self, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
+    async def read_aborted(
+        self, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
         """As `PartitionLog.read_aborted`."""
         return await self.log.read_aborted(self._storage, start_offset, end_offset)

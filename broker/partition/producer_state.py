@@ -1,15 +1,18 @@
-"""What a partition remembers of idempotent and transactional producers, so that a retried batch is written once and old ones are fenced.
+"""What a partition remembers of idempotent and transactional producers, so that a retried batch is
+written once and old ones are fenced.
 
-Per producer: its epoch, its last five batches, where its open transaction began, and the coordinator epoch and the serial of the marker
-that ended the last one.
-A batch is either next in line, a repetition of one of the five (answered with the old offset), certainly older than those
+Per producer: its epoch, its last five batches, where its open transaction began, and the
+coordinator epoch and the serial of the marker that ended the last one. A batch is either next in
+line, a repetition of one of the five (answered with the old offset), certainly older than those
 (`DUPLICATE_SEQUENCE_NUMBER`: clients take it as success without an offset), or out of order.
 
-Invariants: `check` changes nothing, `record` is called only for what was really appended, and replaying the batch headers of the log
-gives the live state. "Certainly older" is said only of sequences that were appended since the producer became known here
-(`run_length`): what came before is unknown, and calling it a duplicate would lose records.
-Must not: expire by record timestamps. A producer that loads last year's data is as alive as any, so the broker's clock decides. Must not
-forget a producer whose transaction is open: nobody could end it then.
+Invariants: `check` changes nothing, `record` is called only for what was really appended, and
+replaying the batch headers of the log gives the live state. "Certainly older" is said only of
+sequences that were appended since the producer became known here (`run_length`): what came before
+is unknown, and calling it a duplicate would lose records.
+Must not: expire by record timestamps. A producer that loads last year's data is as alive as any, so
+the broker's clock decides. Must not forget a producer whose transaction is open: nobody could end
+it then.
 
 Source: Kafka `ProducerStateManager`, `ProducerAppendInfo`; KIP-98; AutoMQ #1377, #1865.
 """
@@ -59,7 +62,9 @@ class _Producer(msgspec.Struct, array_like=True):
 
 
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state after all records below `offset`; producers in the order in which they last wrote."""
+    """The state after all records below `offset`; producers in the order in which they last
+    wrote.
+    """
 
     offset: Offset
     producers: list[_Producer]
@@ -71,7 +76,9 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 class ProducerState:
-    """Memory: about 1 KiB a producer, at most `producers_count_max` of them; beyond that the longest silent one is forgotten."""
+    """Memory: about 1 KiB a producer, at most `producers_count_max` of them; beyond that the
+    longest silent one is forgotten.
+    """
 
     __slots__ = ("_producers", "_producers_count_max")
 
@@ -86,18 +93,30 @@ class ProducerState:
         return iter(self._producers)
 
     def check(
-        self, producer_id: int, epoch: int, base_sequence: int, record_count: int, *, transactional: bool = False
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        record_count: int,
+        *,
+        transactional: bool = False,
     ) -> KnownBatch | ErrorCode | None:
-        """May this batch be appended? None: yes. A known batch: it is a repetition of that one. Changes nothing.
+        """May this batch be appended? None: yes. A known batch: it is a repetition of that one.
+        Changes nothing.
 
-        base_sequence -1: of a coordinator on this broker, whose batches come in order by themselves.
+        base_sequence -1: of a coordinator on this broker, whose batches come in order by
+        themselves.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
         if epoch < producer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        verdict = None if base_sequence == NO_SEQUENCE else _check_sequence(producer, epoch, base_sequence, record_count)
+        verdict = (
+            None
+            if base_sequence == NO_SEQUENCE
+            else _check_sequence(producer, epoch, base_sequence, record_count)
+        )
         if verdict is None and not transactional and producer.transaction_first_offset >= 0:
             return ErrorCode.INVALID_TXN_STATE
         return verdict
@@ -107,26 +126,42 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
-        return sequence_after(producer.batches[-1].last_sequence, 1) if epoch == producer.epoch and producer.batches else 0
+        return (
+            sequence_after(producer.batches[-1].last_sequence, 1)
+            if epoch == producer.epoch and producer.batches
+            else 0
+        )
 
     def check_marker(self, marker: Marker) -> ErrorCode | None:
-        """May this transaction be ended so? A marker for a producer without a transaction may come: it is a repetition, and harmless."""
+        """May this transaction be ended so? A marker for a producer without a transaction may come:
+        it is a repetition, and harmless.
+        """
         producer = self._producers.get(marker.producer_id)
         if producer is None:
             return None
         if marker.producer_epoch < producer.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        return ErrorCode.TRANSACTION_COORDINATOR_FENCED if marker.coordinator_epoch < producer.coordinator_epoch else None
+        return (
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED
+            if marker.coordinator_epoch < producer.coordinator_epoch
+            else None
+        )
 
     def is_repeated(self, marker: Marker) -> bool:
-        """Has this transaction ended here before, or a later one of the producer? For markers that `check_marker` lets pass.
+        """Has this transaction ended here before, or a later one of the producer? For markers that
+        `check_marker` lets pass.
 
-        A coordinator sends a marker again when the answer is late, and the first copy may arrive when the next transaction is open. Serials
-        are compared within one coordinator epoch: `check_marker` refuses copies from earlier coordinators, and a later coordinator sends
-        the marker of each transaction that it finds unfinished before that id begins another one.
+        A coordinator sends a marker again when the answer is late, and the first copy may arrive
+        when the next transaction is open. Serials are compared within one coordinator epoch:
+        `check_marker` refuses copies from earlier coordinators, and a later coordinator sends the
+        marker of each transaction that it finds unfinished before that id begins another one.
         """
         producer = self._producers.get(marker.producer_id)
-        if producer is None or marker.serial <= NO_SERIAL or marker.coordinator_epoch != producer.coordinator_epoch:
+        if (
+            producer is None
+            or marker.serial <= NO_SERIAL
+            or marker.coordinator_epoch != producer.coordinator_epoch
+        ):
             return False
         return marker.serial <= producer.ended_serial
 
@@ -150,14 +185,21 @@ class ProducerState:
         now_ms: Millis,
         transactional: bool = False,
     ) -> None:
-        """The batch was appended at [base_offset, end_offset). Trusts that `check` said yes, as replaying the log must."""
+        """The batch was appended at [base_offset, end_offset). Trusts that `check` said yes, as
+        replaying the log must.
+        """
         producer = self._producers.pop(producer_id, None)
         if producer is None or producer.epoch != epoch:
             producer = self._renewed(producer, producer_id, epoch)
         producer.seen_ms = now_ms
         self._producers[producer_id] = producer
         if base_sequence != NO_SEQUENCE:
-            batch = KnownBatch(base_sequence, (base_sequence + record_count - 1) % SEQUENCES_COUNT, base_offset, end_offset)
+            batch = KnownBatch(
+                base_sequence,
+                (base_sequence + record_count - 1) % SEQUENCES_COUNT,
+                base_offset,
+                end_offset,
+            )
             producer.run_length = min(producer.run_length + record_count, _RUN_LENGTH_MAX)
             producer.batches.append(batch)
             if len(producer.batches) > CACHED_BATCHES_COUNT:
@@ -166,7 +208,9 @@ class ProducerState:
             producer.transaction_first_offset = base_offset
 
     def record_marker(self, marker: Marker, now_ms: Millis) -> None:
-        """The marker was appended. Its epoch fences older ones, even if the producer never wrote here."""
+        """The marker was appended. Its epoch fences older ones, even if the producer never wrote
+        here.
+        """
         producer = self._producers.pop(marker.producer_id, None)
         if producer is None or producer.epoch != marker.producer_epoch:
             producer = self._renewed(producer, marker.producer_id, marker.producer_epoch)
@@ -174,12 +218,17 @@ class ProducerState:
         self._producers[marker.producer_id] = producer
         producer.transaction_first_offset = -1
         if marker.coordinator_epoch > producer.coordinator_epoch:
-            producer.coordinator_epoch, producer.ended_serial = marker.coordinator_epoch, marker.serial
+            producer.coordinator_epoch, producer.ended_serial = (
+                marker.coordinator_epoch,
+                marker.serial,
+            )
         else:
             producer.ended_serial = max(producer.ended_serial, marker.serial)
 
     def expire(self, now_ms: Millis, silent_ms: int) -> int:
-        """Forget producers that wrote nothing for `silent_ms`; returns how many. They are kept in the order of their last write."""
+        """Forget producers that wrote nothing for `silent_ms`; returns how many. They are kept in
+        the order of their last write.
+        """
         silent: list[int] = []
         for producer_id, producer in self._producers.items():
             if now_ms - producer.seen_ms <= silent_ms:
@@ -191,17 +240,23 @@ class ProducerState:
         return len(silent)
 
     def snapshot(self, offset: Offset) -> ProducerSnapshot:
-        """Cost: grows with the producers, about 0.5 us each to encode. Encode before the state changes again."""
+        """Cost: grows with the producers, about 0.5 us each to encode. Encode before the state
+        changes again.
+        """
         return ProducerSnapshot(offset, list(self._producers.values()))
 
     def restore(self, snapshot: ProducerSnapshot) -> None:
-        """Replaces the state. More producers than the limit: the longest silent ones are left out."""
+        """Replaces the state. More producers than the limit: the longest silent ones are left
+        out.
+        """
         self._producers = {producer.producer_id: producer for producer in snapshot.producers}
         while len(self._producers) > self._producers_count_max and self._forget_one():
             pass
 
     def _renewed(self, before: _Producer | None, producer_id: int, epoch: int) -> _Producer:
-        """A producer that is new here, or in a new epoch. The caller puts it behind all others, as it wrote last."""
+        """A producer that is new here, or in a new epoch. The caller puts it behind all others, as
+        it wrote last.
+        """
         if before is not None:
             kept = before.transaction_first_offset, before.coordinator_epoch, before.ended_serial
             return _Producer(producer_id, epoch, before.seen_ms, 0, [], *kept)
@@ -210,7 +265,9 @@ class ProducerState:
         return _Producer(producer_id, epoch, Millis(0), 0, [])
 
     def _forget_one(self) -> bool:
-        """The longest silent one without an open transaction; False: all have one (fewer may be open than there may be producers)."""
+        """The longest silent one without an open transaction; False: all have one (fewer may be
+        open than there may be producers).
+        """
         for producer_id, producer in self._producers.items():
             if producer.transaction_first_offset < 0:
                 del self._producers[producer_id]
@@ -218,8 +275,12 @@ class ProducerState:
         return False
 
 
-def _check_sequence(producer: _Producer, epoch: int, base_sequence: int, record_count: int) -> KnownBatch | ErrorCode | None:
-    """The epoch is not older than the producer's. A new epoch, or one of which nothing was written here, begins at 0."""
+def _check_sequence(
+    producer: _Producer, epoch: int, base_sequence: int, record_count: int
+) -> KnownBatch | ErrorCode | None:
+    """The epoch is not older than the producer's. A new epoch, or one of which nothing was written
+    here, begins at 0.
+    """
     batches = producer.batches
     if epoch != producer.epoch or not batches:
         return None if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -1,14 +1,18 @@
-"""Batches of idempotent producers that were refused for now, so that those sent right behind them are refused alike.
+"""Batches of idempotent producers that were refused for now, so that those sent right behind them
+are refused alike.
 
-A producer has up to five requests on the way. When the first is refused, because its partition is still being opened or the WAL is full,
-the second may be looked at when that is over, and begins behind a gap that this broker made. Taken (the producer is not known yet) it would
-pass for an acknowledgement of both: librdkafka counts what lies before an acknowledged batch as delivered. And
-`OUT_OF_ORDER_SEQUENCE_NUMBER` would be the truth and do harm: librdkafka begins a new epoch then, in all partitions, and sends what it has
-no answer for once more in that epoch, where nobody can tell that it is in the log already.
+A producer has up to five requests on the way. When the first is refused, because its partition is
+still being opened or the WAL is full, the second may be looked at when that is over, and begins
+behind a gap that this broker made. Taken (the producer is not known yet) it would pass for an
+acknowledgement of both: librdkafka counts what lies before an acknowledged batch as delivered. And
+`OUT_OF_ORDER_SEQUENCE_NUMBER` would be the truth and do harm: librdkafka begins a new epoch then,
+in all partitions, and sends what it has no answer for once more in that epoch, where nobody can
+tell that it is in the log already.
 
-Invariant: a batch is held back only if it is ahead of the log, and sequences between the two were refused here a short while ago, in the
-same epoch of its producer; every other gap is what it is, and what is in line or was appended before is never held back. Bounded in number
-and time. Must not: know why something was refused.
+Invariant: a batch is held back only if it is ahead of the log, and sequences between the two were
+refused here a short while ago, in the same epoch of its producer; every other gap is what it is,
+and what is in line or was appended before is never held back. Bounded in number and time. Must not:
+know why something was refused.
 Source: KIP-98; librdkafka `rd_kafka_handle_idempotent_Produce_error`, `rd_kafka_dr_implicit_ack`.
 """
 
@@ -21,7 +25,9 @@ from stream.batch.header import BatchHeader, parse_header
 from stream.errors import BatchCorrupt
 
 _KEPT_MS: Final = 30_000
-"""A request is no longer than this on its way: clients wait as long for an answer (`request.timeout.ms`)."""
+"""A request is no longer than this on its way: clients wait as long for an answer
+(`request.timeout.ms`).
+"""
 _COUNT_MAX: Final = 10_000
 _AHEAD_MAX: Final = 1 << 30
 
@@ -29,7 +35,9 @@ _Key = tuple[str, int, int]
 
 
 class _Refused(NamedTuple):
-    """From the first sequence that was refused to the last; at_ms: when the first one was, for the last time."""
+    """From the first sequence that was refused to the last; at_ms: when the first one was, for the
+    last time.
+    """
 
     epoch: int
     first_sequence: int
@@ -38,7 +46,9 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Of all partitions of a broker; times are of a monotonic clock. 300 bytes each, at most 10,000; then the oldest are forgotten."""
+    """Of all partitions of a broker; times are of a monotonic clock. 300 bytes each, at most
+    10,000; then the oldest are forgotten.
+    """
 
     __slots__ = ("_refused",)
 
@@ -48,15 +58,31 @@ class RefusedBatches:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def note(self, topic_name: str, index: int, batch: BatchHeader | memoryview | None, code: ErrorCode, now_ms: int) -> None:
-        """It was refused. Only what clients send again is remembered, and only batches with a sequence."""
+    def note(
+        self,
+        topic_name: str,
+        index: int,
+        batch: BatchHeader | memoryview | None,
+        code: ErrorCode,
+        now_ms: int,
+    ) -> None:
+        """It was refused. Only what clients send again is remembered, and only batches with a
+        sequence.
+        """
         header = _header_of(batch) if code.retriable else None
         if header is None:
             return
-        first, last = header.base_sequence, sequence_after(header.base_sequence, header.record_count - 1)
+        first, last = (
+            header.base_sequence,
+            sequence_after(header.base_sequence, header.record_count - 1),
+        )
         key = (topic_name, index, header.producer_id)
         known = self._refused.get(key)
-        if known is not None and known.epoch == header.producer_epoch and now_ms - known.at_ms <= _KEPT_MS:
+        if (
+            known is not None
+            and known.epoch == header.producer_epoch
+            and now_ms - known.at_ms <= _KEPT_MS
+        ):
             if _is_behind(known.first_sequence, first):
                 first, now_ms = known.first_sequence, known.at_ms
             if _is_behind(last, known.last_sequence):
@@ -66,14 +92,20 @@ class RefusedBatches:
         if len(self._refused) > _COUNT_MAX:
             self._refused.popitem(last=False)
 
-    def held_back(self, topic_name: str, index: int, batch: memoryview, producers: ProducerState, now_ms: int) -> str | None:
+    def held_back(
+        self, topic_name: str, index: int, batch: memoryview, producers: ProducerState, now_ms: int
+    ) -> str | None:
         """Why this batch has to wait until another one came again; None: it has not."""
         header = _header_of(batch)
         if header is None:
             return None
         key = (topic_name, index, header.producer_id)
         known = self._refused.get(key)
-        if known is None or known.epoch != header.producer_epoch or not _is_behind(known.first_sequence, header.base_sequence):
+        if (
+            known is None
+            or known.epoch != header.producer_epoch
+            or not _is_behind(known.first_sequence, header.base_sequence)
+        ):
             return None
         expected = producers.expected_sequence(header.producer_id, header.producer_epoch)
         if expected is not None and not _is_behind(expected, header.base_sequence):
@@ -83,7 +115,10 @@ class RefusedBatches:
             del self._refused[key]
             return None
         who = f"producer {header.producer_id} epoch {header.producer_epoch}"
-        return f"{who}: sequence {header.base_sequence} has to wait for what was refused before it, from {known.first_sequence} on"
+        return (
+            f"{who}: sequence {header.base_sequence} has to wait for what was refused before it,"
+            f" from {known.first_sequence} on"
+        )
 
 
 def _header_of(batch: BatchHeader | memoryview | None) -> BatchHeader | None:
@@ -93,7 +128,9 @@ def _header_of(batch: BatchHeader | memoryview | None) -> BatchHeader | None:
             batch = parse_header(batch)
         except BatchCorrupt:
             return None
-    return batch if batch is not None and batch.producer_id >= 0 and batch.base_sequence >= 0 else None
+    return (
+        batch if batch is not None and batch.producer_id >= 0 and batch.base_sequence >= 0 else None
+    )
 
 
 def _is_behind(first: int, second: int) -> bool:

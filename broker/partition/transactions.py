@@ -1,10 +1,15 @@
-"""The transactions of one partition: which are open, up to where everything is decided, and which were aborted of late.
+"""The transactions of one partition: which are open, up to where everything is decided, and which
+were aborted of late.
 
-Invariants: offsets come in the order of the log; the last stable offset never goes back and never passes a transaction whose end is not
-durable; the events that `begun` and `ended` foretell say the same to readers of the txn stream as `last_stable` says here.
-Limits: open transactions are counted by the caller; of aborted ones the newest `aborted_count_max` are kept, older ones are in the txn
-stream: `aborted_within` then says None. Must not: know producers' epochs or sequences (`producer_state`), or do I/O.
-Source: Kafka `ProducerStateManager` (ongoing and unreplicated transactions, `firstUnstableOffset`), `TransactionIndex`; KIP-98.
+Invariants: offsets come in the order of the log; the last stable offset never goes back and never
+passes a transaction whose end is not durable; the events that `begun` and `ended` foretell say the
+same to readers of the txn stream as `last_stable` says here.
+Limits: open transactions are counted by the caller; of aborted ones the newest `aborted_count_max`
+are kept, older ones are in the txn
+stream: `aborted_within` then says None. Must not: know producers' epochs or sequences
+(`producer_state`), or do I/O.
+Source: Kafka `ProducerStateManager` (ongoing and unreplicated transactions, `firstUnstableOffset`),
+`TransactionIndex`; KIP-98.
 """
 
 from collections import deque
@@ -16,7 +21,9 @@ from stream.batch.control import Marker
 from stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
 
 ABORTED_COUNT_MAX: Final = 1_000
-"""Kept in memory, 100 bytes each. Consumers that lag behind more of them cost a read of the txn stream for each fetch."""
+"""Kept in memory, 100 bytes each. Consumers that lag behind more of them cost a read of the txn
+stream for each fetch.
+"""
 
 
 class Transactions:
@@ -48,10 +55,12 @@ class Transactions:
     def restore(self, opened: Iterable[tuple[int, Offset]]) -> None:
         self._open = dict(sorted(opened, key=lambda item: item[1]))
 
-    # --- what an append would mean ------------------------------------------------------------------------------------------------------
+    # --- what an append would mean ----------------------------------------------------------------
 
     def begun(self, producer_id: int, first_offset: Offset) -> TransactionEvent | None:
-        """What readers have to be told if a transactional batch of this producer goes to `first_offset`."""
+        """What readers have to be told if a transactional batch of this producer goes to
+        `first_offset`.
+        """
         return None if self._open or producer_id in self._open else TransactionEvent(first_offset)
 
     def ended(self, marker: Marker, offset: Offset) -> TransactionEvent | None:
@@ -60,13 +69,19 @@ class Transactions:
         if first_offset is None:
             return None
         is_earliest = first_offset == self.first_unstable_offset
-        unstable = next((item for item in self._open.values() if item != first_offset), NO_OFFSET) if is_earliest else None
+        unstable = (
+            next((item for item in self._open.values() if item != first_offset), NO_OFFSET)
+            if is_earliest
+            else None
+        )
         if marker.committed:
             return None if unstable is None else TransactionEvent(unstable)
         aborted = AbortedTransaction(marker.producer_id, first_offset, offset)
-        return TransactionEvent(self.first_unstable_offset if unstable is None else unstable, aborted)
+        return TransactionEvent(
+            self.first_unstable_offset if unstable is None else unstable, aborted
+        )
 
-    # --- what was appended --------------------------------------------------------------------------------------------------------------
+    # --- what was appended ------------------------------------------------------------------------
 
     def begin(self, producer_id: int, first_offset: Offset) -> None:
         """Unless it is open already."""
@@ -91,7 +106,7 @@ class Transactions:
             self._ended.popleft()
         return self.last_stable(high_watermark)
 
-    # --- what readers may see -----------------------------------------------------------------------------------------------------------
+    # --- what readers may see ---------------------------------------------------------------------
 
     def last_stable(self, high_watermark: Offset) -> Offset:
         """Below it everything is durable and decided."""
@@ -102,11 +117,19 @@ class Transactions:
             firsts.append(self.first_unstable_offset)
         return min(high_watermark, *firsts)
 
-    def aborted_within(self, start_offset: Offset, end_offset: Offset) -> list[AbortedTransaction] | None:
-        """Those that overlap [start, end), by first offset. None: some of them may be in the txn stream only."""
+    def aborted_within(
+        self, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction] | None:
+        """Those that overlap [start, end), by first offset. None: some of them may be in the txn
+        stream only.
+        """
         if start_offset < self._aborted_from:
             return None
-        found = [item for item in self._aborted if item.last_offset >= start_offset and item.first_offset < end_offset]
+        found = [
+            item
+            for item in self._aborted
+            if item.last_offset >= start_offset and item.first_offset < end_offset
+        ]
         return sorted(found, key=_first_offset)
 
     def check_invariants(self) -> None:

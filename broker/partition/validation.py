@@ -1,8 +1,11 @@
-"""May this batch of a producer enter the log? Answered from the 61 bytes of its header and its checksum.
+"""May this batch of a producer enter the log? Answered from the 61 bytes of its header and its
+checksum.
 
-Invariant: what passes is one whole v2 batch whose CRC32C holds, within the topic's limits, whose offsets the log can number by patching
-the header alone. Records are looked at for compacted topics only, which need a key in each.
-Must not: change the batch, know offsets or producers, or decompress anything else than batches for compacted topics.
+Invariant: what passes is one whole v2 batch whose CRC32C holds, within the topic's limits, whose
+offsets the log can number by patching the header alone. Records are looked at for compacted topics
+only, which need a key in each.
+Must not: change the batch, know offsets or producers, or decompress anything else than batches for
+compacted topics.
 
 Source: Kafka `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`.
 """
@@ -37,12 +40,17 @@ class TopicRules:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "TopicRules":
-        """Values were validated by the controller when they were set; absent ones have Kafka's defaults."""
+        """Values were validated by the controller when they were set; absent ones have Kafka's
+        defaults.
+        """
         return cls(
             message_bytes_max=int(configs.get("max.message.bytes", MESSAGE_BYTES_MAX_DEFAULT)),
             is_compacted="compact" in configs.get("cleanup.policy", "delete"),
-            is_log_append_time=configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime",
-            timestamp_before_max_ms=int(configs.get("message.timestamp.before.max.ms", _FOREVER_MS)),
+            is_log_append_time=configs.get("message.timestamp.type", "CreateTime")
+            == "LogAppendTime",
+            timestamp_before_max_ms=int(
+                configs.get("message.timestamp.before.max.ms", _FOREVER_MS)
+            ),
             timestamp_after_max_ms=int(configs.get("message.timestamp.after.max.ms", _FOREVER_MS)),
         )
 
@@ -52,7 +60,9 @@ DEFAULT_RULES: Final = TopicRules()
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a batch was not appended. `record_errors`: (index in the batch, message), for clients from Produce v8 on."""
+    """Why a batch was not appended. `record_errors`: (index in the batch, message), for clients
+    from Produce v8 on.
+    """
 
     code: ErrorCode
     message: str
@@ -62,14 +72,21 @@ class Refusal:
 def validate_batch(
     records: memoryview | None, rules: TopicRules, now_ms: Millis, *, from_coordinator: bool = False
 ) -> BatchHeader | Refusal:
-    """The header of the one batch in `records`, or why it is refused. 3 us for a small batch, plus the CRC's 27 GB/s.
+    """The header of the one batch in `records`, or why it is refused. 3 us for a small batch, plus
+    the CRC's 27 GB/s.
 
-    from_coordinator: one of this broker's own, which may write in a producer's name without its sequence.
+    from_coordinator: one of this broker's own, which may write in a producer's name without its
+    sequence.
     """
     if records is None or len(records) < HEADER_BYTES:
-        return Refusal(ErrorCode.INVALID_RECORD, "exactly one record batch is needed for each partition")
+        return Refusal(
+            ErrorCode.INVALID_RECORD, "exactly one record batch is needed for each partition"
+        )
     if records[_MAGIC_AT] != MAGIC:
-        message = f"message format {records[_MAGIC_AT]} is not served; use a client that writes record batches of format {MAGIC}"
+        message = (
+            f"message format {records[_MAGIC_AT]} is not served; use a client that writes record"
+            f" batches of format {MAGIC}"
+        )
         return Refusal(ErrorCode.INVALID_RECORD, message)
     try:
         header = parse_header(records)
@@ -77,7 +94,11 @@ def validate_batch(
             return Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its CRC32C")
     except BatchCorrupt as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
-    refusal = _check_shape(header, len(records)) or _check_producer(header, from_coordinator) or _check_limits(header, rules, now_ms)
+    refusal = (
+        _check_shape(header, len(records))
+        or _check_producer(header, from_coordinator)
+        or _check_limits(header, rules, now_ms)
+    )
     if refusal is None and rules.is_compacted:
         refusal = _check_keys(records)
     return header if refusal is None else refusal
@@ -85,22 +106,41 @@ def validate_batch(
 
 def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
     if header.size_bytes != size_bytes:
-        return Refusal(ErrorCode.INVALID_RECORD, "a Produce request may hold one record batch for each partition, not more")
+        return Refusal(
+            ErrorCode.INVALID_RECORD,
+            "a Produce request may hold one record batch for each partition, not more",
+        )
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        message = f"{header.record_count} records cannot end at offset delta {header.last_offset_delta}"
+        message = (
+            f"{header.record_count} records cannot end at offset delta {header.last_offset_delta}"
+        )
         return Refusal(ErrorCode.INVALID_RECORD, message)
-    if header.compression == 0 and header.record_count * _RECORD_BYTES_MIN > size_bytes - HEADER_BYTES:
-        return Refusal(ErrorCode.INVALID_RECORD, f"{header.record_count} records do not fit into {size_bytes} bytes")
+    if (
+        header.compression == 0
+        and header.record_count * _RECORD_BYTES_MIN > size_bytes - HEADER_BYTES
+    ):
+        return Refusal(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records do not fit into {size_bytes} bytes",
+        )
     if header.compression > _COMPRESSION_MAX:
-        return Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression type {header.compression} is not defined")
+        return Refusal(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression type {header.compression} is not defined",
+        )
     return None
 
 
 def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | None:
     if header.is_control:
         return Refusal(ErrorCode.INVALID_RECORD, "control batches are written by brokers only")
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or (header.base_sequence < 0 and not from_coordinator)):
-        return Refusal(ErrorCode.INVALID_RECORD, "a batch with a producer id needs a producer epoch and a base sequence")
+    if header.producer_id >= 0 and (
+        header.producer_epoch < 0 or (header.base_sequence < 0 and not from_coordinator)
+    ):
+        return Refusal(
+            ErrorCode.INVALID_RECORD,
+            "a batch with a producer id needs a producer epoch and a base sequence",
+        )
     if header.producer_id < 0 and header.is_transactional:
         return Refusal(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
     return None
@@ -108,7 +148,10 @@ def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | No
 
 def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Refusal | None:
     if header.size_bytes > rules.message_bytes_max:
-        message = f"the batch has {header.size_bytes} bytes, max.message.bytes of the topic is {rules.message_bytes_max}"
+        message = (
+            f"the batch has {header.size_bytes} bytes, max.message.bytes of the topic is"
+            f" {rules.message_bytes_max}"
+        )
         return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
     if rules.is_log_append_time:
         return None
@@ -116,16 +159,24 @@ def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Ref
     if last_ms < _NO_TIMESTAMP:
         return Refusal(ErrorCode.INVALID_TIMESTAMP, f"timestamp {last_ms} is negative")
     if last_ms - now_ms > rules.timestamp_after_max_ms:
-        message = f"timestamp {last_ms} is {last_ms - now_ms} ms ahead, message.timestamp.after.max.ms is {rules.timestamp_after_max_ms}"
+        message = (
+            f"timestamp {last_ms} is {last_ms - now_ms} ms ahead, message.timestamp.after.max.ms is"
+            f" {rules.timestamp_after_max_ms}"
+        )
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     if first_ms != _NO_TIMESTAMP and now_ms - first_ms > rules.timestamp_before_max_ms:
-        message = f"timestamp {first_ms} is {now_ms - first_ms} ms old, message.timestamp.before.max.ms is {rules.timestamp_before_max_ms}"
+        message = (
+            f"timestamp {first_ms} is {now_ms - first_ms} ms old, message.timestamp.before.max.ms"
+            f" is {rules.timestamp_before_max_ms}"
+        )
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     return None
 
 
 def _check_keys(records: memoryview) -> Refusal | None:
-    """Compaction keeps the last record of each key, so each must have one. Costs a decode of the whole batch."""
+    """Compaction keeps the last record of each key, so each must have one. Costs a decode of the
+    whole batch.
+    """
     try:
         keyless = [at for at, record in enumerate(decode_records(records)) if record.key is None]
     except BatchCorrupt as error:

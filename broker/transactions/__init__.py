@@ -1,1 +1,3 @@
-"""The transaction coordinator: who may write under a transactional id, which transaction of it is open, and how it ends."""
+"""The transaction coordinator: who may write under a transactional id, which transaction of it is
+open, and how it ends.
+"""

@@ -1,12 +1,17 @@
-"""The transaction coordinator of one broker: the shell around `Transaction`, with its state in `__transaction_state`.
+"""The transaction coordinator of one broker: the shell around `Transaction`, with its state in
+`__transaction_state`.
 
-A transactional id lives in one partition of that topic; whoever leads the partition is its coordinator. Becoming leader loads the
-partition and goes on with what was decided and not finished. Invariants: nothing is answered, and no partition told, before the record that
-says so is durable; records of an id are appended one after the other; markers carry the leader epoch of the partition, so that those of an
-earlier coordinator are refused, and the serial of their transaction, so that a late copy does not end the next one. The serial is the end
-of the partition's log when the outcome was appended, or when it was loaded: it grows from transaction to transaction, whatever clocks do.
-A producer's request on an older connection than one that it has used since is late (`ConnectionOrder`) and not carried out.
-Limits: `TransactionLimits`; a request waits at most SETTLE_WAIT_S for the transaction before it, then it gets CONCURRENT_TRANSACTIONS.
+A transactional id lives in one partition of that topic; whoever leads the partition is its
+coordinator. Becoming leader loads the partition and goes on with what was decided and not finished.
+Invariants: nothing is answered, and no partition told, before the record that says so is durable;
+records of an id are appended one after the other; markers carry the leader epoch of the partition,
+so that those of an earlier coordinator are refused, and the serial of their transaction, so that a
+late copy does not end the next one. The serial is the end of the partition's log when the outcome
+was appended, or when it was loaded: it grows from transaction to transaction, whatever clocks do. A
+producer's request on an older connection than one that it has used since is late
+(`ConnectionOrder`) and not carried out.
+Limits: `TransactionLimits`; a request waits at most SETTLE_WAIT_S for the transaction before it,
+then it gets CONCURRENT_TRANSACTIONS.
 Must not: know Kafka requests (handlers), or how markers travel.
 Source: Kafka TransactionCoordinator, TransactionStateManager.
 """
@@ -35,14 +40,22 @@ from broker.transactions.model import (
     TransactionState,
     WriteMarkers,
 )
-from broker.transactions.records import MalformedTransactionRecord, decode_key, decode_value, encode_key, encode_value
+from broker.transactions.records import (
+    MalformedTransactionRecord,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 
 log = structlog.get_logger()
 
 SETTLE_WAIT_S: Final = 1.0
-"""How long a request waits for the markers of the transaction before: a PUT or two, less than the pauses of most clients' retries."""
+"""How long a request waits for the markers of the transaction before: a PUT or two, less than the
+pauses of most clients' retries.
+"""
 COMPLETE_RETRY_S: Final = 0.2
 
 Outcome: TypeAlias = ErrorCode | Persist
@@ -56,14 +69,18 @@ class _Partition:
     index: int
     epoch: int
     loaded_end_offset: int
-    """Where the log ended when it was loaded: the serial of transactions that were decided before."""
+    """Where the log ended when it was loaded: the serial of transactions that were decided
+    before.
+    """
     transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
     waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     """By transactional id: requests that wait until a record of it is durable, or failed."""
 
 
 class TransactionCoordinator:
-    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`)."""
+    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that
+    never steps (`base.clock.steady`).
+    """
 
     def __init__(
         self,
@@ -88,12 +105,14 @@ class TransactionCoordinator:
         self._timer: asyncio.TimerHandle | None = None
         self._requests = ConnectionOrder()
 
-    # --- becoming and ceasing to be coordinator -----------------------------------------------------------------------------------------
+    # --- becoming and ceasing to be coordinator ---------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
         self._led.opened(partition)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._tick_interval_s, self._tick_regularly)
+            self._timer = asyncio.get_running_loop().call_later(
+                self._tick_interval_s, self._tick_regularly
+            )
 
     def partition_closed(self, partition: int) -> None:
         self._led.closed(partition)
@@ -110,7 +129,9 @@ class TransactionCoordinator:
         return self._led.partition_of(transactional_id)
 
     async def _load(self, partition: int) -> _Partition:
-        state = _Partition(partition, self._log.leader_epoch(partition), self._log.end_offset(partition))
+        state = _Partition(
+            partition, self._log.leader_epoch(partition), self._log.end_offset(partition)
+        )
         malformed_count = 0
         async for batch in self._led.read(partition):
             for key, value in batch.records:
@@ -118,9 +139,15 @@ class TransactionCoordinator:
                     self._replay(state, key, value)
                 except MalformedTransactionRecord:
                     malformed_count += 1
-        # What was decided is finished once this state can be found, and not before: `done` looks for it.
+        # What was decided is finished once this state can be found, and not before: `done` looks
+        # for it.
         asyncio.get_running_loop().call_soon(self._resume, state)
-        log.info("transactions_loaded", partition=partition, transactions=len(state.transactions), malformed=malformed_count)
+        log.info(
+            "transactions_loaded",
+            partition=partition,
+            transactions=len(state.transactions),
+            malformed=malformed_count,
+        )
         return state
 
     def _replay(self, state: _Partition, key: bytes, value: bytes | None) -> None:
@@ -143,12 +170,14 @@ class TransactionCoordinator:
         for transactional_id in list(state.waiting):
             _tell_change(state, transactional_id)
 
-    # --- requests -----------------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> tuple[ErrorCode, ProducerIdentity]:
-        """Fences whoever used the id before, aborting what is open. Raises ControllerError, TimeoutError when no producer id can be had."""
+        """Fences whoever used the id before, aborting what is open. Raises ControllerError,
+        TimeoutError when no producer id can be had.
+        """
         if transactional_id == "":
             return ErrorCode.INVALID_REQUEST, NOBODY
         if not 0 < timeout_ms <= self._limits.timeout_max_ms:
@@ -164,31 +193,53 @@ class TransactionCoordinator:
 
         def step(transaction: Transaction) -> Outcome:
             nonlocal given
-            outcome = transaction.init_producer(timeout_ms, expected, fresh_producer_id, self._now_ms())
+            outcome = transaction.init_producer(
+                timeout_ms, expected, fresh_producer_id, self._now_ms()
+            )
             if isinstance(outcome, Persist):
-                given = ProducerIdentity(outcome.metadata.producer_id, outcome.metadata.producer_epoch)
+                given = ProducerIdentity(
+                    outcome.metadata.producer_id, outcome.metadata.producer_epoch
+                )
             return outcome
 
         code = await self._submit(transactional_id, step, create=True)
         return code, given if code is ErrorCode.NONE else NOBODY
 
     async def add_partitions(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TopicPartition], *, connection_id: int
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Iterable[TopicPartition],
+        *,
+        connection_id: int,
     ) -> ErrorCode:
         """connection_id: grows from connection to connection of this broker. Raises LateRequest."""
         added = frozenset(partitions)
 
         def step(transaction: Transaction) -> Outcome:
-            self._requests.admit(transactional_id, producer.producer_id, producer.producer_epoch, connection_id)
+            self._requests.admit(
+                transactional_id, producer.producer_id, producer.producer_epoch, connection_id
+            )
             return transaction.add_partitions(producer, added, self._now_ms())
 
         return await self._submit(transactional_id, step)
 
-    async def end(self, transactional_id: str, producer: ProducerIdentity, *, committed: bool, connection_id: int) -> ErrorCode:
-        """Decided for good when it returns NONE; the markers are on their way then. Raises LateRequest, as `add_partitions`."""
+    async def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        *,
+        committed: bool,
+        connection_id: int,
+    ) -> ErrorCode:
+        """Decided for good when it returns NONE; the markers are on their way then. Raises
+        LateRequest, as `add_partitions`.
+        """
 
         def step(transaction: Transaction) -> Outcome:
-            self._requests.admit(transactional_id, producer.producer_id, producer.producer_epoch, connection_id)
+            self._requests.admit(
+                transactional_id, producer.producer_id, producer.producer_epoch, connection_id
+            )
             return transaction.end(producer, committed=committed, now_ms=self._now_ms())
 
         return await self._submit(transactional_id, step)
@@ -199,7 +250,11 @@ class TransactionCoordinator:
         if isinstance(found, ErrorCode):
             return found
         transaction = found.transactions.get(transactional_id)
-        return ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None or transaction.is_new else transaction.current
+        return (
+            ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            if transaction is None or transaction.is_new
+            else transaction.current
+        )
 
     def listed(self) -> list[TransactionMetadata]:
         """Those of the partitions that are loaded here."""
@@ -210,10 +265,14 @@ class TransactionCoordinator:
             if not transaction.is_new and transaction.current.state is not TransactionState.DEAD
         ]
 
-    # --- one request at a time ------------------------------------------------------------------------------------------------------------
+    # --- one request at a time --------------------------------------------------------------------
 
-    async def _submit(self, transactional_id: str, step: Callable[[Transaction], Outcome], *, create: bool = False) -> ErrorCode:
-        """Take the step, again when the transaction before is finished; return when what it decided is durable."""
+    async def _submit(
+        self, transactional_id: str, step: Callable[[Transaction], Outcome], *, create: bool = False
+    ) -> ErrorCode:
+        """Take the step, again when the transaction before is finished; return when what it decided
+        is durable.
+        """
         if transactional_id == "":
             return ErrorCode.INVALID_REQUEST
         await self._led.ready(transactional_id)
@@ -228,12 +287,17 @@ class TransactionCoordinator:
                 assert isinstance(transaction, Transaction), "an error persists nothing"
                 outcome = await self._persist(state, transaction, outcome)
             elif not self._log.leads_alone:
-                # Nothing is appended, so the fence in the WAL does not protect this answer: the next coordinator may know better.
+                # Nothing is appended, so the fence in the WAL does not protect this answer: the
+                # next coordinator may know better.
                 return ErrorCode.NOT_COORDINATOR
-            if outcome is not ErrorCode.CONCURRENT_TRANSACTIONS or not await _until_changed(state, transactional_id, deadline):
+            if outcome is not ErrorCode.CONCURRENT_TRANSACTIONS or not await _until_changed(
+                state, transactional_id, deadline
+            ):
                 return outcome
 
-    def _transaction(self, state: _Partition, transactional_id: str, *, create: bool) -> Transaction | ErrorCode:
+    def _transaction(
+        self, state: _Partition, transactional_id: str, *, create: bool
+    ) -> Transaction | ErrorCode:
         transaction = state.transactions.get(transactional_id)
         if transaction is not None:
             return transaction
@@ -241,10 +305,14 @@ class TransactionCoordinator:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if len(state.transactions) >= self._limits.transactions_max:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        transaction = state.transactions[transactional_id] = new_transaction(transactional_id, self._limits)
+        transaction = state.transactions[transactional_id] = new_transaction(
+            transactional_id, self._limits
+        )
         return transaction
 
-    async def _persist(self, state: _Partition, transaction: Transaction, persist: Persist) -> ErrorCode:
+    async def _persist(
+        self, state: _Partition, transaction: Transaction, persist: Persist
+    ) -> ErrorCode:
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
         def answer(code: ErrorCode) -> None:
@@ -254,10 +322,19 @@ class TransactionCoordinator:
         self._append(state, transaction, persist, answer)
         return await future
 
-    def _append(self, state: _Partition, transaction: Transaction, persist: Persist, answer: Callable[[ErrorCode], None]) -> None:
+    def _append(
+        self,
+        state: _Partition,
+        transaction: Transaction,
+        persist: Persist,
+        answer: Callable[[ErrorCode], None],
+    ) -> None:
         metadata = persist.metadata
         is_dead = metadata.state is TransactionState.DEAD
-        record = (encode_key(metadata.transactional_id), None if is_dead else encode_value(metadata))
+        record = (
+            encode_key(metadata.transactional_id),
+            None if is_dead else encode_value(metadata),
+        )
         serial = self._log.end_offset(state.index)
 
         def done(code: ErrorCode) -> None:
@@ -272,28 +349,40 @@ class TransactionCoordinator:
 
         self._led.append(state.index, [record], done)
 
-    # --- finishing what is decided --------------------------------------------------------------------------------------------------------
+    # --- finishing what is decided ----------------------------------------------------------------
 
-    def _run(self, state: _Partition, transaction: Transaction, effect: WriteMarkers | None, serial: int) -> None:
+    def _run(
+        self, state: _Partition, transaction: Transaction, effect: WriteMarkers | None, serial: int
+    ) -> None:
         if effect is None or self._led.get(state.index) is not state:
             return
         metadata = effect.metadata
-        marker = Marker(metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch, serial)
-        self._markers.send(state.index, marker, metadata.partitions, lambda: self._complete(state, transaction))
+        marker = Marker(
+            metadata.producer_id, metadata.producer_epoch, effect.is_commit, state.epoch, serial
+        )
+        self._markers.send(
+            state.index, marker, metadata.partitions, lambda: self._complete(state, transaction)
+        )
 
     def _complete(self, state: _Partition, transaction: Transaction) -> None:
-        """All markers are written: say so, again and again if need be, for the next transaction of the id waits for it."""
+        """All markers are written: say so, again and again if need be, for the next transaction of
+        the id waits for it.
+        """
         if self._led.get(state.index) is not state:
             return
 
         def answer(code: ErrorCode) -> None:
             if code is not ErrorCode.NONE:
-                asyncio.get_running_loop().call_later(COMPLETE_RETRY_S, self._complete, state, transaction)
+                asyncio.get_running_loop().call_later(
+                    COMPLETE_RETRY_S, self._complete, state, transaction
+                )
 
         self._append(state, transaction, transaction.markers_written(self._now_ms()), answer)
 
     def _tick_regularly(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._tick_interval_s, self._tick_regularly)
+        self._timer = asyncio.get_running_loop().call_later(
+            self._tick_interval_s, self._tick_regularly
+        )
         self.tick()
 
     def tick(self) -> None:
@@ -317,7 +406,11 @@ class _LiveTransactions:
 
     def look(self, key: bytes) -> Live | None:
         transaction = self._transactions.get(decode_key(key) or "")
-        if transaction is None or transaction.is_new or transaction.current.state is TransactionState.DEAD:
+        if (
+            transaction is None
+            or transaction.is_new
+            or transaction.current.state is TransactionState.DEAD
+        ):
             return None
         return Live(encode_value(transaction.current))
 
@@ -339,4 +432,8 @@ def _tell_change(state: _Partition, transactional_id: str) -> None:
 
 
 def _for_clients(code: ErrorCode) -> ErrorCode:
-    return ErrorCode.INVALID_REQUEST if code in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE} else code
+    return (
+        ErrorCode.INVALID_REQUEST
+        if code in {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE}
+        else code
+    )

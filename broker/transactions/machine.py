@@ -1,15 +1,19 @@
-"""The life of one transactional id: a pure machine. Requests and times come in, records to persist and markers to write go out.
+"""The life of one transactional id: a pure machine. Requests and times come in, records to persist
+and markers to write go out.
 
     Empty ─add─▶ Ongoing ─end─▶ PrepareCommit ─markers─▶ CompleteCommit ─add─▶ Ongoing ...
                     └─end, timeout, a new producer─▶ PrepareAbort ─markers─▶ CompleteAbort
 
-Invariants: at most one record is on its way to the log (`pending`), everybody else is told CONCURRENT_TRANSACTIONS meanwhile; the state is
-what is durable; once PrepareCommit or PrepareAbort is durable the outcome is decided for good; partitions are never told before that; a
-producer that is fenced (older epoch, other producer id) changes nothing.
-Fencing an open transaction (timeout, a new producer) is one step here: PrepareAbort with the next epoch, which nobody is given; Kafka has a
-state PrepareEpochFence in memory before it. A record that could not be written leaves no trace, so that the same epoch is tried again.
+Invariants: at most one record is on its way to the log (`pending`), everybody else is told
+CONCURRENT_TRANSACTIONS meanwhile; the state is what is durable; once PrepareCommit or PrepareAbort
+is durable the outcome is decided for good; partitions are never told before that; a producer that
+is fenced (older epoch, other producer id) changes nothing. Fencing an open transaction (timeout, a
+new producer) is one step here: PrepareAbort with the next epoch, which nobody is given; Kafka has a
+state PrepareEpochFence in memory before it. A record that could not be written leaves no trace, so
+that the same epoch is tried again.
 Must not: know the clock, the log, or who is asking.
-Source: Kafka TransactionCoordinator, TransactionMetadata (before KIP-890); KIP-98, KIP-360, KIP-588.
+Source: Kafka TransactionCoordinator, TransactionMetadata (before KIP-890); KIP-98, KIP-360,
+KIP-588.
 """
 
 from collections.abc import Iterable
@@ -35,28 +39,52 @@ from broker.transactions.model import (
 from broker.wire.error_codes import ErrorCode
 
 _VALID_NEXT: Final = {
-    TransactionState.EMPTY: {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD},
-    TransactionState.ONGOING: {TransactionState.ONGOING, TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT},
+    TransactionState.EMPTY: {
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+        TransactionState.DEAD,
+    },
+    TransactionState.ONGOING: {
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_ABORT,
+    },
     TransactionState.PREPARE_COMMIT: {TransactionState.COMPLETE_COMMIT},
     TransactionState.PREPARE_ABORT: {TransactionState.COMPLETE_ABORT},
-    TransactionState.COMPLETE_COMMIT: {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD},
-    TransactionState.COMPLETE_ABORT: {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.DEAD},
+    TransactionState.COMPLETE_COMMIT: {
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+        TransactionState.DEAD,
+    },
+    TransactionState.COMPLETE_ABORT: {
+        TransactionState.EMPTY,
+        TransactionState.ONGOING,
+        TransactionState.DEAD,
+    },
     TransactionState.DEAD: set[TransactionState](),
 }
 
 
 def new_transaction(transactional_id: str, limits: TransactionLimits) -> "Transaction":
     """Of an id that nobody has used: it becomes real with the first record."""
-    metadata = TransactionMetadata(transactional_id, NO_PRODUCER_ID, NO_EPOCH, 0, TransactionState.EMPTY)
+    metadata = TransactionMetadata(
+        transactional_id, NO_PRODUCER_ID, NO_EPOCH, 0, TransactionState.EMPTY
+    )
     return Transaction(metadata, limits)
 
 
 class Transaction:
     __slots__ = ("_limits", "_loaded_ms", "current", "pending")
 
-    def __init__(self, metadata: TransactionMetadata, limits: TransactionLimits, *, loaded_ms: int | None = None) -> None:
-        """loaded_ms: when it was read from the log. An open transaction has its whole timeout from then on, because another process stamped
-        its begin, and that one's clock may be an hour off.
+    def __init__(
+        self,
+        metadata: TransactionMetadata,
+        limits: TransactionLimits,
+        *,
+        loaded_ms: int | None = None,
+    ) -> None:
+        """loaded_ms: when it was read from the log. An open transaction has its whole timeout from
+        then on, because another process stamped its begin, and that one's clock may be an hour off.
         """
         self._loaded_ms = loaded_ms if metadata.state is TransactionState.ONGOING else None
         self.current = metadata
@@ -69,18 +97,28 @@ class Transaction:
         """No record of it is durable."""
         return self.current.producer_epoch == NO_EPOCH
 
-    # --- requests ---------------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def wants_producer_id(self, expected: ProducerIdentity | None) -> bool:
-        """The next `init_producer` should bring a new producer id: there is none yet, or its epochs are used up."""
+        """The next `init_producer` should bring a new producer id: there is none yet, or its epochs
+        are used up.
+        """
         if self.is_new:
             return True
-        return self.current.producer_epoch >= EPOCH_LAST_GIVEN and (expected is None or self._is_current(expected))
+        return self.current.producer_epoch >= EPOCH_LAST_GIVEN and (
+            expected is None or self._is_current(expected)
+        )
 
     def init_producer(
-        self, timeout_ms: int, expected: ProducerIdentity | None, fresh_producer_id: int | None, now_ms: int
+        self,
+        timeout_ms: int,
+        expected: ProducerIdentity | None,
+        fresh_producer_id: int | None,
+        now_ms: int,
     ) -> ErrorCode | Persist:
-        """A producer begins, or (expected: KIP-360) goes on after an error. It is what `current` says once the record is durable."""
+        """A producer begins, or (expected: KIP-360) goes on after an error. It is what `current`
+        says once the record is durable.
+        """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if expected is not None and not self._may_go_on(expected):
@@ -89,7 +127,11 @@ class Transaction:
             return self._persist(self._fenced(now_ms), ErrorCode.CONCURRENT_TRANSACTIONS)
         if self.current.state not in SETTLED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        given = self._rotated(expected, fresh_producer_id) if self.wants_producer_id(expected) else self._bumped(expected)
+        given = (
+            self._rotated(expected, fresh_producer_id)
+            if self.wants_producer_id(expected)
+            else self._bumped(expected)
+        )
         if isinstance(given, ErrorCode):
             return given
         return self._persist(
@@ -110,9 +152,14 @@ class Transaction:
         current = self.current
         if self.is_new or expected.producer_id == current.producer_id:
             return True
-        return expected.producer_id == current.last_producer_id and expected.producer_epoch >= EPOCH_LAST_GIVEN
+        return (
+            expected.producer_id == current.last_producer_id
+            and expected.producer_epoch >= EPOCH_LAST_GIVEN
+        )
 
-    def _rotated(self, expected: ProducerIdentity | None, fresh_producer_id: int | None) -> TransactionMetadata | ErrorCode:
+    def _rotated(
+        self, expected: ProducerIdentity | None, fresh_producer_id: int | None
+    ) -> TransactionMetadata | ErrorCode:
         if fresh_producer_id is None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         current = self.current
@@ -129,12 +176,17 @@ class Transaction:
         current = self.current
         if expected is None or self._is_current(expected):
             last_epoch = NO_EPOCH if expected is None else current.producer_epoch
-            return replace(current, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch)
+            return replace(
+                current, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
+            )
         if expected.producer_epoch == current.last_producer_epoch:
-            return current  # it repeats a request whose answer was lost, be it one that brought another producer id
+            # it repeats a request whose answer was lost, be it one that brought another producer id
+            return current
         return ErrorCode.PRODUCER_FENCED
 
-    def add_partitions(self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int) -> ErrorCode | Persist:
+    def add_partitions(
+        self, producer: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int
+    ) -> ErrorCode | Persist:
         refusal = self._check_producer(producer)
         if refusal is not None:
             return refusal
@@ -148,21 +200,37 @@ class Transaction:
         if len(added) > self._limits.partitions_max:
             return ErrorCode.INVALID_REQUEST
         started_ms = current.started_ms if is_ongoing else now_ms
-        return self._persist(replace(current, state=TransactionState.ONGOING, partitions=added, started_ms=started_ms, updated_ms=now_ms))
+        return self._persist(
+            replace(
+                current,
+                state=TransactionState.ONGOING,
+                partitions=added,
+                started_ms=started_ms,
+                updated_ms=now_ms,
+            )
+        )
 
-    def end(self, producer: ProducerIdentity, *, committed: bool, now_ms: int) -> ErrorCode | Persist:
-        """Answered when the outcome is durable: from then on nothing changes it. A repeated request with the same outcome succeeds."""
+    def end(
+        self, producer: ProducerIdentity, *, committed: bool, now_ms: int
+    ) -> ErrorCode | Persist:
+        """Answered when the outcome is durable: from then on nothing changes it. A repeated request
+        with the same outcome succeeds.
+        """
         refusal = self._check_producer(producer)
         if refusal is not None:
             return refusal
         state = self.current.state
         prepared = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
-        completed = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+        completed = (
+            TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+        )
         if state is TransactionState.ONGOING:
             return self._persist(replace(self.current, state=prepared, updated_ms=now_ms))
         if state is completed:
             return ErrorCode.NONE
-        return ErrorCode.CONCURRENT_TRANSACTIONS if state is prepared else ErrorCode.INVALID_TXN_STATE
+        return (
+            ErrorCode.CONCURRENT_TRANSACTIONS if state is prepared else ErrorCode.INVALID_TXN_STATE
+        )
 
     def _check_producer(self, producer: ProducerIdentity) -> ErrorCode | None:
         if producer.producer_id != self.current.producer_id or self.is_new:
@@ -171,15 +239,20 @@ class Transaction:
             return ErrorCode.PRODUCER_FENCED
         return ErrorCode.CONCURRENT_TRANSACTIONS if self.pending is not None else None
 
-    # --- time -------------------------------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Persist | None:
-        """Abort a transaction that takes too long, with its producer fenced; forget an id that nobody uses."""
+        """Abort a transaction that takes too long, with its producer fenced; forget an id that
+        nobody uses.
+        """
         current = self.current
         if self.pending is not None or self.is_new:
             return None
         open_since_ms = current.started_ms if self._loaded_ms is None else self._loaded_ms
-        if current.state is TransactionState.ONGOING and now_ms > open_since_ms + current.timeout_ms:
+        if (
+            current.state is TransactionState.ONGOING
+            and now_ms > open_since_ms + current.timeout_ms
+        ):
             return self._persist(self._fenced(now_ms))
         if current.state in SETTLED and now_ms > current.updated_ms + self._limits.id_expiration_ms:
             return self._persist(replace(current, state=TransactionState.DEAD, updated_ms=now_ms))
@@ -187,7 +260,9 @@ class Transaction:
 
     def _fenced(self, now_ms: int) -> TransactionMetadata:
         current = self.current
-        assert current.producer_epoch < EPOCH_MAX, "no producer is given the last epoch, so none can have a transaction open in it"
+        assert current.producer_epoch < EPOCH_MAX, (
+            "no producer is given the last epoch, so none can have a transaction open in it"
+        )
         return replace(
             current,
             producer_epoch=current.producer_epoch + 1,
@@ -196,7 +271,7 @@ class Transaction:
             updated_ms=now_ms,
         )
 
-    # --- what the shell reports -------------------------------------------------------------------------------------------------------
+    # --- what the shell reports -------------------------------------------------------------------
 
     def persisted(self) -> WriteMarkers | None:
         assert self.pending is not None, "nothing was on its way"
@@ -209,17 +284,29 @@ class Transaction:
         self.pending = None
 
     def resume(self) -> WriteMarkers | None:
-        """What is left to be done in the durable state: a coordinator that has just loaded it goes on from there."""
+        """What is left to be done in the durable state: a coordinator that has just loaded it goes
+        on from there.
+        """
         return WriteMarkers(self.current) if self.current.state in PREPARED else None
 
     def markers_written(self, now_ms: int) -> Persist:
-        """All partitions have the marker (or are gone). May be said again when the record could not be written."""
+        """All partitions have the marker (or are gone). May be said again when the record could not
+        be written.
+        """
         is_commit = self.current.state is TransactionState.PREPARE_COMMIT
         state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
-        return self._persist(replace(self.current, state=state, partitions=frozenset(), updated_ms=now_ms))
+        return self._persist(
+            replace(self.current, state=state, partitions=frozenset(), updated_ms=now_ms)
+        )
 
-    def _persist(self, metadata: TransactionMetadata, answer: ErrorCode = ErrorCode.NONE) -> Persist:
-        assert self.pending is None, f"{self.current.transactional_id}: {self.pending} is on its way"
-        assert metadata.state in _VALID_NEXT[self.current.state], f"{self.current.state.label} to {metadata.state.label}"
+    def _persist(
+        self, metadata: TransactionMetadata, answer: ErrorCode = ErrorCode.NONE
+    ) -> Persist:
+        assert self.pending is None, (
+            f"{self.current.transactional_id}: {self.pending} is on its way"
+        )
+        assert metadata.state in _VALID_NEXT[self.current.state], (
+            f"{self.current.state.label} to {metadata.state.label}"
+        )
         self.pending = metadata
         return Persist(metadata, answer)

@@ -1,10 +1,13 @@
 """Carries the outcome of transactions to the leaders of their partitions, for as long as it takes.
 
-One request at a time goes to each broker, with everything that waits for it: under load many transactions share a request. What fails goes
-round again after a pause that doubles, routed anew. Invariants: a transaction is reported done once, when every partition has its marker or
-no longer exists; nothing is sent for transactions of a partition of `__transaction_state` that this broker has lost.
-Repeating a marker is harmless, also when a copy is late: the leader checks epochs and serials, and ends a transaction once.
-Limits: MARKERS_PER_REQUEST_MAX partitions in a request, one request per broker, REQUEST_TIMEOUT_S for its answer.
+One request at a time goes to each broker, with everything that waits for it: under load many
+transactions share a request. What fails goes round again after a pause that doubles, routed anew.
+Invariants: a transaction is reported done once, when every partition has its marker or no longer
+exists; nothing is sent for transactions of a partition of `__transaction_state` that this broker
+has lost. Repeating a marker is harmless, also when a copy is late: the leader checks epochs and
+serials, and ends a transaction once.
+Limits: MARKERS_PER_REQUEST_MAX partitions in a request, one request per broker, REQUEST_TIMEOUT_S
+for its answer.
 Must not: know how requests travel (`Write`), or write the state of a transaction.
 Source: Kafka TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.
 """
@@ -76,8 +79,16 @@ class MarkerSender:
         self._lanes: dict[NodeId, _Lane] = {}
         self._retries: dict[float, tuple[asyncio.TimerHandle, list[Target]]] = {}
 
-    def send(self, coordinator_partition: int, marker: Marker, partitions: Iterable[TopicPartition], done: Callable[[], None]) -> None:
-        """`done` is called once all have it; not at all if this broker loses the coordinator's partition before (`forget`)."""
+    def send(
+        self,
+        coordinator_partition: int,
+        marker: Marker,
+        partitions: Iterable[TopicPartition],
+        done: Callable[[], None],
+    ) -> None:
+        """`done` is called once all have it; not at all if this broker loses the coordinator's
+        partition before (`forget`).
+        """
         job = _Job(coordinator_partition, marker, done, set(partitions))
         self._jobs.setdefault(coordinator_partition, set()).add(job)
         if not job.remaining:
@@ -97,7 +108,7 @@ class MarkerSender:
             if lane.sender is not None:
                 lane.sender.cancel()
 
-    # --- routing --------------------------------------------------------------------------------------------------------------------------
+    # --- routing ----------------------------------------------------------------------------------
 
     def _route(self, targets: Iterable[Target]) -> None:
         unled: list[Target] = []
@@ -121,7 +132,10 @@ class MarkerSender:
     async def _serve(self, node_id: NodeId, lane: _Lane) -> None:
         try:
             while lane.waiting:
-                batch, lane.waiting = lane.waiting[:MARKERS_PER_REQUEST_MAX], lane.waiting[MARKERS_PER_REQUEST_MAX:]
+                batch, lane.waiting = (
+                    lane.waiting[:MARKERS_PER_REQUEST_MAX],
+                    lane.waiting[MARKERS_PER_REQUEST_MAX:],
+                )
                 batch = [target for target in batch if not target.job.is_over]
                 if batch:
                     await self._request(node_id, batch)
@@ -133,7 +147,13 @@ class MarkerSender:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 results = await self._write(node_id, batch)
         except Exception as error:  # noqa: BLE001 - whatever it met, the decided outcome has to arrive: log, wait, again
-            log.info("markers_not_written", node_id=node_id, partitions=len(batch), error=str(error), kind=type(error).__name__)
+            log.info(
+                "markers_not_written",
+                node_id=node_id,
+                partitions=len(batch),
+                error=str(error),
+                kind=type(error).__name__,
+            )
             self._retry(batch)
             return
         again: list[Target] = []
@@ -142,12 +162,15 @@ class MarkerSender:
             if code in _SETTLED:
                 self._settle(target)
             elif code == _FENCED:
-                # The next coordinator finishes it; that we have lost the partition is on its way to us.
+                # The next coordinator finishes it; that we have lost the partition is on its way to
+                # us.
                 self._end(target.job)
             else:
                 again.append(target)
         if again:
-            codes = sorted({results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR) for target in again})
+            codes = sorted(
+                {results.get(target, ErrorCode.UNKNOWN_SERVER_ERROR) for target in again}
+            )
             log.info("markers_refused", node_id=node_id, partitions=len(again), codes=codes)
             self._retry(again)
 
@@ -156,14 +179,17 @@ class MarkerSender:
             delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(target.attempts_count, 10))
             target.attempts_count += 1
             if delay_s not in self._retries:
-                self._retries[delay_s] = (asyncio.get_running_loop().call_later(delay_s, self._route_again, delay_s), [])
+                self._retries[delay_s] = (
+                    asyncio.get_running_loop().call_later(delay_s, self._route_again, delay_s),
+                    [],
+                )
             self._retries[delay_s][1].append(target)
 
     def _route_again(self, delay_s: float) -> None:
         _, targets = self._retries.pop(delay_s)
         self._route(targets)
 
-    # --- the end --------------------------------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _settle(self, target: Target) -> None:
         job = target.job

@@ -16,11 +16,15 @@ NO_EPOCH: Final = -1
 NO_TIME_MS: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST_GIVEN: Final = EPOCH_MAX - 1
-"""The last epoch that a producer gets; the one above is left to fence it. Then the transactional id gets another producer id."""
+"""The last epoch that a producer gets; the one above is left to fence it. Then the transactional id
+gets another producer id.
+"""
 
 
 class TransactionState(IntEnum):
-    """The numbers are stored: never reuse one. Kafka's 7 (PrepareEpochFence) is never stored and not needed: see `machine`."""
+    """The numbers are stored: never reuse one. Kafka's 7 (PrepareEpochFence) is never stored and
+    not needed: see `machine`.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -36,7 +40,9 @@ class TransactionState(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
-SETTLED: Final = frozenset({TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT})
+SETTLED: Final = frozenset(
+    {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+)
 """Nothing is open: a producer may be initialized, a transaction begun."""
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
 """The outcome is decided; markers are being written."""
@@ -56,7 +62,9 @@ class TransactionMetadata:
     """When the first partition was added; the timeout counts from here."""
     updated_ms: int = NO_TIME_MS
     last_producer_id: int = NO_PRODUCER_ID
-    """Before the last change of the producer id. For repeated requests; lost with the coordinator, as in Kafka."""
+    """Before the last change of the producer id. For repeated requests; lost with the coordinator,
+    as in Kafka.
+    """
     last_producer_epoch: int = NO_EPOCH
     """Before the last bump that the producer itself asked for."""
 
@@ -69,7 +77,9 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make this the record of the transactional id, then say `persisted`, or `not_persisted`; only then answer."""
+    """Make this the record of the transactional id, then say `persisted`, or `not_persisted`; only
+    then answer.
+    """
 
     metadata: TransactionMetadata
     answer: ErrorCode = ErrorCode.NONE
@@ -94,6 +104,8 @@ class TransactionLimits:
     partitions_max: int = 10_000
     """Of one transaction: its record, and a request of markers, stay under a megabyte with it."""
     transactions_max: int = 50_000
-    """Transactional ids per partition of `__transaction_state`, about 1 KiB each; above, new ones are told to try again later."""
+    """Transactional ids per partition of `__transaction_state`, about 1 KiB each; above, new ones
+    are told to try again later.
+    """
     id_expiration_ms: int = 7 * 24 * 3_600_000
     """`transactional.id.expiration.ms`: an id that nobody used for so long is forgotten."""

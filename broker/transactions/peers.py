@@ -1,7 +1,9 @@
-"""WriteTxnMarkers to other brokers, over the Kafka protocol at the address where clients find them; to ourselves without a socket.
+"""WriteTxnMarkers to other brokers, over the Kafka protocol at the address where clients find them;
+to ourselves without a socket.
 
-Invariants: one connection to each start of a broker, made when it is needed, dropped at the first thing that goes wrong; one request on it
-at a time (its caller sees to that); an answer larger than ANSWER_BYTES_MAX is nothing that we asked for.
+Invariants: one connection to each start of a broker, made when it is needed, dropped at the first
+thing that goes wrong; one request on it at a time (its caller sees to that); an answer larger than
+ANSWER_BYTES_MAX is nothing that we asked for.
 Must not: retry, or decide what an error means.
 Source: Kafka InterBrokerSendThread, WriteTxnMarkersRequest.
 """
@@ -28,8 +30,12 @@ CONNECT_TIMEOUT_S: Final = 3.0
 _VERSION: Final = 1
 _API: Final = apis.WRITE_TXN_MARKERS
 
-WriteLocally: TypeAlias = Callable[[Marker, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]]
-"""What the handler of WriteTxnMarkers does for others. Appends before it returns, so that several share a bulk."""
+WriteLocally: TypeAlias = Callable[
+    [Marker, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
+]
+"""What the handler of WriteTxnMarkers does for others. Appends before it returns, so that several
+share a bulk.
+"""
 
 
 Codes: TypeAlias = Mapping[tuple[int, TopicPartition], int]
@@ -61,8 +67,14 @@ class MarkerPeers:
         wanted: dict[Marker, list[TopicPartition]] = {}
         for target in targets:
             wanted.setdefault(target.marker, []).append(target.partition)
-        codes = await self._write_here(wanted) if node_id == self._node.node_id else _codes(await self._ask(node_id, _request(wanted)))
-        found = [(target, codes.get((target.marker.producer_id, target.partition))) for target in targets]
+        codes = (
+            await self._write_here(wanted)
+            if node_id == self._node.node_id
+            else _codes(await self._ask(node_id, _request(wanted)))
+        )
+        found = [
+            (target, codes.get((target.marker.producer_id, target.partition))) for target in targets
+        ]
         return {target: code for target, code in found if code is not None}
 
     def close(self) -> None:
@@ -70,16 +82,31 @@ class MarkerPeers:
             self._drop(node_id)
 
     async def _write_here(self, wanted: Mapping[Marker, Sequence[TopicPartition]]) -> Codes:
-        started = [(marker, self._write_locally(marker, partitions)) for marker, partitions in wanted.items()]
-        return {(marker.producer_id, partition): code for marker, codes in started for partition, code in (await codes).items()}
+        started = [
+            (marker, self._write_locally(marker, partitions))
+            for marker, partitions in wanted.items()
+        ]
+        return {
+            (marker.producer_id, partition): code
+            for marker, codes in started
+            for partition, code in (await codes).items()
+        }
 
-    async def _ask(self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest) -> write_txn_markers.WriteTxnMarkersResponse:
+    async def _ask(
+        self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest
+    ) -> write_txn_markers.WriteTxnMarkersResponse:
         peer = await self._connect(node_id)
         try:
             peer.correlation_id += 1
-            peer.writer.write(framing.encode_request_frame(_API, _VERSION, peer.correlation_id, write_txn_markers.encode_request, request))
+            peer.writer.write(
+                framing.encode_request_frame(
+                    _API, _VERSION, peer.correlation_id, write_txn_markers.encode_request, request
+                )
+            )
             await peer.writer.drain()
-            size_bytes = framing.frame_size_bytes(await peer.reader.readexactly(framing.SIZE_BYTES), ANSWER_BYTES_MAX)
+            size_bytes = framing.frame_size_bytes(
+                await peer.reader.readexactly(framing.SIZE_BYTES), ANSWER_BYTES_MAX
+            )
             return _decode(await peer.reader.readexactly(size_bytes))
         except BaseException:
             # Also when we gave up waiting: its answer may not be taken for the next one's.
@@ -111,13 +138,18 @@ def _host(state: NodeState) -> str:
     return state.host or state.machine_host
 
 
-def _request(wanted: Mapping[Marker, Sequence[TopicPartition]]) -> write_txn_markers.WriteTxnMarkersRequest:
+def _request(
+    wanted: Mapping[Marker, Sequence[TopicPartition]],
+) -> write_txn_markers.WriteTxnMarkersRequest:
     markers = [
         write_txn_markers.WritableTxnMarker(
             marker.producer_id,
             marker.producer_epoch,
             marker.committed,
-            [write_txn_markers.WritableTxnMarkerTopic(name, indexes) for name, indexes in group_by_topic(partitions).items()],
+            [
+                write_txn_markers.WritableTxnMarkerTopic(name, indexes)
+                for name, indexes in group_by_topic(partitions).items()
+            ],
             marker.coordinator_epoch,
             marker.serial,
         )

@@ -1,7 +1,9 @@
-"""The records of `__transaction_state`, byte for byte as Kafka writes them, so that Kafka's own tools can read the topic.
+"""The records of `__transaction_state`, byte for byte as Kafka writes them, so that Kafka's own
+tools can read the topic.
 
-Key version 0: transactional id. Value version 0: producer id, epoch, timeout, status, partitions by topic, times. A null value is a
-tombstone. Values of version 1 (flexible, KIP-890) are read too; unknown key versions are skipped by the reader, as in Kafka.
+Key version 0: transactional id. Value version 0: producer id, epoch, timeout, status, partitions by
+topic, times. A null value is a tombstone. Values of version 1 (flexible, KIP-890) are read too;
+unknown key versions are skipped by the reader, as in Kafka.
 Source: Kafka `TransactionLogKey.json`, `TransactionLogValue.json`.
 """
 
@@ -23,7 +25,9 @@ _TIMES: Final = struct.Struct(">qq")
 
 
 class MalformedTransactionRecord(Exception):
-    """A key or value that is not one of ours; loading reports it and goes on with the next record."""
+    """A key or value that is not one of ours; loading reports it and goes on with the next
+    record.
+    """
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -34,7 +38,9 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """The transactional id; None: a key version of a later Kafka, to be skipped. Raises MalformedTransactionRecord."""
+    """The transactional id; None: a key version of a later Kafka, to be skipped. Raises
+    MalformedTransactionRecord.
+    """
     try:
         reader = Reader(data)
         return reader.string(False) if reader.i16() == KEY_VERSION else None
@@ -45,7 +51,9 @@ def decode_key(data: bytes) -> str | None:
 def encode_value(metadata: TransactionMetadata) -> bytes:
     writer = Writer()
     writer += _I16.pack(VALUE_VERSION)
-    writer += _HEAD.pack(metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state)
+    writer += _HEAD.pack(
+        metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, metadata.state
+    )
     topics = group_by_topic(metadata.partitions)
     if topics or metadata.state is not TransactionState.EMPTY:
         writer.length(len(topics), False)
@@ -64,7 +72,9 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
         reader = Reader(data)
         version = reader.i16()
         if not 0 <= version <= _VALUE_VERSION_MAX:
-            raise MalformedTransactionRecord(f"transaction value version {version}, known are 0 to {_VALUE_VERSION_MAX}")
+            raise MalformedTransactionRecord(
+                f"transaction value version {version}, known are 0 to {_VALUE_VERSION_MAX}"
+            )
         is_flexible = version >= 1
         producer_id, producer_epoch, timeout_ms, status = reader.unpack(_HEAD)
         partitions = frozenset(_read_partitions(reader, is_flexible=is_flexible))
@@ -72,7 +82,16 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
         state = TransactionState(status)
     except (WireError, ValueError) as error:
         raise MalformedTransactionRecord(str(error)) from error
-    return TransactionMetadata(transactional_id, producer_id, producer_epoch, timeout_ms, state, partitions, started_ms, updated_ms)
+    return TransactionMetadata(
+        transactional_id,
+        producer_id,
+        producer_epoch,
+        timeout_ms,
+        state,
+        partitions,
+        started_ms,
+        updated_ms,
+    )
 
 
 def _read_partitions(reader: Reader, *, is_flexible: bool) -> Iterable[TopicPartition]:

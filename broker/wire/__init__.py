@@ -1,1 +1,3 @@
-"""The Kafka wire protocol: bytes to typed messages and back. Pure: no sockets, no clock, no asyncio."""
+"""The Kafka wire protocol: bytes to typed messages and back. Pure: no sockets, no clock, no
+asyncio.
+"""

@@ -1,8 +1,10 @@
-"""The Kafka APIs that this broker speaks: keys, names, versions. The one table that announcing, parsing and generating share.
+"""The Kafka APIs that this broker speaks: keys, names, versions. The one table that announcing,
+parsing and generating share.
 
-Invariant: what is announced can be parsed, but for two minima: Kafka 4 announces Produce from 0 though it serves 3 up
-(KAFKA-18659: older librdkafka stops compressing otherwise), and so do we. A version that is announced and not served
-closes the connection, as in Kafka. Maxima grow only together with the semantics of the version.
+Invariant: what is announced can be parsed, but for two minima: Kafka 4 announces Produce from 0
+though it serves 3 up (KAFKA-18659: older librdkafka stops compressing otherwise), and so do we. A
+version that is announced and not served closes the connection, as in Kafka. Maxima grow only
+together with the semantics of the version.
 
 Source: Kafka's ApiKeys; KIP-896 (minima), KIP-482 (flexible versions).
 """
@@ -31,7 +33,9 @@ class ApiSpec:
         return version >= self.flexible_from
 
 
-def _api(key: int, name: str, module: str, versions: tuple[int, int], flexible_from: int) -> ApiSpec:
+def _api(
+    key: int, name: str, module: str, versions: tuple[int, int], flexible_from: int
+) -> ApiSpec:
     announced_min, maximum = versions
     return ApiSpec(key, name, module, announced_min, announced_min, maximum, flexible_from)
 
@@ -53,7 +57,9 @@ API_VERSIONS: Final = _api(18, "ApiVersions", "api_versions", (0, 4), 3)
 CREATE_TOPICS: Final = _api(19, "CreateTopics", "create_topics", (2, 7), 5)
 DELETE_TOPICS: Final = _api(20, "DeleteTopics", "delete_topics", (1, 6), 4)
 INIT_PRODUCER_ID: Final = _api(22, "InitProducerId", "init_producer_id", (0, 4), 2)
-OFFSET_FOR_LEADER_EPOCH: Final = _api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", (2, 4), 4)
+OFFSET_FOR_LEADER_EPOCH: Final = _api(
+    23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", (2, 4), 4
+)
 ADD_PARTITIONS_TO_TXN: Final = _api(24, "AddPartitionsToTxn", "add_partitions_to_txn", (0, 3), 3)
 ADD_OFFSETS_TO_TXN: Final = _api(25, "AddOffsetsToTxn", "add_offsets_to_txn", (0, 3), 3)
 END_TXN: Final = _api(26, "EndTxn", "end_txn", (0, 3), 3)
@@ -63,9 +69,15 @@ DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4)
 CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
 DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
 ELECT_LEADERS: Final = _api(43, "ElectLeaders", "elect_leaders", (0, 2), 2)
-INCREMENTAL_ALTER_CONFIGS: Final = _api(44, "IncrementalAlterConfigs", "incremental_alter_configs", (0, 1), 1)
-ALTER_PARTITION_REASSIGNMENTS: Final = _api(45, "AlterPartitionReassignments", "alter_partition_reassignments", (0, 0), 0)
-LIST_PARTITION_REASSIGNMENTS: Final = _api(46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0)
+INCREMENTAL_ALTER_CONFIGS: Final = _api(
+    44, "IncrementalAlterConfigs", "incremental_alter_configs", (0, 1), 1
+)
+ALTER_PARTITION_REASSIGNMENTS: Final = _api(
+    45, "AlterPartitionReassignments", "alter_partition_reassignments", (0, 0), 0
+)
+LIST_PARTITION_REASSIGNMENTS: Final = _api(
+    46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0
+)
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)

@@ -1,7 +1,7 @@
 """The generated codecs by API key, for code that handles any API alike: dispatchers, probes, tests.
 
-Code that handles one API imports its module from `broker.wire.gen` and gets its types. The messages are of type `Any`
-here because each API has its own.
+Code that handles one API imports its module from `broker.wire.gen` and gets its types. The messages
+are of type `Any` here because each API has its own.
 """
 
 from collections.abc import Callable
@@ -94,6 +94,8 @@ class Codec(NamedTuple):
 
 
 CODECS: Final[dict[int, Codec]] = {
-    module.API_KEY: Codec(module.decode_request, module.encode_request, module.decode_response, module.encode_response)
+    module.API_KEY: Codec(
+        module.decode_request, module.encode_request, module.decode_response, module.encode_response
+    )
     for module in _MODULES
 }

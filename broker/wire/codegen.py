@@ -1,17 +1,23 @@
-"""Development tool: writes `broker/wire/gen/` from the schemas of `kio` (`python -m broker.wire.codegen`).
+"""Development tool: writes `broker/wire/gen/` from the schemas of `kio` (`python -m
+broker.wire.codegen`).
 
-For each API of `broker.wire.apis` one module: a slotted class per struct that covers all served versions (the union
-of their fields), and functions `decode_request`, `encode_response` and their opposites that take the version. So a
-handler is written once, and only generated code knows which version has which field.
+For each API of `broker.wire.apis` one module: a slotted class per struct that covers all served
+versions (the union of their fields), and functions `decode_request`, `encode_response` and their
+opposites that take the version. So a handler is written once, and only generated code knows which
+version has which field.
 
 Rules of the generated code:
-- A field that the version does not carry is skipped when writing and takes its default when reading.
-- `None` in a version that cannot say null is written as empty, which is what Kafka's own handlers do by hand.
+- A field that the version does not carry is skipped when writing and takes its default when
+  reading.
+- `None` in a version that cannot say null is written as empty, which is what Kafka's own handlers
+  do by hand.
 - A tagged field that equals its default is not written; a tagged struct that is absent is `None`.
-- Times are integers of milliseconds (`*_ms`), error codes plain integers, record batches views of the frame.
+- Times are integers of milliseconds (`*_ms`), error codes plain integers, record batches views of
+  the frame.
 
 Invariant: the output depends on the schemas only; a test compares it with what is committed.
-Must not: be imported at run time (kio is not installed there; its native reader aborts on hostile lengths).
+Must not: be imported at run time (kio is not installed there; its native reader aborts on hostile
+lengths).
 """
 
 import itertools
@@ -24,8 +30,15 @@ from broker.wire.kio_schema import Field, Kind, Struct, UnsupportedSchema, load_
 
 OUTPUT: Final = Path(__file__).parent / "gen"
 _LINE: Final = 118
-_METHODS: Final = {Kind.STRING: "string", Kind.BYTES: "byte_string", Kind.RECORDS: "records", Kind.UUID: "uuid"}
-_CODES: Final = {kind.code: kind for kind in Kind if kind.code is not None and kind is not Kind.BOOL}
+_METHODS: Final = {
+    Kind.STRING: "string",
+    Kind.BYTES: "byte_string",
+    Kind.RECORDS: "records",
+    Kind.UUID: "uuid",
+}
+_CODES: Final = {
+    kind.code: kind for kind in Kind if kind.code is not None and kind is not Kind.BOOL
+}
 
 
 def main() -> None:
@@ -46,7 +59,17 @@ def _module(api: ApiSpec) -> str:
         structs = load_message(api, direction)
         for struct in structs:
             sizes[struct.name] = _least_bytes(struct, api)
-            body += ["", "", *_class(struct), "", "", *_reader(struct, sizes), "", "", *_writer(struct)]
+            body += [
+                "",
+                "",
+                *_class(struct),
+                "",
+                "",
+                *_reader(struct, sizes),
+                "",
+                "",
+                *_writer(struct),
+            ]
         body += ["", "", *_entry_points(api, direction, structs[-1].name)]
     return "\n".join([*_preamble(api, body), *body, ""])
 
@@ -94,7 +117,9 @@ def _code(fields: Sequence[Field]) -> str:
 
 
 def _least_bytes(struct: Struct, api: ApiSpec) -> int:
-    """The fewest bytes that one such struct takes in any version: what array counts are checked against."""
+    """The fewest bytes that one such struct takes in any version: what array counts are checked
+    against.
+    """
     size = 1 if struct.first >= api.flexible_from else 0
     for field in struct.fields:
         if field.tag is None and (field.first, field.last) == (struct.first, struct.last):
@@ -106,7 +131,9 @@ def _least_bytes(struct: Struct, api: ApiSpec) -> int:
 
 
 def _class(struct: Struct) -> list[str]:
-    members = [f"    {field.name}: {_annotation(field)} = {field.default}" for field in struct.fields]
+    members = [
+        f"    {field.name}: {_annotation(field)} = {field.default}" for field in struct.fields
+    ]
     return [f"class {struct.name}(Struct, gc=False):", *members]
 
 
@@ -134,13 +161,17 @@ def _condition(struct: Struct, field: Field) -> str:
 def _runs(struct: Struct) -> Iterator[tuple[str, list[Field]]]:
     """Neighboring untagged fields that exist in the same versions, with their condition."""
     untagged = [field for field in struct.fields if field.tag is None]
-    for condition, fields in itertools.groupby(untagged, key=lambda field: _condition(struct, field)):
+    for condition, fields in itertools.groupby(
+        untagged, key=lambda field: _condition(struct, field)
+    ):
         yield condition, list(fields)
 
 
 def _pieces(fields: Sequence[Field]) -> Iterator[list[Field]]:
     """Fixed-size neighbors together (one pack or unpack), everything else alone."""
-    for fixed, piece in itertools.groupby(fields, key=lambda field: field.kind.code is not None and not field.is_array):
+    for fixed, piece in itertools.groupby(
+        fields, key=lambda field: field.kind.code is not None and not field.is_array
+    ):
         if fixed:
             yield list(piece)
         else:
@@ -148,7 +179,10 @@ def _pieces(fields: Sequence[Field]) -> Iterator[list[Field]]:
 
 
 def _tagged(struct: Struct) -> list[Field]:
-    return sorted((field for field in struct.fields if field.tag is not None), key=lambda field: field.tag or 0)
+    return sorted(
+        (field for field in struct.fields if field.tag is not None),
+        key=lambda field: field.tag or 0,
+    )
 
 
 def _indent(lines: Sequence[str], levels: int = 1) -> list[str]:
@@ -189,7 +223,11 @@ def _read_value(field: Field) -> str:
         return "r.uuid()"
     if field.kind.code is not None:
         return f"r.{'u' if field.kind is Kind.UINT16 else 'i'}{8 * field.kind.least_bytes}()"
-    nullable = "nullable_" if field.null_from is not None and field.kind is Kind.STRING and not field.is_array else ""
+    nullable = (
+        "nullable_"
+        if field.null_from is not None and field.kind is Kind.STRING and not field.is_array
+        else ""
+    )
     return f"r.{nullable}{_METHODS[field.kind]}(f)"
 
 
@@ -217,7 +255,9 @@ def _read_tags(struct: Struct, sizes: dict[str, int]) -> list[str]:
     keyword = "if"
     for field in tagged:
         condition = _condition(struct, field)
-        lines.append(f"        {keyword} tag == {field.tag}{' and ' + condition if condition else ''}:")
+        lines.append(
+            f"        {keyword} tag == {field.tag}{' and ' + condition if condition else ''}:"
+        )
         lines += _indent(_read_piece([field], sizes), 3)
         keyword = "elif"
     return [*lines, "        else:", "            r.pos = stop", "        r.end_tag(stop)"]
@@ -289,7 +329,11 @@ def _write_array(field: Field, writer: str) -> list[str]:
 def _write_element(field: Field, writer: str) -> str:
     if field.kind is Kind.STRUCT:
         return f"_write_{field.struct}({writer}, x, v, f)"
-    return f"{writer}.string(x, f)" if field.kind is Kind.STRING else f"{writer} += _pack_{field.kind.code}(x)"
+    return (
+        f"{writer}.string(x, f)"
+        if field.kind is Kind.STRING
+        else f"{writer} += _pack_{field.kind.code}(x)"
+    )
 
 
 def _write_tags(struct: Struct) -> list[str]:
@@ -301,7 +345,10 @@ def _write_tags(struct: Struct) -> list[str]:
         condition = _condition(struct, field)
         present = _present(struct, field)
         lines.append(f"    if {condition + ' and ' if condition else ''}{present}:")
-        lines += _indent(["b = Writer()", *_write_piece([field], "b"), f"tags.tagged({field.tag}, b)", "n += 1"], 2)
+        lines += _indent(
+            ["b = Writer()", *_write_piece([field], "b"), f"tags.tagged({field.tag}, b)", "n += 1"],
+            2,
+        )
     return [*lines, "    w.uvarint(n)", "    w += tags"]
 
 
@@ -309,8 +356,14 @@ def _present(struct: Struct, field: Field) -> str:
     if field.is_array:
         return f"m.{field.name}"
     if field.kind is Kind.STRUCT:
-        return f"m.{field.name} is not None and m.{field.name} != _absent_{struct.name}_{field.name}"
-    return f"m.{field.name} is not None" if field.default == "None" else f"m.{field.name} != {field.default}"
+        return (
+            f"m.{field.name} is not None and m.{field.name} != _absent_{struct.name}_{field.name}"
+        )
+    return (
+        f"m.{field.name} is not None"
+        if field.default == "None"
+        else f"m.{field.name} != {field.default}"
+    )
 
 
 def _entry_points(api: ApiSpec, direction: str, name: str) -> list[str]:

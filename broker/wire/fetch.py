@@ -1,16 +1,20 @@
-"""Fetch by hand: the hot path of reading. A response is a list of buffers; record batches are never joined or copied.
+"""Fetch by hand: the hot path of reading. A response is a list of buffers; record batches are never
+joined or copied.
 
-Invariant: joined, the buffers are byte for byte what `broker.wire.gen.fetch` would write (property-tested), for every
-served version; the caller hands them to `transport.writelines` and must not change the batches until they are sent.
-Requests are read by the generated code, which is fast enough for them.
+Invariant: joined, the buffers are byte for byte what `broker.wire.gen.fetch` would write
+(property-tested), for every served version; the caller hands them to `transport.writelines` and
+must not change the batches until they are sent. Requests are read by the generated code, which is
+fast enough for them.
 Must not: choose what to return, or keep sessions.
 
-Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 2 us, of 10 partitions 7 us, whatever the
-size of the batches (the generated code copies: 56 us for 10 of 100 KB); a request of 1 partition 5 us, of 10 14 us.
-Measured: python -m timeit -s "import broker.wire.fetch as f; r = [bytes(1000)]"
--s "t = [('t', [f.FetchPartitionResult(i, records=r) for i in range(10)])]" "f.encode_fetch_response(1, 12, t)"
+Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 2 us, of 10 partitions 7
+us, whatever the size of the batches (the generated code copies: 56 us for 10 of 100 KB); a request
+of 1 partition 5 us, of 10 14 us.
+Measured: python -m timeit -s "import broker.wire.fetch as f; r = [bytes(1000)]" -s "t = [('t',
+[f.FetchPartitionResult(i, records=r) for i in range(10)])]" "f.encode_fetch_response(1, 12, t)"
 
-Source: FetchRequest.json and FetchResponse.json of Kafka 4; KIP-74, KIP-227, KIP-516 (topic ids), KIP-951.
+Source: FetchRequest.json and FetchResponse.json of Kafka 4; KIP-74, KIP-227, KIP-516 (topic ids),
+KIP-951.
 """
 
 import struct
@@ -24,7 +28,13 @@ from base.buffers import Buffer
 from broker.wire.errors import UnencodableValue
 from broker.wire.framing import decode_body
 from broker.wire.gen.fetch import FetchRequest, decode_request
-from broker.wire.leader_hint import CurrentLeader, NodeEndpoint, endpoints_section, is_known, leader_field
+from broker.wire.leader_hint import (
+    CurrentLeader,
+    NodeEndpoint,
+    endpoints_section,
+    is_known,
+    leader_field,
+)
 from broker.wire.primitives import Writer
 
 _LOG_START_FROM: Final = 5
@@ -50,8 +60,10 @@ TopicKey: TypeAlias = str | UUID
 
 
 class FetchPartitionResult(Struct, gc=False):
-    """What one partition answers. Give `records` as whole batches; `aborted_transactions` (producer id, first offset)
-    as None unless the client reads committed. `diverging_epoch` is (epoch, end offset)."""
+    """What one partition answers. Give `records` as whole batches; `aborted_transactions` (producer
+    id, first offset) as None unless the client reads committed. `diverging_epoch` is (epoch, end
+    offset).
+    """
 
     index: int
     error_code: int = 0
@@ -114,7 +126,9 @@ def _write_topic(tail: Writer, topic: TopicKey, version: int) -> None:
         tail.string(topic, version >= _FLEXIBLE_FROM)
 
 
-def _write_partitions(frame: list[Buffer], tail: Writer, results: Sequence[FetchPartitionResult], version: int) -> Writer:
+def _write_partitions(
+    frame: list[Buffer], tail: Writer, results: Sequence[FetchPartitionResult], version: int
+) -> Writer:
     """Append behind `tail`, the last buffer of `frame`. Returns what is the last buffer then."""
     for result in results:
         if result.aborted_transactions is None:
@@ -167,7 +181,9 @@ def _write_tags(tail: Writer, result: FetchPartitionResult) -> None:
     tail += b"".join(fields)
 
 
-def _write_legacy_partitions(frame: list[Buffer], tail: Writer, results: Sequence[FetchPartitionResult], version: int) -> Writer:
+def _write_legacy_partitions(
+    frame: list[Buffer], tail: Writer, results: Sequence[FetchPartitionResult], version: int
+) -> Writer:
     for result in results:
         _write_fixed(tail, result, version)
         aborted = result.aborted_transactions

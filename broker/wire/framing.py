@@ -1,11 +1,13 @@
 """Frames and headers: what stands before every message, and whole frames around a message.
 
-A frame is an int32 size and that many bytes: a header and a body. Which header belongs to a message follows from its
-API and version, with two exceptions that are as old as the protocol: `client_id` stays a legacy string in the flexible
-header, and the ApiVersions response always has header v0, for a client reads it before it knows what we speak.
+A frame is an int32 size and that many bytes: a header and a body. Which header belongs to a message
+follows from its API and version, with two exceptions that are as old as the protocol: `client_id`
+stays a legacy string in the flexible header, and the ApiVersions response always has header v0, for
+a client reads it before it knows what we speak.
 
-Invariant: `parse_header` returns only for requests that `broker.wire.gen` can read, except ApiVersions of an unknown
-version, which is returned with `is_supported` false: it must be answered (error 35, encoded as v0), its body never read.
+Invariant: `parse_header` returns only for requests that `broker.wire.gen` can read, except
+ApiVersions of an unknown version, which is returned with `is_supported` false: it must be answered
+(error 35, encoded as v0), its body never read.
 Must not: read bodies of requests, or know handlers.
 
 Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511.
@@ -34,7 +36,9 @@ Message = TypeVar("Message")
 
 @dataclass(slots=True)
 class RequestHeader:
-    """Who asks what. The body begins at `body_offset` of the frame (which excludes the size prefix)."""
+    """Who asks what. The body begins at `body_offset` of the frame (which excludes the size
+    prefix).
+    """
 
     api: ApiSpec
     api_version: int
@@ -45,7 +49,9 @@ class RequestHeader:
 
 
 def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
-    """The size that the first four bytes of `prefix` announce; above the limit nothing must be allocated: close."""
+    """The size that the first four bytes of `prefix` announce; above the limit nothing must be
+    allocated: close.
+    """
     (size_bytes,) = _SIZE.unpack_from(prefix)
     if not 0 <= size_bytes <= max_bytes:
         raise FrameTooLarge(size_bytes, max_bytes)
@@ -53,7 +59,9 @@ def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
 
 
 def parse_header(frame: Buffer) -> RequestHeader:
-    """Read the header of a frame (without its size prefix). Raises `UnsupportedApi` (close, as Kafka does)."""
+    """Read the header of a frame (without its size prefix). Raises `UnsupportedApi` (close, as
+    Kafka does).
+    """
     reader = Reader(frame)
     api_key, version, correlation_id = reader.unpack(_REQUEST)
     api = APIS.get(api_key)
@@ -68,7 +76,9 @@ def parse_header(frame: Buffer) -> RequestHeader:
     return RequestHeader(api, version, correlation_id, client_id, reader.pos, is_supported)
 
 
-def decode_body(decode: Callable[[Reader, int], Message], frame: Buffer, body_offset: int, version: int) -> Message:
+def decode_body(
+    decode: Callable[[Reader, int], Message], frame: Buffer, body_offset: int, version: int
+) -> Message:
     """Read a body with a function of `broker.wire.gen`. Bytes behind it are ignored, as Kafka does.
 
     librdkafka needs it: its Metadata request for all topics (v9 up) ends with three bytes too many.
@@ -83,7 +93,9 @@ def encode_response_frame(
     encode: Callable[[Writer, Message, int], None],
     message: Message,
 ) -> Writer:
-    """A whole response, size prefix included. For ApiVersions of an unknown version pass version 0."""
+    """A whole response, size prefix included. For ApiVersions of an unknown version pass
+    version 0.
+    """
     writer = Writer(8)
     if api.is_flexible(version) and api is not API_VERSIONS:
         writer.append(0)
@@ -113,7 +125,9 @@ def encode_request_frame(
 
 
 def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[int, int]:
-    """The client's side: (correlation id, offset of the body) of a frame without its size prefix."""
+    """The client's side: (correlation id, offset of the body) of a frame without its size
+    prefix.
+    """
     reader = Reader(frame)
     correlation_id = reader.i32()
     if api.is_flexible(version) and api is not API_VERSIONS:
@@ -121,8 +135,12 @@ def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[in
     return correlation_id, reader.pos
 
 
-def _encode(encode: Callable[[Writer, Message, int], None], writer: Writer, message: Message, version: int) -> None:
+def _encode(
+    encode: Callable[[Writer, Message, int], None], writer: Writer, message: Message, version: int
+) -> None:
     try:
         encode(writer, message, version)
     except struct.error as error:
-        raise UnencodableValue(f"{type(message).__name__} v{version} holds a number out of range: {error}") from error
+        raise UnencodableValue(
+            f"{type(message).__name__} v{version} holds a number out of range: {error}"
+        ) from error

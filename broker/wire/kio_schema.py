@@ -1,9 +1,11 @@
-"""Development tool: reads the dataclasses of `kio` into the version-spanning structs that `codegen` writes out.
+"""Development tool: reads the dataclasses of `kio` into the version-spanning structs that `codegen`
+writes out.
 
-kio has one dataclass per (message, version); here one `Struct` covers all versions of a message, each `Field` knowing
-in which versions it exists and in which it may be null.
-Invariant: fields keep one order that agrees with the order on the wire in every version; a schema that this model
-cannot express (a gap in the versions, a tag that changes) raises instead of being guessed.
+kio has one dataclass per (message, version); here one `Struct` covers all versions of a message,
+each `Field` knowing in which versions it exists and in which it may be null.
+Invariant: fields keep one order that agrees with the order on the wire in every version; a schema
+that this model cannot express (a gap in the versions, a tag that changes) raises instead of being
+guessed.
 Must not: be imported at run time.
 """
 
@@ -58,7 +60,9 @@ _KINDS: Final = {
 }
 _TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 OWN_TAGS_FROM: Final = 10_000
-"""Kafka numbers tagged fields from 0 on. Tags of our own begin here; brokers and tools that do not know them skip them."""
+"""Kafka numbers tagged fields from 0 on. Tags of our own begin here; brokers and tools that do not
+know them skip them.
+"""
 
 _ZERO: Final = {
     Kind.BOOL: "False",
@@ -102,28 +106,49 @@ class Struct:
 
 _OWN_FIELDS: Final = {
     ("WriteTxnMarkers", "WritableTxnMarker"): Field(
-        "serial", "serial", Kind.INT64, "", is_array=False, tag=OWN_TAGS_FROM, default="-1", first=1, last=1, null_from=None
+        "serial",
+        "serial",
+        Kind.INT64,
+        "",
+        is_array=False,
+        tag=OWN_TAGS_FROM,
+        default="-1",
+        first=1,
+        last=1,
+        null_from=None,
     ),
 }
 """By API and struct of its request: a tagged field that Kafka's schema does not have."""
 
 
 def load_message(api: ApiSpec, direction: str) -> list[Struct]:
-    """The structs of one message ("request" or "response"), each after the ones it holds; the message itself is last."""
+    """The structs of one message ("request" or "response"), each after the ones it holds; the
+    message itself is last.
+    """
     versions: dict[str, dict[int, list[Field]]] = {}  # struct name -> version -> fields
     for version in range(api.served_min, api.max + 1):
         for name, value in _classes(api, direction, version).items():
             if getattr(value, "__flexible__", None) is not api.is_flexible(version):
-                raise UnsupportedSchema(f"{api.name} v{version}: the table of APIs is wrong about flexible versions")
-            versions.setdefault(name, {})[version] = [_field(field, version) for field in dataclasses.fields(value)]
-    structs = [_renamed(api, direction, _extended(api, direction, _merge(name, found))) for name, found in versions.items()]
+                raise UnsupportedSchema(
+                    f"{api.name} v{version}: the table of APIs is wrong about flexible versions"
+                )
+            versions.setdefault(name, {})[version] = [
+                _field(field, version) for field in dataclasses.fields(value)
+            ]
+    structs = [
+        _renamed(api, direction, _extended(api, direction, _merge(name, found)))
+        for name, found in versions.items()
+    ]
     return _dependencies_first(structs, root=api.name + direction.capitalize())
 
 
 def class_name(api: ApiSpec, direction: str, kio_name: str) -> str:
-    """What a struct is called by us. A response may have structs with the names of its request's; ours are all in one module."""
+    """What a struct is called by us. A response may have structs with the names of its request's;
+    ours are all in one module.
+    """
     is_taken = direction == "response" and any(
-        kio_name in _classes(api, "request", version) for version in range(api.served_min, api.max + 1)
+        kio_name in _classes(api, "request", version)
+        for version in range(api.served_min, api.max + 1)
     )
     return f"Response{kio_name}" if is_taken else kio_name
 
@@ -134,8 +159,13 @@ def _extended(api: ApiSpec, direction: str, struct: Struct) -> Struct:
 
 
 def _renamed(api: ApiSpec, direction: str, struct: Struct) -> Struct:
-    fields = [dataclasses.replace(field, struct=class_name(api, direction, field.struct)) for field in struct.fields]
-    return dataclasses.replace(struct, name=class_name(api, direction, struct.name), fields=tuple(fields))
+    fields = [
+        dataclasses.replace(field, struct=class_name(api, direction, field.struct))
+        for field in struct.fields
+    ]
+    return dataclasses.replace(
+        struct, name=class_name(api, direction, struct.name), fields=tuple(fields)
+    )
 
 
 def _classes(api: ApiSpec, direction: str, version: int) -> dict[str, type[Any]]:
@@ -144,7 +174,9 @@ def _classes(api: ApiSpec, direction: str, version: int) -> dict[str, type[Any]]
     return {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, type) and value.__module__ == module.__name__ and dataclasses.is_dataclass(value)
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and dataclasses.is_dataclass(value)
     }
 
 
@@ -221,10 +253,14 @@ def _extend(name: str, known: Field, field: Field) -> Field:
     """The same field one version later."""
     same = dataclasses.replace(field, first=known.first, null_from=known.null_from)
     if dataclasses.replace(same, last=known.last) != known or field.first != known.last + 1:
-        raise UnsupportedSchema(f"{name}.{field.name} changes its type, tag or default, or has a gap")
+        raise UnsupportedSchema(
+            f"{name}.{field.name} changes its type, tag or default, or has a gap"
+        )
     if known.null_from is not None and field.null_from is None:
         raise UnsupportedSchema(f"{name}.{field.name} stops being nullable")
-    return dataclasses.replace(same, null_from=field.null_from if known.null_from is None else known.null_from)
+    return dataclasses.replace(
+        same, null_from=field.null_from if known.null_from is None else known.null_from
+    )
 
 
 def _dependencies_first(structs: list[Struct], root: str) -> list[Struct]:

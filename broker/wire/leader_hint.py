@@ -1,7 +1,8 @@
-"""Where the new leader is, told together with NOT_LEADER_OR_FOLLOWER: Produce and Fetch share these tagged fields.
+"""Where the new leader is, told together with NOT_LEADER_OR_FOLLOWER: Produce and Fetch share these
+tagged fields.
 
-A client that understands them (Produce v10, Fetch v16) goes to the new leader at once instead of asking for metadata
-first, which is most of what a planned move costs it.
+A client that understands them (Produce v10, Fetch v16) goes to the new leader at once instead of
+asking for metadata first, which is most of what a planned move costs it.
 
 Source: KIP-951.
 """
@@ -19,7 +20,9 @@ _NODE_ID: Final = struct.Struct(">i")
 
 
 class CurrentLeader(Struct, frozen=True, gc=False):
-    """The leader that a partition has now, as far as this broker knows. All -1 means unknown and is not sent."""
+    """The leader that a partition has now, as far as this broker knows. All -1 means unknown and is
+    not sent.
+    """
 
     leader_id: int = -1
     leader_epoch: int = -1
@@ -43,11 +46,17 @@ def is_known(leader: CurrentLeader | None) -> bool:
 
 def leader_field(tag: int, leader: CurrentLeader) -> bytes:
     """The tagged field: tag, size, leader id and epoch, no further tags."""
-    return bytes((tag, _LEADER.size + 1)) + _LEADER.pack(leader.leader_id, leader.leader_epoch) + b"\x00"
+    return (
+        bytes((tag, _LEADER.size + 1))
+        + _LEADER.pack(leader.leader_id, leader.leader_epoch)
+        + b"\x00"
+    )
 
 
 def endpoints_section(endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """The whole tagged section that ends a response: `node_endpoints` is its only field, tag 0, left out when empty."""
+    """The whole tagged section that ends a response: `node_endpoints` is its only field, tag 0,
+    left out when empty.
+    """
     if not endpoints:
         return b"\x00"
     body = Writer()

@@ -1,7 +1,9 @@
-"""Metadata answers of topics with many partitions: written by hand, so that partitions may come as bytes that were encoded before.
+"""Metadata answers of topics with many partitions: written by hand, so that partitions may come as
+bytes that were encoded before.
 
-Invariant: byte for byte what `broker.wire.gen.metadata` writes for the same message (tests/unit/wire compare all versions). Must not know
-what a partition is. Cost: 10,000 partitions through the generated code are 45 ms, joined from bytes 1 ms.
+Invariant: byte for byte what `broker.wire.gen.metadata` writes for the same message
+(tests/unit/wire compare all versions). Must not know what a partition is. Cost: 10,000 partitions
+through the generated code are 45 ms, joined from bytes 1 ms.
 Source: Kafka's MetadataResponse.json.
 """
 
@@ -9,7 +11,12 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.wire.gen.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic, encode_response
+from broker.wire.gen.metadata import (
+    MetadataResponse,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    encode_response,
+)
 from broker.wire.primitives import Writer
 
 _FLEXIBLE_FROM = 9
@@ -20,7 +27,9 @@ _BOOL = struct.Struct(">?")
 
 
 class EncodedTopic(NamedTuple):
-    """head: everything but the partitions, whose list in it is empty. partitions: of each its bytes, by `encode_partition`."""
+    """head: everything but the partitions, whose list in it is empty. partitions: of each its
+    bytes, by `encode_partition`.
+    """
 
     head: MetadataResponseTopic
     partitions: Sequence[bytes]
@@ -36,7 +45,9 @@ class EncodedMetadata(NamedTuple):
 def encode_partition(partition: MetadataResponsePartition, version: int) -> bytes:
     flexible = version >= _FLEXIBLE_FROM
     writer = Writer()
-    writer += _CODE_INDEX_LEADER.pack(partition.error_code, partition.partition_index, partition.leader_id)
+    writer += _CODE_INDEX_LEADER.pack(
+        partition.error_code, partition.partition_index, partition.leader_id
+    )
     if version >= 7:
         writer += _I32.pack(partition.leader_epoch)
     writer.i32s(partition.replica_nodes, flexible)
@@ -49,7 +60,9 @@ def encode_partition(partition: MetadataResponsePartition, version: int) -> byte
 
 
 def encode_metadata(writer: Writer, message: EncodedMetadata, version: int) -> None:
-    """The generated code writes the head; the topics go where its empty list of them stands, before a tail of known length."""
+    """The generated code writes the head; the topics go where its empty list of them stands, before
+    a tail of known length.
+    """
     flexible = version >= _FLEXIBLE_FROM
     assert not message.head.topics, "topics come encoded"
     encode_response(writer, message.head, version)

@@ -1,14 +1,17 @@
 """The alphabet of the Kafka protocol: a bounds-checked `Reader` and an appending `Writer`.
 
-Invariant: no declared length or count is believed before it is compared with the bytes left, so a frame of n bytes
-never makes us allocate more than a small multiple of n; and one frame never decodes to more than
-`MAX_ELEMENTS_COUNT` array elements, which bounds the time that one peer can hold the event loop (about 0.3 s).
-A `Reader` raises nothing but `WireError`. Must not: know any API, copy record batches, or log.
+Invariant: no declared length or count is believed before it is compared with the bytes left, so a
+frame of n bytes never makes us allocate more than a small multiple of n; and one frame never
+decodes to more than `MAX_ELEMENTS_COUNT` array elements, which bounds the time that one peer can
+hold the event loop (about 0.3 s). A `Reader` raises nothing but `WireError`. Must not: know any
+API, copy record batches, or log.
 
-`flexible` (KIP-482) selects compact lengths (uvarint, plus one, 0 = null) over legacy ones (int16/int32, -1 = null).
-The all-zero UUID is Kafka's "none" and `None` here. `records` are memoryviews of the frame; `bytes` are copied.
+`flexible` (KIP-482) selects compact lengths (uvarint, plus one, 0 = null) over legacy ones
+(int16/int32, -1 = null). The all-zero UUID is Kafka's "none" and `None` here. `records` are
+memoryviews of the frame; `bytes` are copied.
 
-Source: Kafka's protocol guide; KIP-482 (tagged fields); limits as in Kafka's ByteUtils and generated readers.
+Source: Kafka's protocol guide; KIP-482 (tagged fields); limits as in Kafka's ByteUtils and
+generated readers.
 """
 
 import struct
@@ -17,12 +20,21 @@ from typing import Final
 from uuid import UUID
 
 from base.buffers import Buffer
-from broker.wire.errors import InvalidLength, InvalidText, InvalidVarint, TrailingBytes, Truncated, UnencodableValue
+from broker.wire.errors import (
+    InvalidLength,
+    InvalidText,
+    InvalidVarint,
+    TrailingBytes,
+    Truncated,
+    UnencodableValue,
+)
 
 MAX_STRING_BYTES: Final = 0x7FFF
 MAX_ELEMENTS_COUNT: Final = 500_000
-"""Array elements and tagged fields in one frame. The largest honest request, a Fetch of all partitions a node may
-lead, stays under a tenth of it; at 100 to 200 bytes an object the limit costs at most about 100 MB."""
+"""Array elements and tagged fields in one frame. The largest honest request, a Fetch of all
+partitions a node may lead, stays under a tenth of it; at 100 to 200 bytes an object the limit costs
+at most about 100 MB.
+"""
 
 _NULL_UUID: Final = bytes(16)
 _I8: Final = struct.Struct(">b")
@@ -37,7 +49,9 @@ _pack_u16: Final = struct.Struct(">H").pack
 
 
 class Reader:
-    """A cursor over one message. `pos` may be moved by callers that have checked against `end` themselves."""
+    """A cursor over one message. `pos` may be moved by callers that have checked against `end`
+    themselves.
+    """
 
     __slots__ = ("_elements_left_count", "end", "pos", "view")
 
@@ -87,7 +101,9 @@ class Reader:
         return self.unpack(_I8)[0] != 0
 
     def uvarint(self) -> int:
-        """Read an unsigned 32-bit varint; nearly all are lengths under 127, hence the one-byte path first."""
+        """Read an unsigned 32-bit varint; nearly all are lengths under 127, hence the one-byte path
+        first.
+        """
         pos = self.pos
         view = self.view
         try:
@@ -134,7 +150,9 @@ class Reader:
         try:
             return str(self.view[pos:stop], "utf-8")
         except UnicodeDecodeError as error:
-            raise InvalidText(f"a string of {size_bytes} bytes is not UTF-8: {error.reason}") from None
+            raise InvalidText(
+                f"a string of {size_bytes} bytes is not UTF-8: {error.reason}"
+            ) from None
 
     def string(self, flexible: bool) -> str:
         value = self.nullable_string(flexible)
@@ -143,7 +161,9 @@ class Reader:
         return value
 
     def records(self, flexible: bool) -> memoryview | None:
-        """Record batches as a view into the frame: valid, and writable in place, as long as the frame is."""
+        """Record batches as a view into the frame: valid, and writable in place, as long as the
+        frame is.
+        """
         size_bytes = self.uvarint() - 1 if flexible else self.i32()
         if size_bytes < 0:
             if size_bytes != -1:
@@ -162,7 +182,9 @@ class Reader:
         return None if raw == _NULL_UUID else UUID(bytes=raw)
 
     def nullable_count(self, flexible: bool, element_bytes: int) -> int:
-        """The declared length of an array whose elements take at least `element_bytes` each; -1 is null."""
+        """The declared length of an array whose elements take at least `element_bytes` each; -1 is
+        null.
+        """
         count = self.uvarint() - 1 if flexible else self.i32()
         if count <= 0:
             if count < -1:
@@ -222,7 +244,9 @@ class Reader:
 
 
 class Writer(bytearray):
-    """A growing message. Fixed-size fields are added with `writer += layout.pack(...)`; everything is copied in."""
+    """A growing message. Fixed-size fields are added with `writer += layout.pack(...)`; everything
+    is copied in.
+    """
 
     __slots__ = ()
 
@@ -250,7 +274,9 @@ class Writer(bytearray):
         encoded = value.encode()
         size_bytes = len(encoded)
         if size_bytes > MAX_STRING_BYTES:
-            raise UnencodableValue(f"a string of {size_bytes} bytes; a Kafka string holds at most {MAX_STRING_BYTES}")
+            raise UnencodableValue(
+                f"a string of {size_bytes} bytes; a Kafka string holds at most {MAX_STRING_BYTES}"
+            )
         if not flexible:
             self += _pack_i16(size_bytes)
         elif size_bytes < 0x7F:
@@ -270,7 +296,9 @@ class Writer(bytearray):
         self += value
 
     def records(self, value: Buffer | None, flexible: bool) -> None:
-        """Record batches, copied: the broker's own hot paths (`broker.wire.fetch`) hand out views instead."""
+        """Record batches, copied: the broker's own hot paths (`broker.wire.fetch`) hand out views
+        instead.
+        """
         if value is None:
             self.null(flexible)
         else:
@@ -290,7 +318,9 @@ class Writer(bytearray):
             self.i32s(values, flexible)
 
     def tagged(self, tag: int, body: "Writer") -> None:
-        """One tagged field; the caller writes their number before and keeps them in the order of their tags."""
+        """One tagged field; the caller writes their number before and keeps them in the order of
+        their tags.
+        """
         self.uvarint(tag)
         self.uvarint(len(body))
         self += body

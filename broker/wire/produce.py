@@ -1,15 +1,17 @@
 """Produce by hand: the hot path of writing. Record batches stay where the socket put them.
 
-Invariant: `records` are views of the frame (writable if the frame is), so a batch is neither copied nor re-encoded
-between the socket and the object store; requests and responses are byte for byte what `broker.wire.gen.produce` reads
-and writes (property-tested), for every served version.
+Invariant: `records` are views of the frame (writable if the frame is), so a batch is neither copied
+nor re-encoded between the socket and the object store; requests and responses are byte for byte
+what `broker.wire.gen.produce` reads and writes (property-tested), for every served version.
 Must not: look into record batches, or judge acks and sizes.
 
-Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 1.1 us, of 10 partitions 3.2 us; a request
-of 1 partition 3 us, of 10 partitions 8 us, whatever the size of the batches. Measured: python -m timeit
--s "import broker.wire.produce as p; t = [('t', [p.ProducePartitionResult(0)])]" "p.encode_produce_response(1, 9, t)"
+Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 1.1 us, of 10 partitions
+3.2 us; a request of 1 partition 3 us, of 10 partitions 8 us, whatever the size of the batches.
+Measured: python -m timeit -s "import broker.wire.produce as p; t = [('t',
+[p.ProducePartitionResult(0)])]" "p.encode_produce_response(1, 9, t)"
 
-Source: ProduceRequest.json and ProduceResponse.json of Kafka 4; KIP-467 (record errors), KIP-951 (new leader).
+Source: ProduceRequest.json and ProduceResponse.json of Kafka 4; KIP-467 (record errors), KIP-951
+(new leader).
 """
 
 import struct
@@ -19,7 +21,13 @@ from typing import Final
 from msgspec import Struct
 
 from broker.wire.errors import InvalidLength, Truncated, UnencodableValue
-from broker.wire.leader_hint import CurrentLeader, NodeEndpoint, endpoints_section, is_known, leader_field
+from broker.wire.leader_hint import (
+    CurrentLeader,
+    NodeEndpoint,
+    endpoints_section,
+    is_known,
+    leader_field,
+)
 from broker.wire.primitives import Reader, Writer
 
 _FLEXIBLE_FROM: Final = 9
@@ -42,7 +50,9 @@ _pack_plain_v9: Final = struct.Struct(">ihqqqBBB").pack
 
 
 class ProducePartition(Struct, gc=False):
-    """What one request appends to one partition; null records are a mistake of the client that the handler answers."""
+    """What one request appends to one partition; null records are a mistake of the client that the
+    handler answers.
+    """
 
     index: int
     records: memoryview | None
@@ -61,7 +71,9 @@ class ProduceRequest(Struct, gc=False):
 
 
 class ProducePartitionResult(Struct, gc=False):
-    """The fate of one partition's batch. `record_errors` are (index of the record in its batch, why)."""
+    """The fate of one partition's batch. `record_errors` are (index of the record in its batch,
+    why).
+    """
 
     index: int
     error_code: int = 0
@@ -74,12 +86,16 @@ class ProducePartitionResult(Struct, gc=False):
 
 
 def decode_produce_request(frame: memoryview, offset: int, version: int) -> ProduceRequest:
-    """Read a body that begins at `offset` of `frame`. Raises `WireError`; costs about 1 us a partition, any size."""
+    """Read a body that begins at `offset` of `frame`. Raises `WireError`; costs about 1 us a
+    partition, any size.
+    """
     reader = Reader(frame, offset)
     flexible = version >= _FLEXIBLE_FROM
     transactional_id = reader.nullable_string(flexible)
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
-    topics = [_read_topic(reader, flexible) for _ in range(reader.count(flexible, _TOPIC_LEAST_BYTES))]
+    topics = [
+        _read_topic(reader, flexible) for _ in range(reader.count(flexible, _TOPIC_LEAST_BYTES))
+    ]
     if flexible:
         reader.skip_tags()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
@@ -96,7 +112,9 @@ def _read_topic(reader: Reader, flexible: bool) -> ProduceTopic:
 
 
 def _read_partition(reader: Reader) -> ProducePartition:
-    """`Reader.i32`, `records` and `skip_tags` in one piece, which is twice as fast as calling them."""
+    """`Reader.i32`, `records` and `skip_tags` in one piece, which is twice as fast as calling
+    them.
+    """
     view = reader.view
     pos = reader.pos
     try:
@@ -110,7 +128,8 @@ def _read_partition(reader: Reader) -> ProducePartition:
             stop = pos + size_bytes
             records = view[pos:stop]
             pos = stop
-        # The byte behind the batch holds the number of tags; reading it proves that the batch is whole.
+        # The byte behind the batch holds the number of tags; reading it proves that the batch is
+        # whole.
         has_tags = view[pos] != 0
     except (struct.error, IndexError):
         raise Truncated(1, max(reader.end - pos, 0)) from None
@@ -153,7 +172,9 @@ def encode_produce_response(
                 writer.append(0)
         writer += _pack_i32(throttle_ms)
     except struct.error as error:
-        raise UnencodableValue(f"a Produce response holds a number out of range: {error}") from error
+        raise UnencodableValue(
+            f"a Produce response holds a number out of range: {error}"
+        ) from error
     if flexible:
         writer += endpoints_section(node_endpoints) if version >= _LEADER_FROM else b"\x00"
     _HEAD.pack_into(writer, 0, len(writer) - 4, correlation_id)

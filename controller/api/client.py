@@ -1,8 +1,10 @@
 """Typed calls to the controller: one method per message.
 
-Invariants: a call ends within its deadline, by its value, a `RequestRefused` of its status, or `TimeoutError`; a repeated attempt carries
-the same request id, so that the controller answers a lost reply from memory instead of doing the work twice. With a follower bound, a call
-returns only when the local image has reached what it changed (read your writes). Must not hold metadata of its own.
+Invariants: a call ends within its deadline, by its value, a `RequestRefused` of its status, or
+`TimeoutError`; a repeated attempt carries the same request id, so that the controller answers a
+lost reply from memory instead of doing the work twice. With a follower bound, a call returns only
+when the local image has reached what it changed (read your writes). Must not hold metadata of its
+own.
 Source: Kafka `NodeToControllerChannelManager`.
 """
 
@@ -38,7 +40,12 @@ BACKOFF_MAX_MS = 500
 
 _T = TypeVar("_T")
 _encode = msgspec.msgpack.Encoder().encode
-_PERMANENT = (StatusCode.INVALID_ARGUMENT, StatusCode.UNIMPLEMENTED, StatusCode.RESOURCE_EXHAUSTED, StatusCode.INTERNAL)
+_PERMANENT = (
+    StatusCode.INVALID_ARGUMENT,
+    StatusCode.UNIMPLEMENTED,
+    StatusCode.RESOURCE_EXHAUSTED,
+    StatusCode.INTERNAL,
+)
 
 
 class ImageReached(Protocol):
@@ -50,7 +57,8 @@ class ImageReached(Protocol):
 class ControllerClient:
     """Calls for one process; safe for any number of tasks of one event loop.
 
-    addresses: host:port of controllers. Which of them is active is found out by asking; who is new among them, by `learn`.
+    addresses: host:port of controllers. Which of them is active is found out by asking; who is new
+    among them, by `learn`.
     """
 
     def __init__(self, addresses: Sequence[str], *, rng: random.Random | None = None) -> None:
@@ -99,80 +107,130 @@ class ControllerClient:
         at = self._addresses.index(self._active) if self._active in self._addresses else -1
         self._active = self._addresses[(at + 1) % len(self._addresses)]
 
-    async def register_broker(self, request: m.RegisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.BrokerRegistered:
+    async def register_broker(
+        self, request: m.RegisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.BrokerRegistered:
         return await self._call(request, m.BrokerRegistered, timeout_s)
 
-    async def unregister_broker(self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Does not wait for the local image: the session ends with the registration, and the stream with it."""
+    async def unregister_broker(
+        self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Does not wait for the local image: the session ends with the registration, and the stream
+        with it.
+        """
         await self._until_done(request, timeout_s, read_own_writes=False)
 
-    async def open_streams(self, request: m.OpenStreams, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.StreamsOpened:
+    async def open_streams(
+        self, request: m.OpenStreams, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.StreamsOpened:
         return await self._call(request, m.StreamsOpened, timeout_s)
 
-    async def trim_stream(self, request: m.TrimStream, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    async def trim_stream(
+        self, request: m.TrimStream, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
-    async def prepare_objects(self, request: m.PrepareObjects, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ObjectsPrepared:
+    async def prepare_objects(
+        self, request: m.PrepareObjects, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ObjectsPrepared:
         return await self._call(request, m.ObjectsPrepared, timeout_s)
 
     async def commit(self, request: m.Commit, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
-    async def commit_recovered(self, request: m.CommitRecovered, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    async def commit_recovered(
+        self, request: m.CommitRecovered, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         await self._until_done(request, timeout_s)
 
-    async def create_topics(self, request: m.CreateTopics, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.TopicsCreated:
+    async def create_topics(
+        self, request: m.CreateTopics, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.TopicsCreated:
         return await self._call(request, m.TopicsCreated, timeout_s)
 
-    async def delete_topics(self, request: m.DeleteTopics, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+    async def delete_topics(
+        self, request: m.DeleteTopics, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
-    async def create_partitions(self, request: m.CreatePartitions, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+    async def create_partitions(
+        self, request: m.CreatePartitions, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
-    async def alter_reassignments(self, request: m.AlterReassignments, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+    async def alter_reassignments(
+        self, request: m.AlterReassignments, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
-    async def elect_preferred(self, request: m.ElectPreferred, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+    async def elect_preferred(
+        self, request: m.ElectPreferred, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
-    async def drain_broker(self, request: m.DrainBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.Progress:
+    async def drain_broker(
+        self, request: m.DrainBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.Progress:
         return await self._call(request, m.Progress, timeout_s)
 
-    async def report_moves(self, request: m.ReportMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    async def report_moves(
+        self, request: m.ReportMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
-    async def trace_move(self, request: m.TraceMove, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.MoveTraces:
+    async def trace_move(
+        self, request: m.TraceMove, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.MoveTraces:
         return await self._call(request, m.MoveTraces, timeout_s)
 
-    async def report_load(self, request: lm.ReportLoad, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.LoadReported:
+    async def report_load(
+        self, request: lm.ReportLoad, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> lm.LoadReported:
         return await self._call(request, lm.LoadReported, timeout_s)
 
-    async def propose_moves(self, request: lm.ProposeMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> lm.MovesProposed:
+    async def propose_moves(
+        self, request: lm.ProposeMoves, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> lm.MovesProposed:
         return await self._call(request, lm.MovesProposed, timeout_s)
 
-    async def move_leaders(self, request: lm.MoveLeaders, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+    async def move_leaders(
+        self, request: lm.MoveLeaders, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
-    async def alter_configs(self, request: m.AlterConfigs, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+    async def alter_configs(
+        self, request: m.AlterConfigs, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
-    async def allocate_producer_ids(self, request: m.AllocateProducerIds, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ProducerIdBlock:
+    async def allocate_producer_ids(
+        self, request: m.AllocateProducerIds, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ProducerIdBlock:
         return await self._call(request, m.ProducerIdBlock, timeout_s)
 
-    async def put_key_value(self, request: m.PutKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.KeyValue:
+    async def put_key_value(
+        self, request: m.PutKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.KeyValue:
         return await self._call(request, m.KeyValue, timeout_s)
 
-    async def get_key_value(self, request: m.GetKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.KeyValue:
+    async def get_key_value(
+        self, request: m.GetKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.KeyValue:
         return await self._call(request, m.KeyValue, timeout_s)
 
-    async def delete_key_value(self, request: m.DeleteKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.KeyValue:
+    async def delete_key_value(
+        self, request: m.DeleteKeyValue, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.KeyValue:
         return await self._call(request, m.KeyValue, timeout_s)
 
-    async def prepare_rewrite(self, request: rm.PrepareRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ObjectsPrepared:
+    async def prepare_rewrite(
+        self, request: rm.PrepareRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ObjectsPrepared:
         return await self._call(request, m.ObjectsPrepared, timeout_s)
 
-    async def commit_rewrite(self, request: rm.CommitRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ItemResults:
+    async def commit_rewrite(
+        self, request: rm.CommitRewrite, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> m.ItemResults:
         return await self._call(request, m.ItemResults, timeout_s)
 
     async def describe(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.ControllerStatus:
@@ -181,16 +239,22 @@ class ControllerClient:
     async def describe_quorum(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> m.QuorumStatus:
         return await self._call(m.DescribeQuorum(), m.QuorumStatus, timeout_s)
 
-    async def add_learner(self, request: m.AddLearner, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    async def add_learner(
+        self, request: m.AddLearner, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
     async def add_voter(self, request: m.AddVoter, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
-    async def remove_controller(self, request: m.RemoveController, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    async def remove_controller(
+        self, request: m.RemoveController, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
-    async def transfer_leadership(self, request: m.TransferLeadership, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    async def transfer_leadership(
+        self, request: m.TransferLeadership, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
         await self._exchange(request, m.ItemResult, timeout_s)
 
     async def _call(self, request: m.Message, value_type: type[_T], timeout_s: float) -> _T:
@@ -198,16 +262,29 @@ class ControllerClient:
         assert value is not None, f"the controller answered {type(request).__name__} with no value"
         return value
 
-    async def _until_done(self, request: m.Message, timeout_s: float, *, read_own_writes: bool = True) -> None:
-        """Work that the controller cuts into transactions: the same request until nothing remains."""
+    async def _until_done(
+        self, request: m.Message, timeout_s: float, *, read_own_writes: bool = True
+    ) -> None:
+        """Work that the controller cuts into transactions: the same request until nothing
+        remains.
+        """
         now = asyncio.get_running_loop().time
         deadline = now() + timeout_s
         remaining = 1
         while remaining:
-            progress = await self._exchange(request, m.Progress, deadline - now(), read_own_writes=read_own_writes)
+            progress = await self._exchange(
+                request, m.Progress, deadline - now(), read_own_writes=read_own_writes
+            )
             remaining = 0 if progress is None else progress.remaining
 
-    async def _exchange(self, request: m.Message, value_type: type[_T], timeout_s: float, *, read_own_writes: bool = True) -> _T | None:
+    async def _exchange(
+        self,
+        request: m.Message,
+        value_type: type[_T],
+        timeout_s: float,
+        *,
+        read_own_writes: bool = True,
+    ) -> _T | None:
         """Attempts until an answer that stands, then read your writes."""
         now = asyncio.get_running_loop().time
         deadline = now() + timeout_s
@@ -217,7 +294,9 @@ class ControllerClient:
         backoff = Backoff(BACKOFF_FIRST_MS, BACKOFF_MAX_MS, self._rng)
         last = "no attempt"
         while (left_s := deadline - now()) > 0:
-            reply = await self._attempt(method, body, request_id, value_type, min(left_s, ATTEMPT_TIMEOUT_S))
+            reply = await self._attempt(
+                method, body, request_id, value_type, min(left_s, ATTEMPT_TIMEOUT_S)
+            )
             if not isinstance(reply, str):
                 if reply.status is m.Status.OK:
                     if read_own_writes and self._follower is not None and reply.offset > 0:
@@ -231,18 +310,28 @@ class ControllerClient:
             else:
                 last = reply
             await asyncio.sleep(max(0.0, min(backoff.next_s(), deadline - now())))
-        raise TimeoutError(f"{method} got no answer from the controller within {timeout_s:.1f} s; last: {last}")
+        raise TimeoutError(
+            f"{method} got no answer from the controller within {timeout_s:.1f} s; last: {last}"
+        )
 
-    async def _attempt(self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float) -> "m.Reply[_T] | str":
-        """The reply, or why there was none (then the outcome is unknown and the next controller is asked)."""
+    async def _attempt(
+        self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float
+    ) -> "m.Reply[_T] | str":
+        """The reply, or why there was none (then the outcome is unknown and the next controller is
+        asked).
+        """
         address = self._active
         try:
             data = await self._method(address, method)(
-                body, timeout=timeout_s, metadata=((REQUEST_ID_KEY, request_id), (EPOCH_KEY, str(self._epoch)))
+                body,
+                timeout=timeout_s,
+                metadata=((REQUEST_ID_KEY, request_id), (EPOCH_KEY, str(self._epoch))),
             )
         except RpcFailed as error:
             if error.code() in _PERMANENT:
-                raise refusal(m.Status.INVALID_REQUEST, f"{error.code().name}: {error.details()}") from error
+                raise refusal(
+                    m.Status.INVALID_REQUEST, f"{error.code().name}: {error.details()}"
+                ) from error
             if self._active == address:
                 self.redirect("")
             return f"{address}: {error.code().name}: {error.details()}"
@@ -250,7 +339,9 @@ class ControllerClient:
         if reply.offset > 0:
             if reply.controller_epoch < self._epoch:
                 self.redirect("")
-                return f"{address}: it leads epoch {reply.controller_epoch}, {self._epoch} has begun"
+                return (
+                    f"{address}: it leads epoch {reply.controller_epoch}, {self._epoch} has begun"
+                )
             self._epoch = reply.controller_epoch
         return reply
 

@@ -1,7 +1,8 @@
 """What can go wrong in the controller and in talking to it.
 
-Invariant: every refusal of a request reaches its caller as a class that carries the `Status`; transport trouble never does, it is retried
-until the deadline and ends as `TimeoutError`. `retriable` says whether the same call may succeed later without anybody's help.
+Invariant: every refusal of a request reaches its caller as a class that carries the `Status`;
+transport trouble never does, it is retried until the deadline and ends as `TimeoutError`.
+`retriable` says whether the same call may succeed later without anybody's help.
 """
 
 from typing import ClassVar
@@ -17,7 +18,9 @@ class ControllerError(Exception):
 
 
 class RequestRefused(ControllerError):
-    """The controller looked at the request and said no; nothing of it was done. offset: what the image it looked at had reached."""
+    """The controller looked at the request and said no; nothing of it was done. offset: what the
+    image it looked at had reached.
+    """
 
     def __init__(self, status: Status, detail: str, offset: MetadataOffset) -> None:
         super().__init__(f"{status.name}: {detail}" if detail else status.name)
@@ -27,7 +30,9 @@ class RequestRefused(ControllerError):
 
 
 class NodeRefused(RequestRefused):
-    """The caller's (node, epoch) may not act any more: it is fenced, replaced by a newer start, or was never registered."""
+    """The caller's (node, epoch) may not act any more: it is fenced, replaced by a newer start, or
+    was never registered.
+    """
 
 
 class StreamRefused(RequestRefused):
@@ -39,7 +44,9 @@ class ObjectRefused(RequestRefused):
 
 
 class QuorumChangeRefused(RequestRefused):
-    """The quorum is not changed: an unknown or known controller, another change under way, or no majority would be left."""
+    """The quorum is not changed: an unknown or known controller, another change under way, or no
+    majority would be left.
+    """
 
 
 class TopicRefused(RequestRefused):
@@ -53,7 +60,9 @@ class ControllerBusy(RequestRefused):
 
 
 class NotLeader(ControllerError):
-    """This process is not the active controller. `leader` is the address of the one that is, if known."""
+    """This process is not the active controller. `leader` is the address of the one that is, if
+    known.
+    """
 
     retriable = True
 
@@ -73,38 +82,53 @@ class QuorumClosed(ControllerError):
 
 
 class JournalFailed(ControllerError):
-    """A write or fsync of the journal failed. What reached the disk is unknown: the process has to end and recover from the file."""
+    """A write or fsync of the journal failed. What reached the disk is unknown: the process has to
+    end and recover from the file.
+    """
 
     def __init__(self, path: str, cause: BaseException) -> None:
         super().__init__(
-            f"journal {path} cannot be written: {cause}. The controller stops; free the volume and start it again. If the volume is lost, "
-            "remove the controller and add it with an empty data directory"
+            f"journal {path} cannot be written: {cause}. The controller stops; free the volume and"
+            " start it again. If the volume is lost, remove the controller and add it with an"
+            " empty data directory"
         )
         self.path = path
 
 
 _JOIN_AGAIN = (
-    "Do not repair, move or restore the data directory: a controller that forgot what it acknowledged would vote, and committed metadata "
-    "would be lost. Let the controller join again: run `penstock controller remove ID`, start it with an empty data directory and "
-    "--controller-quorum-join-servers, then run `penstock controller add ID`. If no majority of the controllers is left, stop all of them "
-    "and run `penstock controller recover --from URL --cluster-id ID`"
+    "Do not repair, move or restore the data directory: a controller that forgot what it"
+    " acknowledged would vote, and committed metadata would be lost. Let the controller join again:"
+    " run `penstock controller remove ID`, start it with an empty data directory and"
+    " --controller-quorum-join-servers, then run `penstock controller add ID`. If no majority of"
+    " the controllers is left, stop all of them and run `penstock controller recover --from URL"
+    " --cluster-id ID`"
 )
 
 
 class JournalCorrupt(ControllerError):
-    """Committed bytes of the journal do not match their checksum. Nothing is guessed and nothing is cut."""
+    """Committed bytes of the journal do not match their checksum. Nothing is guessed and nothing is
+    cut.
+    """
 
     def __init__(self, path: str, position: int, what: str) -> None:
-        super().__init__(f"journal {path} is corrupt at byte {position}: {what}. The controller does not start. {_JOIN_AGAIN}")
+        super().__init__(
+            f"journal {path} is corrupt at byte {position}: {what}. The controller does not start."
+            f" {_JOIN_AGAIN}"
+        )
         self.path = path
         self.position = position
 
 
 class JournalForgot(ControllerError):
-    """The journal lacks what this data directory has promised: it was emptied, exchanged or restored from an older copy."""
+    """The journal lacks what this data directory has promised: it was emptied, exchanged or
+    restored from an older copy.
+    """
 
     def __init__(self, path: str, what: str) -> None:
-        super().__init__(f"the data in {path} are older than what this controller has promised: {what}. It does not vote. {_JOIN_AGAIN}")
+        super().__init__(
+            f"the data in {path} are older than what this controller has promised: {what}. It does"
+            f" not vote. {_JOIN_AGAIN}"
+        )
 
 
 class SnapshotCorrupt(ControllerError):
@@ -112,20 +136,27 @@ class SnapshotCorrupt(ControllerError):
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(
-            f"snapshot {key} is unusable: {what}. Start again, if it was the reading that failed. If it stays so and the journal "
-            "directories are whole, or another controller leads, delete this object; if every disk is lost, see penstock controller recover"
+            f"snapshot {key} is unusable: {what}. Start again, if it was the reading that failed."
+            " If it stays so and the journal directories are whole, or another controller leads,"
+            " delete this object; if every disk is lost, see penstock controller recover"
         )
         self.key = key
 
 
 class SnapshotMissing(ControllerError):
-    """The journal begins behind every snapshot that could be read: the records between are nowhere."""
+    """The journal begins behind every snapshot that could be read: the records between are
+    nowhere.
+    """
 
     def __init__(self, journal_start: int, snapshot_offset: int | None) -> None:
-        found = "no snapshot was found" if snapshot_offset is None else f"the newest usable snapshot ends at {snapshot_offset}"
+        found = (
+            "no snapshot was found"
+            if snapshot_offset is None
+            else f"the newest usable snapshot ends at {snapshot_offset}"
+        )
         super().__init__(
-            f"the journal begins at metadata offset {journal_start} but {found}. Point the controller at the object store of this cluster, "
-            "or restore its journal directory"
+            f"the journal begins at metadata offset {journal_start} but {found}. Point the"
+            " controller at the object store of this cluster, or restore its journal directory"
         )
 
 
@@ -138,57 +169,74 @@ class BackupCorrupt(ControllerError):
 
 
 class BackupGap(ControllerError):
-    """Objects of the metadata log's backup were deleted by somebody else: it ends before this quorum's log begins."""
+    """Objects of the metadata log's backup were deleted by somebody else: it ends before this
+    quorum's log begins.
+    """
 
     def __init__(self, backup: int, first: int) -> None:
         super().__init__(
-            f"the backup of the metadata log ends at {backup}, the log of this quorum begins at {first}: objects in between were deleted, "
-            "by a lifecycle rule of the bucket perhaps. Remove the rule, bring the objects under meta/<cluster>/log/ back (versions of the "
-            "bucket), and start again"
+            f"the backup of the metadata log ends at {backup}, the log of this quorum begins at"
+            f" {first}: objects in between were deleted, by a lifecycle rule of the bucket perhaps."
+            " Remove the rule, bring the objects under meta/<cluster>/log/ back (versions of the"
+            " bucket), and start again"
         )
 
 
 class BackupFenced(ControllerError):
-    """A recovery ended the backup of this history, or another one is written under the same cluster id: this quorum must not go on."""
+    """A recovery ended the backup of this history, or another one is written under the same cluster
+    id: this quorum must not go on.
+    """
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(
-            f"the backup of the metadata log cannot go on at offset {offset}: {what}. This controller stops for good; start controllers "
-            "with empty data directories to join the recovered cluster"
+            f"the backup of the metadata log cannot go on at offset {offset}: {what}. This"
+            " controller stops for good; start controllers with empty data directories to join the"
+            " recovered cluster"
         )
         self.offset = offset
 
 
 class LogBehindBackup(ControllerError):
-    """The store holds committed records that this quorum, which was elected, does not have: its disks were lost."""
+    """The store holds committed records that this quorum, which was elected, does not have: its
+    disks were lost.
+    """
 
     def __init__(self, committed: int, backup: int) -> None:
         super().__init__(
-            f"the backup in the store reaches to metadata offset {backup}, the log of this quorum only to {committed}: the disks of its "
-            "controllers were lost. Nothing is served, or acknowledged records would be lost: stop all controllers, run "
-            "`penstock controller recover --from URL --cluster-id ID`, and start them with empty data directories"
+            f"the backup in the store reaches to metadata offset {backup}, the log of this quorum"
+            f" only to {committed}: the disks of its controllers were lost. Nothing is served, or"
+            " acknowledged records would be lost: stop all controllers, run `penstock controller"
+            " recover --from URL --cluster-id ID`, and start them with empty data directories"
         )
 
 
 class RecoveryRefused(ControllerError):
-    """The recovery cannot be done, or needs an explicit option. Nothing was written unless the message says so."""
+    """The recovery cannot be done, or needs an explicit option. Nothing was written unless the
+    message says so.
+    """
 
 
 class DataDirInUse(ControllerError):
     """Another process holds the data directory's lock."""
 
     def __init__(self, directory: str) -> None:
-        super().__init__(f"another controller runs on {directory}: stop it, or give this one a data directory of its own")
+        super().__init__(
+            f"another controller runs on {directory}: stop it, or give this one a data directory of"
+            " its own"
+        )
 
 
 class StoreNotEmpty(ControllerError):
-    """A new cluster would begin in a store that holds another one's objects, whose keys it would use again."""
+    """A new cluster would begin in a store that holds another one's objects, whose keys it would
+    use again.
+    """
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"the data directory is new but the store holds {key!r} of an earlier cluster. To go on with that one, restore its data "
-            "directory, or set cluster.id to its id (the part after meta/ in its keys) after `penstock controller recover`; for a new one, "
-            "use an empty bucket"
+            f"the data directory is new but the store holds {key!r} of an earlier cluster. To go on"
+            " with that one, restore its data directory, or set cluster.id to its id (the part"
+            " after meta/ in its keys) after `penstock controller recover`; for a new one, use an"
+            " empty bucket"
         )
         self.key = key
 

@@ -1,10 +1,12 @@
-"""The local copy of the metadata: follows the controller's stream of committed records; the stream is the broker's session.
+"""The local copy of the metadata: follows the controller's stream of committed records; the stream
+is the broker's session.
 
-Invariants: the image holds committed records only, each once and in order; subscribers are called after every batch with what it touched,
-and the image does not change while they run; `can_write` is false before the controller can have given our partitions away
-(`controller.api.lease` has the argument). The image never goes back: a snapshot that ends before what was applied is refused. The history
-that `penstock controller recover` begins has far larger offsets. A subscriber that raises ends the follower: `failed` tells, the process
-should stop.
+Invariants: the image holds committed records only, each once and in order; subscribers are called
+after every batch with what it touched, and the image does not change while they run; `can_write` is
+false before the controller can have given our partitions away (`controller.api.lease` has the
+argument). The image never goes back: a snapshot that ends before what was applied is refused. The
+history that `penstock controller recover` begins has far larger offsets. A subscriber that raises
+ends the follower: `failed` tells, the process should stop.
 Must not decide what a change means. Source: KRaft `MetadataLoader`, `BrokerLifecycleManager`.
 """
 
@@ -44,7 +46,9 @@ _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 
 HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
-"""A stream on which nothing came for this long (four heartbeats) is given up and another controller is tried."""
+"""A stream on which nothing came for this long (four heartbeats) is given up and another controller
+is tried.
+"""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 250
@@ -66,14 +70,18 @@ class FollowerStopped(ControllerError):
 class _OlderSnapshot(ControllerError):
     """A controller sent a snapshot that ends before what this image has applied."""
 
-    def __init__(self, offset: MetadataOffset, applied: MetadataOffset, *, is_deposed: bool) -> None:
+    def __init__(
+        self, offset: MetadataOffset, applied: MetadataOffset, *, is_deposed: bool
+    ) -> None:
         super().__init__(f"a snapshot of offset {offset} is refused: {applied} is applied")
         self.is_deposed = is_deposed
         """The sender leads an epoch that is over, so that it may lag for a moment."""
 
 
 class MetadataFollower:
-    """One process's image. node: the incarnation whose session this is; None: an observer without a session."""
+    """One process's image. node: the incarnation whose session this is; None: an observer without a
+    session.
+    """
 
     def __init__(
         self,
@@ -96,7 +104,9 @@ class MetadataFollower:
         """What has come of a snapshot so far."""
         self._lease = Lease()
         self._session_at = ""
-        """Address of the controller that answered our heartbeats last: the only one that could fence us for a broken stream."""
+        """Address of the controller that answered our heartbeats last: the only one that could
+        fence us for a broken stream.
+        """
         self._subscribers: list[Subscriber] = []
         self._session_listeners: list[Callable[[bool], None]] = []
         self._told = (False, False)
@@ -113,7 +123,9 @@ class MetadataFollower:
         self._tasks: list[asyncio.Task[None]] = []
         self._caught_up = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the follower is over: with a result after `stop`, with the exception after a defect."""
+        """Done when the follower is over: with a result after `stop`, with the exception after a
+        defect.
+        """
 
     @property
     def image(self) -> MetadataImage:
@@ -144,35 +156,50 @@ class MetadataFollower:
         return self._lease.is_alive(self._now())
 
     def leads_alone(self) -> bool:
-        """No other broker can have been made the leader of what this one leads. Cost: one look at the clock."""
+        """No other broker can have been made the leader of what this one leads. Cost: one look at
+        the clock.
+        """
         return self._now() < self._lease.alone_until
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` after every batch; at once with everything if the image holds something."""
+        """Call `subscriber` after every batch; at once with everything if the image holds
+        something.
+        """
         self._subscribers.append(subscriber)
         if self._image.end_offset > 0:
             subscriber(MetadataDelta(everything=True), self._image)
 
     def on_session(self, listener: Callable[[bool], None]) -> None:
-        """Call with False when the session is lost, with True when there is one (again), with False once more when `fenced`."""
+        """Call with False when the session is lost, with True when there is one (again), with False
+        once more when `fenced`.
+        """
         self._session_listeners.append(listener)
 
     async def start(self, timeout_s: float = 30.0) -> None:
-        """Connect and catch up with what is committed now. Raises TimeoutError, FollowerStopped (fenced)."""
+        """Connect and catch up with what is committed now. Raises TimeoutError, FollowerStopped
+        (fenced).
+        """
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(), name="metadata-follower")]
         if self._node is not None:
             self._tasks.append(loop.create_task(self._watch_session(), name="metadata-session"))
         caught_up = loop.create_task(self._caught_up.wait())
         try:
-            await asyncio.wait((caught_up, self.failed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (caught_up, self.failed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             caught_up.cancel()
         if self.failed.done():
             self.failed.result()
-            raise FollowerStopped("the controller refused this incarnation: it is fenced or was replaced")
+            raise FollowerStopped(
+                "the controller refused this incarnation: it is fenced or was replaced"
+            )
         if not self._caught_up.is_set():
-            raise TimeoutError(f"no controller answered within {timeout_s:.1f} s (last tried: {self._client.address})")
+            raise TimeoutError(
+                f"no controller answered within {timeout_s:.1f} s (last tried:"
+                f" {self._client.address})"
+            )
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -185,7 +212,9 @@ class MetadataFollower:
         self._release_waiters()
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None:
-        """Return when the image holds everything below `offset`. deadline: of the loop's clock. Raises TimeoutError, FollowerStopped."""
+        """Return when the image holds everything below `offset`. deadline: of the loop's clock.
+        Raises TimeoutError, FollowerStopped.
+        """
         if self._image.end_offset >= offset:
             return
         if self.failed.done():
@@ -197,10 +226,15 @@ class MetadataFollower:
             async with asyncio.timeout_at(deadline):
                 await reached
         except TimeoutError:
-            raise TimeoutError(f"the metadata image is at {self._image.end_offset} and did not reach {offset} in time") from None
+            raise TimeoutError(
+                f"the metadata image is at {self._image.end_offset} and did not reach {offset} in"
+                " time"
+            ) from None
 
     async def backed_up(self, offset: MetadataOffset) -> None:
-        """Return when the store has all metadata below `offset`: as long as that takes. Raises FollowerStopped."""
+        """Return when the store has all metadata below `offset`: as long as that takes. Raises
+        FollowerStopped.
+        """
         while self._backup_offset < offset:
             if self.failed.done():
                 raise FollowerStopped("the metadata follower has stopped")
@@ -235,7 +269,9 @@ class MetadataFollower:
         call = channel.follow()
         self._lease.stream_began()
         self._loading = None
-        heartbeats = asyncio.get_running_loop().create_task(self._send_heartbeats(call), name=f"heartbeats-{self._node}")
+        heartbeats = asyncio.get_running_loop().create_task(
+            self._send_heartbeats(call), name=f"heartbeats-{self._node}"
+        )
         heard = False
         why: BaseException | None = None
         try:
@@ -254,7 +290,9 @@ class MetadataFollower:
         finally:
             call.cancel()
             heartbeats.cancel()
-            await asyncio.wait((heartbeats,))  # not `await heartbeats`: our own cancellation must not be taken for its
+            await asyncio.wait(
+                (heartbeats,)
+            )  # not `await heartbeats`: our own cancellation must not be taken for its
             if not heartbeats.cancelled():
                 heartbeats.exception()
             await channel.close()
@@ -262,7 +300,9 @@ class MetadataFollower:
         return heard
 
     def _stream_ended(self, address: str, why: BaseException | None, *, heard: bool) -> None:
-        detail = (why.details() or "") if isinstance(why, RpcFailed) else str(why or "end of stream")
+        detail = (
+            (why.details() or "") if isinstance(why, RpcFailed) else str(why or "end of stream")
+        )
         code = why.code() if isinstance(why, RpcFailed) else None
         if code is StatusCode.PERMISSION_DENIED:
             _log.warning("session_refused", node=self._node, detail=detail)
@@ -273,31 +313,52 @@ class MetadataFollower:
         nobody_fences = detail == STOPPING_DETAIL or code is StatusCode.FAILED_PRECONDITION
         if address == self._session_at or not self._session_at:
             self._lease.stream_broke(self._now(), nobody_fences=nobody_fences, refused=is_refused)
-        asks_again = heard and isinstance(why, RpcFailed) and address == self._session_at and not (nobody_fences or is_refused)
+        asks_again = (
+            heard
+            and isinstance(why, RpcFailed)
+            and address == self._session_at
+            and not (nobody_fences or is_refused)
+        )
         if not asks_again:
             self._client.redirect(detail if code is StatusCode.FAILED_PRECONDITION else "")
         if heard:
-            _log.info("metadata_stream_broken", controller=address, detail=detail, offset=self._image.end_offset)
+            _log.info(
+                "metadata_stream_broken",
+                controller=address,
+                detail=detail,
+                offset=self._image.end_offset,
+            )
 
     def _alarm(self, error: _OlderSnapshot, address: str) -> None:
         if error.is_deposed:
             return
-        self.went_back = f"the controller at {address} serves older metadata than were applied here: {error}"
+        self.went_back = (
+            f"the controller at {address} serves older metadata than were applied here: {error}"
+        )
         if self._now() - self._went_back_at >= ALARM_INTERVAL_S:
             self._went_back_at = self._now()
             _log.error(
                 "metadata_went_back",
                 controller=address,
                 detail=str(error),
-                next="stop all controllers: committed metadata are missing. See 'A controller's data directory' in docs/how-to/alerts.md",
+                next=(
+                    "stop all controllers: committed metadata are missing. See 'A controller's data"
+                    " directory' in docs/how-to/alerts.md"
+                ),
             )
 
     async def _send_heartbeats(self, call: StreamCall) -> None:
         node = self._node
         for heartbeat in count(1):
-            request = m.FollowRequest(from_offset=self._image.end_offset, applied_offset=self._image.end_offset, heartbeat=heartbeat)
+            request = m.FollowRequest(
+                from_offset=self._image.end_offset,
+                applied_offset=self._image.end_offset,
+                heartbeat=heartbeat,
+            )
             if node is not None:
-                request = msgspec.structs.replace(request, node_id=node.node_id, node_epoch=node.node_epoch)
+                request = msgspec.structs.replace(
+                    request, node_id=node.node_id, node_epoch=node.node_epoch
+                )
             self._lease.sent(heartbeat, self._now())
             await call.write(_encode(request))
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
@@ -305,7 +366,11 @@ class MetadataFollower:
     def _take(self, batch: m.MetadataBatch, address: str) -> None:
         """Raises _OlderSnapshot."""
         if batch.snapshot and batch.base_offset < self._image.end_offset:
-            raise _OlderSnapshot(batch.base_offset, self._image.end_offset, is_deposed=batch.controller_epoch < self._epoch)
+            raise _OlderSnapshot(
+                batch.base_offset,
+                self._image.end_offset,
+                is_deposed=batch.controller_epoch < self._epoch,
+            )
         self._client.learn(batch.controllers)
         self._committed, self._heard_at = batch.end_offset, self._now()
         if batch.session_timeout_ms:
@@ -334,7 +399,10 @@ class MetadataFollower:
             delta = MetadataDelta(everything=True)
         image = self._image
         if batch.base_offset != image.end_offset:
-            raise ControllerError(f"the controller sent records from {batch.base_offset}, the image ends at {image.end_offset}")
+            raise ControllerError(
+                f"the controller sent records from {batch.base_offset}, the image ends at"
+                f" {image.end_offset}"
+            )
         records = [decode_record(raw) for raw in batch.records]
         image.apply_all(records)
         self._epoch = max(self._epoch, batch.controller_epoch)
@@ -366,7 +434,9 @@ class MetadataFollower:
         waiters.set()
 
     async def _watch_session(self) -> None:
-        """Notice the end of the lease in time: sleeps until it could be over, at most one heartbeat."""
+        """Notice the end of the lease in time: sleeps until it could be over, at most one
+        heartbeat.
+        """
         while not self._lease.ended:
             left_s = self._lease.until - self._now()
             await asyncio.sleep(min(self._interval_s / 5, max(left_s, 0.01)))
@@ -377,6 +447,8 @@ class MetadataFollower:
         if (has_session, self.fenced) == self._told:
             return
         self._told = (has_session, self.fenced)
-        _log.info("session_gained" if has_session else "session_lost", node=self._node, fenced=self.fenced)
+        _log.info(
+            "session_gained" if has_session else "session_lost", node=self._node, fenced=self.fenced
+        )
         for listener in self._session_listeners:
             listener(has_session)

@@ -1,28 +1,38 @@
-"""How long a broker may believe that its session lives, by its own clock. Pure: monotonic seconds come in.
+"""How long a broker may believe that its session lives, by its own clock. Pure: monotonic seconds
+come in.
 
-Invariant: it ends before the controller can have fenced the node for silence. Let a heartbeat leave here at s and be heard there at
-h >= s. The controller fences at h + T at the earliest (T: session timeout) and says in its next message that it heard it. The lease runs
-to s + 0.85 T, of heartbeats that were *answered* only: s + 0.85 T < h + T, whatever the network and a paused process do, as long as the two
-monotonic clocks differ by less than 15 % in rate. A process that was stopped finds its lease over at its first look at the clock.
+Invariant: it ends before the controller can have fenced the node for silence. Let a heartbeat leave
+here at s and be heard there at h >= s. The controller fences at h + T at the earliest (T: session
+timeout) and says in its next message that it heard it. The lease runs to s + 0.85 T, of heartbeats
+that were *answered* only: s + 0.85 T < h + T, whatever the network and a paused process do, as long
+as the two monotonic clocks differ by less than 15 % in rate. A process that was stopped finds its
+lease over at its first look at the clock.
 
-A stream that broke is fenced after a grace G, which is shorter. We see a break at the latest when our next heartbeat is sent (at most 0.5 G
-later) and then go on for 0.4 G: 0.9 G < G. The other end can lift that limit, and only within that time: it says on its way out that it
-stops, or that it does not lead. Then it fences no more, and a controller that begins to lead gives everybody a whole timeout first, so that
-a restart or a change of the leader stops nothing. Later than that, its fence may already be on its way, and only an answered heartbeat
-helps. A leader that is cut off stops answering within the election timeout, before another can be elected (`controller.raft.core`,
+A stream that broke is fenced after a grace G, which is shorter. We see a break at the latest when
+our next heartbeat is sent (at most 0.5 G later) and then go on for 0.4 G: 0.9 G < G. The other end
+can lift that limit, and only within that time: it says on its way out that it stops, or that it
+does not lead. Then it fences no more, and a controller that begins to lead gives everybody a whole
+timeout first, so that a restart or a change of the leader stops nothing. Later than that, its fence
+may already be on its way, and only an answered heartbeat helps. A leader that is cut off stops
+answering within the election timeout, before another can be elected (`controller.raft.core`,
 check-quorum).
 
-An address that refuses connections says less. Most often the process is gone, but a firewall that rejects, or a port that is forwarded,
-answers the same while the controller lives and fences. So there are two ends. `until` takes a refusal for the death of the controller: the
-broker may acknowledge until then, because the fence object in the WAL protects every acknowledgement in any case, and producers notice
-nothing of a controller that was killed. `alone_until` does not: until then it is certain that nobody else leads what this broker leads, and
-nothing but that protects what it says about where a log ends.
+An address that refuses connections says less. Most often the process is gone, but a firewall that
+rejects, or a port that is forwarded, answers the same while the controller lives and fences. So
+there are two ends. `until` takes a refusal for the death of the controller: the broker may
+acknowledge until then, because the fence object in the WAL protects every acknowledgement in any
+case, and producers notice nothing of a controller that was killed. `alone_until` does not: until
+then it is certain that nobody else leads what this broker leads, and nothing but that protects what
+it says about where a log ends.
 
-What is left: a network that resets the controller's end of a stream while it swallows everything on the way to the broker, the reset too.
-The controller then fences after G, and the broker believes until 0.85 T that it leads alone. Answers about ends of logs may be behind for
-that time. To end it after 0.9 G of silence would need an answer to each heartbeat at once, and every pause of a controller would stop them.
+What is left: a network that resets the controller's end of a stream while it swallows everything on
+the way to the broker, the reset too. The controller then fences after G, and the broker believes
+until 0.85 T that it leads alone. Answers about ends of logs may be behind for that time. To end it
+after 0.9 G of silence would need an answer to each heartbeat at once, and every pause of a
+controller would stop them.
 
-Must not be the only thing that protects data: that is the WAL slot. Source: Gray & Cheriton, "Leases" (SOSP 1989).
+Must not be the only thing that protects data: that is the WAL slot. Source: Gray & Cheriton,
+"Leases" (SOSP 1989).
 """
 
 from collections import deque
@@ -61,7 +71,9 @@ class Lease:
 
     @property
     def alone_until(self) -> float:
-        """Before this time no other broker can have been made the leader of what this one leads. Never later than `until`."""
+        """Before this time no other broker can have been made the leader of what this one leads.
+        Never later than `until`.
+        """
         return min(self.until, self._unsure_from)
 
     @property
@@ -73,7 +85,9 @@ class Lease:
         return now < self.until
 
     def stream_began(self) -> None:
-        """A new stream: heartbeats count from 1 again. The lease goes on with the first that is answered."""
+        """A new stream: heartbeats count from 1 again. The lease goes on with the first that is
+        answered.
+        """
         self._sent.clear()
 
     def sent(self, heartbeat: int, now: float) -> None:
@@ -92,10 +106,13 @@ class Lease:
             self._until = max(self._until, sent_at + self._timeout_s * SESSION_SHARE)
             self._broken_until = self._unsure_from = float("inf")
 
-    def stream_broke(self, now: float, *, nobody_fences: bool = False, refused: bool = False) -> None:
+    def stream_broke(
+        self, now: float, *, nobody_fences: bool = False, refused: bool = False
+    ) -> None:
         """Shorten the lease, because the stream ended or could not be made anew.
 
-        nobody_fences: the controller said that it fences no more. refused: its address refuses connections. Both count only while the lease
+        nobody_fences: the controller said that it fences no more. refused: its address refuses
+        connections. Both count only while the lease
         lives: after its end a fence may be on its way.
         """
         self._sent.clear()

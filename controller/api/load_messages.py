@@ -1,6 +1,8 @@
-"""The messages of balancing: what brokers report of their loads, and what is proposed and begun because of it.
+"""The messages of balancing: what brokers report of their loads, and what is proposed and begun
+because of it.
 
-No metadata: the active controller keeps it in memory. Envelope and limits are those of `controller.api.messages`.
+No metadata: the active controller keeps it in memory. Envelope and limits are those of
+`controller.api.messages`.
 """
 
 from typing import NamedTuple
@@ -25,9 +27,11 @@ class Load(NamedTuple):
 
 
 class StoreRequests(NamedTuple):
-    """Requests to the object store per second, by what they cost: writes and conditional writes, lists, reads (heads too), deletes.
+    """Requests to the object store per second, by what they cost: writes and conditional writes,
+    lists, reads (heads too), deletes.
 
-    failed_s: of all of them, those that ended with an error; a refused condition and an absent key are errors, too.
+    failed_s: of all of them, those that ended with an error; a refused condition and an absent key
+    are errors, too.
     """
 
     put_s: float
@@ -49,7 +53,9 @@ class PartitionLoad(Message, frozen=True, kw_only=True):
 
 
 class FailingPartition(Message, frozen=True, kw_only=True):
-    """A partition that a broker is to lead and could not open. for_ms: since the first try failed. error: of the last one."""
+    """A partition that a broker is to lead and could not open. for_ms: since the first try failed.
+    error: of the last one.
+    """
 
     topic_id: UUID
     partition: int
@@ -59,7 +65,9 @@ class FailingPartition(Message, frozen=True, kw_only=True):
 
 
 class DamagedObject(Message, frozen=True, kw_only=True):
-    """An object that reads of a broker found damaged within the last hour. kind: "gone" or "corrupt". for_ms: since the first one."""
+    """An object that reads of a broker found damaged within the last hour. kind: "gone" or
+    "corrupt". for_ms: since the first one.
+    """
 
     key: str
     kind: str
@@ -69,7 +77,9 @@ class DamagedObject(Message, frozen=True, kw_only=True):
 
 
 class Troubles(Message, frozen=True, kw_only=True):
-    """What a broker cannot open or read. At most `TROUBLES_PER_REPORT_MAX` of each are named; the counts are of all."""
+    """What a broker cannot open or read. At most `TROUBLES_PER_REPORT_MAX` of each are named; the
+    counts are of all.
+    """
 
     failing: tuple[FailingPartition, ...] = ()
     failing_count: int = 0
@@ -78,10 +88,13 @@ class Troubles(Message, frozen=True, kw_only=True):
 
 
 class ReportLoad(Message, frozen=True, kw_only=True):
-    """Rates of what a broker leads, and how it answers; every few seconds. At most 1,000 items; the `rest_count` others are in `rest`.
+    """Rates of what a broker leads, and how it answers; every few seconds. At most 1,000 items; the
+    `rest_count` others are in `rest`.
 
-    append_*_ms: from append to acknowledgement since the last report, those that still wait with their age; None: there was none.
-    loop_lag_ms: the latest that its event loop was. store: None: it does not count them. troubles: None: there are none.
+    append_*_ms: from append to acknowledgement since the last report, those that still wait with
+    their age; None: there was none.
+    loop_lag_ms: the latest that its event loop was. store: None: it does not count them. troubles:
+    None: there are none.
     """
 
     node_id: NodeId
@@ -97,20 +110,26 @@ class ReportLoad(Message, frozen=True, kw_only=True):
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
-    """excluded: the broker gets nothing until it answers faster; with nothing to append it has to measure the store by itself."""
+    """excluded: the broker gets nothing until it answers faster; with nothing to append it has to
+    measure the store by itself.
+    """
 
     excluded: bool
 
 
 class ProposeMoves(Message, frozen=True, kw_only=True):
-    """Which partitions should be led elsewhere by what was measured; changes nothing. topics: empty for all. -> MovesProposed."""
+    """Which partitions should be led elsewhere by what was measured; changes nothing. topics: empty
+    for all. -> MovesProposed.
+    """
 
     topics: tuple[str, ...] = ()
     moves_max: int = 100
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms, store, troubles: as in its last report."""
+    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms,
+    store, troubles: as in its last report.
+    """
 
     node_id: NodeId
     load: Load
@@ -142,7 +161,9 @@ class MovesProposed(Message, frozen=True, kw_only=True):
 
 
 class LeaderMove(Message, frozen=True, kw_only=True):
-    """The target becomes the preferred leader: it takes the source's place among the candidates, or changes places with it."""
+    """The target becomes the preferred leader: it takes the source's place among the candidates, or
+    changes places with it.
+    """
 
     topic: str
     partition: int
@@ -151,7 +172,8 @@ class LeaderMove(Message, frozen=True, kw_only=True):
 
 
 class MoveLeaders(Message, frozen=True, kw_only=True):
-    """Answered with one ItemResult each, as soon as the moves have begun. Refused: what moves, or is not led by its source (any more).
+    """Answered with one ItemResult each, as soon as the moves have begun. Refused: what moves, or
+    is not led by its source (any more).
 
     At most 2,000 partitions.
     """

@@ -1,8 +1,11 @@
-"""The messages of the controller's gRPC services: typed values, encoded as msgpack by `msgspec` (ADR 0003).
+"""The messages of the controller's gRPC services: typed values, encoded as msgpack by `msgspec`
+(ADR 0003).
 
-A request that changes metadata is answered only when its records are committed; the reply says up to which metadata offset, and the caller
-waits until its own image has reached it (read your writes). Every request carries the caller's (node, epoch) where it acts as a broker.
-Limits: a request is at most 4 MiB; lists have the limits noted at each field; more is refused with INVALID_REQUEST.
+A request that changes metadata is answered only when its records are committed; the reply says up
+to which metadata offset, and the caller waits until its own image has reached it (read your
+writes). Every request carries the caller's (node, epoch) where it acts as a broker.
+Limits: a request is at most 4 MiB; lists have the limits noted at each field; more is refused with
+INVALID_REQUEST.
 """
 
 from enum import IntEnum
@@ -27,7 +30,8 @@ class Status(IntEnum):
     """Why a request (or one item of it) was refused. IDs go over the wire; never reuse."""
 
     OK = 0
-    NOT_LEADER = 1  # this controller is not the active one; `detail` holds the address of the one that is, if known
+    # this controller is not the active one; `detail` holds the address of the one that is, if known
+    NOT_LEADER = 1
     INVALID_REQUEST = 2
     NODE_EPOCH_NOT_EXIST = 10
     NODE_EPOCH_EXPIRED = 11
@@ -68,7 +72,9 @@ T = TypeVar("T")
 
 
 class Reply(Message, Generic[T], frozen=True, kw_only=True):
-    """Envelope of every unary reply. offset: metadata offset (exclusive) that the caller's image has to reach; 0 for reads."""
+    """Envelope of every unary reply. offset: metadata offset (exclusive) that the caller's image
+    has to reach; 0 for reads.
+    """
 
     status: Status = Status.OK
     detail: str = ""
@@ -82,11 +88,12 @@ class ItemResult(Message, frozen=True, kw_only=True):
     detail: str = ""
 
 
-# --- nodes -------------------------------------------------------------------------------------------------------------------------
+# --- nodes ----------------------------------------------------------------------------------------
 
 
 class RegisterBroker(Message, frozen=True, kw_only=True):
-    """node_id -1: the controller gives the lowest free one. Same incarnation again (lost reply): same answer.
+    """node_id -1: the controller gives the lowest free one. Same incarnation again (lost reply):
+    same answer.
 
     Another incarnation of the same node fences the earlier one, whose WAL is then recovered.
     """
@@ -111,7 +118,9 @@ class BrokerRegistered(Message, frozen=True, kw_only=True):
 
 
 class UnregisterBroker(Message, frozen=True, kw_only=True):
-    """A broker that has closed its streams leaves in order: others lead its partitions, its WAL needs no recovery. -> Progress."""
+    """A broker that has closed its streams leaves in order: others lead its partitions, its WAL
+    needs no recovery. -> Progress.
+    """
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -119,16 +128,19 @@ class UnregisterBroker(Message, frozen=True, kw_only=True):
 
 
 class Progress(Message, frozen=True, kw_only=True):
-    """Answer of a request whose work is cut into transactions: the same request has to be repeated until nothing remains."""
+    """Answer of a request whose work is cut into transactions: the same request has to be repeated
+    until nothing remains.
+    """
 
     remaining: int
 
 
-# --- the metadata stream (bidirectional; it is the broker's session) ------------------------------------------------------------------
+# --- the metadata stream (bidirectional; it is the broker's session) ------------------------------
 
 
 class FollowRequest(Message, frozen=True, kw_only=True):
-    """First message names the follower and where to begin; later ones are heartbeats with what it has applied.
+    """First message names the follower and where to begin; later ones are heartbeats with what it
+    has applied.
 
     node_id -1: an observer (CLI, another controller), no session.
     """
@@ -138,13 +150,17 @@ class FollowRequest(Message, frozen=True, kw_only=True):
     from_offset: MetadataOffset = MetadataOffset(0)
     applied_offset: MetadataOffset = MetadataOffset(0)
     heartbeat: int = 0
-    """Number of this message on its stream, from 1; the controller tells the last one that it heard."""
+    """Number of this message on its stream, from 1; the controller tells the last one that it
+    heard.
+    """
 
 
 class MetadataBatch(Message, frozen=True, kw_only=True):
-    """Committed records [base_offset, base_offset + len(records)); at most 1 MiB. Empty: a heartbeat.
+    """Committed records [base_offset, base_offset + len(records)); at most 1 MiB. Empty: a
+    heartbeat.
 
-    reset: forget the image first, the batches from here to the first one without `snapshot` are a snapshot as of `base_offset`.
+    reset: forget the image first, the batches from here to the first one without `snapshot` are a
+    snapshot as of `base_offset`.
     """
 
     base_offset: MetadataOffset
@@ -154,19 +170,25 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     snapshot: bool = False
     reset: bool = False
     controllers: list[str] = []
-    """Addresses of all controllers, when a stream begins and when they have changed; empty: no news."""
+    """Addresses of all controllers, when a stream begins and when they have changed; empty: no
+    news.
+    """
 
     heard: int = 0
-    """Last heartbeat of the follower that had been heard when this was sent: its session lasts at least from when that one was *sent*."""
+    """Last heartbeat of the follower that had been heard when this was sent: its session lasts at
+    least from when that one was *sent*.
+    """
     session_timeout_ms: int = 0
-    """How long the session of a silent follower lasts; the follower gives up earlier by itself. 0: not told in this one."""
+    """How long the session of a silent follower lasts; the follower gives up earlier by itself. 0:
+    not told in this one.
+    """
     session_grace_ms: int = 0
     """How long it lasts after the stream broke."""
     backup_offset: MetadataOffset = MetadataOffset(0)
     """The store has all metadata below it: what they made useless may be deleted. 0: not told."""
 
 
-# --- streams and objects ----------------------------------------------------------------------------------------------------------------
+# --- streams and objects --------------------------------------------------------------------------
 
 
 class OpenStreamItem(Message, frozen=True, kw_only=True):
@@ -240,7 +262,9 @@ class ReplacedItem(Message, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """`stream.ports.CommitObjects` on the wire: one transaction. At most 20,000 ranges, 2,000 closes."""
+    """`stream.ports.CommitObjects` on the wire: one transaction. At most 20,000 ranges, 2,000
+    closes.
+    """
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -251,10 +275,12 @@ class Commit(Message, frozen=True, kw_only=True):
 
 
 class CommitRecovered(Message, frozen=True, kw_only=True):
-    """By the recoverer (node_id, node_epoch) for the dead writer (failed_*). See `StreamMetadata.commit_recovered`. -> Progress.
+    """By the recoverer (node_id, node_epoch) for the dead writer (failed_*). See
+    `StreamMetadata.commit_recovered`. -> Progress.
 
-    At most 1,000 objects; as many requests as it takes, in slot order, `done` with or after the last. held: data streams whose partitions
-    stay as they are, because slots that may concern them are lost or damaged; the WAL ends only with none of them.
+    At most 1,000 objects; as many requests as it takes, in slot order, `done` with or after the
+    last. held: data streams whose partitions stay as they are, because slots that may concern them
+    are lost or damaged; the WAL ends only with none of them.
     """
 
     node_id: NodeId
@@ -267,11 +293,13 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
     held: list[StreamId] = []
 
 
-# --- topics, configs, key/value, producer ids --------------------------------------------------------------------------------------------
+# --- topics, configs, key/value, producer ids -----------------------------------------------------
 
 
 class NewTopic(Message, frozen=True, kw_only=True):
-    """partitions, replication_factor -1: the cluster's defaults. assignment: explicit candidates per partition, in order."""
+    """partitions, replication_factor -1: the cluster's defaults. assignment: explicit candidates
+    per partition, in order.
+    """
 
     name: str
     partitions: int = -1
@@ -322,7 +350,9 @@ class CreatePartitions(Message, frozen=True, kw_only=True):
 
 
 class PartitionTarget(Message, frozen=True, kw_only=True):
-    """replicas: the new candidates in order; None: stop the reassignment and go back to the candidates of before."""
+    """replicas: the new candidates in order; None: stop the reassignment and go back to the
+    candidates of before.
+    """
 
     topic: str
     partition: int
@@ -330,7 +360,9 @@ class PartitionTarget(Message, frozen=True, kw_only=True):
 
 
 class AlterReassignments(Message, frozen=True, kw_only=True):
-    """Answered with one ItemResult each, as soon as the moves have begun. At most 2,000 partitions."""
+    """Answered with one ItemResult each, as soon as the moves have begun. At most 2,000
+    partitions.
+    """
 
     partitions: list[PartitionTarget]
 
@@ -341,15 +373,19 @@ class PartitionName(Message, frozen=True, kw_only=True):
 
 
 class ElectPreferred(Message, frozen=True, kw_only=True):
-    """Move each partition to its first candidate. Answered with one ItemResult each. At most 2,000 partitions."""
+    """Move each partition to its first candidate. Answered with one ItemResult each. At most 2,000
+    partitions.
+    """
 
     partitions: list[PartitionName]
 
 
 class DrainBroker(Message, frozen=True, kw_only=True):
-    """By a broker that is about to leave: it is elected for nothing any more, and some of what it leads moves to others. -> Progress.
+    """By a broker that is about to leave: it is elected for nothing any more, and some of what it
+    leads moves to others. -> Progress.
 
-    remaining: what it leads that has not begun to move; 0 also when there is nobody to move to. At most 2,000 partitions a request.
+    remaining: what it leads that has not begun to move; 0 also when there is nobody to move to. At
+    most 2,000 partitions a request.
     """
 
     node_id: NodeId
@@ -358,9 +394,11 @@ class DrainBroker(Message, frozen=True, kw_only=True):
 
 
 class MoveTiming(Message, frozen=True, kw_only=True):
-    """What one broker measured of its part of one move, by its own clock from the moment it saw the change, in milliseconds.
+    """What one broker measured of its part of one move, by its own clock from the moment it saw the
+    change, in milliseconds.
 
-    leader_epoch: under which the partition was led by then. gave_up: it gave the partition up; otherwise it took it.
+    leader_epoch: under which the partition was led by then. gave_up: it gave the partition up;
+    otherwise it took it.
     steps: name -> how long this step took.
     """
 
@@ -372,7 +410,9 @@ class MoveTiming(Message, frozen=True, kw_only=True):
 
 
 class ReportMoves(Message, frozen=True, kw_only=True):
-    """For `penstock reassign trace`; kept in memory by the active controller only. At most 2,000 items."""
+    """For `penstock reassign trace`; kept in memory by the active controller only. At most 2,000
+    items.
+    """
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -469,7 +509,7 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     """Its wall clock when it answered."""
 
 
-# --- the quorum itself ---------------------------------------------------------------------------------------------------------------
+# --- the quorum itself ----------------------------------------------------------------------------
 
 
 class DescribeQuorum(Message, frozen=True, kw_only=True):
@@ -485,7 +525,8 @@ class AddLearner(Message, frozen=True, kw_only=True):
 
 
 class AddVoter(Message, frozen=True, kw_only=True):
-    """A learner is to vote, as soon as it has caught up; CONTROLLER_BUSY: not yet, ask again. -> ItemResult.
+    """A learner is to vote, as soon as it has caught up; CONTROLLER_BUSY: not yet, ask again. ->
+    ItemResult.
 
     controller: its id, or its address.
     """
@@ -506,7 +547,9 @@ class TransferLeadership(Message, frozen=True, kw_only=True):
 
 
 class QuorumMember(Message, frozen=True, kw_only=True):
-    """A member as the leader sees it. log_end, lag: in entries. Times are ago, in milliseconds; -1: never yet."""
+    """A member as the leader sees it. log_end, lag: in entries. Times are ago, in milliseconds; -1:
+    never yet.
+    """
 
     node_id: int
     address: str
@@ -521,7 +564,9 @@ class QuorumMember(Message, frozen=True, kw_only=True):
 
 
 class QuorumStatus(Message, frozen=True, kw_only=True):
-    """high_watermark, log_end: indexes of entries, of which one holds many records. version: of the members."""
+    """high_watermark, log_end: indexes of entries, of which one holds many records. version: of the
+    members.
+    """
 
     cluster_id: str
     leader_id: int

@@ -1,7 +1,8 @@
 """`stream.ports.StreamMetadata` over the controller client and the local image.
 
-Invariants: a mutation returns only when the local image has reached it; a refusal becomes an error of the stream layer that names the
-stream it is about, found in an image that is at least as new as the refusal. Look-ups do no I/O. Must not retry refusals: callers decide.
+Invariants: a mutation returns only when the local image has reached it; a refusal becomes an error
+of the stream layer that names the stream it is about, found in an image that is at least as new as
+the refusal. Look-ups do no I/O. Must not retry refusals: callers decide.
 """
 
 import asyncio
@@ -26,7 +27,15 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset, RangeEntry
 from controller.metadata.streams import StreamState
 from controller.metadata.wal_losses import accepted_losses, data_streams_of
-from stream.errors import NotContiguous, ObjectNotPrepared, StreamError, StreamFenced, StreamNotClosed, StreamNotOpened, WalFenced
+from stream.errors import (
+    NotContiguous,
+    ObjectNotPrepared,
+    StreamError,
+    StreamFenced,
+    StreamNotClosed,
+    StreamNotOpened,
+    WalFenced,
+)
 from stream.ports import (
     BrokerIncarnation,
     CommitObjects,
@@ -48,10 +57,17 @@ _NO_SEQUENCE = WalSequence(-1)
 
 
 class ControllerStreamMetadata:
-    """The controller as one incarnation of a broker sees it. The client has to be bound to the follower (`client.bind`)."""
+    """The controller as one incarnation of a broker sees it. The client has to be bound to the
+    follower (`client.bind`).
+    """
 
     def __init__(
-        self, client: ControllerClient, follower: MetadataFollower, node: BrokerIncarnation, *, timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        client: ControllerClient,
+        follower: MetadataFollower,
+        node: BrokerIncarnation,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self._client = client
         self._follower = follower
@@ -63,13 +79,20 @@ class ControllerStreamMetadata:
         opened: list[OpenedStream | Exception] = []
         for at in range(0, len(requests), OPENS_PER_REQUEST):
             chunk = requests[at : at + OPENS_PER_REQUEST]
-            items = [m.OpenStreamItem(stream_id=request.stream_id, epoch=request.epoch) for request in chunk]
-            message = m.OpenStreams(node_id=self._node.node_id, node_epoch=self._node.node_epoch, items=items)
+            items = [
+                m.OpenStreamItem(stream_id=request.stream_id, epoch=request.epoch)
+                for request in chunk
+            ]
+            message = m.OpenStreams(
+                node_id=self._node.node_id, node_epoch=self._node.node_epoch, items=items
+            )
             try:
                 answer = await self._client.open_streams(message, timeout_s=self._timeout_s)
             except (RequestRefused, FollowerStopped) as error:
                 raise self._plain(error) from error
-            opened += [_opened(request, item) for request, item in zip(chunk, answer.items, strict=True)]
+            opened += [
+                _opened(request, item) for request, item in zip(chunk, answer.items, strict=True)
+            ]
         return opened
 
     async def prepare_objects(self, count: int) -> list[PreparedObject]:
@@ -77,7 +100,9 @@ class ControllerStreamMetadata:
         prepared: list[PreparedObject] = []
         while len(prepared) < count:
             wanted = min(count - len(prepared), PREPARES_PER_REQUEST)
-            message = m.PrepareObjects(node_id=self._node.node_id, node_epoch=self._node.node_epoch, count=wanted)
+            message = m.PrepareObjects(
+                node_id=self._node.node_id, node_epoch=self._node.node_epoch, count=wanted
+            )
             try:
                 answer = await self._client.prepare_objects(message, timeout_s=self._timeout_s)
             except (RequestRefused, FollowerStopped) as error:
@@ -92,10 +117,18 @@ class ControllerStreamMetadata:
             node_epoch=self._node.node_epoch,
             objects=[_object(item) for item in commit.objects],
             replaced=[
-                m.ReplacedItem(stream_id=r.stream_id, object_id=r.object_id, start_offset=r.start_offset, end_offset=r.end_offset)
+                m.ReplacedItem(
+                    stream_id=r.stream_id,
+                    object_id=r.object_id,
+                    start_offset=r.start_offset,
+                    end_offset=r.end_offset,
+                )
                 for r in commit.replaced
             ],
-            closes=[m.CloseItem(stream_id=c.stream_id, epoch=c.epoch, end_offset=c.end_offset) for c in commit.closes],
+            closes=[
+                m.CloseItem(stream_id=c.stream_id, epoch=c.epoch, end_offset=c.end_offset)
+                for c in commit.closes
+            ],
             wal_committed=commit.wal_committed,
         )
         try:
@@ -116,7 +149,9 @@ class ControllerStreamMetadata:
         """See StreamMetadata.backed_up."""
         await self._follower.backed_up(MetadataOffset(position))
 
-    async def trim_stream(self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset) -> None:
+    async def trim_stream(
+        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset
+    ) -> None:
         """See StreamMetadata.trim_stream."""
         message = m.TrimStream(
             node_id=self._node.node_id,
@@ -132,7 +167,9 @@ class ControllerStreamMetadata:
         except (RequestRefused, FollowerStopped) as error:
             raise self._plain(error) from error
 
-    def objects(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int) -> list[ObjectRange]:
+    def objects(
+        self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int
+    ) -> list[ObjectRange]:
         """See StreamMetadata.objects."""
         return self._follower.image.find_ranges(stream_id, start_offset, end_offset, limit)
 
@@ -148,7 +185,9 @@ class ControllerStreamMetadata:
         return {state.stream_id: state.next_offset for state in states}
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
-        """See StreamMetadata.data_streams_of. A stream whose partition does not exist (any more) stands for itself."""
+        """See StreamMetadata.data_streams_of. A stream whose partition does not exist (any more)
+        stands for itself.
+        """
         return data_streams_of(self._follower.image, stream_ids)
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
@@ -156,7 +195,13 @@ class ControllerStreamMetadata:
         return accepted_losses(self._follower.image, writer)
 
     async def commit_recovered(
-        self, failed: BrokerIncarnation, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+        self,
+        failed: BrokerIncarnation,
+        objects: Sequence[NewObject],
+        *,
+        done: bool,
+        end: WalSequence,
+        held: Sequence[StreamId] = (),
     ) -> None:
         """See StreamMetadata.commit_recovered."""
         chunks = list(_recovery_chunks(objects)) or [[]]
@@ -189,20 +234,34 @@ class ControllerStreamMetadata:
         image = await self._image_at(error)
         parts = [part for item in commit.objects for part in item.ranges]
         involved = (part.stream_id for part in parts)
-        ids = dict.fromkeys((*involved, *(close.stream_id for close in commit.closes), *(r.stream_id for r in commit.replaced)))
+        ids = dict.fromkeys(
+            (
+                *involved,
+                *(close.stream_id for close in commit.closes),
+                *(r.stream_id for r in commit.replaced),
+            )
+        )
         epochs = {close.stream_id: close.epoch for close in commit.closes}
         for stream_id in ids:
             state = image.streams.get(stream_id)
-            if state is None or not _is_ours(state, self._node) or epochs.get(stream_id, state.epoch) != state.epoch:
+            if (
+                state is None
+                or not _is_ours(state, self._node)
+                or epochs.get(stream_id, state.epoch) != state.epoch
+            ):
                 return _of_stream(stream_id, error.status, error.detail)
         return _gap(image, parts) or error
 
-    async def _recovery_refused(self, error: StreamRefused, objects: Sequence[NewObject]) -> Exception:
+    async def _recovery_refused(
+        self, error: StreamRefused, objects: Sequence[NewObject]
+    ) -> Exception:
         image = await self._image_at(error)
         return _gap(image, [part for item in objects for part in item.ranges]) or error
 
     async def _image_at(self, error: RequestRefused) -> MetadataImage:
-        await self._follower.reached(error.offset, asyncio.get_running_loop().time() + self._timeout_s)
+        await self._follower.reached(
+            error.offset, asyncio.get_running_loop().time() + self._timeout_s
+        )
         return self._follower.image
 
 
@@ -225,7 +284,9 @@ def _of_stream(stream_id: StreamId, status: m.Status, detail: str) -> StreamErro
 
 
 def _gap(image: MetadataImage, parts: Iterable[StreamRange]) -> NotContiguous | None:
-    """The first range that does not follow the committed end (or the range before it in the same commit)."""
+    """The first range that does not follow the committed end (or the range before it in the same
+    commit).
+    """
     ends: dict[StreamId, Offset] = {}
     for part in parts:
         state = image.streams.get(part.stream_id)
@@ -238,10 +299,23 @@ def _gap(image: MetadataImage, parts: Iterable[StreamRange]) -> NotContiguous | 
 
 def _object(item: NewObject) -> m.CommitObject:
     ranges = [
-        RangeEntry(part.stream_id, part.start_offset, part.end_offset, part.record_count, part.size_bytes, part.max_timestamp_ms)
+        RangeEntry(
+            part.stream_id,
+            part.start_offset,
+            part.end_offset,
+            part.record_count,
+            part.size_bytes,
+            part.max_timestamp_ms,
+        )
         for part in item.ranges
     ]
-    return m.CommitObject(object_id=item.object_id, key=item.key, role=int(item.role), size_bytes=item.size_bytes, ranges=ranges)
+    return m.CommitObject(
+        object_id=item.object_id,
+        key=item.key,
+        role=int(item.role),
+        size_bytes=item.size_bytes,
+        ranges=ranges,
+    )
 
 
 def _recovery_chunks(objects: Sequence[NewObject]) -> Iterable[list[NewObject]]:
@@ -249,7 +323,10 @@ def _recovery_chunks(objects: Sequence[NewObject]) -> Iterable[list[NewObject]]:
     chunk: list[NewObject] = []
     ranges = 0
     for item in objects:
-        if chunk and (len(chunk) == RECOVERED_OBJECTS_PER_REQUEST or ranges + len(item.ranges) > RECOVERED_RANGES_PER_REQUEST):
+        if chunk and (
+            len(chunk) == RECOVERED_OBJECTS_PER_REQUEST
+            or ranges + len(item.ranges) > RECOVERED_RANGES_PER_REQUEST
+        ):
             yield chunk
             chunk, ranges = [], 0
         chunk.append(item)

@@ -1,9 +1,10 @@
 """gRPC as the controller uses it: bytes in, bytes out, the few calls that we make, with types.
 
-Invariant: nothing else imports `grpc`, whose annotations do not pass strict checks. Message limits, keepalive and reconnect times are set
-here for both sides. Must not know what the messages mean.
-Broken connections are found by our own heartbeats; the server sends no keepalive pings, so that it never breaks a stream that its
-follower still takes for whole (`controller.api.follower` relies on that).
+Invariant: nothing else imports `grpc`, whose annotations do not pass strict checks. Message limits,
+keepalive and reconnect times are set here for both sides. Must not know what the messages mean.
+Broken connections are found by our own heartbeats; the server sends no keepalive pings, so that it
+never breaks a stream that its follower still takes for whole (`controller.api.follower` relies on
+that).
 """
 
 import asyncio
@@ -20,10 +21,14 @@ RAFT_SERVICE = "penstock.Raft"
 EXCHANGE_METHOD = "Exchange"
 REQUEST_ID_KEY = "penstock-request-id"
 EPOCH_KEY = "penstock-controller-epoch"
-"""Newest controller epoch that the caller has heard of: a controller of an earlier one must not answer."""
+"""Newest controller epoch that the caller has heard of: a controller of an earlier one must not
+answer.
+"""
 
 MESSAGE_BYTES_MAX = 64 << 20
-"""Transport limit in both directions, for what voters tell each other; a request has a lower one and is answered INVALID_REQUEST."""
+"""Transport limit in both directions, for what voters tell each other; a request has a lower one
+and is answered INVALID_REQUEST.
+"""
 
 _T = TypeVar("_T")
 Metadata = Sequence[tuple[str, str]]
@@ -34,7 +39,9 @@ RpcFailed = grpc.aio.AioRpcError
 
 
 class UnaryCallable(Protocol):
-    def __call__(self, request: bytes, *, timeout: float, metadata: Metadata = ()) -> Awaitable[bytes]: ...
+    def __call__(
+        self, request: bytes, *, timeout: float, metadata: Metadata = ()
+    ) -> Awaitable[bytes]: ...
 
 
 class StreamCall(Protocol):
@@ -50,8 +57,8 @@ class StreamCall(Protocol):
 async def _cancellable(work: Awaitable[_T]) -> _T:
     """`work` of grpc.aio, in which a cancellation is not lost.
 
-    Where a call fails at the moment in which the task that waits for it is cancelled, grpc.aio raises the call's failure, and a loop that
-    tries again goes on for ever.
+    Where a call fails at the moment in which the task that waits for it is cancelled, grpc.aio
+    raises the call's failure, and a loop that tries again goes on for ever.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -107,8 +114,9 @@ _CLIENT_OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Despite its name how long one attempt to connect may take, handshake included. With 500 ms three controllers on a machine that was
-    # 20 times overloaded did not find each other for minutes: attempts that come too late for themselves are load for the next ones.
+    # Despite its name how long one attempt to connect may take, handshake included. With 500 ms
+    # three controllers on a machine that was 20 times overloaded did not find each other for
+    # minutes: attempts that come too late for themselves are load for the next ones.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
@@ -124,7 +132,9 @@ _SERVER_OPTIONS = [
 
 
 class Channel:
-    """One connection to one controller. Calls that find it broken fail at once; it tries to reconnect by itself after 50 to 200 ms."""
+    """One connection to one controller. Calls that find it broken fail at once; it tries to
+    reconnect by itself after 50 to 200 ms.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -151,10 +161,17 @@ class Channel:
 class Listener:
     """A gRPC server of our services on one port. raft: None where there are no other voters."""
 
-    def __init__(self, unary: Mapping[str, UnaryHandler], follow: StreamHandler, raft: StreamHandler | None = None) -> None:
+    def __init__(
+        self,
+        unary: Mapping[str, UnaryHandler],
+        follow: StreamHandler,
+        raft: StreamHandler | None = None,
+    ) -> None:
         api = cast("Any", grpc)
         self._server = cast("Any", grpc.aio).server(options=_SERVER_OPTIONS)
-        handlers = {name: api.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()}
+        handlers = {
+            name: api.unary_unary_rpc_method_handler(handler) for name, handler in unary.items()
+        }
         stream = {FOLLOW_METHOD: api.stream_stream_rpc_method_handler(follow)}
         services = [
             api.method_handlers_generic_handler(CONTROLLER_SERVICE, handlers),
@@ -171,7 +188,9 @@ class Listener:
         try:
             bound = int(self._server.add_insecure_port(f"{literal}:{port}"))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {literal}:{port}: {error}. Choose a free port, or 0 for any") from error
+            raise OSError(
+                f"cannot listen on {literal}:{port}: {error}. Choose a free port, or 0 for any"
+            ) from error
         await self._server.start()
         return bound
 

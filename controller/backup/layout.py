@@ -1,12 +1,16 @@
-"""The objects of the metadata log's backup: runs of committed records, and the fence that ends a history. Bytes and arithmetic only.
+"""The objects of the metadata log's backup: runs of committed records, and the fence that ends a
+history. Bytes and arithmetic only.
 
-Invariants: `unpack(pack(x)) == x`, and damaged bytes raise BackupCorrupt. The keys of one history form a chain: each object begins where
-the one before ends, so there is one next key at any time; whoever puts an object there decides what follows: more records, or a fence.
-Histories lie `HISTORY_GAP` apart; a fence is never dropped, or a controller of the old history that wakes up late could go on.
-Must not do I/O. Source: ADR 0013; SlateDB's numbered manifests; the WAL's slots and fences (`stream.wal`).
+Invariants: `unpack(pack(x)) == x`, and damaged bytes raise BackupCorrupt. The keys of one history
+form a chain: each object begins where the one before ends, so there is one next key at any time;
+whoever puts an object there decides what follows: more records, or a fence. Histories lie
+`HISTORY_GAP` apart; a fence is never dropped, or a controller of the old history that wakes up late
+could go on.
+Must not do I/O. Source: ADR 0013; SlateDB's numbered manifests; the WAL's slots and fences
+(`stream.wal`).
 
-Object: magic "PNSTMLOG", version u32, CRC32C u32 of the rest (little endian); then msgpack [first offset, [index, term, offset, members],
-created ms, cluster id, is fence, [record, ...]].
+Object: magic "PNSTMLOG", version u32, CRC32C u32 of the rest (little endian); then msgpack [first
+offset, [index, term, offset, members], created ms, cluster id, is fence, [record, ...]].
 """
 
 import struct
@@ -25,11 +29,15 @@ _HEADER = struct.Struct("<8sII")
 _MAGIC = b"PNSTMLOG"
 _VERSION = 1
 HISTORY_GAP = 1 << 32
-"""Metadata offsets between the end of one history and the first of the next: no history is as long."""
+"""Metadata offsets between the end of one history and the first of the next: no history is as
+long.
+"""
 
 
 class LogObject(msgspec.Struct, frozen=True, array_like=True):
-    """base: the place in the Raft log that the records reach; in a fence, where the next history begins."""
+    """base: the place in the Raft log that the records reach; in a fence, where the next history
+    begins.
+    """
 
     first_offset: int
     base: Base
@@ -41,12 +49,16 @@ class LogObject(msgspec.Struct, frozen=True, array_like=True):
     @property
     def end_offset(self) -> MetadataOffset:
         """Where the log goes on after this object."""
-        return MetadataOffset(self.base.offset if self.is_fence else self.first_offset + len(self.records))
+        return MetadataOffset(
+            self.base.offset if self.is_fence else self.first_offset + len(self.records)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """Records that follow a snapshot. base: of the last object, None if there is none. fence: what ends the history, if anything does."""
+    """Records that follow a snapshot. base: of the last object, None if there is none. fence: what
+    ends the history, if anything does.
+    """
 
     records: list[msgspec.Raw]
     end: MetadataOffset
@@ -65,28 +77,46 @@ def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObje
         raise BackupCorrupt(key, f"{len(data)} bytes are less than its header")
     magic, version, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC or version != _VERSION:
-        raise BackupCorrupt(key, f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}")
+        raise BackupCorrupt(
+            key,
+            f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}",
+        )
     payload = memoryview(data)[_HEADER.size :]
     if crc32c(payload) != crc:
         raise BackupCorrupt(key, "it does not match its checksum")
     item = msgspec.msgpack.decode(payload, type=LogObject)
     if item.first_offset != first_offset or item.cluster_id != cluster_id:
-        raise BackupCorrupt(key, f"it holds records from {item.first_offset} of cluster {item.cluster_id!r}")
+        raise BackupCorrupt(
+            key, f"it holds records from {item.first_offset} of cluster {item.cluster_id!r}"
+        )
     return item
 
 
 def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
-    """Of the sorted objects those that may hold records at or behind `start`: from the last that begins at or before it."""
-    return [first for at, first in enumerate(first_offsets) if at + 1 == len(first_offsets) or first_offsets[at + 1] > start]
+    """Of the sorted objects those that may hold records at or behind `start`: from the last that
+    begins at or before it.
+    """
+    return [
+        first
+        for at, first in enumerate(first_offsets)
+        if at + 1 == len(first_offsets) or first_offsets[at + 1] > start
+    ]
 
 
 def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
-    """Of the sorted objects those that hold nothing at or behind `needed_from`. The last one and fences stay."""
-    return [first for first, following in pairwise(first_offsets) if following <= needed_from and following - first < HISTORY_GAP]
+    """Of the sorted objects those that hold nothing at or behind `needed_from`. The last one and
+    fences stay.
+    """
+    return [
+        first
+        for first, following in pairwise(first_offsets)
+        if following <= needed_from and following - first < HISTORY_GAP
+    ]
 
 
 def splice(objects: Iterable[LogObject], start: int) -> LogTail:
-    """The records from `start` on, up to the end or the fence. Objects in key order; a late copy of an old one may overlap others.
+    """The records from `start` on, up to the end or the fence. Objects in key order; a late copy of
+    an old one may overlap others.
 
     Raises RecoveryRefused where records are missing.
     """
@@ -99,7 +129,10 @@ def splice(objects: Iterable[LogObject], start: int) -> LogTail:
         if not item.is_fence and item.end_offset <= cursor:
             continue
         if item.first_offset > cursor:
-            raise RecoveryRefused(f"the backup has no records [{cursor}, {item.first_offset}): an object of it was lost or deleted")
+            raise RecoveryRefused(
+                f"the backup has no records [{cursor}, {item.first_offset}): an object of it was"
+                " lost or deleted"
+            )
         if item.is_fence:
             return LogTail(records, MetadataOffset(cursor), base, item)
         records += item.records[cursor - item.first_offset :]

@@ -1,7 +1,8 @@
 """The chain of backup objects in the store.
 
-Invariant: an object is put with put_if_absent only, under the key that follows from the end of the one before, and never changed. Dropping
-leaves the last object and every fence. Must not decide what is backed up, or when.
+Invariant: an object is put with put_if_absent only, under the key that follows from the end of the
+one before, and never changed. Dropping leaves the last object and every fence. Must not decide what
+is backed up, or when.
 Cost: `end` one LIST (1,000 objects a page) and one GET.
 """
 
@@ -9,7 +10,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.backup.layout import LogObject, LogTail, droppable, needed_objects, pack, splice, unpack
+from controller.backup.layout import (
+    LogObject,
+    LogTail,
+    droppable,
+    needed_objects,
+    pack,
+    splice,
+    unpack,
+)
 from controller.metadata.records import MetadataOffset
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from stream.format.keys import backup_key, backup_prefix, parse_backup_key
@@ -20,7 +29,9 @@ _READS_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """first_offsets: of all objects, sorted. newest_ms: when the last was written, by the store's clock; 0 if there is none."""
+    """first_offsets: of all objects, sorted. newest_ms: when the last was written, by the store's
+    clock; 0 if there is none.
+    """
 
     first_offsets: list[int]
     newest_ms: int
@@ -44,9 +55,15 @@ class BackupLog:
         return Listed(first_offsets, newest_ms)
 
     async def end(self) -> MetadataOffset:
-        """Where the next object belongs; behind a fence, where the next history begins. 0: nothing was ever backed up."""
+        """Where the next object belongs; behind a fence, where the next history begins. 0: nothing
+        was ever backed up.
+        """
         listed = await self.listed()
-        return (await self.read(listed.first_offsets[-1])).end_offset if listed.first_offsets else MetadataOffset(0)
+        return (
+            (await self.read(listed.first_offsets[-1])).end_offset
+            if listed.first_offsets
+            else MetadataOffset(0)
+        )
 
     async def read(self, first_offset: int) -> LogObject:
         """Raises ObjectNotFound, BackupCorrupt."""
@@ -54,7 +71,9 @@ class BackupLog:
         return unpack(key, first_offset, self.cluster_id, await self._store.get(key))
 
     async def put(self, item: LogObject) -> None:
-        """Raises PreconditionFailed if the place is taken, be it by a lost answer of our own: read what is there."""
+        """Raises PreconditionFailed if the place is taken, be it by a lost answer of our own: read
+        what is there.
+        """
         await self._store.put_if_absent(backup_key(self.cluster_id, item.first_offset), pack(item))
 
     async def tail(self, first_offsets: Sequence[int], start: int) -> LogTail:
@@ -62,11 +81,18 @@ class BackupLog:
         wanted = needed_objects(first_offsets, start)
         objects: list[LogObject] = []
         for at in range(0, len(wanted), _READS_MAX):
-            objects += await asyncio.gather(*(self.read(first) for first in wanted[at : at + _READS_MAX]))
+            objects += await asyncio.gather(
+                *(self.read(first) for first in wanted[at : at + _READS_MAX])
+            )
         return splice(objects, start)
 
     async def drop_below(self, offset: MetadataOffset) -> None:
         """Delete objects that hold nothing from `offset` on: two snapshots do."""
         stale = droppable((await self.listed()).first_offsets, offset)
         for at in range(0, len(stale), DELETE_BATCH_COUNT):
-            await self._store.delete([backup_key(self.cluster_id, first) for first in stale[at : at + DELETE_BATCH_COUNT]])
+            await self._store.delete(
+                [
+                    backup_key(self.cluster_id, first)
+                    for first in stale[at : at + DELETE_BATCH_COUNT]
+                ]
+            )

@@ -1,11 +1,14 @@
 """Snapshots of the image in the object store, from which a start loads all but the journal's tail.
 
-Invariants: a snapshot object holds exactly the image as of its offset, is written whole with put_if_absent and never changed; one that does
-not match its checksum is passed over for the one before (journal and backup are kept from the one before the newest on). It is taken only
-of what the backup has already: a later leader may know the log from the snapshot on only. Old ones are deleted only after a newer one is
-there. Must not decide when. Source: Raft reference 5 (2), KRaft `SnapshotWriter`.
+Invariants: a snapshot object holds exactly the image as of its offset, is written whole with
+put_if_absent and never changed; one that does not match its checksum is passed over for the one
+before (journal and backup are kept from the one before the newest on). It is taken only of what the
+backup has already: a later leader may know the log from the snapshot on only. Old ones are deleted
+only after a newer one is there. Must not decide when. Source: Raft reference 5 (2), KRaft
+`SnapshotWriter`.
 
-Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [[index, term, offset, members], cluster id, [record, ...]].
+Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [[index, term, offset,
+members], cluster id, [record, ...]].
 """
 
 import asyncio
@@ -49,7 +52,9 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """base: where in the log it was taken. passed_over: what is wrong with the newest one, if this is an older one."""
+    """base: where in the log it was taken. passed_over: what is wrong with the newest one, if this
+    is an older one.
+    """
 
     base: Base
     image: MetadataImage
@@ -61,7 +66,9 @@ class LoadedSnapshot:
 
 
 def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
-    """For `Runtime.with_committed_image`: a copy that may be encoded while the image moves on, and what it reaches up to."""
+    """For `Runtime.with_committed_image`: a copy that may be encoded while the image moves on, and
+    what it reaches up to.
+    """
     return ImageCopy.of(image), image.end_offset
 
 
@@ -75,7 +82,9 @@ async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
 
 
 async def load_image(records: Sequence[msgspec.Raw], end_offset: MetadataOffset) -> MetadataImage:
-    """The image that these records rebuild, made without holding the event loop for long: other voters and brokers have to be answered."""
+    """The image that these records rebuild, made without holding the event loop for long: other
+    voters and brokers have to be answered.
+    """
     image = MetadataImage()
     for at in range(0, len(records), _CHUNK_RECORDS):
         image.load(map(decode_record, records[at : at + _CHUNK_RECORDS]))
@@ -94,7 +103,10 @@ def _unpack(key: str, data: bytes) -> _Body:
         raise SnapshotCorrupt(key, f"{len(data)} bytes are less than its header")
     magic, version, crc = _HEADER.unpack_from(data)
     if magic != _MAGIC or version != _VERSION:
-        raise SnapshotCorrupt(key, f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}")
+        raise SnapshotCorrupt(
+            key,
+            f"magic {magic!r} version {version}; this software reads {_MAGIC!r} version {_VERSION}",
+        )
     payload = memoryview(data)[_HEADER.size :]
     if crc32c(payload) != crc:
         raise SnapshotCorrupt(key, "it does not match its checksum")
@@ -111,9 +123,11 @@ class SnapshotStore:
         self._kept = kept
 
     async def load_newest(self) -> LoadedSnapshot | None:
-        """The newest whole snapshot; damaged ones are passed over and logged. About 0.5 s per 200,000 records.
+        """The newest whole snapshot; damaged ones are passed over and logged. About 0.5 s per
+        200,000 records.
 
-        Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not begin in their place.
+        Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not
+        begin in their place.
         """
         damaged: SnapshotCorrupt | None = None
         for key in reversed(await self._keys()):
@@ -123,13 +137,17 @@ class SnapshotStore:
                 _log.error("snapshot_passed_over", key=key, reason=str(error))
                 damaged = damaged or error
                 continue
-            return LoadedSnapshot(body.base, await load_image(body.records, MetadataOffset(body.base.offset)), damaged)
+            return LoadedSnapshot(
+                body.base, await load_image(body.records, MetadataOffset(body.base.offset)), damaged
+            )
         if damaged is not None:
             raise damaged
         return None
 
     async def _read(self, key: str) -> _Body:
-        """Once more if it does not match: the damage may be the answer's, and an older snapshot is no substitute for an empty journal."""
+        """Once more if it does not match: the damage may be the answer's, and an older snapshot is
+        no substitute for an empty journal.
+        """
         try:
             return _unpack(key, await self._store.get(key))
         except SnapshotCorrupt as error:
@@ -137,17 +155,25 @@ class SnapshotStore:
             return _unpack(key, await self._store.get(key))
 
     async def save(self, copied: ImageCopy, base: Base) -> int:
-        """Write it as of `base` -> how many records. The same offset and term again is success: the content is the same."""
+        """Write it as of `base` -> how many records. The same offset and term again is success: the
+        content is the same.
+        """
         encoded = await encode_copy(copied)
-        parts = _pack(_Body(base, self._cluster_id, encoded))  # joins what is encoded: 1 ms per 3 MB
+        parts = _pack(
+            _Body(base, self._cluster_id, encoded)
+        )  # joins what is encoded: 1 ms per 3 MB
         try:
-            await self._store.put_if_absent(snapshot_key(self._cluster_id, base.offset, base.term), parts)
+            await self._store.put_if_absent(
+                snapshot_key(self._cluster_id, base.offset, base.term), parts
+            )
         except PreconditionFailed:
             _log.info("snapshot_already_there", offset=base.offset, epoch=base.term)
         return len(encoded)
 
     async def drop_old(self) -> MetadataOffset:
-        """Delete all but the newest few; returns the offset of the second newest: what the journal has to keep from."""
+        """Delete all but the newest few; returns the offset of the second newest: what the journal
+        has to keep from.
+        """
         keys = await self._keys()
         stale = keys[: -self._kept]
         if stale:
@@ -174,7 +200,9 @@ class SnapshotStore:
 
 
 class Snapshotter:
-    """The task that takes a snapshot when the log has grown enough, and then lets the log forget what two snapshots hold."""
+    """The task that takes a snapshot when the log has grown enough, and then lets the log forget
+    what two snapshots hold.
+    """
 
     def __init__(
         self,
@@ -199,14 +227,20 @@ class Snapshotter:
         self._bytes_since = runtime.counters.bytes
 
     async def run(self) -> None:
-        """Runs until it is cancelled or the runtime is over. A store that fails is tried again; meanwhile the journal grows."""
+        """Runs until it is cancelled or the runtime is over. A store that fails is tried again;
+        meanwhile the journal grows.
+        """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             records = self._quorum.committed_offset - self._since
             size_bytes = self._runtime.counters.bytes - self._bytes_since
             objects = self._backup.object_count - self._objects_since
             config = self._config
-            if records >= config.snapshot_records or size_bytes >= config.snapshot_bytes or objects >= config.backup_objects:
+            if (
+                records >= config.snapshot_records
+                or size_bytes >= config.snapshot_bytes
+                or objects >= config.backup_objects
+            ):
                 try:
                     await self.take()
                 except (ObjectStoreError, TimeoutError) as error:
@@ -229,5 +263,10 @@ class Snapshotter:
         previous = await self._snapshots.drop_old()
         await self._log.drop_below(previous)
         await self._quorum.drop_before(previous)
-        _log.info("snapshot_taken", offset=offset, records=record_count, log_starts_at=self._quorum.first_offset)
+        _log.info(
+            "snapshot_taken",
+            offset=offset,
+            records=record_count,
+            log_starts_at=self._quorum.first_offset,
+        )
         return offset

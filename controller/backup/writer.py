@@ -1,9 +1,12 @@
-"""Copies committed metadata records to the store while this controller leads, and tells how far the store has them.
+"""Copies committed metadata records to the store while this controller leads, and tells how far the
+store has them.
 
-Invariants: only committed records are written, contiguous, by the leader of the epoch; `offset` moves only when the object is there *and* a
-majority has confirmed afterwards that we still lead, so everything below it will be found by any later recovery. A place that is taken is
-read: our own lost answer, or an earlier leader's copy of the same records, is success; a fence or other records mean that this history is
-over (BackupFenced). A store that fails holds up nobody but those who wait here. Bounded: one object at a time, `backup_bytes_max` each.
+Invariants: only committed records are written, contiguous, by the leader of the epoch; `offset`
+moves only when the object is there *and* a majority has confirmed afterwards that we still lead, so
+everything below it will be found by any later recovery. A place that is taken is
+read: our own lost answer, or an earlier leader's copy of the same records, is success; a fence or
+other records mean that this history is over (BackupFenced). A store that fails holds up nobody but
+those who wait here. Bounded: one object at a time, `backup_bytes_max` each.
 Must not delete anything, nor know what a record means. Source: ADR 0013.
 """
 
@@ -40,7 +43,14 @@ _RETRY_MAX_S = 2.0
 class Backup:
     """The task of one reign. `open` once, then `run`; `covered` from anywhere."""
 
-    def __init__(self, config: ControllerConfig, quorum: Quorum, log: BackupLog, epoch: ControllerEpoch, now_ms: WallClock) -> None:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        quorum: Quorum,
+        log: BackupLog,
+        epoch: ControllerEpoch,
+        now_ms: WallClock,
+    ) -> None:
         self._config = config
         self._quorum = quorum
         self._log = log
@@ -65,14 +75,21 @@ class Backup:
 
     @property
     def behind_s(self) -> float:
-        """Age, at the most, of the oldest committed record that only the quorum has; 0: there is none."""
-        return 0.0 if self._offset >= self._quorum.committed_offset else max(0.0, self._now() - self._covered_at)
+        """Age, at the most, of the oldest committed record that only the quorum has; 0: there is
+        none.
+        """
+        return (
+            0.0
+            if self._offset >= self._quorum.committed_offset
+            else max(0.0, self._now() - self._covered_at)
+        )
 
     async def open(self) -> None:
         """Find out where the backup ends.
 
-        Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt; NotLeader: a later leader's backup may be
-        ahead of us, which is no loss, so a majority has to confirm after the look that there is none.
+        Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt;
+        NotLeader: a later leader's backup may be ahead of us, which is no loss, so a majority has
+        to confirm after the look that there is none.
         """
         end = await self._log.end()
         await self._quorum.confirm(self._epoch)
@@ -86,7 +103,9 @@ class Backup:
         self._advance(end)
 
     async def run(self) -> None:
-        """Runs until it is cancelled or the reign is over (NotLeader). Raises LogBehindBackup, BackupFenced: the process has to end."""
+        """Runs until it is cancelled or the reign is over (NotLeader). Raises LogBehindBackup,
+        BackupFenced: the process has to end.
+        """
         retry_s = _RETRY_FIRST_S
         try:
             while True:
@@ -99,7 +118,11 @@ class Backup:
                         limit.reschedule(self._now() + _ATTEMPT_S)
                         await self._append()
                 except (ObjectStoreError, BackupCorrupt, TimeoutError) as error:
-                    _log.warning("backup_failed", error=str(error), behind_count=self._quorum.committed_offset - self._offset)
+                    _log.warning(
+                        "backup_failed",
+                        error=str(error),
+                        behind_count=self._quorum.committed_offset - self._offset,
+                    )
                     await asyncio.sleep(retry_s)
                     retry_s = min(2 * retry_s, _RETRY_MAX_S)
                 else:
@@ -109,9 +132,11 @@ class Backup:
             raise
 
     async def covered(self, offset: MetadataOffset) -> None:
-        """Return when the store holds everything below `offset`; it is written at once, not at the next interval.
+        """Return when the store holds everything below `offset`; it is written at once, not at the
+        next interval.
 
-        Raises QuorumClosed or NotLeader when the reign is over: the outcome is unknown. The caller sets the deadline.
+        Raises QuorumClosed or NotLeader when the reign is over: the outcome is unknown. The caller
+        sets the deadline.
         """
         if self._offset >= offset:
             return
@@ -126,7 +151,9 @@ class Backup:
         await waiter
 
     async def _due(self) -> None:
-        """Something is committed that the store lacks, and it is time: an interval has passed, or somebody waits."""
+        """Something is committed that the store lacks, and it is time: an interval has passed, or
+        somebody waits.
+        """
         if self._offset >= self._quorum.committed_offset:
             await self._quorum.wait_committed(self._offset)
             self._covered_at = self._now()
@@ -143,7 +170,14 @@ class Backup:
             committed = self._quorum.read(self._offset, self._config.backup_bytes_max)
             end = committed.end_offset
             records = [msgspec.Raw(record) for record in committed.records]
-            item = LogObject(self._offset, self._quorum.point_at(end), self._now_ms(), self._log.cluster_id, False, records)
+            item = LogObject(
+                self._offset,
+                self._quorum.point_at(end),
+                self._now_ms(),
+                self._log.cluster_id,
+                False,
+                records,
+            )
             try:
                 await self._log.put(item)
             except PreconditionFailed:
@@ -154,21 +188,32 @@ class Backup:
         self._covered_at = began
 
     async def _take_over(self) -> MetadataOffset:
-        """Something lies where we wanted to write. -> its end, if it holds the records that we hold. Raises BackupFenced."""
+        """Something lies where we wanted to write. -> its end, if it holds the records that we
+        hold. Raises BackupFenced.
+        """
         try:
             found = await self._log.read(self._offset)
         except ObjectNotFound:
-            raise BackupFenced(self._offset, "its place was taken and is free again: somebody deletes from it") from None
+            raise BackupFenced(
+                self._offset, "its place was taken and is free again: somebody deletes from it"
+            ) from None
         if found.is_fence:
-            raise BackupFenced(self._offset, f"a recovery has ended it, the cluster goes on at offset {found.base.offset}")
+            raise BackupFenced(
+                self._offset,
+                f"a recovery has ended it, the cluster goes on at offset {found.base.offset}",
+            )
         await self._quorum.confirm(self._epoch)
         if found.end_offset > self._quorum.committed_offset:
             raise LogBehindBackup(self._quorum.committed_offset, found.end_offset)
         ours: list[bytes] = []
         while len(ours) < len(found.records):
-            ours += self._quorum.read(MetadataOffset(self._offset + len(ours)), self._config.backup_bytes_max).records
+            ours += self._quorum.read(
+                MetadataOffset(self._offset + len(ours)), self._config.backup_bytes_max
+            ).records
         if any(bytes(theirs) != mine for theirs, mine in zip(found.records, ours, strict=False)):
-            raise BackupFenced(self._offset, "another history of this cluster id is backed up there")
+            raise BackupFenced(
+                self._offset, "another history of this cluster id is backed up there"
+            )
         return found.end_offset
 
     def _advance(self, offset: MetadataOffset) -> None:
@@ -184,7 +229,9 @@ class Backup:
 
     def _end(self, error: BaseException) -> None:
         self._over = (
-            error if isinstance(error, Exception) else QuorumClosed("the controller stopped before the backup; the outcome is unknown")
+            error
+            if isinstance(error, Exception)
+            else QuorumClosed("the controller stopped before the backup; the outcome is unknown")
         )
         for _, waiter in self._waiters:
             if not waiter.done():

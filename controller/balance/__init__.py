@@ -1,1 +1,3 @@
-"""Balancing: what brokers measured, which of them are slow, and which moves follow from it. ADR 0015."""
+"""Balancing: what brokers measured, which of them are slow, and which moves follow from it. ADR
+0015.
+"""

@@ -1,9 +1,12 @@
-"""Balancing in the active controller: takes the brokers' reports, proposes moves, and in auto mode makes them and relieves slow brokers.
+"""Balancing in the active controller: takes the brokers' reports, proposes moves, and in auto mode
+makes them and relieves slow brokers.
 
-Invariants: nothing happens before every living broker has reported to this process, so a new leader begins with fresh figures; no round
-while anything moves, whoever moves it; a partition that moved rests for the cool-down; slow brokers are elected for nothing as long as
-others live. Every decision is checked again by a manager in the writer's turn (`move_leaders`, `relieve`). Planning gives way to fencing
-and electing again and again. Must not write metadata of its own: what is known here dies with the reign.
+Invariants: nothing happens before every living broker has reported to this process, so a new leader
+begins with fresh figures; no round while anything moves, whoever moves it; a partition that moved
+rests for the cool-down; slow brokers are elected for nothing as long as others live. Every decision
+is checked again by a manager in the writer's turn (`move_leaders`, `relieve`). Planning gives way
+to fencing and electing again and again. Must not write metadata of its own: what is known here dies
+with the reign.
 Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, ADR 0015.
 """
 
@@ -40,7 +43,15 @@ RELIEVED_COUNT: Final = 100
 
 
 class Balancer:
-    def __init__(self, config: ControllerConfig, runtime: Runtime, sessions: Sessions, *, now: MonotonicClock, now_ms: WallClock) -> None:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        runtime: Runtime,
+        sessions: Sessions,
+        *,
+        now: MonotonicClock,
+        now_ms: WallClock,
+    ) -> None:
         self._config = config
         self._runtime = runtime
         self._sessions = sessions
@@ -52,7 +63,9 @@ class Balancer:
         self._limits = Limits(bytes_min=config.balance_bytes_min)
 
     def live(self) -> frozenset[NodeId]:
-        """Brokers that may be given work. The last one that lives is never excluded: slow is better than nobody."""
+        """Brokers that may be given work. The last one that lives is never excluded: slow is better
+        than nobody.
+        """
         alive = self._sessions.alive()
         return alive.difference(self._slow.excluded(alive)) if self._config.auto_balance else alive
 
@@ -61,7 +74,9 @@ class Balancer:
         """As it was logged last: nobody is without auto mode."""
         return len(self._told)
 
-    async def report(self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+    async def report(
+        self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str
+    ) -> m.Reply[Any]:
         """No metadata: beside the writer. One of an earlier start of the broker is not taken."""
         del timeout_s, size_bytes, request_id
         node_id = request.node_id
@@ -71,10 +86,13 @@ class Balancer:
             self._slow.heard(node_id, request.node_epoch, self._book.answers(now_ms))
             self._tell_changes()
         return m.Reply(
-            controller_epoch=self._runtime.epoch, value=lm.LoadReported(excluded=node_id in self._slow.excluded(self._sessions.alive()))
+            controller_epoch=self._runtime.epoch,
+            value=lm.LoadReported(excluded=node_id in self._slow.excluded(self._sessions.alive())),
         )
 
-    async def propose(self, request: lm.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+    async def propose(
+        self, request: lm.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str
+    ) -> m.Reply[Any]:
         """For people: who asks knows what has just moved, so there is no cool-down."""
         del timeout_s, size_bytes, request_id
         seen = await self._look(cooldown_ms=0, topics=request.topics)
@@ -90,7 +108,9 @@ class Balancer:
         return m.Reply(controller_epoch=self._runtime.epoch, value=value)
 
     async def run(self) -> None:
-        """Auto mode. Runs until it is cancelled or the runtime is over; without auto mode it has nothing to do."""
+        """Auto mode. Runs until it is cancelled or the runtime is over; without auto mode it has
+        nothing to do.
+        """
         interval_s = self._config.balance_interval_ms / 1_000
         while self._config.auto_balance:
             await asyncio.sleep(interval_s)
@@ -108,11 +128,18 @@ class Balancer:
         if not found.moves:
             return
         request = lm.MoveLeaders(
-            moves=[lm.LeaderMove(topic=p.topic, partition=p.partition, source=p.source, target=p.target) for p in found.moves]
+            moves=[
+                lm.LeaderMove(
+                    topic=p.topic, partition=p.partition, source=p.source, target=p.target
+                )
+                for p in found.moves
+            ]
         )
 
         def begin(image: MetadataImage, now_ms: Millis) -> Result[m.ItemResults]:
-            return move_leaders(image, request, now_ms, live=self.live(), timeout_ms=self._config.move_timeout_ms)
+            return move_leaders(
+                image, request, now_ms, live=self.live(), timeout_ms=self._config.move_timeout_ms
+            )
 
         reply: m.Reply[m.ItemResults] = await self._runtime.submit("Balance", begin)
         if reply.value is None:
@@ -120,34 +147,57 @@ class Balancer:
         for proposed, result in zip(found.moves, reply.value.items, strict=True):
             if result.status is m.Status.OK:
                 _log.info(
-                    "partition_balanced", topic=proposed.topic, partition=proposed.partition, source=proposed.source,
-                    target=proposed.target, reason=proposed.reason,
-                )  # fmt: skip
+                    "partition_balanced",
+                    topic=proposed.topic,
+                    partition=proposed.partition,
+                    source=proposed.source,
+                    target=proposed.target,
+                    reason=proposed.reason,
+                )
 
     async def _relieve_slow(self) -> None:
-        """What slow brokers lead moves away, some at a time: the next ones when these have arrived."""
+        """What slow brokers lead moves away, some at a time: the next ones when these have
+        arrived.
+        """
         self._tell_changes()
         for node_id in self._told:
 
-            def begin(image: MetadataImage, now_ms: Millis, node_id: NodeId = node_id) -> Result[None]:
+            def begin(
+                image: MetadataImage, now_ms: Millis, node_id: NodeId = node_id
+            ) -> Result[None]:
                 node = image.nodes.get(node_id)
                 live = self.live()
                 if node is None or node.fenced or node_id in live or _is_giving_up(image, node_id):
                     return Result()
                 me = BrokerIncarnation(node.node_id, node.node_epoch)
                 timeout_ms = self._config.move_timeout_ms
-                return Result(relieve(image, me, now_ms, live=live, timeout_ms=timeout_ms, partitions_max=RELIEVED_COUNT))
+                return Result(
+                    relieve(
+                        image,
+                        me,
+                        now_ms,
+                        live=live,
+                        timeout_ms=timeout_ms,
+                        partitions_max=RELIEVED_COUNT,
+                    )
+                )
 
             await self._runtime.submit("RelieveSlow", begin)
 
     async def _look(self, *, cooldown_ms: int, topics: tuple[str, ...] = ()) -> BalanceView:
         alive = self._sessions.alive()
-        conditions = Conditions(alive, self._slow.excluded(alive), self._now_ms(), self._wall_ms(), cooldown_ms, topics)
-        return await self._runtime.with_committed_image(lambda image: view(image, self._book, conditions))
+        conditions = Conditions(
+            alive, self._slow.excluded(alive), self._now_ms(), self._wall_ms(), cooldown_ms, topics
+        )
+        return await self._runtime.with_committed_image(
+            lambda image: view(image, self._book, conditions)
+        )
 
     def _tell_changes(self) -> None:
         """Log who was excluded and who was taken back."""
-        excluded: Mapping[NodeId, str] = self._slow.excluded(self._sessions.alive()) if self._config.auto_balance else {}
+        excluded: Mapping[NodeId, str] = (
+            self._slow.excluded(self._sessions.alive()) if self._config.auto_balance else {}
+        )
         for node_id in excluded.keys() - self._told.keys():
             _log.warning("broker_excluded", node_id=node_id, reason=excluded[node_id])
         for node_id in self._told.keys() - excluded.keys():
@@ -182,4 +232,10 @@ async def _plan(seen: BalanceView, limits: Limits) -> Plan:
 def _is_giving_up(image: MetadataImage, node_id: NodeId) -> bool:
     """Moves away from this broker have begun and not ended."""
     waiting = (image.topics.partition(key) for key in image.topics.led_by(NO_LEADER))
-    return any(p is not None and p.target_replicas is not None and p.move is not None and p.move.source == node_id for p in waiting)
+    return any(
+        p is not None
+        and p.target_replicas is not None
+        and p.move is not None
+        and p.move.source == node_id
+        for p in waiting
+    )

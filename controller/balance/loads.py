@@ -1,8 +1,10 @@
-"""What brokers reported of their partitions: rates by partition, in memory of the active controller, nowhere else.
+"""What brokers reported of their partitions: rates by partition, in memory of the active
+controller, nowhere else.
 
-Invariants: bounded (`PARTITIONS_PER_REPORT_MAX` a broker, what is old is forgotten); a report of an earlier leadership never replaces that
-of a later one; a leader that has watched a partition for less than `TRUSTED_MS` does not replace what its predecessor measured, for the
-first seconds after a move are the clients' backlog. Pure: the time comes in, monotonic milliseconds.
+Invariants: bounded (`PARTITIONS_PER_REPORT_MAX` a broker, what is old is forgotten); a report of an
+earlier leadership never replaces that of a later one; a leader that has watched a partition for
+less than `TRUSTED_MS` does not replace what its predecessor measured, for the first seconds after a
+move are the clients' backlog. Pure: the time comes in, monotonic milliseconds.
 Source: Cruise Control's windows, AutoMQ `ClusterModel` (trusted loads).
 """
 
@@ -24,7 +26,9 @@ from controller.metadata.topics import PartitionKey
 NO_LOAD: Final = Load(0, 0, 0)
 TRUSTED_MS: Final = 3_000
 KEPT_MS: Final = 15_000
-"""How long a partition's last rates count when nobody reports it (it is moving, or has fallen silent)."""
+"""How long a partition's last rates count when nobody reports it (it is moving, or has fallen
+silent).
+"""
 
 
 @dataclass(slots=True)
@@ -37,7 +41,9 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """answer_ms: median from append to acknowledgement, of those that still wait too; None: nothing was appended."""
+    """answer_ms: median from append to acknowledgement, of those that still wait too; None: nothing
+    was appended.
+    """
 
     received_ms: int
     rest_each: Load
@@ -75,12 +81,18 @@ class LoadBook:
     def report_of(self, node_id: NodeId, now_ms: int) -> BrokerReport | None:
         """None: there is none, or it is too old."""
         report = self._reports.get(node_id)
-        return report if report is not None and now_ms - report.received_ms <= self._fresh_ms else None
+        return (
+            report if report is not None and now_ms - report.received_ms <= self._fresh_ms else None
+        )
 
     def answers(self, now_ms: int) -> dict[NodeId, float]:
         """How long appends take, of the brokers that know."""
         found = {node_id: self.report_of(node_id, now_ms) for node_id in sorted(self._reports)}
-        return {node_id: report.answer_ms for node_id, report in found.items() if report is not None and report.answer_ms is not None}
+        return {
+            node_id: report.answer_ms
+            for node_id, report in found.items()
+            if report is not None and report.answer_ms is not None
+        }
 
     def load_of(self, key: PartitionKey, leader: NodeId, now_ms: int) -> Load:
         """Reported rates, else the share of one of the leader's small ones."""
@@ -101,12 +113,26 @@ class LoadBook:
             known = self._partitions.get(key)
             if known is not None and known.leader_epoch > item.leader_epoch:
                 continue
-            if known is not None and known.leader_epoch < item.leader_epoch and item.observed_ms < TRUSTED_MS:
+            if (
+                known is not None
+                and known.leader_epoch < item.leader_epoch
+                and item.observed_ms < TRUSTED_MS
+            ):
                 known.received_ms = now_ms
                 continue
-            self._partitions[key] = _Known(item.load, item.observed_ms >= TRUSTED_MS, item.leader_epoch, now_ms)
+            self._partitions[key] = _Known(
+                item.load, item.observed_ms >= TRUSTED_MS, item.leader_epoch, now_ms
+            )
 
     def _sweep(self, now_ms: int) -> None:
         self._swept_ms = now_ms
-        self._partitions = {key: known for key, known in self._partitions.items() if now_ms - known.received_ms <= KEPT_MS}
-        self._reports = {node_id: report for node_id, report in self._reports.items() if now_ms - report.received_ms <= KEPT_MS}
+        self._partitions = {
+            key: known
+            for key, known in self._partitions.items()
+            if now_ms - known.received_ms <= KEPT_MS
+        }
+        self._reports = {
+            node_id: report
+            for node_id, report in self._reports.items()
+            if now_ms - report.received_ms <= KEPT_MS
+        }

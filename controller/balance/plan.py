@@ -1,11 +1,15 @@
-"""Which partitions should be led elsewhere, and why: a pure function of brokers, partitions and measured rates.
+"""Which partitions should be led elsewhere, and why: a pure function of brokers, partitions and
+measured rates.
 
-Goals in order: network in, network out, number of leaders. A goal acts when a broker is further from the mean than `trigger`, and then goes
-on until all are within `aim`: the difference between the two keeps noise from moving partitions to and fro. Invariants: each move brings
-its goal strictly nearer and worsens no goal before it, so planning ends and never goes in circles; a partition moves once at most; brokers
-that are not eligible neither give nor take; the same input gives the same moves, in the same order.
+Goals in order: network in, network out, number of leaders. A goal acts when a broker is further
+from the mean than `trigger`, and then goes on until all are within `aim`: the difference between
+the two keeps noise from moving partitions to and fro. Invariants: each move brings its goal
+strictly nearer and worsens no goal before it, so planning ends and never goes in circles; a
+partition moves once at most; brokers that are not eligible neither give nor take; the same input
+gives the same moves, in the same order.
 Cost: O(moves x pairs looked at x partitions of the source); pairs are limited.
-Source: Cruise Control's goal optimiser, AutoMQ `AbstractNetworkUsageDistributionGoal` (thresholds of 10 %, nothing below a minimum rate).
+Source: Cruise Control's goal optimiser, AutoMQ `AbstractNetworkUsageDistributionGoal` (thresholds
+of 10 %, nothing below a minimum rate).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +24,9 @@ from controller.api.load_messages import BrokerLoad, Load, ProposedMove
 BROKERS_LOOKED_AT: Final = 8
 """Of the fullest, and of the emptiest: 64 pairs at the most for one move."""
 GAIN_MIN: Final = 1e-4
-"""Part of the mean that a move has to bring; less is not worth a client's look for the new leader."""
+"""Part of the mean that a move has to bring; less is not worth a client's look for the new
+leader.
+"""
 _ROUNDING: Final = 1e-9
 
 
@@ -32,9 +38,11 @@ class Goal(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """trigger, aim: parts of the mean. bytes_min: a goal of bytes rests while all brokers together have less in a second.
+    """trigger, aim: parts of the mean. bytes_min: a goal of bytes rests while all brokers together
+    have less in a second.
 
-    Together, for a limit of single brokers would make a goal come and go with the moves of the others: they would go round in circles.
+    Together, for a limit of single brokers would make a goal come and go with the moves of the
+    others: they would go round in circles.
     """
 
     trigger: float = 0.25
@@ -70,7 +78,9 @@ class Plan(NamedTuple):
     after: list[BrokerLoad]
 
 
-def plan(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits) -> Plan:
+def plan(
+    brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits
+) -> Plan:
     planning = Planning(brokers, partitions, limits)
     for _ in planning.steps():
         pass
@@ -114,35 +124,54 @@ class _Band:
         """Is a broker so far off that it has to be done something about?"""
         if self.goal is Goal.LEADERS and max(values) - min(values) < 2:
             return False
-        return any(abs(value - self.mean) > self._trigger and self.excess(value) > 0 for value in values)
+        return any(
+            abs(value - self.mean) > self._trigger and self.excess(value) > 0 for value in values
+        )
 
     def excess(self, value: float) -> float:
         return max(0.0, self.low - value, value - self.high)
 
     def gain(self, source: int, target: int, weight: int) -> float:
         """By how much the two come nearer together; negative: they get further away."""
-        return self.excess(source) + self.excess(target) - self.excess(source - weight) - self.excess(target + weight)
+        return (
+            self.excess(source)
+            + self.excess(target)
+            - self.excess(source - weight)
+            - self.excess(target + weight)
+        )
 
     def worsens(self, source: int, target: int, weight: int) -> bool:
         return self.gain(source, target, weight) < -_ROUNDING * self.mean
 
 
 class Planning:
-    """One plan in the making. `steps` gives way after each pair of brokers that was looked at, so that others can run meanwhile."""
+    """One plan in the making. `steps` gives way after each pair of brokers that was looked at, so
+    that others can run meanwhile.
+    """
 
-    def __init__(self, brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits) -> None:
+    def __init__(
+        self, brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot], limits: Limits
+    ) -> None:
         self._brokers = brokers
         self._partitions = partitions
         self._before = before = usage(brokers, partitions)
         self._found: list[ProposedMove] = []
         self._moves_max = limits.moves_max
         eligible = {broker.node_id for broker in brokers if broker.eligible}
-        self._values = {b.node_id: [b.load.bytes_in, b.load.bytes_out, b.leaders] for b in before if b.node_id in eligible}
+        self._values = {
+            b.node_id: [b.load.bytes_in, b.load.bytes_out, b.leaders]
+            for b in before
+            if b.node_id in eligible
+        }
         self._parts: dict[NodeId, list[_Part]] = {node_id: [] for node_id in self._values}
         for slot in sorted(partitions, key=lambda slot: (slot.topic, slot.partition)):
             if slot.movable and slot.leader in self._parts:
-                self._parts[slot.leader].append(_Part(slot, (slot.load.bytes_in, slot.load.bytes_out, 1)))
-        self._bands = [_Band(goal, self._of(goal), limits) for goal in Goal] if len(self._values) > 1 else []
+                self._parts[slot.leader].append(
+                    _Part(slot, (slot.load.bytes_in, slot.load.bytes_out, 1))
+                )
+        self._bands = (
+            [_Band(goal, self._of(goal), limits) for goal in Goal] if len(self._values) > 1 else []
+        )
 
     def steps(self) -> Iterator[None]:
         for band in self._bands:
@@ -159,7 +188,10 @@ class Planning:
 
     def result(self) -> Plan:
         targets = {(move.topic, move.partition): move.target for move in self._found}
-        moved = [slot._replace(leader=targets.get((slot.topic, slot.partition), slot.leader)) for slot in self._partitions]
+        moved = [
+            slot._replace(leader=targets.get((slot.topic, slot.partition), slot.leader))
+            for slot in self._partitions
+        ]
         return Plan(self._found, self._before, usage(self._brokers, moved))
 
     def _of(self, goal: Goal) -> list[int]:
@@ -186,9 +218,16 @@ class Planning:
             gain = band.gain(giving[goal], taking[goal], part.weights[goal])
             if gain < GAIN_MIN * band.mean or (best is not None and gain < best[0]):
                 continue
-            if any(other.worsens(giving[other.goal], taking[other.goal], part.weights[other.goal]) for other in earlier):
+            if any(
+                other.worsens(giving[other.goal], taking[other.goal], part.weights[other.goal])
+                for other in earlier
+            ):
                 continue
-            spare = sum(other.gain(giving[other.goal], taking[other.goal], part.weights[other.goal]) / other.mean for other in later)
+            spare = sum(
+                other.gain(giving[other.goal], taking[other.goal], part.weights[other.goal])
+                / other.mean
+                for other in later
+            )
             if best is None or (gain, spare) > best:
                 best, chosen = (gain, spare), part
         if chosen is None:
@@ -205,7 +244,13 @@ class Planning:
                 source=source,
                 target=target,
                 load=slot.load,
-                reason=_reason(band, source, self._values[source][band.goal], target, self._values[target][band.goal]),
+                reason=_reason(
+                    band,
+                    source,
+                    self._values[source][band.goal],
+                    target,
+                    self._values[target][band.goal],
+                ),
             )
         )
         self._parts[source].remove(part)
@@ -217,8 +262,8 @@ class Planning:
 def _reason(band: _Band, source: NodeId, giving: int, target: NodeId, taking: int) -> str:
     name, shown = _WORDS[band.goal]
     return (
-        f"{name}: broker {source} has {shown(giving)}, {giving / band.mean:.2f} x the mean of {shown(band.mean)}; "
-        f"broker {target} has {shown(taking)}, {taking / band.mean:.2f} x"
+        f"{name}: broker {source} has {shown(giving)}, {giving / band.mean:.2f} x the mean of"
+        f" {shown(band.mean)}; broker {target} has {shown(taking)}, {taking / band.mean:.2f} x"
     )
 
 

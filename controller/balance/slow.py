@@ -1,10 +1,11 @@
 """Which brokers answer much slower than their peers.
 
-Invariants: a broker is excluded only after `SLOW_REPORTS` reports in a row, each `SLOW_RATIO` times the median of its peers and above
-`SLOW_MIN_MS`; it is taken back only after `WELL_REPORTS` reports in a row below lower limits, so that it does not swing; a report without
-a figure (it appended nothing) says nothing. Never more than half of the living brokers are excluded: when most are slow, none is.
-Pure. Source: AutoMQ's slow-broker check knows only absolute limits (10 s); a limit relative to the peers finds what 10 times slower means
-on S3, where 100 ms are normal.
+Invariants: a broker is excluded only after `SLOW_REPORTS` reports in a row, each `SLOW_RATIO` times
+the median of its peers and above `SLOW_MIN_MS`; it is taken back only after `WELL_REPORTS` reports
+in a row below lower limits, so that it does not swing; a report without a figure (it appended
+nothing) says nothing. Never more than half of the living brokers are excluded: when most are slow,
+none is. Pure. Source: AutoMQ's slow-broker check knows only absolute limits (10 s); a limit
+relative to the peers finds what 10 times slower means on S3, where 100 ms are normal.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,14 +37,22 @@ class SlowBrokers:
         self._reasons: dict[NodeId, str] = {}
         """In the order in which they were found."""
 
-    def heard(self, node_id: NodeId, node_epoch: NodeEpoch, answers: Mapping[NodeId, float]) -> None:
-        """Judge a broker by its newest report. answers: the fresh figures of all brokers, its own among them if it has one."""
+    def heard(
+        self, node_id: NodeId, node_epoch: NodeEpoch, answers: Mapping[NodeId, float]
+    ) -> None:
+        """Judge a broker by its newest report. answers: the fresh figures of all brokers, its own
+        among them if it has one.
+        """
         watch = self._watched.get(node_id)
         if watch is None or watch.node_epoch != node_epoch:
             watch = self._watched[node_id] = _Watch(node_epoch)
             self._reasons.pop(node_id, None)
         mine = answers.get(node_id)
-        peers = [answer for other, answer in answers.items() if other != node_id and other not in self._reasons]
+        peers = [
+            answer
+            for other, answer in answers.items()
+            if other != node_id and other not in self._reasons
+        ]
         if mine is None or not peers:
             return
         usual = median(peers)
@@ -56,11 +65,14 @@ class SlowBrokers:
         watch.slow = watch.slow + 1 if mine >= max(SLOW_RATIO * usual, SLOW_MIN_MS) else 0
         if watch.slow >= SLOW_REPORTS:
             self._reasons[node_id] = (
-                f"appends take {mine:,.0f} ms (median), {mine / max(usual, 0.1):,.0f} x the {usual:,.1f} ms of its peers"
+                f"appends take {mine:,.0f} ms (median), {mine / max(usual, 0.1):,.0f} x the"
+                f" {usual:,.1f} ms of its peers"
             )
             watch.well = 0
 
     def excluded(self, alive: Collection[NodeId]) -> dict[NodeId, str]:
-        """Those that get nothing and are relieved of what they have, with the reason: at most half of `alive`, the first ones found."""
+        """Those that get nothing and are relieved of what they have, with the reason: at most half
+        of `alive`, the first ones found.
+        """
         found = ((node_id, reason) for node_id, reason in self._reasons.items() if node_id in alive)
         return dict(islice(found, len(alive) // 2))

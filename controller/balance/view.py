@@ -1,6 +1,7 @@
 """The planner's input, from the metadata image and what brokers reported.
 
-Invariant: what is moving counts for the broker it goes to and is not moved; nothing of the image is kept. Pure; O(partitions).
+Invariant: what is moving counts for the broker it goes to and is not moved; nothing of the image is
+kept. Pure; O(partitions).
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +26,9 @@ class BalanceView(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What a view depends on beside image and reports. now_ms: monotonic. topics: whose partitions may move; empty: of all."""
+    """What a view depends on beside image and reports. now_ms: monotonic. topics: whose partitions
+    may move; empty: of all.
+    """
 
     live: Collection[NodeId]
     excluded: Mapping[NodeId, str]
@@ -37,18 +40,26 @@ class Conditions(NamedTuple):
 
 def view(image: MetadataImage, book: LoadBook, conditions: Conditions) -> BalanceView:
     brokers = [
-        BrokerSlot(node.node_id, _note(node, book, conditions)) for node in sorted(image.nodes, key=lambda n: n.node_id) if not node.fenced
+        BrokerSlot(node.node_id, _note(node, book, conditions))
+        for node in sorted(image.nodes, key=lambda n: n.node_id)
+        if not node.fenced
     ]
     partitions: list[PartitionSlot] = []
     moving = 0
     for topic in image.topics:
         allowed = not conditions.topics or topic.name in conditions.topics
         for record in topic.partitions:
-            leader = record.move.target if is_moving(record) and record.move is not None else record.leader
+            leader = (
+                record.move.target
+                if is_moving(record) and record.move is not None
+                else record.leader
+            )
             key = PartitionKey(topic.topic_id, record.partition)
             load = book.load_of(key, leader, conditions.now_ms)
             moving += is_moving(record)
-            is_calm = record.leader >= 0 and not is_moving(record) and not _is_cooling(record, conditions)
+            is_calm = (
+                record.leader >= 0 and not is_moving(record) and not _is_cooling(record, conditions)
+            )
             movable = allowed and is_calm and book.is_settled(key)
             partitions.append(PartitionSlot(topic.name, record.partition, leader, load, movable))
     return BalanceView(brokers, partitions, moving)
@@ -66,5 +77,10 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
 
 
 def _is_cooling(record: PartitionMetadata, conditions: Conditions) -> bool:
-    """It moved a short time ago, whoever wanted it; the time is in its record, so a new controller knows it as well."""
-    return record.move is not None and 0 <= conditions.wall_ms - record.move.started_ms < conditions.cooldown_ms
+    """It moved a short time ago, whoever wanted it; the time is in its record, so a new controller
+    knows it as well.
+    """
+    return (
+        record.move is not None
+        and 0 <= conditions.wall_ms - record.move.started_ms < conditions.cooldown_ms
+    )

@@ -1,11 +1,13 @@
 """What the backup lacks, found in the WALs, and the records that make a new history of it. Pure.
 
-Invariants: ranges are taken from all WALs by offset alone, each stream contiguous from its committed end on: the fences and the closes that
-handed a stream from one writer to the next make the durable runs of its writers disjoint, so whoever wrote them, what follows is the
-truth. Whatever may have been given out since the backup (ids, epochs) is skipped by far. Afterwards nobody leads, every stream is closed,
-every WAL has ended: what an old process believes is of no use to it.
-A log whose objects are gone begins above the last missing range.
-Must not do I/O and must not bridge a gap: it is reported. Source: ADR 0013; `controller.managers.recovery` for one WAL.
+Invariants: ranges are taken from all WALs by offset alone, each stream contiguous from its
+committed end on: the fences and the closes that handed a stream from one writer to the next make
+the durable runs of its writers disjoint, so whoever wrote them, what follows is the truth. Whatever
+may have been given out since the backup (ids, epochs) is skipped by far. Afterwards nobody leads,
+every stream is closed, every WAL has ended: what an old process believes is of no use to it. A log
+whose objects are gone begins above the last missing range.
+Must not do I/O and must not bridge a gap: it is reported. Source: ADR 0013;
+`controller.managers.recovery` for one WAL.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,10 +50,14 @@ from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 from stream.recovery.salvage import BadSlot
 
 IDS_SKIPPED = 1 << 32
-"""Stream, object and producer ids and Raft indexes that may have been given out since the backup. They are 64 bits wide."""
+"""Stream, object and producer ids and Raft indexes that may have been given out since the backup.
+They are 64 bits wide.
+"""
 
 EPOCHS_SKIPPED = 1 << 20
-"""Node epochs, leader epochs and terms likewise. Kafka's leader epochs are 32 bits wide: enough for 2,000 recoveries."""
+"""Node epochs, leader epochs and terms likewise. Kafka's leader epochs are 32 bits wide: enough for
+2,000 recoveries.
+"""
 
 EPOCH_MAX = (1 << 31) - 1
 _FIRST_SLOT = WalSequence(0)
@@ -67,7 +73,9 @@ class WalkedSlot:
 
 @dataclass(frozen=True, slots=True)
 class WalkedWal:
-    """The data slots of one WAL in [start, end). end: the first free slot, or its fence. bad: slots that are lost or damaged."""
+    """The data slots of one WAL in [start, end). end: the first free slot, or its fence. bad: slots
+    that are lost or damaged.
+    """
 
     writer: BrokerIncarnation
     start: WalSequence
@@ -78,7 +86,9 @@ class WalkedWal:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [start_offset, end_offset) of a stream are nowhere (or there twice), although something follows them."""
+    """Offsets [start_offset, end_offset) of a stream are nowhere (or there twice), although
+    something follows them.
+    """
 
     topic: str
     partition: int
@@ -90,7 +100,9 @@ class Gap:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """records: to be applied to the image of the backup. Of what the WALs added: ranges, their records and bytes."""
+    """records: to be applied to the image of the backup. Of what the WALs added: ranges, their
+    records and bytes.
+    """
 
     records: list[Record] = field(default_factory=list[Record])
     gaps: list[Gap] = field(default_factory=list[Gap])
@@ -107,7 +119,9 @@ class _Piece:
 
 
 def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
-    """Where the new history begins: out of reach of every log of the old one, with voters of whose disks nothing is known yet."""
+    """Where the new history begins: out of reach of every log of the old one, with voters of whose
+    disks nothing is known yet.
+    """
     known = base.members
     ids = tuple(sorted(voters))
     endpoints = tuple(Endpoint(number, known.endpoint(number).address) for number in ids)
@@ -116,28 +130,43 @@ def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
 
 
 def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[ObjectId]:
-    """Objects in the store that were prepared after the backup: merged copies of what lies in WALs, or compacted ones."""
+    """Objects in the store that were prepared after the backup: merged copies of what lies in WALs,
+    or compacted ones.
+    """
     first = image.next_object_id
     return [object_id for object_id in data_ids if first <= object_id < first + IDS_SKIPPED]
 
 
-def wals_to_walk(image: MetadataImage, listed: Iterable[BrokerIncarnation]) -> list[tuple[BrokerIncarnation, WalSequence]]:
-    """Every WAL that has not ended, with the slot to begin at; one that the image does not know begins at its first."""
+def wals_to_walk(
+    image: MetadataImage, listed: Iterable[BrokerIncarnation]
+) -> list[tuple[BrokerIncarnation, WalSequence]]:
+    """Every WAL that has not ended, with the slot to begin at; one that the image does not know
+    begins at its first.
+    """
     running = [(wal.writer, wal.committed) for wal in image.nodes.running_wals()]
     unknown = [(writer, _FIRST_SLOT) for writer in set(listed) if image.nodes.wal(writer) is None]
     return sorted(running + unknown, key=lambda item: (item[0].node_id, item[0].node_epoch))
 
 
-def rebuild(image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterable[ObjectId], now_ms: Millis) -> Rebuilt:
-    """orphans: data objects that the image does not know, to be deleted after the read grace. The image is not changed."""
+def rebuild(
+    image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterable[ObjectId], now_ms: Millis
+) -> Rebuilt:
+    """orphans: data objects that the image does not know, to be deleted after the read grace. The
+    image is not changed.
+    """
     rebuilt = Rebuilt()
     rebuilt.records += [
-        WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start) for wal in wals if image.nodes.wal(wal.writer) is None
+        WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start)
+        for wal in wals
+        if image.nodes.wal(wal.writer) is None
     ]
     pieces = _pieces(image, wals, rebuilt)
     taken: dict[str, list[_Piece]] = {}
     ends: dict[StreamId, Offset] = {}
-    chains = {stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt)) for stream in image.streams}
+    chains = {
+        stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt))
+        for stream in image.streams
+    }
     limits = _limits(image, rebuilt.gaps)
     checkpoints = _Checkpoints(image, wals, chains)
     for stream in image.streams:
@@ -148,41 +177,73 @@ def rebuild(image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterabl
             rebuilt.range_count += 1
             rebuilt.record_count += piece.part.record_count
             rebuilt.size_bytes += piece.part.size_bytes
-    rebuilt.gaps += [Gap("", -1, StreamId(-1), Offset(0), Offset(0), str(slot.error)) for wal in wals for slot in wal.bad]
+    rebuilt.gaps += [
+        Gap("", -1, StreamId(-1), Offset(0), Offset(0), str(slot.error))
+        for wal in wals
+        for slot in wal.bad
+    ]
     object_id = ObjectId(image.next_object_id + IDS_SKIPPED)
     for wal in wals:
         for slot in wal.slots:
             if found := taken.get(slot.key):
                 rebuilt.records.append(_in_place(image, object_id, found, now_ms))
                 object_id = ObjectId(object_id + 1)
-    rebuilt.records += [StreamClosed(stream.stream_id, stream.epoch, ends[stream.stream_id]) for stream in image.streams if stream.opened]
-    rebuilt.records += [WalEnded(wal.writer.node_id, wal.writer.node_epoch, wal.end) for wal in wals]
-    rebuilt.records += [msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced]
-    rebuilt.records += [_leaderless(partition) for topic in image.topics for partition in topic.partitions]
-    rebuilt.records += [ObjectPrepared(orphan, data_key(orphan), 0, image.end_offset) for orphan in sorted(set(orphans))]
+    rebuilt.records += [
+        StreamClosed(stream.stream_id, stream.epoch, ends[stream.stream_id])
+        for stream in image.streams
+        if stream.opened
+    ]
+    rebuilt.records += [
+        WalEnded(wal.writer.node_id, wal.writer.node_epoch, wal.end) for wal in wals
+    ]
+    rebuilt.records += [
+        msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced
+    ]
+    rebuilt.records += [
+        _leaderless(partition) for topic in image.topics for partition in topic.partitions
+    ]
+    rebuilt.records += [
+        ObjectPrepared(orphan, data_key(orphan), 0, image.end_offset)
+        for orphan in sorted(set(orphans))
+    ]
     rebuilt.records += _ids(image, wals, object_id)
     return rebuilt
 
 
-def _pieces(image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt) -> dict[StreamId, list[_Piece]]:
-    """Ranges by stream. A stream that never existed in the image was written to before the backup knew it: that must not be."""
+def _pieces(
+    image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt
+) -> dict[StreamId, list[_Piece]]:
+    """Ranges by stream. A stream that never existed in the image was written to before the backup
+    knew it: that must not be.
+    """
     pieces: dict[StreamId, list[_Piece]] = {}
     for wal in wals:
         for slot in wal.slots:
             for part in slot.ranges:
                 if part.stream_id >= image.next_stream_id:
                     what = f"slot {slot.key} holds a stream that the backup does not know"
-                    rebuilt.gaps.append(Gap("", -1, part.stream_id, part.start_offset, part.end_offset, what))
+                    rebuilt.gaps.append(
+                        Gap("", -1, part.stream_id, part.start_offset, part.end_offset, what)
+                    )
                     continue
                 entry = RangeEntry(
-                    part.stream_id, part.start_offset, part.end_offset, part.record_count, part.size_bytes, part.max_timestamp_ms
+                    part.stream_id,
+                    part.start_offset,
+                    part.end_offset,
+                    part.record_count,
+                    part.size_bytes,
+                    part.max_timestamp_ms,
                 )
                 pieces.setdefault(part.stream_id, []).append(_Piece(entry, slot, wal.writer))
     return pieces
 
 
-def _chain(image: MetadataImage, stream: StreamState, pieces: list[_Piece], rebuilt: Rebuilt) -> Iterator[_Piece]:
-    """The pieces that follow one another from the stream's committed end on. Behind it is allowed only where all between is trimmed."""
+def _chain(
+    image: MetadataImage, stream: StreamState, pieces: list[_Piece], rebuilt: Rebuilt
+) -> Iterator[_Piece]:
+    """The pieces that follow one another from the stream's committed end on. Behind it is allowed
+    only where all between is trimmed.
+    """
     end = stream.end_offset
     for piece in sorted(pieces, key=lambda item: (item.part.start_offset, item.part.end_offset)):
         part = piece.part
@@ -190,11 +251,25 @@ def _chain(image: MetadataImage, stream: StreamState, pieces: list[_Piece], rebu
             continue
         if part.start_offset < end and end > stream.end_offset:
             rebuilt.gaps.append(
-                _gap(image, stream, part.start_offset, min(end, part.end_offset), f"slot {piece.slot.key} holds them again")
+                _gap(
+                    image,
+                    stream,
+                    part.start_offset,
+                    min(end, part.end_offset),
+                    f"slot {piece.slot.key} holds them again",
+                )
             )
             return
         if part.start_offset > end and not part.start_offset <= stream.start_offset:
-            rebuilt.gaps.append(_gap(image, stream, end, part.start_offset, f"the next that is there lies in slot {piece.slot.key}"))
+            rebuilt.gaps.append(
+                _gap(
+                    image,
+                    stream,
+                    end,
+                    part.start_offset,
+                    f"the next that is there lies in slot {piece.slot.key}",
+                )
+            )
             return
         if part.start_offset < end:
             part = clipped(part, end)
@@ -203,7 +278,9 @@ def _chain(image: MetadataImage, stream: StreamState, pieces: list[_Piece], rebu
 
 
 def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int], Offset]:
-    """By partition: where its first gap in a WAL begins. Only of data and transactions, whose offsets are the same."""
+    """By partition: where its first gap in a WAL begins. Only of data and transactions, whose
+    offsets are the same.
+    """
     limits: dict[tuple[UUID, int], Offset] = {}
     for gap in gaps:
         stream = image.streams.get(gap.stream_id)
@@ -213,21 +290,36 @@ def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int],
     return limits
 
 
-def _within(stream: StreamState, chain: Sequence[_Piece], limits: Mapping[tuple[UUID, int], Offset]) -> Sequence[_Piece]:
-    """What is taken of a stream, if its partition ends at a gap: no data and no transactions behind it, and no checkpoint of them."""
+def _within(
+    stream: StreamState, chain: Sequence[_Piece], limits: Mapping[tuple[UUID, int], Offset]
+) -> Sequence[_Piece]:
+    """What is taken of a stream, if its partition ends at a gap: no data and no transactions behind
+    it, and no checkpoint of them.
+    """
     limit = limits.get((stream.topic_id, stream.partition))
     if limit is None:
         return chain
-    return [] if stream.kind == "meta" else [piece for piece in chain if piece.part.end_offset <= limit]
+    return (
+        []
+        if stream.kind == "meta"
+        else [piece for piece in chain if piece.part.end_offset <= limit]
+    )
 
 
 class _Checkpoints:
-    """Which checkpoints behind lost or damaged slots may be used: those of partitions whose data go on behind these slots.
+    """Which checkpoints behind lost or damaged slots may be used: those of partitions whose data go
+    on behind these slots.
 
-    The data of any other partition may have ended in such a slot, and a checkpoint behind it would speak of data that are gone.
+    The data of any other partition may have ended in such a slot, and a checkpoint behind it would
+    speak of data that are gone.
     """
 
-    def __init__(self, image: MetadataImage, wals: Sequence[WalkedWal], chains: Mapping[StreamId, Sequence[_Piece]]) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        wals: Sequence[WalkedWal],
+        chains: Mapping[StreamId, Sequence[_Piece]],
+    ) -> None:
         self._bad = {wal.writer: [slot.sequence for slot in wal.bad] for wal in wals if wal.bad}
         self._sound: set[tuple[UUID, int, BrokerIncarnation]] = set()
         for stream in image.streams if self._bad else ():
@@ -239,20 +331,37 @@ class _Checkpoints:
                 }
 
     def trusted(self, stream: StreamState, chain: Sequence[_Piece]) -> Iterator[_Piece]:
-        """Of a meta stream, the pieces up to the first that may not be used; of other streams, all."""
+        """Of a meta stream, the pieces up to the first that may not be used; of other streams,
+        all.
+        """
         for piece in chain:
-            is_behind = piece.slot.sequence > min(self._bad.get(piece.writer, [piece.slot.sequence]))
-            if stream.kind == "meta" and is_behind and (stream.topic_id, stream.partition, piece.writer) not in self._sound:
+            is_behind = piece.slot.sequence > min(
+                self._bad.get(piece.writer, [piece.slot.sequence])
+            )
+            if (
+                stream.kind == "meta"
+                and is_behind
+                and (stream.topic_id, stream.partition, piece.writer) not in self._sound
+            ):
                 return
             yield piece
 
 
 def _gap(image: MetadataImage, stream: StreamState, start: Offset, end: Offset, what: str) -> Gap:
     topic = image.topics.by_id(stream.topic_id)
-    return Gap("" if topic is None else topic.name, stream.partition, stream.stream_id, start, end, f"{stream.kind} stream: {what}")
+    return Gap(
+        "" if topic is None else topic.name,
+        stream.partition,
+        stream.stream_id,
+        start,
+        end,
+        f"{stream.kind} stream: {what}",
+    )
 
 
-def _in_place(image: MetadataImage, object_id: ObjectId, pieces: Sequence[_Piece], now_ms: Millis) -> ObjectCommitted:
+def _in_place(
+    image: MetadataImage, object_id: ObjectId, pieces: Sequence[_Piece], now_ms: Millis
+) -> ObjectCommitted:
     """Name the slot as an object; one that has a name already keeps it."""
     slot, writer = pieces[0].slot, pieces[0].writer
     known = image.objects.in_place(slot.key)
@@ -270,7 +379,9 @@ def _in_place(image: MetadataImage, object_id: ObjectId, pieces: Sequence[_Piece
 
 
 def _leaderless(partition: PartitionRecord) -> PartitionRecord:
-    """Nobody leads until the first broker registers. A move that was under way goes on with that election."""
+    """Nobody leads until the first broker registers. A move that was under way goes on with that
+    election.
+    """
     return msgspec.structs.replace(
         partition,
         leader=NO_LEADER.node_id,
@@ -283,27 +394,43 @@ def _ids(image: MetadataImage, wals: Sequence[WalkedWal], next_object_id: Object
     node_epoch = max([image.next_node_epoch, *(wal.writer.node_epoch + 1 for wal in wals)])
     return [
         ProducerIdsAllocated(image.next_producer_id + IDS_SKIPPED),
-        IdsReserved(StreamId(image.next_stream_id + IDS_SKIPPED), next_object_id, NodeEpoch(node_epoch + EPOCHS_SKIPPED)),
+        IdsReserved(
+            StreamId(image.next_stream_id + IDS_SKIPPED),
+            next_object_id,
+            NodeEpoch(node_epoch + EPOCHS_SKIPPED),
+        ),
     ]
 
 
-def missing_objects(image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]) -> list[Gap]:
+def missing_objects(
+    image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
+) -> list[Gap]:
     """What the image refers to and the store does not have, by the ranges that are lost with it."""
     gone = _gone(image, data_ids, wal_keys)
     return [
-        _gap(image, stream, entry.start_offset, entry.end_offset, f"object {gone[entry.object_id]} is not there")
+        _gap(
+            image,
+            stream,
+            entry.start_offset,
+            entry.end_offset,
+            f"object {gone[entry.object_id]} is not there",
+        )
         for stream in (image.streams if gone else ())
         for entry in stream.entries
         if entry.object_id in gone
     ]
 
 
-def without_missing(image: MetadataImage, missing: Sequence[Gap]) -> tuple[list[StreamTrimmed], list[Gap]]:
-    """Records that take missing ranges out of the index, and the ranges that are intact and go with them.
+def without_missing(
+    image: MetadataImage, missing: Sequence[Gap]
+) -> tuple[list[StreamTrimmed], list[Gap]]:
+    """Records that take missing ranges out of the index, and the ranges that are intact and go with
+    them.
 
-    missing: of `missing_objects`. A log has no holes, so it begins above its last one: offsets keep their records, and readers are told
-    that what they ask for is out of range. The data and the txn stream of a partition begin at the same offset: data whose aborted
-    transactions are not known would be read as if they were committed.
+    missing: of `missing_objects`. A log has no holes, so it begins above its last one: offsets keep
+    their records, and readers are told that what they ask for is out of range. The data and the txn
+    stream of a partition begin at the same offset: data whose aborted transactions are not known
+    would be read as if they were committed.
     """
     starts: dict[StreamId, Offset] = {}
     for gap in missing:
@@ -324,7 +451,13 @@ def without_missing(image: MetadataImage, missing: Sequence[Gap]) -> tuple[list[
             continue
         records.append(StreamTrimmed(stream_id, start))
         given_up += [
-            _gap(image, stream, max(entry.start_offset, stream.start_offset), min(entry.end_offset, start), "intact, below a missing range")
+            _gap(
+                image,
+                stream,
+                max(entry.start_offset, stream.start_offset),
+                min(entry.end_offset, start),
+                "intact, below a missing range",
+            )
             for entry in stream.entries
             if entry.start_offset < start and (stream_id, entry.start_offset) not in lost
         ]
@@ -336,17 +469,25 @@ def _joined(gaps: Iterable[Gap]) -> list[Gap]:
     joined: list[Gap] = []
     for gap in gaps:
         last = joined[-1] if joined else None
-        if last is not None and (last.stream_id, last.end_offset) == (gap.stream_id, gap.start_offset):
+        if last is not None and (last.stream_id, last.end_offset) == (
+            gap.stream_id,
+            gap.start_offset,
+        ):
             joined[-1] = replace(last, end_offset=gap.end_offset)
         else:
             joined.append(gap)
     return joined
 
 
-def _gone(image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]) -> dict[ObjectId, str]:
+def _gone(
+    image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
+) -> dict[ObjectId, str]:
     """Objects that ranges refer to and that are not in the store, with their keys."""
     return {
         state.object_id: state.key
         for state in image.objects
-        if state.refs and (state.key not in wal_keys if state.wal is not None else state.object_id not in data_ids)
+        if state.refs
+        and (
+            state.key not in wal_keys if state.wal is not None else state.object_id not in data_ids
+        )
     }

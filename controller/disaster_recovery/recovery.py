@@ -1,9 +1,11 @@
 """Rebuilds a cluster's metadata from the store alone: newest snapshot, backup of the log, WALs.
 
-Invariants: the order. First the backup is ended by a fence in its next place, so that no controller of the old history can back up, and so
-none can have anything deleted or answered that the image read afterwards does not know. Then every WAL is walked from its committed slot
-and fenced, so that no old broker can acknowledge anything that was not read. Then the snapshot of the new history is written, whole or not
-at all. Nothing else is written. Every step may be repeated: a second run finds the fences and goes on; a finished one is found finished.
+Invariants: the order. First the backup is ended by a fence in its next place, so that no controller
+of the old history can back up, and so none can have anything deleted or answered that the image
+read afterwards does not know. Then every WAL is walked from its committed slot and fenced, so that
+no old broker can acknowledge anything that was not read. Then the snapshot of the new history is
+written, whole or not at all. Nothing else is written. Every step may be repeated: a second run
+finds the fences and goes on; a finished one is found finished.
 Must not delete anything. Source: ADR 0013.
 """
 
@@ -57,7 +59,9 @@ from stream.recovery.recoverer import WalWalk
 from stream.recovery.salvage import BadSlot
 
 QUIET_MS_MIN = 30_000
-"""A cluster whose store was written to less than this ago may be alive: sessions of brokers and elections last a few seconds."""
+"""A cluster whose store was written to less than this ago may be alive: sessions of brokers and
+elections last a few seconds.
+"""
 
 _RECOVERER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 """Stands in the fences: no broker put them."""
@@ -78,7 +82,9 @@ Progress = Callable[[str, int], None]
 
 @dataclass(slots=True)
 class _Found:
-    """The image of snapshot and backup, and where it came from. base: the last known place in the Raft log."""
+    """The image of snapshot and backup, and where it came from. base: the last known place in the
+    Raft log.
+    """
 
     image: MetadataImage
     snapshot: MetadataOffset | None
@@ -110,14 +116,22 @@ async def cluster_ids(store: ObjectStore) -> list[str]:
         cluster_id = parse_cluster_id(first.key)
         if cluster_id is not None:
             found.append(cluster_id)
-        start_after = first.key if cluster_id is None else f"{META_ROOT}{cluster_id}0"  # the character after "/"
+        start_after = (
+            first.key if cluster_id is None else f"{META_ROOT}{cluster_id}0"
+        )  # the character after "/"
 
 
 class Recovery:
     """One cluster's. `look` reads only, `run` does it."""
 
     def __init__(
-        self, store: ObjectStore, cluster_id: str, *, now_ms: WallClock, voters: Sequence[int] = (), progress: Progress = lambda _, __: None
+        self,
+        store: ObjectStore,
+        cluster_id: str,
+        *,
+        now_ms: WallClock,
+        voters: Sequence[int] = (),
+        progress: Progress = lambda _, __: None,
     ) -> None:
         """voters: ids of the controllers that will run; empty: those that the backup knows."""
         self._store = store
@@ -129,24 +143,34 @@ class Recovery:
         self._progress = progress
 
     async def look(self) -> Report:
-        """What there is and what would be done. Raises RecoveryRefused, SnapshotCorrupt, BackupCorrupt, errors of the store."""
+        """What there is and what would be done. Raises RecoveryRefused, SnapshotCorrupt,
+        BackupCorrupt, errors of the store.
+        """
         return (await self._survey(await self._load(), fence=False))[0]
 
     async def run(self, *, force: bool = False, accept_loss: bool = False) -> Report:
-        """Do it. force: although somebody wrote to the store a moment ago, or nobody did since the last recovery: one more history begins.
+        """Do it. force: although somebody wrote to the store a moment ago, or nobody did since the
+        last recovery: one more history begins.
 
         accept_loss: although data are missing.
         """
         report = await self.look()
         if report.already_recovered and not force:
             return report
-        if not force and not report.history_ended and report.quiet_ms is not None and report.quiet_ms < QUIET_MS_MIN:
+        if (
+            not force
+            and not report.history_ended
+            and report.quiet_ms is not None
+            and report.quiet_ms < QUIET_MS_MIN
+        ):
             raise RecoveryRefused(
-                f"something was written {max(report.quiet_ms, 0) / 1_000:.1f} s ago: a controller or broker may be alive. "
-                f"See to it that all of them are stopped and wait until it is {QUIET_MS_MIN // 1_000} s; or use --force: "
-                "whatever still runs is fenced then, and loses what it did not acknowledge"
+                f"something was written {max(report.quiet_ms, 0) / 1_000:.1f} s ago: a controller"
+                " or broker may be alive. See to it that all of them are stopped and wait until it"
+                f" is {QUIET_MS_MIN // 1_000} s; or use --force: whatever still runs is fenced"
+                " then, and loses what it did not acknowledge"
             )
-        # A cluster that still lives deletes what its image refers to no more: seen from an older image it is missing.
+        # A cluster that still lives deletes what its image refers to no more: seen from an older
+        # image it is missing.
         self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
@@ -158,15 +182,19 @@ class Recovery:
         image.check_invariants()
         self._progress("writing the snapshot", 0)
         await self._snapshots.save(copy_image(image)[0], base)
-        return msgspec.structs.replace(report, new_offset=base.offset, voters=base.members.voters, already_recovered=False)
+        return msgspec.structs.replace(
+            report, new_offset=base.offset, voters=base.members.voters, already_recovered=False
+        )
 
     def _check_gaps(self, report: Report, *, accept_loss: bool) -> None:
         if report.gaps and not accept_loss:
             named = "; ".join(map(_place, report.gaps[:_NAMED_MAX]))
             raise RecoveryRefused(
-                f"data are missing in {len(report.gaps)} places{', first' if len(report.gaps) > _NAMED_MAX else ''}: {named}. "
-                "Restore the objects (--dry-run shows all places); or use --accept-loss: a partition then begins above its last missing "
-                "object, and ends where the first gap in its WALs begins"
+                f"data are missing in {len(report.gaps)}"
+                f" places{', first' if len(report.gaps) > _NAMED_MAX else ''}: {named}. Restore the"
+                " objects (--dry-run shows all places); or use --accept-loss: a partition then"
+                " begins above its last missing object, and ends where the first gap in its WALs"
+                " begins"
             )
 
     async def _load(self) -> _Found:
@@ -179,7 +207,8 @@ class Recovery:
         newest = await self._snapshots.newest_offset()
         if tail.fence is not None and newest is not None and newest >= tail.fence.base.offset:
             raise RecoveryRefused(
-                f"the newest snapshot, of offset {newest}, cannot be read, and those before belong to the history before a recovery"
+                f"the newest snapshot, of offset {newest}, cannot be read, and those before belong"
+                " to the history before a recovery"
             )
         image = snapshot.image if snapshot else MetadataImage()
         for at in range(0, len(tail.records), _REPLAY_COUNT):
@@ -187,11 +216,21 @@ class Recovery:
             self._progress("replaying the backup", at)
             await asyncio.sleep(0)
         if image.cluster_id != self._cluster_id:
-            raise RecoveryRefused(f"the metadata under {self._cluster_id!r} are those of cluster {image.cluster_id!r}")
+            raise RecoveryRefused(
+                f"the metadata under {self._cluster_id!r} are those of cluster {image.cluster_id!r}"
+            )
         is_fresh = snapshot is not None and not tail.records and tail.fence is None
         base = tail.base or (snapshot.base if snapshot else _NOTHING)
         already = is_fresh and await self._begins_here(listed.first_offsets, start)
-        return _Found(image, snapshot.offset if snapshot else None, tail, base, len(listed.first_offsets), listed.newest_ms, already)
+        return _Found(
+            image,
+            snapshot.offset if snapshot else None,
+            tail,
+            base,
+            len(listed.first_offsets),
+            listed.newest_ms,
+            already,
+        )
 
     async def _begins_here(self, first_offsets: Sequence[int], start: int) -> bool:
         """A recovery made the history that begins at `start`."""
@@ -202,23 +241,43 @@ class Recovery:
 
     async def _refuse_unknown(self) -> None:
         known = await cluster_ids(self._store)
-        there = f"there are: {', '.join(known)}" if known else "there is no cluster in it at all: is it the right URL?"
-        raise RecoveryRefused(f"the store holds neither a snapshot nor a backup of cluster {self._cluster_id!r}; {there}")
+        there = (
+            f"there are: {', '.join(known)}"
+            if known
+            else "there is no cluster in it at all: is it the right URL?"
+        )
+        raise RecoveryRefused(
+            f"the store holds neither a snapshot nor a backup of cluster {self._cluster_id!r};"
+            f" {there}"
+        )
 
     async def _end_history(self, voters: Sequence[int]) -> Base:
-        """Put the fence into the next place of the backup. -> where the new history begins: as the fence says that is there."""
+        """Put the fence into the next place of the backup. -> where the new history begins: as the
+        fence says that is there.
+        """
         while True:
             found = await self._load()
             if found.tail.fence is not None:
                 return found.tail.fence.base
             base = next_base(found.base, found.tail.end, voters)
             try:
-                await self._log.put(LogObject(found.tail.end, base, self._now_ms(), self._cluster_id, is_fence=True, records=[]))
+                await self._log.put(
+                    LogObject(
+                        found.tail.end,
+                        base,
+                        self._now_ms(),
+                        self._cluster_id,
+                        is_fence=True,
+                        records=[],
+                    )
+                )
             except PreconditionFailed:
                 continue
             return base
 
-    async def _survey(self, found: _Found, *, fence: bool) -> tuple[Report, Rebuilt, list[StreamTrimmed]]:
+    async def _survey(
+        self, found: _Found, *, fence: bool
+    ) -> tuple[Report, Rebuilt, list[StreamTrimmed]]:
         image = found.image
         listed = await self._list()
         wals = await self._walk(wals_to_walk(image, listed.wals), fence=fence)
@@ -270,7 +329,9 @@ class Recovery:
             self._progress("listing the objects", count)
         return listed
 
-    async def _walk(self, wals: Collection[tuple[BrokerIncarnation, WalSequence]], *, fence: bool) -> list[WalkedWal]:
+    async def _walk(
+        self, wals: Collection[tuple[BrokerIncarnation, WalSequence]], *, fence: bool
+    ) -> list[WalkedWal]:
         turns = asyncio.Semaphore(_WALKS_MAX)
         slot_count = 0
 
@@ -291,7 +352,9 @@ class Recovery:
                     if isinstance(found, BadSlot):
                         bad.append(found)
                     else:
-                        slots.append(WalkedSlot(walking.end, key, found.object_size_bytes, found.ranges))
+                        slots.append(
+                            WalkedSlot(walking.end, key, found.object_size_bytes, found.ranges)
+                        )
                     slot_count += 1
                     self._progress("reading the WALs", slot_count)
                 return WalkedWal(writer, start, walking.end, tuple(slots), tuple(bad))

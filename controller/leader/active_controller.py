@@ -1,7 +1,9 @@
-"""What exists only while this controller leads: the writer, everybody's sessions, the periodic tasks. One object per epoch.
+"""What exists only while this controller leads: the writer, everybody's sessions, the periodic
+tasks. One object per epoch.
 
-Invariants: it begins with an image of everything committed and with fresh sessions, so that a change of leader fences nobody; it ends with
-its epoch, and nothing of it is used again. Fencing stops first, then the writer. Must not outlive its leadership.
+Invariants: it begins with an image of everything committed and with fresh sessions, so that a
+change of leader fences nobody; it ends with its epoch, and nothing of it is used again. Fencing
+stops first, then the writer. Must not outlive its leadership.
 Source: KRaft `QuorumController` (claim, renounce).
 """
 
@@ -44,11 +46,15 @@ from stream.format.keys import (
 
 _log = structlog.get_logger()
 _CHECK_S = 1.0
-"""How long a reign waits for the store to tell how far the backup reaches. A store that is away must not keep a quorum from going on."""
+"""How long a reign waits for the store to tell how far the backup reaches. A store that is away
+must not keep a quorum from going on.
+"""
 
 
 class ActiveController:
-    """image: as of the quorum's committed end; it belongs to the writer from now on. fail: told what should end the process."""
+    """image: as of the quorum's committed end; it belongs to the writer from now on. fail: told
+    what should end the process.
+    """
 
     def __init__(
         self,
@@ -65,7 +71,9 @@ class ActiveController:
         fail: Callable[[BaseException], None],
         moved: Moved | None = None,
     ) -> None:
-        """since: offset of the newest snapshot, None if there is none. began_empty: this process found nothing on its disk."""
+        """since: offset of the newest snapshot, None if there is none. began_empty: this process
+        found nothing on its disk.
+        """
         self._began_empty = began_empty
         self._config = config
         self._store = store
@@ -74,7 +82,9 @@ class ActiveController:
         self._now = now
         self._tasks: list[asyncio.Task[None]] = []
         self.sessions = sessions = Sessions(
-            timeout_ms=config.session_timeout_ms, grace_ms=config.session_grace_ms, lag_limit_ms=config.lag_limit_ms
+            timeout_ms=config.session_timeout_ms,
+            grace_ms=config.session_grace_ms,
+            lag_limit_ms=config.lag_limit_ms,
         )
         for node in image.nodes:
             if not node.fenced:
@@ -97,7 +107,9 @@ class ActiveController:
             new_uuid=uuid4,
             moved=moved,
         )
-        self.snapshotter = Snapshotter(config, quorum, runtime, snapshots, log, backup=backup, since=since)
+        self.snapshotter = Snapshotter(
+            config, quorum, runtime, snapshots, log, backup=backup, since=since
+        )
         holds: list[Hold] = []
         self.publisher: ManifestPublisher | None = None
         if config.manifest_interval_ms:
@@ -106,7 +118,16 @@ class ActiveController:
         holds.append(LeaseBook(store, config.cluster_id, now=now, now_ms=now_ms).keep_from)
         shown = None if self.publisher is None else self.publisher.keep_from
         self._timeline = Timeline()
-        self._janitor = Janitor(config, runtime, backup, store, timeline=self._timeline, now=now, holds=holds, shown=shown)
+        self._janitor = Janitor(
+            config,
+            runtime,
+            backup,
+            store,
+            timeline=self._timeline,
+            now=now,
+            holds=holds,
+            shown=shown,
+        )
 
     @property
     def excluded(self) -> int:
@@ -115,25 +136,54 @@ class ActiveController:
 
     @property
     def _deletable_offset(self) -> MetadataOffset:
-        """What was made useless below it may be deleted: the backup has it, and readers of the store can know it."""
-        return self.backup.offset if self.publisher is None else min(self.backup.offset, self.publisher.shown_offset)
+        """What was made useless below it may be deleted: the backup has it, and readers of the
+        store can know it.
+        """
+        return (
+            self.backup.offset
+            if self.publisher is None
+            else min(self.backup.offset, self.publisher.shown_offset)
+        )
 
     async def start(self, service: ControllerService) -> None:
         """Write and serve.
 
-        Raises StoreNotEmpty, InvalidConfig (another cluster's log), LogBehindBackup, BackupGap, NotLeader, ObjectStoreError.
+        Raises StoreNotEmpty, InvalidConfig (another cluster's log), LogBehindBackup, BackupGap,
+        NotLeader, ObjectStoreError.
         """
         runtime, config = self.runtime, self._config
         await self._check_backup()
         runtime.start()
         if not self._known_id:
             await _check_store_is_empty(self._store)
-            await runtime.submit("NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)]))
+            await runtime.submit(
+                "NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)])
+            )
         elif self._known_id != config.cluster_id:
-            raise InvalidConfig("cluster_id", config.cluster_id, f"the journal belongs to cluster {self._known_id!r}")
-        service.lead(Lead(runtime, self.sessions, self._dispatch.methods(), lambda: self._deletable_offset))
-        ticks = Ticks(config, runtime, self.sessions, disconnect=service.disconnect, due=self._wake, timeline=self._timeline, now=self._now)
-        runs = [ticks.watch_sessions, ticks.watch_moves, ticks.maintain, self._dispatch.balancer.run, self.backup.run]
+            raise InvalidConfig(
+                "cluster_id",
+                config.cluster_id,
+                f"the journal belongs to cluster {self._known_id!r}",
+            )
+        service.lead(
+            Lead(runtime, self.sessions, self._dispatch.methods(), lambda: self._deletable_offset)
+        )
+        ticks = Ticks(
+            config,
+            runtime,
+            self.sessions,
+            disconnect=service.disconnect,
+            due=self._wake,
+            timeline=self._timeline,
+            now=self._now,
+        )
+        runs = [
+            ticks.watch_sessions,
+            ticks.watch_moves,
+            ticks.maintain,
+            self._dispatch.balancer.run,
+            self.backup.run,
+        ]
         runs += [self.snapshotter.run, self._janitor.run]
         if self.publisher is not None:
             runs.append(self.publisher.run)
@@ -143,7 +193,9 @@ class ActiveController:
             self._tasks.append(task)
 
     async def _check_backup(self) -> None:
-        """Nobody is served by a quorum that lacks what the store has. One that kept its disk lacks nothing: it need not wait for long."""
+        """Nobody is served by a quorum that lacks what the store has. One that kept its disk lacks
+        nothing: it need not wait for long.
+        """
         try:
             async with asyncio.timeout(None if self._began_empty else _CHECK_S):
                 await self.backup.open()
@@ -169,7 +221,11 @@ class ActiveController:
             return
         error = task.exception()
         if error is not None and not isinstance(error, OVER):
-            _log.critical("controller_task_failed", task=task.get_name(), error=f"{type(error).__name__}: {error}")
+            _log.critical(
+                "controller_task_failed",
+                task=task.get_name(),
+                error=f"{type(error).__name__}: {error}",
+            )
             self._fail(error)
 
 

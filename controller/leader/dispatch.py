@@ -1,9 +1,10 @@
 """Which manager answers which request, and what it is given besides the image.
 
-Invariant: every request class of `controller.api.messages` that a client sends is in the table: an unknown method is gRPC's error.
-Session and maintenance follow from a *committed* reply only. What acknowledged records will need after a loss of all controllers' disks is
-in the backup before it is answered (ADR 0013): registrations, topics, the opening of streams that are new. Must hold no other rule of its
-own. Source: KRaft `ControllerApis`.
+Invariant: every request class of `controller.api.messages` that a client sends is in the table: an
+unknown method is gRPC's error. Session and maintenance follow from a *committed* reply only. What
+acknowledged records will need after a loss of all controllers' disks is in the backup before it is
+answered (ADR 0013): registrations, topics, the opening of streams that are new. Must hold no other
+rule of its own. Source: KRaft `ControllerApis`.
 """
 
 import asyncio
@@ -22,7 +23,19 @@ from controller.balance.balancer import Balancer
 from controller.config import ControllerConfig
 from controller.leader.move_traces import Moved, MovePairs, MoveTraceRing
 from controller.leader.server import Handle
-from controller.managers import commits, configs, kv, nodes, objects, producer_ids, reassign, recovery, rewrites, streams, topics
+from controller.managers import (
+    commits,
+    configs,
+    kv,
+    nodes,
+    objects,
+    producer_ids,
+    reassign,
+    recovery,
+    rewrites,
+    streams,
+    topics,
+)
 from controller.managers.result import Result
 from controller.managers.topics import TopicDefaults
 from controller.metadata.image import MetadataImage
@@ -32,11 +45,32 @@ from controller.writer.runtime import Runtime
 from controller.writer.sessions import Sessions
 
 REQUESTS: tuple[type[m.Message], ...] = (
-    m.RegisterBroker, m.UnregisterBroker, m.OpenStreams, m.TrimStream, m.PrepareObjects, m.Commit, m.CommitRecovered, m.CreateTopics,
-    m.DeleteTopics, m.CreatePartitions, m.AlterReassignments, m.ElectPreferred, m.DrainBroker, lm.MoveLeaders, m.AlterConfigs,
-    m.AllocateProducerIds, m.PutKeyValue, m.GetKeyValue, m.DeleteKeyValue, rm.PrepareRewrite, rm.CommitRewrite, m.ReportMoves,
-    m.TraceMove, lm.ReportLoad, lm.ProposeMoves,
-)  # fmt: skip
+    m.RegisterBroker,
+    m.UnregisterBroker,
+    m.OpenStreams,
+    m.TrimStream,
+    m.PrepareObjects,
+    m.Commit,
+    m.CommitRecovered,
+    m.CreateTopics,
+    m.DeleteTopics,
+    m.CreatePartitions,
+    m.AlterReassignments,
+    m.ElectPreferred,
+    m.DrainBroker,
+    lm.MoveLeaders,
+    m.AlterConfigs,
+    m.AllocateProducerIds,
+    m.PutKeyValue,
+    m.GetKeyValue,
+    m.DeleteKeyValue,
+    rm.PrepareRewrite,
+    rm.CommitRewrite,
+    m.ReportMoves,
+    m.TraceMove,
+    lm.ReportLoad,
+    lm.ProposeMoves,
+)
 """What the leader answers: through a manager, but for the last four, which are no metadata."""
 
 _BACKED_UP = frozenset({m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics})
@@ -51,21 +85,33 @@ def managers(
     live: Callable[[], Collection[NodeId]],
     new_uuid: Callable[[], UUID],
 ) -> dict[type[m.Message], Manager]:
-    """Request class -> manager. alive: brokers with a session, for moves that somebody asked for by name; live: those that may be given
-    work otherwise. Both are asked in the request's turn.
+    """Request class -> manager. alive: brokers with a session, for moves that somebody asked for by
+    name; live: those that may be given work otherwise. Both are asked in the request's turn.
     """
-    defaults = TopicDefaults(partitions=config.default_partitions, replication_factor=config.default_replication_factor)
+    defaults = TopicDefaults(
+        partitions=config.default_partitions, replication_factor=config.default_replication_factor
+    )
     return {
         m.RegisterBroker: lambda image, request, _: nodes.register_broker(image, request),
-        m.UnregisterBroker: lambda image, request, now_ms: nodes.unregister_broker(image, request, now_ms, live=live()),
+        m.UnregisterBroker: lambda image, request, now_ms: nodes.unregister_broker(
+            image, request, now_ms, live=live()
+        ),
         m.OpenStreams: lambda image, request, _: streams.open_streams(image, request),
         m.TrimStream: lambda image, request, _: streams.trim_stream(image, request),
         m.PrepareObjects: objects.prepare_objects,
-        m.Commit: lambda image, request, now_ms: commits.commit(image, request, now_ms, live=live()),
-        m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(image, request, now_ms, live=live()),
-        m.CreateTopics: lambda image, request, _: topics.create_topics(image, request, new_uuid=new_uuid, live=live(), defaults=defaults),
+        m.Commit: lambda image, request, now_ms: commits.commit(
+            image, request, now_ms, live=live()
+        ),
+        m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(
+            image, request, now_ms, live=live()
+        ),
+        m.CreateTopics: lambda image, request, _: topics.create_topics(
+            image, request, new_uuid=new_uuid, live=live(), defaults=defaults
+        ),
         m.DeleteTopics: lambda image, request, _: topics.delete_topics(image, request),
-        m.CreatePartitions: lambda image, request, _: topics.create_partitions(image, request, live=live()),
+        m.CreatePartitions: lambda image, request, _: topics.create_partitions(
+            image, request, live=live()
+        ),
         m.AlterReassignments: lambda image, request, now_ms: reassign.alter_reassignments(
             image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
         ),
@@ -79,7 +125,9 @@ def managers(
             image, request, now_ms, live=alive(), timeout_ms=config.move_timeout_ms
         ),
         m.AlterConfigs: lambda image, request, _: configs.alter_configs(image, request),
-        m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(image, request),
+        m.AllocateProducerIds: lambda image, request, _: producer_ids.allocate_producer_ids(
+            image, request
+        ),
         m.PutKeyValue: lambda image, request, _: kv.put_key_value(image, request),
         m.GetKeyValue: lambda image, request, _: kv.get_key_value(image, request),
         m.DeleteKeyValue: lambda image, request, _: kv.delete_key_value(image, request),
@@ -129,7 +177,9 @@ class Dispatch:
 
     def methods(self) -> dict[str, Handle]:
         """Method name -> handler."""
-        written = {kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()}
+        written = {
+            kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()
+        }
         return written | {kind.__name__: handle for kind, handle in self._beside.items()}
 
     def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
@@ -145,8 +195,12 @@ class Dispatch:
                 self._note_new_streams(image, result)
             return result
 
-        async def handle(request: m.Message, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
-            async with asyncio.timeout(self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)):
+        async def handle(
+            request: m.Message, timeout_s: float | None, size_bytes: int, request_id: str
+        ) -> m.Reply[Any]:
+            async with asyncio.timeout(
+                self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)
+            ):
                 reply = await self._runtime.submit(
                     kind.__name__,
                     lambda image, now_ms: work(image, request, now_ms),
@@ -163,29 +217,39 @@ class Dispatch:
 
     def _note_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
         """In the writer's turn, before anybody can know them."""
-        created = [record.stream_id for record in result.records if isinstance(record, StreamCreated)]
+        created = [
+            record.stream_id for record in result.records if isinstance(record, StreamCreated)
+        ]
         if created:
-            self._new_streams.created(StreamId(created[-1] + 1), MetadataOffset(image.end_offset + len(result.records)))
+            self._new_streams.created(
+                StreamId(created[-1] + 1), MetadataOffset(image.end_offset + len(result.records))
+            )
 
     def _needed(self, request: m.Message, reply: m.Reply[Any]) -> MetadataOffset:
         """How far the backup has to reach before this may be answered; 0: no matter."""
         if type(request) in _BACKED_UP:
             return reply.offset
         if isinstance(request, m.OpenStreams) and request.items:
-            return self._new_streams.needed(max(item.stream_id for item in request.items), self._backup.offset)
+            return self._new_streams.needed(
+                max(item.stream_id for item in request.items), self._backup.offset
+            )
         return MetadataOffset(0)
 
     def _registered(self, _: m.RegisterBroker, reply: m.Reply[m.BrokerRegistered]) -> None:
         """The new incarnation has a session from now on; the earlier one has none any more."""
         if reply.value is not None:
-            self._sessions.registered(reply.value.node_id, reply.value.node_epoch, int(self._now() * 1_000))
+            self._sessions.registered(
+                reply.value.node_id, reply.value.node_epoch, int(self._now() * 1_000)
+            )
             self._wake()
 
     def _unregistered(self, request: m.UnregisterBroker, reply: m.Reply[m.Progress]) -> None:
         if reply.value is not None and not reply.value.remaining:
             self._sessions.removed(request.node_id, request.node_epoch)
 
-    async def _report(self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+    async def _report(
+        self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str
+    ) -> m.Reply[Any]:
         """No metadata: beside the writer. Too many at once: the first ones are kept."""
         del timeout_s, size_bytes, request_id
         items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()
@@ -200,12 +264,21 @@ class Dispatch:
                 timing = pair[-1].timing
                 topic = image.topics.by_id(timing.topic_id)
                 record = image.topics.partition(PartitionKey(timing.topic_id, timing.partition))
-                if topic is not None and record is not None and record.move is not None and record.move.leader_epoch == timing.leader_epoch:
+                if (
+                    topic is not None
+                    and record is not None
+                    and record.move is not None
+                    and record.move.leader_epoch == timing.leader_epoch
+                ):
                     moved(topic.name, record, pair)
 
         if pairs:
             await self._runtime.with_committed_image(tell)
 
-    async def _trace(self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str) -> m.Reply[Any]:
+    async def _trace(
+        self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str
+    ) -> m.Reply[Any]:
         del timeout_s, size_bytes, request_id
-        return m.Reply(controller_epoch=self._runtime.epoch, value=m.MoveTraces(items=self._traces.of(request)))
+        return m.Reply(
+            controller_epoch=self._runtime.epoch, value=m.MoveTraces(items=self._traces.of(request))
+        )

@@ -1,13 +1,17 @@
-"""Takes bytes out of the store that nothing needs any more: destroyed objects, and what is left of WALs that ended.
+"""Takes bytes out of the store that nothing needs any more: destroyed objects, and what is left of
+WALs that ended.
 
-Invariants: an object's bytes go only after the read grace since its destruction was *committed*, by this process's monotonic clock, and
-`ObjectRemoved` follows only after the store confirmed; a crash between repeats the delete, which is idempotent. No byte goes before the
-record that allows it is in the backup: a recovery from the store finds everything that its image refers to, and every slot that is not
-committed there (ADR 0013). Of an ended WAL, slots that are registered as objects stay, and so does the slot at which it ended and
-everything that could be taken for its fence: a fence must outlive every paused writer. What a lease or the newest manifest may still need
-stays as well (`holds`). The manifest is asked before the leases: a reader that wrote its lease and then finds its root to be the newest is
-safe. Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the leases while something is due; one
-LIST per ended WAL and start. Source: AutoMQ `S3ObjectControlManager`.
+Invariants: an object's bytes go only after the read grace since its destruction was *committed*, by
+this process's monotonic clock, and `ObjectRemoved` follows only after the store confirmed; a crash
+between repeats the delete, which is idempotent. No byte goes before the record that allows it is in
+the backup: a recovery from the store finds everything that its image refers to, and every slot that
+is not committed there (ADR 0013). Of an ended WAL, slots that are registered as objects stay, and
+so does the slot at which it ended and everything that could be taken for its fence: a fence must
+outlive every paused writer. What a lease or the newest manifest may still need stays as well
+(`holds`). The manifest is asked before the leases: a reader that wrote its lease and then finds its
+root to be the newest is safe. Must not delete by LIST anywhere else. Cost: one DELETE request per
+1,000 objects; one LIST of the leases while something is due; one LIST per ended WAL and start.
+Source: AutoMQ `S3ObjectControlManager`.
 """
 
 import asyncio
@@ -35,7 +39,9 @@ _log = structlog.get_logger()
 WALS_PER_ROUND_MAX = 20
 
 Hold = Callable[[], Awaitable[int | None]]
-"""What was destroyed at this offset of the log or later must stay. None: nothing has to. An ObjectStoreError: nothing may be deleted."""
+"""What was destroyed at this offset of the log or later must stay. None: nothing has to. An
+ObjectStoreError: nothing may be deleted.
+"""
 
 
 class Janitor:
@@ -67,7 +73,9 @@ class Janitor:
         self._cleaned: set[BrokerIncarnation] = set()
 
     async def run(self) -> None:
-        """Runs until it is cancelled or the runtime is over. A store that fails is tried again in the next round."""
+        """Runs until it is cancelled or the runtime is over. A store that fails is tried again in
+        the next round.
+        """
         while True:
             try:
                 while await self.delete_destroyed():
@@ -76,17 +84,28 @@ class Janitor:
             except ObjectStoreError as error:
                 _log.warning("janitor_round_failed", error=str(error))
             except TimeoutError:
-                _log.warning("janitor_round_failed", error="the controller is too busy, or the backup does not get on")
+                _log.warning(
+                    "janitor_round_failed",
+                    error="the controller is too busy, or the backup does not get on",
+                )
             await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
 
     async def delete_destroyed(self) -> int:
         """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
         grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
 
-        def due(image: MetadataImage) -> tuple[list[tuple[ObjectId, str, MetadataOffset]], MetadataOffset]:
+        def due(
+            image: MetadataImage,
+        ) -> tuple[list[tuple[ObjectId, str, MetadataOffset]], MetadataOffset]:
             now = self._now()
             self._timeline.note(image.end_offset, now)
-            states = deletable(image, lambda offset: self._timeline.age_s(offset, now), grace_ms, late_ms, DELETE_BATCH_COUNT)
+            states = deletable(
+                image,
+                lambda offset: self._timeline.age_s(offset, now),
+                grace_ms,
+                late_ms,
+                DELETE_BATCH_COUNT,
+            )
             return [(state.object_id, state.key, state.since) for state in states], image.end_offset
 
         objects, offset = await self._runtime.with_committed_image(due)
@@ -98,15 +117,25 @@ class Janitor:
         await self._backed_up(offset)
         await self._store.delete([key for _, key, _ in objects])
         removed = [object_id for object_id, _, _ in objects]
-        reply = await self._runtime.submit("ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed)))
+        reply = await self._runtime.submit(
+            "ObjectsRemoved", lambda image, _: Result(objects_removed(image, removed))
+        )
         _log.info("objects_deleted", count=len(objects))
         return len(objects) if reply.status is Status.OK else 0
 
     async def clean_ended_wals(self) -> int:
-        """Delete leftovers of WALs that ended at least a read grace ago (or before this process began). -> objects deleted."""
+        """Delete leftovers of WALs that ended at least a read grace ago (or before this process
+        began). -> objects deleted.
+        """
 
-        def ended(image: MetadataImage) -> tuple[list[tuple[BrokerIncarnation, WalSequence]], MetadataOffset]:
-            wals = [(wal.writer, wal.end) for wal in image.nodes.wals() if wal.end is not None and wal.writer not in self._cleaned]
+        def ended(
+            image: MetadataImage,
+        ) -> tuple[list[tuple[BrokerIncarnation, WalSequence]], MetadataOffset]:
+            wals = [
+                (wal.writer, wal.end)
+                for wal in image.nodes.wals()
+                if wal.end is not None and wal.writer not in self._cleaned
+            ]
             return wals, image.end_offset
 
         now = self._now()
@@ -128,20 +157,31 @@ class Janitor:
         return deleted
 
     async def _backed_up(self, offset: MetadataOffset) -> None:
-        """What was seen in the image as of `offset` may be acted on. Raises TimeoutError while the store takes no backup."""
+        """What was seen in the image as of `offset` may be acted on. Raises TimeoutError while the
+        store takes no backup.
+        """
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)
 
     async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> int:
-        """Only slots below the end go: the fence is at the end, behind it lies at most what a paused writer still put in vain."""
+        """Only slots below the end go: the fence is at the end, behind it lies at most what a
+        paused writer still put in vain.
+        """
         keys: list[str] = []
         async for info in self._store.list(wal_prefix(writer)):
             slot = parse_wal_key(info.key)
             if slot is not None and slot.writer == writer and slot.sequence < end:
                 keys.append(info.key)
-        unregistered = await self._runtime.with_committed_image(lambda image: [key for key in keys if image.objects.in_place(key) is None])
+        unregistered = await self._runtime.with_committed_image(
+            lambda image: [key for key in keys if image.objects.in_place(key) is None]
+        )
         for at in range(0, len(unregistered), DELETE_BATCH_COUNT):
             await self._store.delete(unregistered[at : at + DELETE_BATCH_COUNT])
         if unregistered:
-            _log.info("ended_wal_cleaned", node_id=writer.node_id, node_epoch=writer.node_epoch, deleted=len(unregistered))
+            _log.info(
+                "ended_wal_cleaned",
+                node_id=writer.node_id,
+                node_epoch=writer.node_epoch,
+                deleted=len(unregistered),
+            )
         return len(unregistered)

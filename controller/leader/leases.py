@@ -1,4 +1,6 @@
-"""All leases of a cluster, obeyed by the janitor of the active controller. What a lease is: `stream.format.manifest.lease`."""
+"""All leases of a cluster, obeyed by the janitor of the active controller. What a lease is:
+`stream.format.manifest.lease`.
+"""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -32,7 +34,9 @@ class _Known:
 class LeaseBook:
     """All leases of a cluster, as the janitor of one active controller sees them."""
 
-    def __init__(self, store: ObjectStore, cluster_id: str, *, now: MonotonicClock, now_ms: WallClock) -> None:
+    def __init__(
+        self, store: ObjectStore, cluster_id: str, *, now: MonotonicClock, now_ms: WallClock
+    ) -> None:
         self._store = store
         self._cluster_id = cluster_id
         self._now = now
@@ -40,9 +44,11 @@ class LeaseBook:
         self._known: dict[str, _Known] = {}
 
     async def keep_from(self) -> int | None:
-        """Objects destroyed at this metadata offset or later must stay; None: nothing is leased. Deletes expired renewals.
+        """Objects destroyed at this metadata offset or later must stay; None: nothing is leased.
+        Deletes expired renewals.
 
-        Cost: one LIST, one GET for each new renewal. Raises ObjectStoreError: then nothing may be deleted.
+        Cost: one LIST, one GET for each new renewal. Raises ObjectStoreError: then nothing may be
+        deleted.
         """
         found: dict[str, _Known] = {}
         lease_ids: set[UUID] = set()
@@ -53,7 +59,11 @@ class LeaseBook:
                 continue
             lease_ids.add(parsed[0])
             if len(lease_ids) > LEASES_MAX:
-                _log.error("too_many_leases", obeyed=LEASES_MAX, hint="the others protect nothing; release what is not needed")
+                _log.error(
+                    "too_many_leases",
+                    obeyed=LEASES_MAX,
+                    hint="the others protect nothing; release what is not needed",
+                )
                 break
             known = self._known.get(info.key)
             if known is None or known.etag != info.etag or not known.is_readable:
@@ -63,7 +73,9 @@ class LeaseBook:
             else:
                 found[info.key] = known
         now, now_ms = self._now(), self._now_ms()
-        expired = [key for key, lease in found.items() if lease.until <= now or lease.until_ms <= now_ms]
+        expired = [
+            key for key, lease in found.items() if lease.until <= now or lease.until_ms <= now_ms
+        ]
         if expired:
             await self._store.delete(expired)
             _log.info("leases_expired", count=len(expired))
@@ -73,7 +85,9 @@ class LeaseBook:
         return min((lease.metadata_offset for lease in self._known.values()), default=None)
 
     async def _read(self, info: ObjectInfo, before: _Known | None) -> _Known | None:
-        """None: it was deleted after the LIST. The next renewal, if there is one, may have come too late for that LIST."""
+        """None: it was deleted after the LIST. The next renewal, if there is one, may have come too
+        late for that LIST.
+        """
         try:
             data = await self._store.get_range(info.key, 0, LEASE_BYTES_MAX)
         except ObjectNotFound:
@@ -87,8 +101,22 @@ class LeaseBook:
             if before is not None and before.etag == info.etag:
                 return before
             _log.warning(
-                "lease_unreadable", key=info.key, error=str(error), hint="while it is, it holds every object, for seven days at most"
+                "lease_unreadable",
+                key=info.key,
+                error=str(error),
+                hint="while it is, it holds every object, for seven days at most",
             )
-            return _Known(info.etag, _HOLDS_EVERYTHING, self._now() + LEASE_MS_MAX / 1_000, until_ms, is_readable=False)
+            return _Known(
+                info.etag,
+                _HOLDS_EVERYTHING,
+                self._now() + LEASE_MS_MAX / 1_000,
+                until_ms,
+                is_readable=False,
+            )
         until = self._now() + min(lease.ttl_ms, LEASE_MS_MAX) / 1_000
-        return _Known(info.etag, lease.metadata_offset, until, min(until_ms, lease.published_ms + LEASE_MS_MAX))
+        return _Known(
+            info.etag,
+            lease.metadata_offset,
+            until,
+            min(until_ms, lease.published_ms + LEASE_MS_MAX),
+        )

@@ -1,8 +1,11 @@
-"""Requests about the quorum itself: who is in it and how far they are; add, promote, remove, hand over. Answered by the leader.
+"""Requests about the quorum itself: who is in it and how far they are; add, promote, remove, hand
+over. Answered by the leader.
 
-Invariants: one change at a time, and each is committed before its answer leaves; a learner votes only when it has caught up; nobody is
-removed if the voters that are left could not commit; the leader hands over before it is removed. What Raft itself demands is checked in
-`controller.raft.membership`. Must not touch metadata. Source: KIP-595 DescribeQuorum, KIP-853 AddRaftVoter and RemoveRaftVoter.
+Invariants: one change at a time, and each is committed before its answer leaves; a learner votes
+only when it has caught up; nobody is removed if the voters that are left could not commit; the
+leader hands over before it is removed. What Raft itself demands is checked in
+`controller.raft.membership`. Must not touch metadata. Source: KIP-595 DescribeQuorum, KIP-853
+AddRaftVoter and RemoveRaftVoter.
 """
 
 import asyncio
@@ -25,7 +28,9 @@ from controller.raft.replicated_log import RaftQuorum
 _log = structlog.get_logger()
 
 CATCH_UP_S_MAX = 2.0
-"""How long one request waits for a learner; its sender asks again. Below an attempt of `ControllerClient`."""
+"""How long one request waits for a learner; its sender asks again. Below an attempt of
+`ControllerClient`.
+"""
 
 LAG_ENTRIES_MAX = 100
 """A learner this close votes without holding up commits: the next append brings it the rest."""
@@ -48,7 +53,9 @@ class QuorumChanges:
             m.TransferLeadership: self._transfer,
         }
 
-    async def _describe(self, _: m.DescribeQuorum, timeout_s: float | None) -> m.Reply[m.QuorumStatus]:
+    async def _describe(
+        self, _: m.DescribeQuorum, timeout_s: float | None
+    ) -> m.Reply[m.QuorumStatus]:
         del timeout_s
         core = self._leading()
         members = core.log.members
@@ -68,9 +75,19 @@ class QuorumChanges:
     def _member(self, core: RaftCore, members: Members, node_id: int) -> m.QuorumMember:
         now_ms = int(self._loop.time() * 1_000)
         progress = core.progress_of(node_id)
-        end, fetched_ms, caught_up_ms, fsync_us = core.log.stable, now_ms, now_ms, core.fsyncs.p99_us
+        end, fetched_ms, caught_up_ms, fsync_us = (
+            core.log.stable,
+            now_ms,
+            now_ms,
+            core.fsyncs.p99_us,
+        )
         if progress is not None:
-            end, fetched_ms, caught_up_ms, fsync_us = progress.match, progress.heard_ms, progress.caught_up_ms, progress.fsync_us
+            end, fetched_ms, caught_up_ms, fsync_us = (
+                progress.match,
+                progress.heard_ms,
+                progress.caught_up_ms,
+                progress.fsync_us,
+            )
         return m.QuorumMember(
             node_id=node_id,
             address=self._quorum.address_of(node_id),
@@ -91,13 +108,17 @@ class QuorumChanges:
         listed = members.endpoint(request.node_id)
         if request.node_id in members.everyone and listed.directory != request.directory_id:
             detail = (
-                f"controller {request.node_id} is in the quorum with another data directory ({listed.directory or 'not known yet'}): if "
-                f"that one is lost, `penstock controller remove {request.node_id}` first; else give this one another controller_id"
+                f"controller {request.node_id} is in the quorum with another data directory"
+                f" ({listed.directory or 'not known yet'}): if that one is lost, `penstock"
+                f" controller remove {request.node_id}` first; else give this one another"
+                " controller_id"
             )
             return self._reply(m.Status.DUPLICATE_VOTER, detail)
         return await self._change(
             f"controller {request.node_id} becomes a learner",
-            membership.added_learner(members, request.node_id, request.address, request.directory_id),
+            membership.added_learner(
+                members, request.node_id, request.address, request.directory_id
+            ),
         )
 
     async def _add_voter(self, request: m.AddVoter, timeout_s: float | None) -> m.Reply[Any]:
@@ -110,12 +131,15 @@ class QuorumChanges:
             while (lag := self._lag_of(request.controller)) != 0:
                 if lag is None:
                     detail = (
-                        f"no learner {request.controller}: start it with an empty data directory and "
-                        "--controller-quorum-join-servers HOST:PORT of a controller"
+                        f"no learner {request.controller}: start it with an empty data directory"
+                        " and --controller-quorum-join-servers HOST:PORT of a controller"
                     )
                     return self._reply(m.Status.VOTER_NOT_FOUND, detail)
                 if self._loop.time() >= deadline:
-                    return self._reply(m.Status.CONTROLLER_BUSY, f"controller {request.controller} lacks {lag} entries")
+                    return self._reply(
+                        m.Status.CONTROLLER_BUSY,
+                        f"controller {request.controller} lacks {lag} entries",
+                    )
                 await asyncio.sleep(self._config.raft_heartbeat_ms / 2_000)
         finally:
             self._change_under_way = ""
@@ -124,11 +148,15 @@ class QuorumChanges:
         members = self._leading().log.members
         node_id = self._find(members, request.controller)
         if node_id is None:
-            return self._reply(m.Status.VOTER_NOT_FOUND, f"controller {request.controller} was removed meanwhile")
+            return self._reply(
+                m.Status.VOTER_NOT_FOUND, f"controller {request.controller} was removed meanwhile"
+            )
         return await self._change(what, membership.promoted(members, node_id))
 
     def _lag_of(self, controller: str) -> int | None:
-        """Entries that a learner lacks, 0 if that does not matter any more or it votes already; None: there is no such controller."""
+        """Entries that a learner lacks, 0 if that does not matter any more or it votes already;
+        None: there is no such controller.
+        """
         core = self._leading()
         node_id = self._find(core.log.members, controller)
         if node_id is None:
@@ -137,11 +165,17 @@ class QuorumChanges:
         if progress is None or node_id in core.log.members.voters:
             return 0
         lag = core.log.last_index - progress.match
-        is_there = int(self._loop.time() * 1_000) - progress.heard_ms < self._config.election_timeout_ms
+        is_there = (
+            int(self._loop.time() * 1_000) - progress.heard_ms < self._config.election_timeout_ms
+        )
         return 0 if progress.caught_up_ms and is_there and lag <= LAG_ENTRIES_MAX else max(1, lag)
 
     def _find(self, members: Members, controller: str) -> int | None:
-        found = (node_id for node_id in members.everyone if controller in {str(node_id), self._quorum.address_of(node_id)})
+        found = (
+            node_id
+            for node_id in members.everyone
+            if controller in {str(node_id), self._quorum.address_of(node_id)}
+        )
         return next(found, None)
 
     async def _remove(self, request: m.RemoveController, timeout_s: float | None) -> m.Reply[Any]:
@@ -151,25 +185,48 @@ class QuorumChanges:
         core = self._leading()
         members = core.log.members
         if request.node_id not in members.everyone:
-            return self._reply(m.Status.VOTER_NOT_FOUND, f"controller {request.node_id} is not in the quorum {members.everyone}")
+            return self._reply(
+                m.Status.VOTER_NOT_FOUND,
+                f"controller {request.node_id} is not in the quorum {members.everyone}",
+            )
         left = [voter for voter in members.voters if voter != request.node_id]
         alive = [voter for voter in left if self._is_heard(core, voter)]
         if request.node_id in members.voters and len(alive) < majority(len(left)):
-            detail = f"of the voters that would be left, {left}, only {alive} answer: no majority. Start one of the others first"
+            detail = (
+                f"of the voters that would be left, {left}, only {alive} answer: no majority. Start"
+                " one of the others first"
+            )
             return self._reply(m.Status.NO_MAJORITY, detail)
         if request.node_id == core.id:
-            return await self._hand_over(core, max(alive, key=lambda voter: self._match(core, voter), default=None))
-        return await self._change(f"controller {request.node_id} leaves", membership.removed(members, request.node_id))
+            return await self._hand_over(
+                core, max(alive, key=lambda voter: self._match(core, voter), default=None)
+            )
+        return await self._change(
+            f"controller {request.node_id} leaves", membership.removed(members, request.node_id)
+        )
 
-    async def _transfer(self, request: m.TransferLeadership, timeout_s: float | None) -> m.Reply[Any]:
+    async def _transfer(
+        self, request: m.TransferLeadership, timeout_s: float | None
+    ) -> m.Reply[Any]:
         del timeout_s
         core = self._leading()
         if request.node_id == core.id:
             return self._reply()
-        others = [voter for voter in core.log.members.voters if voter != core.id and self._is_heard(core, voter)]
+        others = [
+            voter
+            for voter in core.log.members.voters
+            if voter != core.id and self._is_heard(core, voter)
+        ]
         if request.node_id >= 0 and request.node_id not in others:
-            return self._reply(m.Status.VOTER_NOT_FOUND, f"controller {request.node_id} is no voter that answers: {others} are")
-        target = request.node_id if request.node_id >= 0 else max(others, key=lambda voter: self._match(core, voter), default=None)
+            return self._reply(
+                m.Status.VOTER_NOT_FOUND,
+                f"controller {request.node_id} is no voter that answers: {others} are",
+            )
+        target = (
+            request.node_id
+            if request.node_id >= 0
+            else max(others, key=lambda voter: self._match(core, voter), default=None)
+        )
         try:
             return await self._hand_over(core, target)
         except NotLeader:
@@ -195,7 +252,9 @@ class QuorumChanges:
             return True
         progress = core.progress_of(voter)
         now_ms = int(self._loop.time() * 1_000)
-        return progress is not None and now_ms - progress.heard_ms < self._config.election_timeout_ms
+        return (
+            progress is not None and now_ms - progress.heard_ms < self._config.election_timeout_ms
+        )
 
     @staticmethod
     def _match(core: RaftCore, voter: int) -> int:
@@ -203,7 +262,9 @@ class QuorumChanges:
         return core.log.stable if progress is None else progress.match
 
     async def _is_free(self) -> bool:
-        """No change is under way. Most of them, among these what controllers tell of themselves, take milliseconds: worth a moment."""
+        """No change is under way. Most of them, among these what controllers tell of themselves,
+        take milliseconds: worth a moment.
+        """
         deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
         while self._change_under_way or self._is_changing(self._leading()):
             if self._loop.time() >= deadline:
@@ -227,7 +288,10 @@ class QuorumChanges:
         return self._reply()
 
     def _pending(self) -> m.Reply[Any]:
-        what = self._change_under_way or "the last one is not committed yet, or leadership is being handed over"
+        what = (
+            self._change_under_way
+            or "the last one is not committed yet, or leadership is being handed over"
+        )
         return self._reply(m.Status.CHANGE_PENDING, f"one change at a time: {what}")
 
     def _leading(self) -> RaftCore:
@@ -236,5 +300,12 @@ class QuorumChanges:
             raise NotLeader(self._quorum.leadership.address)
         return self._quorum.core
 
-    def _reply(self, status: m.Status = m.Status.OK, detail: str = "", value: m.QuorumStatus | None = None) -> m.Reply[Any]:
-        return m.Reply(status=status, detail=detail, value=value, controller_epoch=self._quorum.leadership.epoch)
+    def _reply(
+        self, status: m.Status = m.Status.OK, detail: str = "", value: m.QuorumStatus | None = None
+    ) -> m.Reply[Any]:
+        return m.Reply(
+            status=status,
+            detail=detail,
+            value=value,
+            controller_epoch=self._quorum.leadership.epoch,
+        )

@@ -1,9 +1,12 @@
 """The controller's two gRPC services over the runtime.
 
-Invariants: a request is decoded and checked before it is queued; followers get committed records only, in order, from the log or, when the
-log no longer reaches back, from a snapshot of the image between two batches. Sessions live on the leader, observers may follow anybody. A
-follower that reads slowly holds up nobody: its stream blocks, goes without heartbeats and is given up by its own side. Must not decide
-anything: managers do. Source: KRaft `ControllerApis`."""
+Invariants: a request is decoded and checked before it is queued; followers get committed records
+only, in order, from the log or, when the log no longer reaches back, from a snapshot of the image
+between two batches. Sessions live on the leader, observers may follow anybody. A follower that
+reads slowly holds up nobody: its stream blocks, goes without heartbeats and is given up by its own
+side. Must not decide
+anything: managers do. Source: KRaft `ControllerApis`.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -66,7 +69,8 @@ CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What answers requests and keeps sessions while this controller leads. methods: by the name of the request's class.
+    """What answers requests and keeps sessions while this controller leads. methods: by the name of
+    the request's class.
 
     backup_offset: everything below it is in the store, for a recovery and for readers.
     """
@@ -95,9 +99,11 @@ _ALONE = Role("voter")
 
 
 class ControllerService:
-    """Serves on one port: to everybody while `lead` holds, redirects and committed records otherwise.
+    """Serves on one port: to everybody while `lead` holds, redirects and committed records
+    otherwise.
 
-    standby: copies the image of a controller that does not lead. raft: takes the other controllers' streams.
+    standby: copies the image of a controller that does not lead. raft: takes the other controllers'
+    streams.
     """
 
     def __init__(
@@ -113,7 +119,9 @@ class ControllerService:
         about: Mapping[type[Message], About] | None = None,
         role: Callable[[], Role] = lambda: _ALONE,
     ) -> None:
-        """about: requests that are about the quorum, not the metadata: answered out of turn. role: what this controller is in it."""
+        """about: requests that are about the quorum, not the metadata: answered out of turn. role:
+        what this controller is in it.
+        """
         self._config = config
         self._quorum = quorum
         self._standby = standby
@@ -125,7 +133,10 @@ class ControllerService:
         self._stopping = False
         unary = {request.__name__: self._unary(request) for request in requests}
         unary[DescribeController.__name__] = self._describe
-        unary |= {request.__name__: self._out_of_turn(request, answer) for request, answer in (about or {}).items()}
+        unary |= {
+            request.__name__: self._out_of_turn(request, answer)
+            for request, answer in (about or {}).items()
+        }
         self._role = role
         self._listener = Listener(unary, self._follow, raft)
 
@@ -134,7 +145,9 @@ class ControllerService:
         return await self._listener.start(self._config.host, self._config.port)
 
     async def stop(self) -> None:
-        """Call when nobody fences any more: followers are told so. Calls under way get a moment to end."""
+        """Call when nobody fences any more: followers are told so. Calls under way get a moment to
+        end.
+        """
         self._stopping = True
         for task in list(self._followers):
             task.cancel()
@@ -161,13 +174,17 @@ class ControllerService:
                 task.cancel()
 
     def disconnect(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
-        """End the streams of an incarnation that was fenced (and of earlier ones), so that it hears of it at once."""
+        """End the streams of an incarnation that was fenced (and of earlier ones), so that it hears
+        of it at once.
+        """
         for task, hello in list(self._followers.items()):
             if hello.node_id == node_id and hello.node_epoch <= node_epoch:
                 task.cancel()
 
     async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
-        """Answered by every controller and out of turn, so that an overloaded one still says who it is. What it tells is committed."""
+        """Answered by every controller and out of turn, so that an overloaded one still says who it
+        is. What it tells is committed.
+        """
         del data, context
         leadership, role = self._quorum.leadership, self._role()
         status = ControllerStatus(
@@ -186,7 +203,9 @@ class ControllerService:
         )
         return _encode(Reply(controller_epoch=leadership.epoch, value=status))
 
-    def _out_of_turn(self, request_type: type[Message], answer: About) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+    def _out_of_turn(
+        self, request_type: type[Message], answer: About
+    ) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
         decoder = msgspec.msgpack.Decoder(request_type)
 
         async def handle(data: bytes, context: UnaryContext) -> bytes:
@@ -194,7 +213,10 @@ class ControllerService:
             try:
                 reply = await answer(decoder.decode(data), context.time_remaining())
             except msgspec.DecodeError as error:
-                reply = Reply(status=Status.INVALID_REQUEST, detail=f"the request is not a valid {request_type.__name__}: {error}")
+                reply = Reply(
+                    status=Status.INVALID_REQUEST,
+                    detail=f"the request is not a valid {request_type.__name__}: {error}",
+                )
             except NotLeader as error:
                 reply = self._not_leader(error.leader)
             except (QuorumClosed, JournalFailed) as error:
@@ -204,7 +226,9 @@ class ControllerService:
 
         return handle
 
-    def _unary(self, request_type: type[Message]) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
+    def _unary(
+        self, request_type: type[Message]
+    ) -> Callable[[bytes, UnaryContext], Awaitable[bytes]]:
         decoder = msgspec.msgpack.Decoder(request_type)
         name = request_type.__name__
 
@@ -221,33 +245,48 @@ class ControllerService:
 
         return handle
 
-    async def _answer(self, name: str, decoder: msgspec.msgpack.Decoder[Any], data: bytes, context: UnaryContext) -> Reply[Any]:
+    async def _answer(
+        self, name: str, decoder: msgspec.msgpack.Decoder[Any], data: bytes, context: UnaryContext
+    ) -> Reply[Any]:
         metadata = dict(context.invocation_metadata())
         lead = self._lead
         if lead is None or self._is_behind(str(metadata.get(EPOCH_KEY, ""))):
             return self._not_leader(self._quorum.leadership.address if lead is None else "")
         limit = self._config.request_bytes_max
         if len(data) > limit:
-            return Reply(status=Status.INVALID_REQUEST, detail=f"the request has {len(data)} bytes, {limit} are allowed: split it")
+            return Reply(
+                status=Status.INVALID_REQUEST,
+                detail=f"the request has {len(data)} bytes, {limit} are allowed: split it",
+            )
         try:
             request = decoder.decode(data)
         except msgspec.DecodeError as error:
-            return Reply(status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}")
+            return Reply(
+                status=Status.INVALID_REQUEST, detail=f"the request is not a valid {name}: {error}"
+            )
         request_id = str(metadata.get(REQUEST_ID_KEY, ""))[:64]
         try:
-            return await lead.methods[name](request, context.time_remaining(), len(data), request_id)
+            return await lead.methods[name](
+                request, context.time_remaining(), len(data), request_id
+            )
         except NotLeader as error:
             return self._not_leader(error.leader)
 
     def _is_behind(self, epoch: str) -> bool:
-        """The caller has heard from a controller of a later epoch: we do not lead any more and have not noticed."""
+        """The caller has heard from a controller of a later epoch: we do not lead any more and have
+        not noticed.
+        """
         return epoch.isdecimal() and int(epoch) > self._quorum.leadership.epoch
 
     def _not_leader(self, leader: str) -> Reply[Any]:
-        return Reply(status=Status.NOT_LEADER, detail=leader, controller_epoch=self._quorum.leadership.epoch)
+        return Reply(
+            status=Status.NOT_LEADER, detail=leader, controller_epoch=self._quorum.leadership.epoch
+        )
 
     async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
-        """Raises _StreamRefused while a reign begins or ends: the image belongs to the writer then and may hold uncommitted records."""
+        """Raises _StreamRefused while a reign begins or ends: the image belongs to the writer then
+        and may hold uncommitted records.
+        """
         if self._lead is not None:
             return await self._lead.runtime.with_committed_image(copy_image)
         copied = self._standby()
@@ -255,10 +294,12 @@ class ControllerService:
             raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
         return copied
 
-    # --- Follow ---------------------------------------------------------------------------------------------------------------------
+    # --- Follow -----------------------------------------------------------------------------------
 
     async def _follow(self, _: object, context: StreamContext) -> None:
-        """One follower. Runs in a task of its own, so that a fence or a stop can end it with a reason."""
+        """One follower. Runs in a task of its own, so that a fence or a stop can end it with a
+        reason.
+        """
         data = await context.read()
         if data is END_OF_STREAM:
             return
@@ -268,7 +309,10 @@ class ControllerService:
             await context.abort(StatusCode.INVALID_ARGUMENT, f"not a valid FollowRequest: {error}")
             return
         if len(self._followers) >= self._config.followers_count_max:
-            await context.abort(StatusCode.RESOURCE_EXHAUSTED, f"{len(self._followers)} followers are connected, no more are allowed")
+            await context.abort(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"{len(self._followers)} followers are connected, no more are allowed",
+            )
             return
         task = asyncio.get_running_loop().create_task(self._serve_follower(hello, context))
         self._followers[task] = hello
@@ -290,7 +334,10 @@ class ControllerService:
         elif self._lead is None:
             await context.abort(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
         else:
-            await context.abort(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} is fenced")
+            await context.abort(
+                StatusCode.PERMISSION_DENIED,
+                f"node {hello.node_id} epoch {hello.node_epoch} is fenced",
+            )
 
     async def _serve_follower(self, hello: FollowRequest, context: StreamContext) -> None:
         session: _Session | None = None
@@ -299,19 +346,33 @@ class ControllerService:
         if hello.node_id >= 0:
             lead = self._lead
             if lead is None:
-                raise _StreamRefused(StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address)
+                raise _StreamRefused(
+                    StatusCode.FAILED_PRECONDITION, self._quorum.leadership.address
+                )
             stream = lead.sessions.opened(hello.node_id, hello.node_epoch, self._now_ms())
             if stream is None:
-                raise _StreamRefused(StatusCode.PERMISSION_DENIED, f"node {hello.node_id} epoch {hello.node_epoch} has no session")
+                raise _StreamRefused(
+                    StatusCode.PERMISSION_DENIED,
+                    f"node {hello.node_id} epoch {hello.node_epoch} has no session",
+                )
             session = _Session(lead.sessions, hello, stream)
-        feed = _Feed(hello, self._quorum, self._copy_image, self._config, context, backup_offset=self._backup_offset)
+        feed = _Feed(
+            hello,
+            self._quorum,
+            self._copy_image,
+            self._config,
+            context,
+            backup_offset=self._backup_offset,
+        )
         feeding = asyncio.get_running_loop().create_task(feed.run())
         hearing = asyncio.get_running_loop().create_task(self._hear(session, feed, context))
         try:
             await asyncio.wait((feeding, hearing), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if session is not None:
-                session.sessions.broken(hello.node_id, hello.node_epoch, session.stream, self._now_ms())
+                session.sessions.broken(
+                    hello.node_id, hello.node_epoch, session.stream, self._now_ms()
+                )
             for task in (feeding, hearing):
                 task.cancel()
             await asyncio.wait((feeding, hearing))
@@ -319,7 +380,9 @@ class ControllerService:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def _hear(self, session: "_Session | None", feed: "_Feed", context: StreamContext) -> None:
+    async def _hear(
+        self, session: "_Session | None", feed: "_Feed", context: StreamContext
+    ) -> None:
         """Heartbeats, until the follower ends its side."""
         while (data := await context.read()) is not END_OF_STREAM:
             request = _follow_decoder.decode(cast("bytes", data))
@@ -355,12 +418,17 @@ class _Session:
     def heard(self, now_ms: int) -> None:
         node = self.node
         if not self.sessions.heard(node.node_id, node.node_epoch, self.stream, now_ms):
-            detail = f"the session of node {node.node_id} epoch {node.node_epoch} is over or has moved to another stream"
+            detail = (
+                f"the session of node {node.node_id} epoch {node.node_epoch} is over or has moved"
+                " to another stream"
+            )
             raise _StreamRefused(StatusCode.ABORTED, detail)
 
 
 class _Feed:
-    """What goes to one follower: at first what it lacks, then every commit, then at least one message in each heartbeat interval."""
+    """What goes to one follower: at first what it lacks, then every commit, then at least one
+    message in each heartbeat interval.
+    """
 
     def __init__(
         self,
@@ -400,14 +468,23 @@ class _Feed:
             await self._send_committed(max_bytes)
 
     async def _send_committed(self, max_bytes: int) -> None:
-        """One message; without records, if there are none, it is the heartbeat. A follower that the log has left behind begins anew."""
+        """One message; without records, if there are none, it is the heartbeat. A follower that the
+        log has left behind begins anew.
+        """
         if self._next < self._quorum.first_offset:
             await self._send_snapshot()
         committed = self._quorum.read(self._next, max_bytes)
         await self._send(self._next, [msgspec.Raw(record) for record in committed.records])
         self._next = committed.end_offset
 
-    async def _send(self, base: MetadataOffset, records: list[msgspec.Raw], *, snapshot: bool = False, reset: bool = False) -> None:
+    async def _send(
+        self,
+        base: MetadataOffset,
+        records: list[msgspec.Raw],
+        *,
+        snapshot: bool = False,
+        reset: bool = False,
+    ) -> None:
         controllers = self._quorum.controllers
         news, self._controllers = controllers != self._controllers, controllers
         batch = MetadataBatch(
@@ -426,7 +503,9 @@ class _Feed:
         await self._context.write(_encode(batch))
 
     async def _send_snapshot(self) -> None:
-        """The follower begins anew with the image as it is now. The empty batch behind the snapshot ends it."""
+        """The follower begins anew with the image as it is now. The empty batch behind the snapshot
+        ends it.
+        """
         copied, offset = await self._copy()
         encoded = await encode_copy(copied)
         unsent = iter(encoded)
@@ -436,7 +515,12 @@ class _Feed:
             reset = False
         self._next = offset
         await self._send(offset, [])
-        _log.info("follower_snapshot_sent", node_id=self._hello.node_id, offset=offset, records=len(encoded))
+        _log.info(
+            "follower_snapshot_sent",
+            node_id=self._hello.node_id,
+            offset=offset,
+            records=len(encoded),
+        )
 
 
 def _take_bytes(records: Iterator[msgspec.Raw], max_bytes: int) -> list[msgspec.Raw]:

@@ -1,8 +1,11 @@
-"""The image of a controller that does not lead: what is committed, applied as it comes, ready to be led with.
+"""The image of a controller that does not lead: what is committed, applied as it comes, ready to be
+led with.
 
-Invariants: it holds committed records only; it is given away to the writer when leadership comes and built anew from snapshot and log when
-it is lost, because the writer's image may hold what was never committed. A log that the leader's has left behind is caught up by a snapshot
-from the store. Must not answer requests. Source: KRaft `MetadataLoader`, Raft 7."""
+Invariants: it holds committed records only; it is given away to the writer when leadership comes
+and built anew from snapshot and log when it is lost, because the writer's image may hold what was
+never committed. A log that the leader's has left behind is caught up by a snapshot from the store.
+Must not answer requests. Source: KRaft `MetadataLoader`, Raft 7.
+"""
 
 import asyncio
 
@@ -18,13 +21,17 @@ from objectstore.errors import ObjectStoreError
 
 _log = structlog.get_logger()
 _REPLAY_BYTES = 128 << 10
-"""Records replayed before the event loop, on which heartbeats of the quorum wait, gets a turn: 10 to 20 ms."""
+"""Records replayed before the event loop, on which heartbeats of the quorum wait, gets a turn: 10
+to 20 ms.
+"""
 
 _RETRY_S = 0.2
 
 
 class Standby:
-    def __init__(self, config: ControllerConfig, quorum: RaftQuorum, snapshots: SnapshotStore) -> None:
+    def __init__(
+        self, config: ControllerConfig, quorum: RaftQuorum, snapshots: SnapshotStore
+    ) -> None:
         self._config = config
         self._quorum = quorum
         self._snapshots = snapshots
@@ -36,7 +43,9 @@ class Standby:
 
     @property
     def committed_image(self) -> MetadataImage | None:
-        """The image, if it holds committed records only; None from `hand_over` until `rebuild` has ended."""
+        """The image, if it holds committed records only; None from `hand_over` until `rebuild` has
+        ended.
+        """
         return None if self._is_handed_over else self.image
 
     def hand_over(self) -> MetadataImage:
@@ -45,7 +54,9 @@ class Standby:
         return self.image
 
     async def load(self) -> LoadedSnapshot | None:
-        """Begin with the newest snapshot, or with nothing. Raises SnapshotCorrupt, ObjectStoreError."""
+        """Begin with the newest snapshot, or with nothing. Raises SnapshotCorrupt,
+        ObjectStoreError.
+        """
         loaded = await self._snapshots.load_newest()
         self.image = loaded.image if loaded else MetadataImage()
         self.since = loaded.offset if loaded else self.since
@@ -63,7 +74,9 @@ class Standby:
                 await asyncio.sleep(_RETRY_S)
 
     async def catch_up(self) -> None:
-        """Apply what is committed now. An image from a newer snapshot waits until the log has come up to it."""
+        """Apply what is committed now. An image from a newer snapshot waits until the log has come
+        up to it.
+        """
         quorum = self._quorum
         if quorum.needs_snapshot or self.image.end_offset < quorum.first_offset:
             await self._install()
@@ -73,7 +86,10 @@ class Standby:
             await asyncio.sleep(0)
         if self.image.end_offset > quorum.committed_offset:
             await quorum.wait_changed()
-        if quorum.committed_offset - quorum.first_offset > self._trim_at and not quorum.leadership.active:
+        if (
+            quorum.committed_offset - quorum.first_offset > self._trim_at
+            and not quorum.leadership.active
+        ):
             await self._trim()
 
     async def _install(self) -> None:
@@ -98,4 +114,6 @@ class Standby:
             _log.warning("log_not_trimmed", error=str(error))
         else:
             await quorum.drop_before(MetadataOffset(min(needed_from, self.image.end_offset)))
-        self._trim_at = quorum.committed_offset - quorum.first_offset + self._config.snapshot_records
+        self._trim_at = (
+            quorum.committed_offset - quorum.first_offset + self._config.snapshot_records
+        )

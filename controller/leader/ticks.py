@@ -1,10 +1,12 @@
-"""What the active controller does by itself: fence the dead and those who do not give up what moves, have WALs recovered, hold due
-elections, expire and destroy objects.
+"""What the active controller does by itself: fence the dead and those who do not give up what
+moves, have WALs recovered, hold due elections, expire and destroy objects.
 
-Invariants: every decision is a manager's, made in the writer's turn and committed like a request; each transaction is bounded and repeated
-while it finds work. Level, not edge: a lost wake-up costs one maintenance interval, nothing more. Fencing has a task of its own, so that
-long maintenance never delays it. Durations are measured by the monotonic clock of this process, from when it first saw what they are of: a
-new leader begins them anew. Must not keep other state that a new leader would miss. Source: KRaft `QuorumController` periodic tasks.
+Invariants: every decision is a manager's, made in the writer's turn and committed like a request;
+each transaction is bounded and repeated while it finds work. Level, not edge: a lost wake-up costs
+one maintenance interval, nothing more. Fencing has a task of its own, so that long maintenance
+never delays it. Durations are measured by the monotonic clock of this process, from when it first
+saw what they are of: a new leader begins them anew. Must not keep other state that a new leader
+would miss. Source: KRaft `QuorumController` periodic tasks.
 """
 
 import asyncio
@@ -52,7 +54,9 @@ class Ticks:
         timeline: Timeline,
         now: MonotonicClock,
     ) -> None:
-        """due: set it to have maintenance done now, because a broker came or went. timeline: of this reign; noted here."""
+        """due: set it to have maintenance done now, because a broker came or went. timeline: of
+        this reign; noted here.
+        """
         self._config = config
         self._runtime = runtime
         self._sessions = sessions
@@ -64,9 +68,22 @@ class Ticks:
         """When each was first seen."""
         self._chores: tuple[tuple[str, Chore], ...] = (
             ("AssignRecoveries", lambda image, _: assign_recoveries(image, sessions.alive())),
-            ("ElectLeaderless", lambda image, now_ms: elect_leaderless(image, sessions.alive(), now_ms)),
-            ("ExpirePrepared", lambda image, now_ms: expire_prepared(image, now_ms, self._age_s, OBJECTS_PER_TRANSACTION_MAX)),
-            ("DestroyUnreferenced", lambda image, now_ms: destroy_unreferenced(image, now_ms, OBJECTS_PER_TRANSACTION_MAX)),
+            (
+                "ElectLeaderless",
+                lambda image, now_ms: elect_leaderless(image, sessions.alive(), now_ms),
+            ),
+            (
+                "ExpirePrepared",
+                lambda image, now_ms: expire_prepared(
+                    image, now_ms, self._age_s, OBJECTS_PER_TRANSACTION_MAX
+                ),
+            ),
+            (
+                "DestroyUnreferenced",
+                lambda image, now_ms: destroy_unreferenced(
+                    image, now_ms, OBJECTS_PER_TRANSACTION_MAX
+                ),
+            ),
         )
 
     async def watch_sessions(self) -> None:
@@ -79,7 +96,9 @@ class Ticks:
             await asyncio.sleep(interval_ms / 1_000)
 
     async def watch_moves(self) -> None:
-        """Runs until it is cancelled or the runtime is over. A source has a whole timeout: it could not close while nobody was active."""
+        """Runs until it is cancelled or the runtime is over. A source has a whole timeout: it could
+        not close while nobody was active.
+        """
         while True:
             await self._fence_overdue()
             await asyncio.sleep(self._config.maintenance_interval_ms / 1_000)
@@ -91,9 +110,15 @@ class Ticks:
             now = self._now()
             self._moves = {move: self._moves.get(move, now) for move in moves_under_way(image)}
             timeout_s = self._config.move_timeout_ms / 1_000
-            overdue = sources_of(image, [move for move, since in self._moves.items() if now - since >= timeout_s])
+            overdue = sources_of(
+                image, [move for move, since in self._moves.items() if now - since >= timeout_s]
+            )
             ended.extend(
-                SessionEnded(node.node_id, node.node_epoch, f"it did not give up partition {key.partition} of topic {key.topic_id} in time")
+                SessionEnded(
+                    node.node_id,
+                    node.node_epoch,
+                    f"it did not give up partition {key.partition} of topic {key.topic_id} in time",
+                )
                 for node, key in overdue.items()
             )
             return Result(fence_brokers(image, overdue))
@@ -109,7 +134,9 @@ class Ticks:
         """Runs until it is cancelled or the runtime is over."""
         while True:
             self._due.clear()
-            await self._runtime.with_committed_image(lambda image: self._timeline.note(image.end_offset, self._now()))
+            await self._runtime.with_committed_image(
+                lambda image: self._timeline.note(image.end_offset, self._now())
+            )
             for name, chore in self._chores:
                 await self._do(name, chore)
             try:
@@ -122,10 +149,14 @@ class Ticks:
         return self._timeline.age_s(offset, self._now())
 
     async def _fence(self, ended: list[SessionEnded]) -> None:
-        """Commit the fences, then tell the fenced. If the queue is full, the next tick finds the same sessions again."""
+        """Commit the fences, then tell the fenced. If the queue is full, the next tick finds the
+        same sessions again.
+        """
         dead = [BrokerIncarnation(end.node_id, end.node_epoch) for end in ended]
         try:
-            reply = await self._runtime.submit("FenceBrokers", lambda image, _: Result(fence_brokers(image, dead)))
+            reply = await self._runtime.submit(
+                "FenceBrokers", lambda image, _: Result(fence_brokers(image, dead))
+            )
         except TimeoutError:
             return
         if reply.status is not Status.OK:
@@ -134,7 +165,9 @@ class Ticks:
 
     def _fenced(self, ended: list[SessionEnded]) -> None:
         for end in ended:
-            _log.warning("broker_fenced", node_id=end.node_id, node_epoch=end.node_epoch, reason=end.reason)
+            _log.warning(
+                "broker_fenced", node_id=end.node_id, node_epoch=end.node_epoch, reason=end.reason
+            )
             self._sessions.removed(end.node_id, end.node_epoch)
             self._disconnect(end.node_id, end.node_epoch)
         if ended:
@@ -159,4 +192,6 @@ class Ticks:
 
 
 OVER = (QuorumClosed, NotLeader)
-"""What ends the tasks in order: the runtime is over, another controller (or a new process) goes on."""
+"""What ends the tasks in order: the runtime is over, another controller (or a new process) goes
+on.
+"""

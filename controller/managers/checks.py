@@ -1,4 +1,6 @@
-"""The checks that requests share. Each returns in silence or raises `Refused`. Source: AutoMQ `nodeEpochCheck`, `streamOwnershipCheck`."""
+"""The checks that requests share. Each returns in silence or raises `Refused`. Source: AutoMQ
+`nodeEpochCheck`, `streamOwnershipCheck`.
+"""
 
 from base.ids import StreamEpoch, StreamId
 from controller.api.messages import Status
@@ -10,15 +12,26 @@ from stream.ports import BrokerIncarnation
 
 
 def check_node(image: MetadataImage, node: BrokerIncarnation) -> NodeState:
-    """This incarnation may act as a broker: registered, not replaced by a newer start, not fenced."""
+    """This incarnation may act as a broker: registered, not replaced by a newer start, not
+    fenced.
+    """
     state = image.nodes.get(node.node_id)
     if state is None or state.node_epoch < node.node_epoch:
-        raise Refused(Status.NODE_EPOCH_NOT_EXIST, f"node {node.node_id} is not registered with epoch {node.node_epoch}: register first")
+        raise Refused(
+            Status.NODE_EPOCH_NOT_EXIST,
+            f"node {node.node_id} is not registered with epoch {node.node_epoch}: register first",
+        )
     if state.node_epoch > node.node_epoch:
-        detail = f"node {node.node_id} has started again since epoch {node.node_epoch} (now {state.node_epoch}): this process has to end"
+        detail = (
+            f"node {node.node_id} has started again since epoch {node.node_epoch} (now"
+            f" {state.node_epoch}): this process has to end"
+        )
         raise Refused(Status.NODE_EPOCH_EXPIRED, detail)
     if state.fenced:
-        detail = f"node {node.node_id} epoch {node.node_epoch} lost its session and is fenced: register again with a new incarnation id"
+        detail = (
+            f"node {node.node_id} epoch {node.node_epoch} lost its session and is fenced: register"
+            " again with a new incarnation id"
+        )
         raise Refused(Status.NODE_FENCED, detail)
     return state
 
@@ -26,26 +39,43 @@ def check_node(image: MetadataImage, node: BrokerIncarnation) -> NodeState:
 def check_stream(image: MetadataImage, stream_id: StreamId) -> StreamState:
     stream = image.streams.get(stream_id)
     if stream is None:
-        raise Refused(Status.STREAM_NOT_EXIST, f"stream {stream_id} does not exist; its topic was deleted")
+        raise Refused(
+            Status.STREAM_NOT_EXIST, f"stream {stream_id} does not exist; its topic was deleted"
+        )
     return stream
 
 
 def check_owner(stream: StreamState, node: BrokerIncarnation) -> None:
     """The stream is open, by this incarnation."""
     if not stream.opened:
-        raise Refused(Status.STREAM_NOT_OPENED, f"stream {stream.stream_id} is closed at offset {stream.end_offset}")
+        raise Refused(
+            Status.STREAM_NOT_OPENED,
+            f"stream {stream.stream_id} is closed at offset {stream.end_offset}",
+        )
     if stream.owner != node:
         owner = f"node {stream.node_id} epoch {stream.node_epoch}"
-        raise Refused(Status.STREAM_FENCED, f"stream {stream.stream_id} is open by {owner}, stream epoch {stream.epoch}")
+        raise Refused(
+            Status.STREAM_FENCED,
+            f"stream {stream.stream_id} is open by {owner}, stream epoch {stream.epoch}",
+        )
 
 
 def check_epoch(stream: StreamState, epoch: StreamEpoch) -> None:
     if stream.epoch > epoch:
-        raise Refused(Status.STREAM_FENCED, f"stream {stream.stream_id} is at epoch {stream.epoch}, the request at {epoch}")
+        raise Refused(
+            Status.STREAM_FENCED,
+            f"stream {stream.stream_id} is at epoch {stream.epoch}, the request at {epoch}",
+        )
     if stream.epoch < epoch:
-        raise Refused(Status.STREAM_NOT_OPENED, f"stream {stream.stream_id} was not opened with epoch {epoch}, it is at {stream.epoch}")
+        raise Refused(
+            Status.STREAM_NOT_OPENED,
+            f"stream {stream.stream_id} was not opened with epoch {epoch}, it is at {stream.epoch}",
+        )
 
 
 def check_count(what: str, count: int, maximum: int) -> None:
     if count > maximum:
-        raise Refused(Status.INVALID_REQUEST, f"{count} {what} in one request; at most {maximum} are allowed: split it")
+        raise Refused(
+            Status.INVALID_REQUEST,
+            f"{count} {what} in one request; at most {maximum} are allowed: split it",
+        )

@@ -1,10 +1,13 @@
-"""Commits: objects into logs, compaction, closing of streams and progress of the WAL, all in one transaction.
+"""Commits: objects into logs, compaction, closing of streams and progress of the WAL, all in one
+transaction.
 
-Invariant: of one request either everything holds afterwards or nothing does; repeating it after a lost reply succeeds without records.
-The transaction that closes the last stream of a partition that moves elects its next leader. Data of deleted streams, and data that is
-committed already, are skipped and never fail the rest. Everything else that does not follow exactly is refused. Objects are not destroyed
-here, however useless they became: `objects.destroy_unreferenced` does that.
-Source: AutoMQ `StreamControlManager#commitStreamSetObject`, adapted to WAL objects committed in place.
+Invariant: of one request either everything holds afterwards or nothing does; repeating it after a
+lost reply succeeds without records. The transaction that closes the last stream of a partition that
+moves elects its next leader. Data of deleted streams, and data that is committed already, are
+skipped and never fail the rest. Everything else that does not follow exactly is refused. Objects
+are not destroyed here, however useless they became: `objects.destroy_unreferenced` does that.
+Source: AutoMQ `StreamControlManager#commitStreamSetObject`, adapted to WAL objects committed in
+place.
 """
 
 from collections.abc import Collection
@@ -36,11 +39,15 @@ from stream.ports import BrokerIncarnation
 CLOSES_MAX = 2_000
 
 
-def commit(image: MetadataImage, request: Commit, now_ms: Millis, *, live: Collection[NodeId] = ()) -> Result[None]:
-    """See `stream.ports.CommitObjects`. live: brokers that may be elected for partitions whose streams this closes.
+def commit(
+    image: MetadataImage, request: Commit, now_ms: Millis, *, live: Collection[NodeId] = ()
+) -> Result[None]:
+    """See `stream.ports.CommitObjects`. live: brokers that may be elected for partitions whose
+    streams this closes.
 
-    Refuses with NODE_* (this incarnation is over), STREAM_FENCED / STREAM_NOT_OPENED (somebody else's stream, or closed),
-    OFFSET_NOT_MATCHED (a range or a close that does not follow), OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
+    Refuses with NODE_* (this incarnation is over), STREAM_FENCED / STREAM_NOT_OPENED (somebody
+    else's stream, or closed), OFFSET_NOT_MATCHED (a range or a close that does not follow),
+    OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
     COMPACTED_OBJECTS_NOT_FOUND (sources changed: plan again), INVALID_REQUEST.
     """
     try:
@@ -61,7 +68,9 @@ def _check_limits(request: Commit) -> None:
 
 
 class _Commit:
-    def __init__(self, image: MetadataImage, request: Commit, now_ms: Millis, live: Collection[NodeId]) -> None:
+    def __init__(
+        self, image: MetadataImage, request: Commit, now_ms: Millis, live: Collection[NodeId]
+    ) -> None:
         self._image = image
         self._request = request
         self._now_ms = now_ms
@@ -81,12 +90,16 @@ class _Commit:
             if item.object_id is None:
                 self._changes.commit_in_place(item, self._me, self._appended(item, None))
             elif not repeated:
-                self._changes.commit_prepared(item, item.object_id, self._appended(item, item.object_id))
+                self._changes.commit_prepared(
+                    item, item.object_id, self._appended(item, item.object_id)
+                )
         for stream_id, sources in self._sources.items():
             stream = self._image.streams.get(stream_id)
             if stream is not None:
                 check_owner(stream, self._me)
-                self._changes.records += replace_ranges(stream, sources, self._replacing.get(stream_id, []))
+                self._changes.records += replace_ranges(
+                    stream, sources, self._replacing.get(stream_id, [])
+                )
         for close in self._request.closes:
             self._close(close)
         self._elect()
@@ -95,20 +108,34 @@ class _Commit:
         return self._changes.records
 
     def _is_repeat(self) -> bool:
-        """All prepared objects of the request are committed already: its reply was lost. Some of them: no request of ours was like that."""
-        states = [prepared(self._image, item, item.object_id) for item in self._request.objects if item.object_id is not None]
+        """All prepared objects of the request are committed already: its reply was lost. Some of
+        them: no request of ours was like that.
+        """
+        states = [
+            prepared(self._image, item, item.object_id)
+            for item in self._request.objects
+            if item.object_id is not None
+        ]
         committed = [state for state in states if state.was_committed]
         if committed and len(committed) < len(states):
-            raise Refused(Status.INVALID_REQUEST, f"object {committed[0].object_id} was committed by another request")
+            raise Refused(
+                Status.INVALID_REQUEST,
+                f"object {committed[0].object_id} was committed by another request",
+            )
         return bool(committed)
 
     def _appended(self, item: CommitObject, object_id: ObjectId | None) -> list[RangeEntry]:
-        """The ranges of one object that go to the ends of their streams. Those of compacted streams are put aside."""
+        """The ranges of one object that go to the ends of their streams. Those of compacted streams
+        are put aside.
+        """
         ranges: list[RangeEntry] = []
         for part in item.ranges:
             if part.stream_id in self._sources:
                 if object_id is None:
-                    raise Refused(Status.INVALID_REQUEST, f"stream {part.stream_id}: a WAL object cannot replace anything")
+                    raise Refused(
+                        Status.INVALID_REQUEST,
+                        f"stream {part.stream_id}: a WAL object cannot replace anything",
+                    )
                 self._replacing.setdefault(part.stream_id, []).append(NewRange(object_id, part))
                 continue
             stream = self._image.streams.get(part.stream_id)
@@ -129,22 +156,34 @@ class _Commit:
             return  # closed by the first try of this request, and opened by somebody since
         check_epoch(stream, close.epoch)
         if stream.owner != self._me:
-            raise Refused(Status.STREAM_FENCED, f"{name} belongs to node {stream.node_id} epoch {stream.node_epoch}")
+            raise Refused(
+                Status.STREAM_FENCED,
+                f"{name} belongs to node {stream.node_id} epoch {stream.node_epoch}",
+            )
         if close.end_offset != end:
-            raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} ends at {end} and cannot be closed at {close.end_offset}")
+            raise Refused(
+                Status.OFFSET_NOT_MATCHED,
+                f"{name} ends at {end} and cannot be closed at {close.end_offset}",
+            )
         if stream.opened and close.stream_id not in self._closed:
             self._closed.add(close.stream_id)
-            self._changes.records.append(StreamClosed(close.stream_id, close.epoch, close.end_offset))
+            self._changes.records.append(
+                StreamClosed(close.stream_id, close.epoch, close.end_offset)
+            )
 
     def _elect(self) -> None:
-        """Leaders for partitions that only waited for this. With nobody eligible they go on waiting: `elect_leaderless` looks for them."""
+        """Leaders for partitions that only waited for this. With nobody eligible they go on
+        waiting: `elect_leaderless` looks for them.
+        """
         keys: set[PartitionKey] = set()
         for stream_id in self._closed:
             stream = self._image.streams.get(stream_id)
             if stream is not None:
                 keys.add(PartitionKey(stream.topic_id, stream.partition))
         moving = [
-            found for key in sorted(keys, key=in_order) if (found := self._image.topics.partition(key)) is not None and is_moving(found)
+            found
+            for key in sorted(keys, key=in_order)
+            if (found := self._image.topics.partition(key)) is not None and is_moving(found)
         ]
         if not moving:
             return
@@ -160,5 +199,11 @@ class _Commit:
     def _advance_wal(self, committed: WalSequence) -> None:
         wal = self._image.nodes.wal(self._me)
         if wal is not None and committed > wal.committed:
-            record = WalRecord(self._me.node_id, self._me.node_epoch, committed, wal.recoverer.node_id, wal.recoverer.node_epoch)
+            record = WalRecord(
+                self._me.node_id,
+                self._me.node_epoch,
+                committed,
+                wal.recoverer.node_id,
+                wal.recoverer.node_epoch,
+            )
             self._changes.records.append(record)

@@ -1,6 +1,7 @@
 """Dynamic configs of topics. Brokers have none: theirs come from their configuration file.
 
-Invariant: only values that `topic_configs` accepts get into the image. All changes of one resource are made, or none.
+Invariant: only values that `topic_configs` accepts get into the image. All changes of one resource
+are made, or none.
 Source: KRaft `ConfigurationControlManager`.
 """
 
@@ -22,10 +23,13 @@ CHANGES_MAX = 10_000
 
 
 def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemResults]:
-    """One answer for each change, in order; those of one resource are the same. Setting what is set already makes no record."""
+    """One answer for each change, in order; those of one resource are the same. Setting what is set
+    already makes no record.
+    """
     if len(request.changes) > CHANGES_MAX:
         return Result(
-            status=Status.INVALID_REQUEST, detail=f"{len(request.changes)} changes; at most {CHANGES_MAX} are allowed: split them"
+            status=Status.INVALID_REQUEST,
+            detail=f"{len(request.changes)} changes; at most {CHANGES_MAX} are allowed: split them",
         )
     resources: dict[tuple[int, str], list[ConfigChange]] = {}
     for change in request.changes:
@@ -42,10 +46,15 @@ def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemRes
     return Result([] if request.validate_only else records, value=ItemResults(items=items))
 
 
-def _alter(image: MetadataImage, resource: tuple[int, str], changes: list[ConfigChange]) -> list[Record]:
+def _alter(
+    image: MetadataImage, resource: tuple[int, str], changes: list[ConfigChange]
+) -> list[Record]:
     resource_type, name = resource
     if resource_type != TOPIC_RESOURCE:
-        detail = f"only topics (resource type {TOPIC_RESOURCE}) have dynamic configs; brokers are configured by their file and restarted"
+        detail = (
+            f"only topics (resource type {TOPIC_RESOURCE}) have dynamic configs; brokers are"
+            " configured by their file and restarted"
+        )
         raise Refused(Status.INVALID_CONFIG, detail)
     if image.topics.by_name(name) is None:
         raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {name[:260]!r}")
@@ -54,9 +63,15 @@ def _alter(image: MetadataImage, resource: tuple[int, str], changes: list[Config
     present = image.configs.topic(name)
     records: list[Record] = []
     for change in changes:
-        default = topic_configs.TOPIC_CONFIGS[change.name].default if change.name in topic_configs.TOPIC_CONFIGS else ""
+        default = (
+            topic_configs.TOPIC_CONFIGS[change.name].default
+            if change.name in topic_configs.TOPIC_CONFIGS
+            else ""
+        )
         value = default if change.value is None else change.value
-        if found := topic_configs.problem(change.name, value) or (name in INTERNAL_TOPICS and config_problem(change.name, value)):
+        if found := topic_configs.problem(change.name, value) or (
+            name in INTERNAL_TOPICS and config_problem(change.name, value)
+        ):
             raise Refused(Status.INVALID_CONFIG, found)
         if present.get(change.name) != change.value:
             records.append(ConfigRecord(resource_type, name, change.name, change.value))

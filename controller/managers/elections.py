@@ -1,8 +1,9 @@
 """Who leads a partition: the first live candidate, else the live broker that leads least.
 
-Invariant: an election raises the leader epoch by one; it is held only for a partition that nobody leads and whose streams are closed (in
-the same transaction at the latest). Any live broker will do, because durability comes from the store: it is then appended to the
-candidates. A broker that drains is elected for nothing.
+Invariant: an election raises the leader epoch by one; it is held only for a partition that nobody
+leads and whose streams are closed (in the same transaction at the latest). Any live broker will do,
+because durability comes from the store: it is then appended to the candidates. A broker that drains
+is elected for nothing.
 Source: KRaft `PartitionChangeBuilder`, without ISR.
 """
 
@@ -25,24 +26,35 @@ ELECTIONS_PER_TRANSACTION_MAX = 2_000
 
 
 class Elector:
-    """Holds elections of one transaction; counts as it goes, so that a failed broker's partitions spread over the others.
+    """Holds elections of one transaction; counts as it goes, so that a failed broker's partitions
+    spread over the others.
 
-    live: brokers with a session. Only those that are registered and neither fenced nor draining are eligible. Cost: O(brokers + moves
-    under way), whose targets count as leaders already.
+    live: brokers with a session. Only those that are registered and neither fenced nor draining are
+    eligible. Cost: O(brokers + moves under way), whose targets count as leaders already.
     """
 
-    def __init__(self, image: MetadataImage, live: Collection[NodeId], *, without: NodeId | None = None) -> None:
+    def __init__(
+        self, image: MetadataImage, live: Collection[NodeId], *, without: NodeId | None = None
+    ) -> None:
         self._eligible: dict[NodeId, NodeEpoch] = {
             node.node_id: node.node_epoch
             for node in image.nodes
-            if node.node_id in live and not node.fenced and not node.draining and node.node_id != without
+            if node.node_id in live
+            and not node.fenced
+            and not node.draining
+            and node.node_id != without
         }
         self._load = {
-            node_id: image.topics.led_count(BrokerIncarnation(node_id, epoch)) for node_id, epoch in sorted(self._eligible.items())
+            node_id: image.topics.led_count(BrokerIncarnation(node_id, epoch))
+            for node_id, epoch in sorted(self._eligible.items())
         }
         for key in image.topics.led_by(NO_LEADER):
             partition = image.topics.partition(key)
-            if partition is not None and partition.target_replicas is not None and partition.move is not None:
+            if (
+                partition is not None
+                and partition.target_replicas is not None
+                and partition.move is not None
+            ):
                 self._count(partition.move.target)
 
     @property
@@ -61,10 +73,17 @@ class Elector:
 
     def by_load(self, candidates: Collection[NodeId]) -> tuple[NodeId, ...]:
         """The eligible ones, those that lead least first."""
-        return tuple(sorted((node_id for node_id in candidates if node_id in self._load), key=lambda node_id: self._load[node_id]))
+        return tuple(
+            sorted(
+                (node_id for node_id in candidates if node_id in self._load),
+                key=lambda node_id: self._load[node_id],
+            )
+        )
 
     def elect(self, partition: PartitionRecord, now_ms: Millis) -> PartitionRecord:
-        """The partition's next record: one leader epoch higher, led by the winner or by nobody. Ends the move that is under way."""
+        """The partition's next record: one leader epoch higher, led by the winner or by nobody.
+        Ends the move that is under way.
+        """
         replicas, move = partition.replicas, partition.move
         candidates = replicas
         if partition.target_replicas is not None and move is not None:
@@ -75,7 +94,9 @@ class Elector:
         if winner != NO_LEADER and winner.node_id not in replicas:
             replicas = (*replicas, winner.node_id)
         if partition.target_replicas is not None and move is not None:
-            move = msgspec.structs.replace(move, target=winner.node_id, elected_ms=now_ms, leader_epoch=leader_epoch)
+            move = msgspec.structs.replace(
+                move, target=winner.node_id, elected_ms=now_ms, leader_epoch=leader_epoch
+            )
         return msgspec.structs.replace(
             partition,
             replicas=replicas,
@@ -98,12 +119,16 @@ def has_open_stream(image: MetadataImage, partition: PartitionRecord) -> bool:
 
 
 def elect_leaderless(
-    image: MetadataImage, live: Collection[NodeId], now_ms: Millis, partitions_max: int = ELECTIONS_PER_TRANSACTION_MAX
+    image: MetadataImage,
+    live: Collection[NodeId],
+    now_ms: Millis,
+    partitions_max: int = ELECTIONS_PER_TRANSACTION_MAX,
 ) -> list[Record]:
-    """Leaders for partitions that nobody leads, e.g. when the first broker comes. Bounded: call again while it answers any.
+    """Leaders for partitions that nobody leads, e.g. when the first broker comes. Bounded: call
+    again while it answers any.
 
-    A partition that moves is due when its streams are closed; the transaction that closes them elects, so this only catches what found
-    nobody eligible then.
+    A partition that moves is due when its streams are closed; the transaction that closes them
+    elects, so this only catches what found nobody eligible then.
     """
     elector = Elector(image, live)
     if not elector.eligible:

@@ -1,4 +1,6 @@
-"""The cluster's small key/value store. For a few facts of the cluster's own, not for data. Source: AutoMQ `KVControlManager`."""
+"""The cluster's small key/value store. For a few facts of the cluster's own, not for data. Source:
+AutoMQ `KVControlManager`.
+"""
 
 from controller.api.messages import (
     DeleteKeyValue,
@@ -17,19 +19,30 @@ KEYS_MAX = 10_000
 
 
 def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue]:
-    """if_absent and there is another value: KEY_EXISTS, with that value. The same value again is success (lost reply)."""
+    """if_absent and there is another value: KEY_EXISTS, with that value. The same value again is
+    success (lost reply).
+    """
     if not 1 <= len(request.key) <= KEY_CHARS_MAX or len(request.value) > VALUE_BYTES_MAX:
-        detail = f"keys have 1 to {KEY_CHARS_MAX} characters, values at most {VALUE_BYTES_MAX} bytes"
+        detail = (
+            f"keys have 1 to {KEY_CHARS_MAX} characters, values at most {VALUE_BYTES_MAX} bytes"
+        )
         return Result(status=Status.INVALID_REQUEST, detail=detail)
     present = image.kv.get(request.key)
     if present == request.value:
         return Result(value=KeyValue(key=request.key, value=present))
     if present is None and len(image.kv) >= KEYS_MAX:
-        return Result(status=Status.INVALID_REQUEST, detail=f"there are {KEYS_MAX} keys; no more are allowed")
+        return Result(
+            status=Status.INVALID_REQUEST, detail=f"there are {KEYS_MAX} keys; no more are allowed"
+        )
     if present is not None and request.if_absent:
         current = KeyValue(key=request.key, value=present)
-        return Result(status=Status.KEY_EXISTS, detail=f"key {request.key!r} has another value", value=current)
-    return Result([KeyValueRecord(request.key, request.value)], value=KeyValue(key=request.key, value=request.value))
+        return Result(
+            status=Status.KEY_EXISTS, detail=f"key {request.key!r} has another value", value=current
+        )
+    return Result(
+        [KeyValueRecord(request.key, request.value)],
+        value=KeyValue(key=request.key, value=request.value),
+    )
 
 
 def get_key_value(image: MetadataImage, request: GetKeyValue) -> Result[KeyValue]:
@@ -41,5 +54,9 @@ def delete_key_value(image: MetadataImage, request: DeleteKeyValue) -> Result[Ke
     """Answers the value that was."""
     present = image.kv.get(request.key)
     if present is None:
-        return Result(status=Status.KEY_NOT_EXIST, detail=f"there is no key {request.key[:KEY_CHARS_MAX]!r}")
-    return Result([KeyValueRecord(request.key, None)], value=KeyValue(key=request.key, value=present))
+        return Result(
+            status=Status.KEY_NOT_EXIST, detail=f"there is no key {request.key[:KEY_CHARS_MAX]!r}"
+        )
+    return Result(
+        [KeyValueRecord(request.key, None)], value=KeyValue(key=request.key, value=present)
+    )

@@ -1,7 +1,9 @@
-"""Changes to the log index within one transaction: what each stream's end will be, and the records that make it so.
+"""Changes to the log index within one transaction: what each stream's end will be, and the records
+that make it so.
 
-Invariant: a range is taken only if it begins exactly where its stream will end by then. A gap or a partial overlap is refused, never
-bridged. Source: AutoMQ `StreamControlManager#streamContinuityCheck`.
+Invariant: a range is taken only if it begins exactly where its stream will end by then. A gap or a
+partial overlap is refused, never bridged. Source: AutoMQ
+`StreamControlManager#streamContinuityCheck`.
 """
 
 from collections.abc import Sequence
@@ -44,31 +46,52 @@ class LogChanges:
         return self._ends.get(stream.stream_id, stream.end_offset)
 
     def holds(self, part: RangeEntry) -> bool:
-        """Return whether nothing is left to do: the stream was deleted, or all of the range is committed already."""
+        """Return whether nothing is left to do: the stream was deleted, or all of the range is
+        committed already.
+        """
         stream = self.image.streams.get(part.stream_id)
         return stream is None or part.end_offset <= self.end_of(stream)
 
     def append(self, stream: StreamState, part: RangeEntry) -> None:
-        """Append a range at the stream's end; skip offsets beyond the end only if all of them are trimmed."""
+        """Append a range at the stream's end; skip offsets beyond the end only if all of them are
+        trimmed.
+        """
         end = self.end_of(stream)
         if part.start_offset != end and not end < part.start_offset <= stream.start_offset:
-            detail = f"stream {stream.stream_id} ends at {end}, the range [{part.start_offset}, {part.end_offset}) does not follow it"
+            detail = (
+                f"stream {stream.stream_id} ends at {end}, the range [{part.start_offset},"
+                f" {part.end_offset}) does not follow it"
+            )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
         self._ends[stream.stream_id] = part.end_offset
 
-    def commit_prepared(self, item: CommitObject, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
-        self.records.append(ObjectCommitted(object_id, item.key, item.role, item.size_bytes, self._now_ms, tuple(ranges)))
+    def commit_prepared(
+        self, item: CommitObject, object_id: ObjectId, ranges: Sequence[RangeEntry]
+    ) -> None:
+        self.records.append(
+            ObjectCommitted(
+                object_id, item.key, item.role, item.size_bytes, self._now_ms, tuple(ranges)
+            )
+        )
 
-    def commit_in_place(self, item: CommitObject, writer: BrokerIncarnation, ranges: Sequence[RangeEntry]) -> None:
-        """Name a WAL slot as an object, or add ranges to one that is named already. Without ranges there is nothing to name.
+    def commit_in_place(
+        self, item: CommitObject, writer: BrokerIncarnation, ranges: Sequence[RangeEntry]
+    ) -> None:
+        """Name a WAL slot as an object, or add ranges to one that is named already. Without ranges
+        there is nothing to name.
 
-        A slot that recovery does not need any more may be deleted at any moment: it cannot be named for the first or another time.
+        A slot that recovery does not need any more may be deleted at any moment: it cannot be named
+        for the first or another time.
         """
         sequence = slot_of(item, writer)
         if not ranges:
             return
         if self.image.nodes.wal_is_past(writer, sequence):
-            raise Refused(Status.OBJECT_NOT_EXIST, f"slot {sequence} of WAL {writer} lies below its committed slot: its object may be gone")
+            raise Refused(
+                Status.OBJECT_NOT_EXIST,
+                f"slot {sequence} of WAL {writer} lies below its committed slot: its object may be"
+                " gone",
+            )
         known = self.image.objects.in_place(item.key)
         if known is None:
             object_id = self._next_object_id
@@ -91,26 +114,39 @@ class LogChanges:
         )
 
     def _check_new_to(self, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
-        """A slot holds one range of a stream: a second one is a contradiction. O(entries), for slots that are named already only."""
+        """A slot holds one range of a stream: a second one is a contradiction. O(entries), for
+        slots that are named already only.
+        """
         for part in ranges:
             stream = self.image.streams.get(part.stream_id)
             if stream is not None and any(entry.object_id == object_id for entry in stream.entries):
-                detail = f"stream {part.stream_id} has another range of object {object_id} already than [.., {part.end_offset})"
+                detail = (
+                    f"stream {part.stream_id} has another range of object {object_id} already than"
+                    f" [.., {part.end_offset})"
+                )
                 raise Refused(Status.OFFSET_NOT_MATCHED, detail)
 
 
 def clipped(part: RangeEntry, start: int) -> RangeEntry:
-    """The range without what lies below `start`. Counts cannot be known without the object: in proportion, never zero."""
+    """The range without what lies below `start`. Counts cannot be known without the object: in
+    proportion, never zero.
+    """
     share = (part.end_offset - start) / (part.end_offset - part.start_offset)
     return msgspec.structs.replace(
-        part, start_offset=start, record_count=max(1, round(part.record_count * share)), size_bytes=max(1, round(part.size_bytes * share))
+        part,
+        start_offset=start,
+        record_count=max(1, round(part.record_count * share)),
+        size_bytes=max(1, round(part.size_bytes * share)),
     )
 
 
 def slot_of(item: CommitObject, writer: BrokerIncarnation) -> WalSequence:
     slot = parse_wal_key(item.key)
     if item.role != ObjectRole.WAL or slot is None or slot.writer != writer:
-        detail = f"object {item.key!r} with role {item.role} is not a slot of the WAL of node {writer.node_id} epoch {writer.node_epoch}"
+        detail = (
+            f"object {item.key!r} with role {item.role} is not a slot of the WAL of node"
+            f" {writer.node_id} epoch {writer.node_epoch}"
+        )
         raise Refused(Status.INVALID_REQUEST, detail)
     return slot.sequence
 
@@ -118,11 +154,21 @@ def slot_of(item: CommitObject, writer: BrokerIncarnation) -> WalSequence:
 def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> ObjectState:
     """The object to be committed. `was_committed`: it is already, the reply was lost."""
     if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:
-        detail = f"object {object_id} has role {item.role}; only stream and stream-set objects are prepared"
+        detail = (
+            f"object {object_id} has role {item.role}; only stream and stream-set objects are"
+            " prepared"
+        )
         raise Refused(Status.INVALID_REQUEST, detail)
     state = image.objects.get(object_id)
-    if state is None or state.key != item.key or (state.phase == ObjectPhase.DESTROYED and not state.was_committed):
-        raise Refused(Status.OBJECT_NOT_EXIST, f"object {object_id} is not prepared, or its deadline has passed: prepare it again")
+    if (
+        state is None
+        or state.key != item.key
+        or (state.phase == ObjectPhase.DESTROYED and not state.was_committed)
+    ):
+        raise Refused(
+            Status.OBJECT_NOT_EXIST,
+            f"object {object_id} is not prepared, or its deadline has passed: prepare it again",
+        )
     return state
 
 
@@ -138,9 +184,19 @@ def check_objects(items: Sequence[CommitObject]) -> None:
 
 def _check_object(item: CommitObject) -> None:
     if item.size_bytes <= 0 or not 0 < len(item.key) <= KEY_CHARS_MAX:
-        raise Refused(Status.INVALID_REQUEST, f"object {item.key[:80]!r}: size {item.size_bytes} or key is not allowed")
+        raise Refused(
+            Status.INVALID_REQUEST,
+            f"object {item.key[:80]!r}: size {item.size_bytes} or key is not allowed",
+        )
     if len({part.stream_id for part in item.ranges}) != len(item.ranges):
-        raise Refused(Status.INVALID_REQUEST, f"object {item.key!r} has more than one range of a stream: join them")
+        raise Refused(
+            Status.INVALID_REQUEST,
+            f"object {item.key!r} has more than one range of a stream: join them",
+        )
     for part in item.ranges:
-        if not 0 <= part.start_offset < part.end_offset or part.size_bytes < 0 or part.record_count < 0:
+        if (
+            not 0 <= part.start_offset < part.end_offset
+            or part.size_bytes < 0
+            or part.record_count < 0
+        ):
             raise Refused(Status.INVALID_REQUEST, f"object {item.key!r}: {part} is no range")

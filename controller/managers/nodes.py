@@ -1,7 +1,9 @@
 """Brokers come, are fenced, and leave.
 
-Invariant: one incarnation of a node is registered at a time; a newer one takes the place of the older, whose WAL then waits for recovery.
-A fenced incarnation never comes back: it registers again as a new one. Source: KRaft `ClusterControlManager`, AutoMQ `NodeControlManager`.
+Invariant: one incarnation of a node is registered at a time; a newer one takes the place of the
+older, whose WAL then waits for recovery.
+A fenced incarnation never comes back: it registers again as a new one. Source: KRaft
+`ClusterControlManager`, AutoMQ `NodeControlManager`.
 """
 
 from collections.abc import Collection, Iterable
@@ -33,31 +35,61 @@ FIRST_NODE_ID = NodeId(1)
 
 
 def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[BrokerRegistered]:
-    """A new incarnation gets the next node epoch and an empty WAL. The same incarnation again gets the same answer without records."""
+    """A new incarnation gets the next node epoch and an empty WAL. The same incarnation again gets
+    the same answer without records.
+    """
     try:
         _check_registration(request)
         known = _known(image, request)
         if known is not None and known.incarnation_id == request.incarnation_id:
             check_node(image, BrokerIncarnation(known.node_id, known.node_epoch))
-            return Result(value=BrokerRegistered(node_id=known.node_id, node_epoch=known.node_epoch, cluster_id=image.cluster_id))
+            return Result(
+                value=BrokerRegistered(
+                    node_id=known.node_id, node_epoch=known.node_epoch, cluster_id=image.cluster_id
+                )
+            )
         if known is None and len(image.nodes) >= BROKERS_MAX:
-            raise Refused(Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered; no more are allowed")
+            raise Refused(
+                Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered; no more are allowed"
+            )
     except Refused as refused:
         return refused.result()
-    node_id = known.node_id if known is not None else request.node_id if request.node_id >= 0 else _lowest_free(image)
+    node_id = (
+        known.node_id
+        if known is not None
+        else request.node_id
+        if request.node_id >= 0
+        else _lowest_free(image)
+    )
     epoch = image.next_node_epoch
     node = NodeRecord(
-        node_id, epoch, request.incarnation_id, request.host, request.port, request.machine_host, request.rack, fenced=False,
-        other_listeners=request.other_listeners, version=request.version, wal_delete_grace_ms=request.wal_delete_grace_ms,
-    )  # fmt: skip
+        node_id,
+        epoch,
+        request.incarnation_id,
+        request.host,
+        request.port,
+        request.machine_host,
+        request.rack,
+        fenced=False,
+        other_listeners=request.other_listeners,
+        version=request.version,
+        wal_delete_grace_ms=request.wal_delete_grace_ms,
+    )
     records: list[Record] = [node, WalRecord(node_id, epoch, WalSequence(0))]
-    return Result(records, value=BrokerRegistered(node_id=node_id, node_epoch=epoch, cluster_id=image.cluster_id))
+    return Result(
+        records,
+        value=BrokerRegistered(node_id=node_id, node_epoch=epoch, cluster_id=image.cluster_id),
+    )
 
 
-def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: Millis, *, live: Collection[NodeId]) -> Result[Progress]:
-    """Others take its partitions (some each time), then it is gone and its WAL ends. All its streams have to be closed before.
+def unregister_broker(
+    image: MetadataImage, request: UnregisterBroker, now_ms: Millis, *, live: Collection[NodeId]
+) -> Result[Progress]:
+    """Others take its partitions (some each time), then it is gone and its WAL ends. All its
+    streams have to be closed before.
 
-    With no stream open, everything in its WAL is committed: that is what closing one means. No recovery, whatever `committed` says.
+    With no stream open, everything in its WAL is committed: that is what closing one means. No
+    recovery, whatever `committed` says.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     wal = image.nodes.wal(me)
@@ -66,15 +98,26 @@ def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: M
     try:
         check_node(image, me)
         if open_count := len(image.streams.opened_by(me)):
-            raise Refused(Status.STREAM_NOT_CLOSED, f"node {me.node_id} still has {open_count} streams open; close them first")
+            raise Refused(
+                Status.STREAM_NOT_CLOSED,
+                f"node {me.node_id} still has {open_count} streams open; close them first",
+            )
         if wal is None or request.wal_end < wal.committed:
-            raise Refused(Status.OFFSET_NOT_MATCHED, f"the WAL of {me} cannot end at slot {request.wal_end}, below what is committed")
+            raise Refused(
+                Status.OFFSET_NOT_MATCHED,
+                f"the WAL of {me} cannot end at slot {request.wal_end}, below what is committed",
+            )
     except Refused as refused:
         return refused.result()
     led = image.topics.led_by(me)
     elector = Elector(image, live, without=me.node_id)
-    partitions = [image.topics.partition(key) for key in nsmallest(ELECTIONS_PER_TRANSACTION_MAX, led, key=in_order)]
-    records: list[Record] = [elector.elect(partition, now_ms) for partition in partitions if partition is not None]
+    partitions = [
+        image.topics.partition(key)
+        for key in nsmallest(ELECTIONS_PER_TRANSACTION_MAX, led, key=in_order)
+    ]
+    records: list[Record] = [
+        elector.elect(partition, now_ms) for partition in partitions if partition is not None
+    ]
     remaining = len(led) - len(partitions)
     if not remaining:
         records += [WalEnded(me.node_id, me.node_epoch, request.wal_end), NodeRemoved(me.node_id)]
@@ -82,7 +125,9 @@ def unregister_broker(image: MetadataImage, request: UnregisterBroker, now_ms: M
 
 
 def fence_brokers(image: MetadataImage, dead: Iterable[BrokerIncarnation]) -> list[Record]:
-    """Fence the incarnations whose sessions ended. Those that are not alive in the image are skipped: a newer start is not harmed."""
+    """Fence the incarnations whose sessions ended. Those that are not alive in the image are
+    skipped: a newer start is not harmed.
+    """
     records: list[Record] = []
     for node in dead:
         state = image.nodes.get(node.node_id)
@@ -94,7 +139,9 @@ def fence_brokers(image: MetadataImage, dead: Iterable[BrokerIncarnation]) -> li
 def _known(image: MetadataImage, request: RegisterBroker) -> NodeState | None:
     if request.node_id >= 0:
         return image.nodes.get(request.node_id)
-    return next((node for node in image.nodes if node.incarnation_id == request.incarnation_id), None)
+    return next(
+        (node for node in image.nodes if node.incarnation_id == request.incarnation_id), None
+    )
 
 
 def _lowest_free(image: MetadataImage) -> NodeId:
@@ -106,12 +153,31 @@ def _lowest_free(image: MetadataImage) -> NodeId:
 
 def _check_registration(request: RegisterBroker) -> None:
     if not -1 <= request.node_id < 1 << 31:
-        raise Refused(Status.INVALID_REQUEST, f"node id {request.node_id} is not allowed: 0 to 2147483647, or -1 to be given one")
+        raise Refused(
+            Status.INVALID_REQUEST,
+            f"node id {request.node_id} is not allowed: 0 to 2147483647, or -1 to be given one",
+        )
     if len(request.other_listeners) >= LISTENERS_MAX:
-        raise Refused(Status.INVALID_REQUEST, f"a broker may have at most {LISTENERS_MAX} listeners")
+        raise Refused(
+            Status.INVALID_REQUEST, f"a broker may have at most {LISTENERS_MAX} listeners"
+        )
     for port in (request.port, *(listener.port for listener in request.other_listeners)):
         if not 1 <= port <= 65_535:
             raise Refused(Status.INVALID_REQUEST, f"port {port} is not allowed: 1 to 65535")
-    names = [len(text) for listener in request.other_listeners for text in (listener.name, listener.host)]
-    if max(*names, len(request.host), len(request.machine_host), len(request.rack or ""), len(request.version)) > HOST_CHARS_MAX:
-        raise Refused(Status.INVALID_REQUEST, f"host, rack and version may have at most {HOST_CHARS_MAX} characters")
+    names = [
+        len(text) for listener in request.other_listeners for text in (listener.name, listener.host)
+    ]
+    if (
+        max(
+            *names,
+            len(request.host),
+            len(request.machine_host),
+            len(request.rack or ""),
+            len(request.version),
+        )
+        > HOST_CHARS_MAX
+    ):
+        raise Refused(
+            Status.INVALID_REQUEST,
+            f"host, rack and version may have at most {HOST_CHARS_MAX} characters",
+        )

@@ -1,8 +1,9 @@
 """Which brokers are candidates for the partitions of a topic.
 
-Invariant: candidates of a partition are distinct; partition i begins at broker (start + i) mod n and goes on round. The start is taken from
-the number of partitions ever made, so that small topics, too, spread over all brokers. Any factor from 1 to 15 is accepted whatever the
-number of brokers, because durability comes from the store; there are just no more candidates than brokers.
+Invariant: candidates of a partition are distinct; partition i begins at broker (start + i) mod n
+and goes on round. The start is taken from the number of partitions ever made, so that small topics,
+too, spread over all brokers. Any factor from 1 to 15 is accepted whatever the number of brokers,
+because durability comes from the store; there are just no more candidates than brokers.
 Source: Kafka `StripedReplicaPlacer`, without racks.
 """
 
@@ -18,13 +19,21 @@ REPLICATION_FACTOR_DEFAULT = 3
 
 
 class Placement:
-    """Candidates for the new partitions of one transaction. Brokers with a session; without any, all that are registered."""
+    """Candidates for the new partitions of one transaction. Brokers with a session; without any,
+    all that are registered.
+    """
 
     def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
         registered = sorted(node.node_id for node in image.nodes)
         self._known = frozenset(registered)
-        self._live = frozenset(node.node_id for node in image.nodes if node.node_id in live and not (node.fenced or node.draining))
-        self._brokers: list[NodeId] = [node_id for node_id in registered if node_id in self._live] or registered
+        self._live = frozenset(
+            node.node_id
+            for node in image.nodes
+            if node.node_id in live and not (node.fenced or node.draining)
+        )
+        self._brokers: list[NodeId] = [
+            node_id for node_id in registered if node_id in self._live
+        ] or registered
         self._next = image.next_stream_id // 3
 
     def candidates(self, count: int, factor: int) -> list[tuple[NodeId, ...]]:
@@ -32,23 +41,37 @@ class Placement:
         if factor == -1:
             factor = REPLICATION_FACTOR_DEFAULT
         if not 1 <= factor <= REPLICATION_FACTOR_MAX:
-            detail = f"replication factor {factor} is not allowed: 1 to {REPLICATION_FACTOR_MAX}, or -1 for the default"
+            detail = (
+                f"replication factor {factor} is not allowed: 1 to {REPLICATION_FACTOR_MAX}, or -1"
+                " for the default"
+            )
             raise Refused(Status.INVALID_REPLICATION_FACTOR, detail)
         brokers = self._brokers
         if not brokers:
-            raise Refused(Status.INVALID_REPLICATION_FACTOR, "no broker is registered yet: start one and try again")
+            raise Refused(
+                Status.INVALID_REPLICATION_FACTOR,
+                "no broker is registered yet: start one and try again",
+            )
         width = min(factor, len(brokers))
-        rows = [tuple(brokers[(self._next + row + nth) % len(brokers)] for nth in range(width)) for row in range(count)]
+        rows = [
+            tuple(brokers[(self._next + row + nth) % len(brokers)] for nth in range(width))
+            for row in range(count)
+        ]
         self._next += count
         return rows
 
     def check(self, assignment: Sequence[Sequence[NodeId]]) -> list[tuple[NodeId, ...]]:
-        """An assignment made by hand: as many candidates in each row, registered, distinct, one of them live."""
+        """An assignment made by hand: as many candidates in each row, registered, distinct, one of
+        them live.
+        """
         wanted = len(assignment[0]) if assignment else 0
         for index, row in enumerate(assignment):
             problem = self._problem(row, wanted)
             if problem:
-                raise Refused(Status.INVALID_REPLICA_ASSIGNMENT, f"assignment number {index}, {list(row)}: {problem}")
+                raise Refused(
+                    Status.INVALID_REPLICA_ASSIGNMENT,
+                    f"assignment number {index}, {list(row)}: {problem}",
+                )
         return [tuple(row) for row in assignment]
 
     def _problem(self, row: Sequence[NodeId], wanted: int) -> str:

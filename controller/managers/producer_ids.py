@@ -1,4 +1,5 @@
-"""Blocks of producer ids for brokers. Invariant: no id is given out twice; the rest of a block is lost with its broker.
+"""Blocks of producer ids for brokers. Invariant: no id is given out twice; the rest of a block is
+lost with its broker.
 
 Source: KRaft `ProducerIdControlManager`.
 """
@@ -13,10 +14,15 @@ from stream.ports import BrokerIncarnation
 BLOCK_IDS = 1_000
 
 
-def allocate_producer_ids(image: MetadataImage, request: AllocateProducerIds) -> Result[ProducerIdBlock]:
+def allocate_producer_ids(
+    image: MetadataImage, request: AllocateProducerIds
+) -> Result[ProducerIdBlock]:
     try:
         check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
     except Refused as refused:
         return refused.result()
     first = image.next_producer_id
-    return Result([ProducerIdsAllocated(first + BLOCK_IDS)], value=ProducerIdBlock(first_producer_id=first, count=BLOCK_IDS))
+    return Result(
+        [ProducerIdsAllocated(first + BLOCK_IDS)],
+        value=ProducerIdBlock(first_producer_id=first, count=BLOCK_IDS),
+    )

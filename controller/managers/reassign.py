@@ -1,11 +1,14 @@
-"""Planned changes of leadership: reassignments, preferred elections and draining. They begin here and end in an election.
+"""Planned changes of leadership: reassignments, preferred elections and draining. They begin here
+and end in an election.
 
-Invariants: a partition that moves has no leader until its streams are closed, and the transaction that closes the last of them elects
-(`commits`, or `recovery` for a source that died), so there is no moment at which two could write and no request that can get lost in
-between. Every move has a timeout; `sources_of` names who has to be fenced when it passes, which the active controller measures from when it
-first saw the move (`controller.leader.ticks`). A further move of a partition that is moving changes only where it goes: source and
-beginning stay.
-Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
+Invariants: a partition that moves has no leader until its streams are closed, and the transaction
+that closes the last of them elects (`commits`, or `recovery` for a source that died), so there is
+no moment at which two could write and no request that can get lost in between. Every move has a
+timeout; `sources_of` names who has to be fenced when it passes, which the active controller
+measures from when it first saw the move (`controller.leader.ticks`). A further move of a partition
+that is moving changes only where it goes: source and beginning stay.
+Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`;
+`docs/adr/0011-reassignment.md`.
 """
 
 from collections import Counter
@@ -43,21 +46,32 @@ MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX
 class Mover:
     """Begins the moves of one transaction."""
 
-    def __init__(self, image: MetadataImage, live: Collection[NodeId], now_ms: Millis, timeout_ms: int) -> None:
+    def __init__(
+        self, image: MetadataImage, live: Collection[NodeId], now_ms: Millis, timeout_ms: int
+    ) -> None:
         self.image = image
         self.elector = Elector(image, live)
         self.records: list[Record] = []
         self._now_ms = now_ms
         self._timeout_ms = timeout_ms
 
-    def to(self, partition: PartitionRecord, replicas: tuple[NodeId, ...], wanted: tuple[NodeId, ...]) -> None:
-        """Change the leader: afterwards the candidates are `replicas`; the first of `wanted` that is eligible leads, else any broker.
+    def to(
+        self, partition: PartitionRecord, replicas: tuple[NodeId, ...], wanted: tuple[NodeId, ...]
+    ) -> None:
+        """Change the leader: afterwards the candidates are `replicas`; the first of `wanted` that
+        is eligible leads, else any broker.
 
         Nothing is open (the source was elected, but has not begun): the election is held at once.
         """
-        changed = msgspec.structs.replace(partition, target_replicas=replicas, move=self._move(partition, wanted))
+        changed = msgspec.structs.replace(
+            partition, target_replicas=replicas, move=self._move(partition, wanted)
+        )
         if has_open_stream(self.image, partition) or not self.elector.eligible:
-            self.records.append(msgspec.structs.replace(changed, leader=NO_LEADER.node_id, leader_node_epoch=NO_LEADER.node_epoch))
+            self.records.append(
+                msgspec.structs.replace(
+                    changed, leader=NO_LEADER.node_id, leader_node_epoch=NO_LEADER.node_epoch
+                )
+            )
         else:
             self.records.append(self.elector.elect(changed, self._now_ms))
 
@@ -78,8 +92,12 @@ class _Named(Protocol):
 _Item = TypeVar("_Item", bound=_Named)
 
 
-def _one_by_one(mover: Mover, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]) -> ItemResults:
-    """A result for each partition; one that is refused, or named twice, keeps no other from its move."""
+def _one_by_one(
+    mover: Mover, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]
+) -> ItemResults:
+    """A result for each partition; one that is refused, or named twice, keeps no other from its
+    move.
+    """
     counts = Counter((item.topic, item.partition) for item in wanted)
     items: list[ItemResult] = []
     for item in wanted:
@@ -93,9 +111,16 @@ def _one_by_one(mover: Mover, wanted: Sequence[_Item], act: Callable[[Mover, _It
 
 
 def alter_reassignments(
-    image: MetadataImage, request: AlterReassignments, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+    image: MetadataImage,
+    request: AlterReassignments,
+    now_ms: Millis,
+    *,
+    live: Collection[NodeId],
+    timeout_ms: int,
 ) -> Result[ItemResults]:
-    """New candidates. The leader moves only if it is not among them. The same again: success without records."""
+    """New candidates. The leader moves only if it is not among them. The same again: success
+    without records.
+    """
     try:
         check_count("partitions", len(request.partitions), MOVES_MAX)
     except Refused as refused:
@@ -105,9 +130,16 @@ def alter_reassignments(
 
 
 def elect_preferred(
-    image: MetadataImage, request: ElectPreferred, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+    image: MetadataImage,
+    request: ElectPreferred,
+    now_ms: Millis,
+    *,
+    live: Collection[NodeId],
+    timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Move partitions to their first candidates. ELECTION_NOT_NEEDED for one that leads or is on its way there."""
+    """Move partitions to their first candidates. ELECTION_NOT_NEEDED for one that leads or is on
+    its way there.
+    """
     try:
         check_count("partitions", len(request.partitions), MOVES_MAX)
     except Refused as refused:
@@ -117,9 +149,16 @@ def elect_preferred(
 
 
 def drain_broker(
-    image: MetadataImage, request: DrainBroker, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+    image: MetadataImage,
+    request: DrainBroker,
+    now_ms: Millis,
+    *,
+    live: Collection[NodeId],
+    timeout_ms: int,
 ) -> Result[Progress]:
-    """Some of what the broker leads moves to others, of the candidates to those that lead least. Call again while anything remains."""
+    """Some of what the broker leads moves to others, of the candidates to those that lead least.
+    Call again while anything remains.
+    """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
         node = check_node(image, me)
@@ -128,15 +167,25 @@ def drain_broker(
         return refused.result()
     others = [node_id for node_id in live if node_id != me.node_id]
     records: list[Record] = [] if node.draining else [msgspec.structs.replace(node, draining=True)]
-    moves = relieve(image, me, now_ms, live=others, timeout_ms=timeout_ms, partitions_max=request.partitions_max)
+    moves = relieve(
+        image, me, now_ms, live=others, timeout_ms=timeout_ms, partitions_max=request.partitions_max
+    )
     remaining = image.topics.led_count(me) - len(moves) if moves else 0
     return Result(records + moves, value=Progress(remaining=remaining))
 
 
 def relieve(
-    image: MetadataImage, me: BrokerIncarnation, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int, partitions_max: int
+    image: MetadataImage,
+    me: BrokerIncarnation,
+    now_ms: Millis,
+    *,
+    live: Collection[NodeId],
+    timeout_ms: int,
+    partitions_max: int,
 ) -> list[Record]:
-    """Some of what a broker leads moves to others, of the candidates to those that lead least. Nothing if there is nobody else."""
+    """Some of what a broker leads moves to others, of the candidates to those that lead least.
+    Nothing if there is nobody else.
+    """
     mover = Mover(image, live, now_ms, timeout_ms)
     if not mover.elector.eligible:
         return []
@@ -148,9 +197,16 @@ def relieve(
 
 
 def move_leaders(
-    image: MetadataImage, request: MoveLeaders, now_ms: Millis, *, live: Collection[NodeId], timeout_ms: int
+    image: MetadataImage,
+    request: MoveLeaders,
+    now_ms: Millis,
+    *,
+    live: Collection[NodeId],
+    timeout_ms: int,
 ) -> Result[ItemResults]:
-    """What balancing found. Only what is as the plan had it moves: a move under way is never interfered with."""
+    """What balancing found. Only what is as the plan had it moves: a move under way is never
+    interfered with.
+    """
     try:
         check_count("moves", len(request.moves), MOVES_MAX)
     except Refused as refused:
@@ -173,12 +229,22 @@ def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
     found: list[MoveUnderWay] = []
     for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):
         partition = image.topics.partition(key)
-        if partition is not None and partition.target_replicas is not None and partition.move is not None:
-            found.append(MoveUnderWay(key, partition.move.source, partition.leader_epoch, partition.move.started_ms))
+        if (
+            partition is not None
+            and partition.target_replicas is not None
+            and partition.move is not None
+        ):
+            found.append(
+                MoveUnderWay(
+                    key, partition.move.source, partition.leader_epoch, partition.move.started_ms
+                )
+            )
     return found
 
 
-def sources_of(image: MetadataImage, moves: Iterable[MoveUnderWay]) -> dict[BrokerIncarnation, PartitionKey]:
+def sources_of(
+    image: MetadataImage, moves: Iterable[MoveUnderWay]
+) -> dict[BrokerIncarnation, PartitionKey]:
     """Living owners of streams of what moves, each with one such partition."""
     found: dict[BrokerIncarnation, PartitionKey] = {}
     for move in moves:
@@ -192,7 +258,9 @@ def sources_of(image: MetadataImage, moves: Iterable[MoveUnderWay]) -> dict[Brok
 
 def _check_once(count: int, topic: str, partition: int) -> None:
     if count > 1:
-        raise Refused(Status.DUPLICATE_IN_REQUEST, f"{topic}-{partition} is in the request {count} times")
+        raise Refused(
+            Status.DUPLICATE_IN_REQUEST, f"{topic}-{partition} is in the request {count} times"
+        )
 
 
 def _partition(image: MetadataImage, name: str, index: int) -> PartitionRecord:
@@ -220,7 +288,9 @@ def _alter(mover: Mover, item: PartitionTarget) -> None:
 
 
 def _cancel(mover: Mover, partition: PartitionRecord, name: str) -> None:
-    """Back to the source, under a new leader epoch: it may be closing already, and to close and open again is the only way that is safe."""
+    """Back to the source, under a new leader epoch: it may be closing already, and to close and
+    open again is the only way that is safe.
+    """
     if not is_reassigning(partition) or partition.move is None:
         raise Refused(Status.NO_REASSIGNMENT, f"{name} is not being reassigned")
     mover.to(partition, partition.replicas, (partition.move.source, *partition.replicas))
@@ -233,9 +303,14 @@ def _prefer(mover: Mover, item: PartitionName) -> None:
     if partition.target_replicas is not None:
         raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is moving already")
     if partition.leader == preferred:
-        raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader {preferred} already")
+        raise Refused(
+            Status.ELECTION_NOT_NEEDED, f"{name} is led by its preferred leader {preferred} already"
+        )
     if preferred not in mover.elector.eligible:
-        raise Refused(Status.PREFERRED_NOT_AVAILABLE, f"the preferred leader {preferred} of {name} is not available")
+        raise Refused(
+            Status.PREFERRED_NOT_AVAILABLE,
+            f"the preferred leader {preferred} of {name} is not available",
+        )
     mover.to(partition, partition.replicas, partition.replicas)
 
 
@@ -245,11 +320,19 @@ def _lead(mover: Mover, item: LeaderMove) -> None:
     if partition.target_replicas is not None:
         raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is moving already")
     if partition.leader != item.source or item.source == item.target:
-        raise Refused(Status.ELECTION_NOT_NEEDED, f"{name} is led by broker {partition.leader}, not by {item.source}")
+        raise Refused(
+            Status.ELECTION_NOT_NEEDED,
+            f"{name} is led by broker {partition.leader}, not by {item.source}",
+        )
     if item.target not in mover.elector.eligible:
-        raise Refused(Status.PREFERRED_NOT_AVAILABLE, f"broker {item.target} cannot lead {name}: it is not available")
+        raise Refused(
+            Status.PREFERRED_NOT_AVAILABLE,
+            f"broker {item.target} cannot lead {name}: it is not available",
+        )
     left = item.target if item.target in partition.replicas else item.source
-    replicas = (item.target, *(node_id for node_id in partition.replicas if node_id != left))[:REPLICATION_FACTOR_MAX]
+    replicas = (item.target, *(node_id for node_id in partition.replicas if node_id != left))[
+        :REPLICATION_FACTOR_MAX
+    ]
     mover.to(partition, replicas, (item.target,))
 
 

@@ -1,9 +1,11 @@
 """Failover: who recovers a dead broker's WAL, what it may commit, and who leads afterwards.
 
-Invariant: only the appointed recoverer commits for a dead writer, only to streams that are open in the dead writer's name, exactly from
-their committed ends on. The WAL ends in the transaction that closes the last of its streams and elects the last leader, so that nothing
-is forgotten if the recoverer dies too: the next one begins again and finds less to do. Partitions that lost or damaged slots may concern
-are held: nobody leads them, and the WAL does not end, until the slots are back or their loss is accepted.
+Invariant: only the appointed recoverer commits for a dead writer, only to streams that are open in
+the dead writer's name, exactly from their committed ends on. The WAL ends in the transaction that
+closes the last of its streams and elects the last leader, so that nothing is forgotten if the
+recoverer dies too: the next one begins again and finds less to do. Partitions that lost or damaged
+slots may concern are held: nobody leads them, and the WAL does not end, until the slots are back or
+their loss is accepted.
 Source: AutoMQ `FailoverControlManager`.
 """
 
@@ -26,21 +28,33 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import WalState
 from controller.metadata.records import RangeEntry, Record, StreamClosed, WalEnded, WalRecord
 from controller.metadata.streams import StreamState
-from controller.metadata.topics import PartitionKey, PartitionMetadata, in_order, is_moving, leader_of
+from controller.metadata.topics import (
+    PartitionKey,
+    PartitionMetadata,
+    in_order,
+    is_moving,
+    leader_of,
+)
 from stream.ports import BrokerIncarnation
 
 
 def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Record]:
-    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive. Deterministic.
+    """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive.
+    Deterministic.
 
-    Who has fewest recoveries comes first; among those, who will lead most of what the dead one led: it keeps what it reads on the way.
-    Brokers that drain are asked only if there is nobody else. Cost: O(partitions of the dead).
+    Who has fewest recoveries comes first; among those, who will lead most of what the dead one led:
+    it keeps what it reads on the way. Brokers that drain are asked only if there is nobody else.
+    Cost: O(partitions of the dead).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
     staying = [node.node_id for node in able if not node.draining] or list(alive)
     waiting = [wal for wal in image.nodes.running_wals() if not image.nodes.is_alive(wal.writer)]
-    load: Counter[NodeId] = Counter(wal.recoverer.node_id for wal in waiting if alive.get(wal.recoverer.node_id) == wal.recoverer)
+    load: Counter[NodeId] = Counter(
+        wal.recoverer.node_id
+        for wal in waiting
+        if alive.get(wal.recoverer.node_id) == wal.recoverer
+    )
     records: list[Record] = []
     for wal in sorted(waiting, key=_writer):
         if not alive or alive.get(wal.recoverer.node_id) == wal.recoverer:
@@ -49,11 +63,21 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
         chosen = min(staying, key=lambda node_id: (load[node_id], -heirs[node_id], node_id))
         load[chosen] += 1
         recoverer = alive[chosen]
-        records.append(WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.committed, recoverer.node_id, recoverer.node_epoch))
+        records.append(
+            WalRecord(
+                wal.writer.node_id,
+                wal.writer.node_epoch,
+                wal.committed,
+                recoverer.node_id,
+                recoverer.node_epoch,
+            )
+        )
     return records
 
 
-def _heirs(image: MetadataImage, dead: BrokerIncarnation, eligible: Collection[NodeId]) -> Counter[NodeId]:
+def _heirs(
+    image: MetadataImage, dead: BrokerIncarnation, eligible: Collection[NodeId]
+) -> Counter[NodeId]:
     """How many of the dead broker's partitions each of these is the first candidate for."""
     heirs: Counter[NodeId] = Counter()
     for key in image.topics.led_by(dead):
@@ -63,11 +87,15 @@ def _heirs(image: MetadataImage, dead: BrokerIncarnation, eligible: Collection[N
     return heirs
 
 
-def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Millis, *, live: Collection[NodeId]) -> Result[Progress]:
-    """Name slots of the dead WAL as objects; with `done`, close streams and elect, some thousand each time until nothing remains.
+def commit_recovered(
+    image: MetadataImage, request: CommitRecovered, now_ms: Millis, *, live: Collection[NodeId]
+) -> Result[Progress]:
+    """Name slots of the dead WAL as objects; with `done`, close streams and elect, some thousand
+    each time until nothing remains.
 
-    Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL ended otherwise), OFFSET_NOT_MATCHED (a slot is missing
-    before these), NODE_* and INVALID_REQUEST. Ranges that are committed, trimmed, or of streams that the writer had closed are skipped.
+    Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL ended otherwise),
+    OFFSET_NOT_MATCHED (a slot is missing before these), NODE_* and INVALID_REQUEST. Ranges that are
+    committed, trimmed, or of streams that the writer had closed are skipped.
     """
     failed = BrokerIncarnation(request.failed_node_id, request.failed_node_epoch)
     try:
@@ -83,7 +111,11 @@ def commit_recovered(image: MetadataImage, request: CommitRecovered, now_ms: Mil
         return refused.result()
     if not request.done:
         return Result(changes.records, value=Progress(remaining=0))
-    held = {PartitionKey(stream.topic_id, stream.partition) for item in request.held if (stream := image.streams.get(item)) is not None}
+    held = {
+        PartitionKey(stream.topic_id, stream.partition)
+        for item in request.held
+        if (stream := image.streams.get(item)) is not None
+    }
     remaining = _hand_over(changes, failed, Elector(image, {*live, request.node_id}), now_ms, held)
     if not remaining and not held:
         changes.records.append(WalEnded(failed.node_id, failed.node_epoch, request.end))
@@ -94,34 +126,61 @@ def _check_recoverer(image: MetadataImage, wal: WalState | None, request: Commit
     check_objects(request.objects)
     name = f"the WAL of node {request.failed_node_id} epoch {request.failed_node_epoch}"
     if wal is None or wal.ended:
-        raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} does not exist or has ended: there is nothing to recover")
-    if image.nodes.is_alive(wal.writer) or wal.recoverer != BrokerIncarnation(request.node_id, request.node_epoch):
-        raise Refused(Status.WAL_NOT_RECOVERABLE, f"{name} is not for node {request.node_id} epoch {request.node_epoch} to recover")
+        raise Refused(
+            Status.WAL_NOT_RECOVERABLE,
+            f"{name} does not exist or has ended: there is nothing to recover",
+        )
+    if image.nodes.is_alive(wal.writer) or wal.recoverer != BrokerIncarnation(
+        request.node_id, request.node_epoch
+    ):
+        raise Refused(
+            Status.WAL_NOT_RECOVERABLE,
+            f"{name} is not for node {request.node_id} epoch {request.node_epoch} to recover",
+        )
     if request.end < wal.committed and request.done:
-        raise Refused(Status.OFFSET_NOT_MATCHED, f"{name} cannot end at slot {request.end}, below its committed slot {wal.committed}")
+        raise Refused(
+            Status.OFFSET_NOT_MATCHED,
+            f"{name} cannot end at slot {request.end}, below its committed slot {wal.committed}",
+        )
 
 
-def _clipped(changes: LogChanges, item: CommitObject, failed: BrokerIncarnation) -> list[RangeEntry]:
+def _clipped(
+    changes: LogChanges, item: CommitObject, failed: BrokerIncarnation
+) -> list[RangeEntry]:
     """The parts of one slot that are the dead writer's to commit and not committed yet."""
     ranges: list[RangeEntry] = []
     for part in item.ranges:
         stream = changes.image.streams.get(part.stream_id)
         if stream is None or not stream.opened or stream.owner != failed or changes.holds(part):
             continue
-        taken = clipped(part, changes.end_of(stream)) if part.start_offset < changes.end_of(stream) else part
+        taken = (
+            clipped(part, changes.end_of(stream))
+            if part.start_offset < changes.end_of(stream)
+            else part
+        )
         changes.append(stream, taken)
         ranges.append(taken)
     return ranges
 
 
-def _hand_over(changes: LogChanges, failed: BrokerIncarnation, elector: Elector, now_ms: Millis, held: Collection[PartitionKey]) -> int:
-    """Close streams of the dead writer and elect new leaders for what it led, within the limit, but for the partitions that are held.
+def _hand_over(
+    changes: LogChanges,
+    failed: BrokerIncarnation,
+    elector: Elector,
+    now_ms: Millis,
+    held: Collection[PartitionKey],
+) -> int:
+    """Close streams of the dead writer and elect new leaders for what it led, within the limit, but
+    for the partitions that are held.
 
-    -> how many partitions remain, without those. A stream may be open in the name of an incarnation that does not lead its partition any
+    -> how many partitions remain, without those. A stream may be open in the name of an incarnation
+    that does not lead its partition any
     more: its partition counts as well.
     """
     image = changes.image
-    streams: dict[PartitionKey, list[StreamState]] = {key: [] for key in image.topics.led_by(failed)}
+    streams: dict[PartitionKey, list[StreamState]] = {
+        key: [] for key in image.topics.led_by(failed)
+    }
     for stream_id in image.streams.opened_by(failed):
         stream = image.streams.get(stream_id)
         if stream is not None:
@@ -139,7 +198,9 @@ def _hand_over(changes: LogChanges, failed: BrokerIncarnation, elector: Elector,
 
 
 def _is_due(partition: PartitionMetadata, failed: BrokerIncarnation, elector: Elector) -> bool:
-    """It was led by the dead writer, or was moving away from it. The latter can wait for somebody eligible, the former must not."""
+    """It was led by the dead writer, or was moving away from it. The latter can wait for somebody
+    eligible, the former must not.
+    """
     return leader_of(partition) == failed or (is_moving(partition) and bool(elector.eligible))
 
 

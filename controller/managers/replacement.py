@@ -1,8 +1,9 @@
-"""Compaction: exchange some entries of a stream's log for others that hold exactly the same offsets.
+"""Compaction: exchange some entries of a stream's log for others that hold exactly the same
+offsets.
 
-Invariant: a replacement never moves a stream's end, never opens a gap, and takes out only entries that are still in the index. Measured
-above the stream's start, because trimming may have passed the sources meanwhile. Source: AutoMQ
-`StreamControlManager#commitStreamObject`.
+Invariant: a replacement never moves a stream's end, never opens a gap, and takes out only entries
+that are still in the index. Measured above the stream's start, because trimming may have passed the
+sources meanwhile. Source: AutoMQ `StreamControlManager#commitStreamObject`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,20 +21,30 @@ class NewRange(NamedTuple):
     part: RangeEntry
 
 
-def replace_ranges(stream: StreamState, sources: Sequence[ReplacedItem], new: Sequence[NewRange]) -> list[RangesReplaced]:
-    """Records that exchange `sources` for `new`, all of this stream. None if all are trimmed. Who may ask is checked before."""
+def replace_ranges(
+    stream: StreamState, sources: Sequence[ReplacedItem], new: Sequence[NewRange]
+) -> list[RangesReplaced]:
+    """Records that exchange `sources` for `new`, all of this stream. None if all are trimmed. Who
+    may ask is checked before.
+    """
     living = [source for source in sources if source.end_offset > stream.start_offset]
     for source in living:
         _check_source(stream, source)
     old_cover = _cover(stream, [(source.start_offset, source.end_offset) for source in living])
     replacing = [item for item in new if item.part.end_offset > stream.start_offset]
-    new_cover = _cover(stream, [(item.part.start_offset, item.part.end_offset) for item in replacing])
+    new_cover = _cover(
+        stream, [(item.part.start_offset, item.part.end_offset) for item in replacing]
+    )
     if old_cover != new_cover:
-        detail = f"stream {stream.stream_id}: the new objects hold {new_cover}, the replaced ones {old_cover}; they must be equal"
+        detail = (
+            f"stream {stream.stream_id}: the new objects hold {new_cover}, the replaced ones"
+            f" {old_cover}; they must be equal"
+        )
         raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
     removed = tuple(source.object_id for source in living)
     return [
-        RangesReplaced(stream.stream_id, removed if index == 0 else (), item.object_id, item.part) for index, item in enumerate(replacing)
+        RangesReplaced(stream.stream_id, removed if index == 0 else (), item.object_id, item.part)
+        for index, item in enumerate(replacing)
     ]
 
 
@@ -45,19 +56,29 @@ def _check_source(stream: StreamState, source: ReplacedItem) -> None:
         source.start_offset,
         source.end_offset,
     ):
-        detail = f"stream {stream.stream_id}: object {source.object_id} does not hold [{source.start_offset}, {source.end_offset}) any more"
+        detail = (
+            f"stream {stream.stream_id}: object {source.object_id} does not hold"
+            f" [{source.start_offset}, {source.end_offset}) any more"
+        )
         raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
 
 
-def _cover(stream: StreamState, ranges: Iterable[tuple[Offset, Offset]]) -> tuple[Offset, Offset] | None:
-    """The one stretch above the stream's start that the ranges hold; refuses holes and overlaps. None for no ranges."""
+def _cover(
+    stream: StreamState, ranges: Iterable[tuple[Offset, Offset]]
+) -> tuple[Offset, Offset] | None:
+    """The one stretch above the stream's start that the ranges hold; refuses holes and overlaps.
+    None for no ranges.
+    """
     start: Offset | None = None
     end: Offset | None = None
     for low, high in sorted(ranges):
         if end is None:
             start = max(low, stream.start_offset)
         elif low != end:
-            detail = f"stream {stream.stream_id}: replaced or new ranges have a hole or overlap at {end}..{low}"
+            detail = (
+                f"stream {stream.stream_id}: replaced or new ranges have a hole or overlap at"
+                f" {end}..{low}"
+            )
             raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, detail)
         end = high
     return None if start is None or end is None else (start, end)

@@ -1,7 +1,8 @@
 """What every manager function answers: the records that make it so, or why not.
 
-Invariant: a refused request has no records. OK without records: it was so already (a repeat after a lost reply), or it only reads.
-The records of one result are one transaction: all are applied or none.
+Invariant: a refused request has no records. OK without records: it was so already (a repeat after a
+lost reply), or it only reads. The records of one result are one transaction: all are applied or
+none.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T_co]):
-    """value: the body of the reply; None for requests without one and for refusals (except KEY_EXISTS, which tells the current value)."""
+    """value: the body of the reply; None for requests without one and for refusals (except
+    KEY_EXISTS, which tells the current value).
+    """
 
     records: list[Record] = field(default_factory=list[Record])
     status: Status = Status.OK

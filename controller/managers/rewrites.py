@@ -1,10 +1,13 @@
-"""Rewriting from outside: a job that is no broker exchanges ranges of a data stream for objects that it has written.
+"""Rewriting from outside: a job that is no broker exchanges ranges of a data stream for objects
+that it has written.
 
-Invariant: such a commit moves neither a stream's end nor its owner or epoch, and adds no offset: it takes entries out of the index only if
-each is still there exactly as the job read it, and puts in what covers exactly the same offsets. That is why it needs no fence: whoever
-leads the partition meanwhile, the index says the same. Each item stands by itself; repeating one after a lost reply succeeds without
-records. What became of the sources in the meantime (compacted, trimmed away, deleted) is a refusal that says so. Objects are not destroyed
-here. Source: ADR 0023; Iceberg's `RewriteFiles`.
+Invariant: such a commit moves neither a stream's end nor its owner or epoch, and adds no offset: it
+takes entries out of the index only if each is still there exactly as the job read it, and puts in
+what covers exactly the same offsets. That is why it needs no fence: whoever leads the partition
+meanwhile, the index says the same. Each item stands by itself; repeating one after a lost reply
+succeeds without records. What became of the sources in the meantime (compacted, trimmed away,
+deleted) is a refusal that says so. Objects are not destroyed here. Source: ADR 0023; Iceberg's
+`RewriteFiles`.
 """
 
 from collections.abc import Sequence
@@ -39,25 +42,36 @@ from stream.ports import ObjectRole
 TTL_MS_MIN = 1_000
 
 
-def prepare_rewrite(image: MetadataImage, request: PrepareRewrite, _now_ms: Millis) -> Result[ObjectsPrepared]:
+def prepare_rewrite(
+    image: MetadataImage, request: PrepareRewrite, _now_ms: Millis
+) -> Result[ObjectsPrepared]:
     """As `objects.prepare_objects`, for whoever asks, and for as long as he says."""
     try:
         if not TTL_MS_MIN <= request.ttl_ms <= PREPARED_TTL_MS:
-            raise Refused(Status.INVALID_REQUEST, f"ttl_ms {request.ttl_ms}; {TTL_MS_MIN} to {PREPARED_TTL_MS} are allowed")
+            raise Refused(
+                Status.INVALID_REQUEST,
+                f"ttl_ms {request.ttl_ms}; {TTL_MS_MIN} to {PREPARED_TTL_MS} are allowed",
+            )
         return prepared_items(image, request.count, request.ttl_ms)
     except Refused as refused:
         return refused.result()
 
 
-def commit_rewrite(image: MetadataImage, request: CommitRewrite, now_ms: Millis) -> Result[ItemResults]:
-    """Refuses the whole with STREAM_NOT_EXIST (the topic was deleted) and INVALID_REQUEST, an item with COMPACTED_OBJECTS_NOT_FOUND (its
-    sources changed) and OBJECT_NOT_EXIST (not prepared, or too late).
+def commit_rewrite(
+    image: MetadataImage, request: CommitRewrite, now_ms: Millis
+) -> Result[ItemResults]:
+    """Refuses the whole with STREAM_NOT_EXIST (the topic was deleted) and INVALID_REQUEST, an item
+    with COMPACTED_OBJECTS_NOT_FOUND (its sources changed) and OBJECT_NOT_EXIST (not prepared, or
+    too late).
     """
     try:
         _check_limits(request)
         stream = check_stream(image, request.stream_id)
         if stream.kind != "data":
-            raise Refused(Status.INVALID_REQUEST, f"stream {stream.stream_id} is no data stream: its broker compacts it")
+            raise Refused(
+                Status.INVALID_REQUEST,
+                f"stream {stream.stream_id} is no data stream: its broker compacts it",
+            )
     except Refused as refused:
         return refused.result()
     records: list[Record] = []
@@ -81,14 +95,22 @@ def _check_limits(request: CommitRewrite) -> None:
     for item in request.items:
         new = item.new
         of_stream = [part.stream_id for part in new.ranges] == [request.stream_id]
-        if not of_stream or not item.sources or new.role != ObjectRole.STREAM or new.object_id is None:
+        if (
+            not of_stream
+            or not item.sources
+            or new.role != ObjectRole.STREAM
+            or new.object_id is None
+        ):
             detail = (
-                f"object {new.key!r}: a prepared stream object with one range of stream {request.stream_id}, and its sources, are wanted"
+                f"object {new.key!r}: a prepared stream object with one range of stream"
+                f" {request.stream_id}, and its sources, are wanted"
             )
             raise Refused(Status.INVALID_REQUEST, detail)
 
 
-def _exchange(image: MetadataImage, stream: StreamState, item: RewriteItem, now_ms: Millis) -> Sequence[Record]:
+def _exchange(
+    image: MetadataImage, stream: StreamState, item: RewriteItem, now_ms: Millis
+) -> Sequence[Record]:
     assert item.new.object_id is not None
     if prepared(image, item.new, item.new.object_id).was_committed:
         return ()
@@ -103,16 +125,26 @@ def _exchange(image: MetadataImage, stream: StreamState, item: RewriteItem, now_
         )
         for source in item.sources
     ]
-    return [*changes.records, *replace_ranges(stream, sources, [NewRange(item.new.object_id, part) for part in item.new.ranges])]
+    return [
+        *changes.records,
+        *replace_ranges(
+            stream, sources, [NewRange(item.new.object_id, part) for part in item.new.ranges]
+        ),
+    ]
 
 
 def _object_of(image: MetadataImage, stream: StreamState, source: RewriteSource) -> ObjectId:
-    """By its key: the manifest tells no ids. An object that is gone held nothing any more, unless what it held was trimmed."""
+    """By its key: the manifest tells no ids. An object that is gone held nothing any more, unless
+    what it held was trimmed.
+    """
     in_place = image.objects.in_place(source.key)
     object_id = parse_data_key(source.key) if in_place is None else in_place.object_id
     if object_id is None:
         if source.end_offset > stream.start_offset:
             span = f"[{source.start_offset}, {source.end_offset})"
-            raise Refused(Status.COMPACTED_OBJECTS_NOT_FOUND, f"stream {stream.stream_id}: {source.key!r} does not hold {span} any more")
+            raise Refused(
+                Status.COMPACTED_OBJECTS_NOT_FOUND,
+                f"stream {stream.stream_id}: {source.key!r} does not hold {span} any more",
+            )
         return ObjectId(-1)
     return object_id

@@ -1,7 +1,9 @@
 """Open and trim streams. (They are created and removed with their topics, and closed by commits.)
 
-Invariant: a stream is open by at most one incarnation, and only by the leader of its partition with the partition's leader epoch.
-Source: AutoMQ `StreamControlManager#openStream`, `#trimStream`, without its historical WAL responsibilities.
+Invariant: a stream is open by at most one incarnation, and only by the leader of its partition with
+the partition's leader epoch.
+Source: AutoMQ `StreamControlManager#openStream`, `#trimStream`, without its historical WAL
+responsibilities.
 """
 
 from base.ids import StreamId
@@ -13,7 +15,13 @@ from controller.api.messages import (
     StreamsOpened,
     TrimStream,
 )
-from controller.managers.checks import check_count, check_epoch, check_node, check_owner, check_stream
+from controller.managers.checks import (
+    check_count,
+    check_epoch,
+    check_node,
+    check_owner,
+    check_stream,
+)
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Record, StreamOpened, StreamTrimmed
@@ -25,7 +33,9 @@ OPENS_MAX = 2_000
 
 
 def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOpened]:
-    """Each on its own: a bad one does not fail the others. Open already by the same owner with the same epoch: success, no record."""
+    """Each on its own: a bad one does not fail the others. Open already by the same owner with the
+    same epoch: success, no record.
+    """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
         check_node(image, me)
@@ -38,7 +48,9 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
     for item in request.items:
         try:
             if item.stream_id in seen:
-                raise Refused(Status.DUPLICATE_IN_REQUEST, f"stream {item.stream_id} is in the request twice")
+                raise Refused(
+                    Status.DUPLICATE_IN_REQUEST, f"stream {item.stream_id} is in the request twice"
+                )
             seen.add(item.stream_id)
             stream = _openable(image, me, item)
         except Refused as refused:
@@ -46,12 +58,16 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
             continue
         if not stream.opened:
             records.append(StreamOpened(item.stream_id, item.epoch, me.node_id, me.node_epoch))
-        items.append(OpenedStreamItem(start_offset=stream.start_offset, end_offset=stream.next_offset))
+        items.append(
+            OpenedStreamItem(start_offset=stream.start_offset, end_offset=stream.next_offset)
+        )
     return Result(records, value=StreamsOpened(items=items))
 
 
 def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
-    """New start offset; may be ahead of the committed end (data still in the WAL). The same again: success without records."""
+    """New start offset; may be ahead of the committed end (data still in the WAL). The same again:
+    success without records.
+    """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
         check_node(image, me)
@@ -59,7 +75,10 @@ def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
         check_epoch(stream, request.epoch)
         check_owner(stream, me)
         if request.start_offset < stream.start_offset:
-            detail = f"stream {stream.stream_id} starts at {stream.start_offset}; it cannot start at {request.start_offset} again"
+            detail = (
+                f"stream {stream.stream_id} starts at {stream.start_offset}; it cannot start at"
+                f" {request.start_offset} again"
+            )
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
     except Refused as refused:
         return refused.result()
@@ -71,24 +90,45 @@ def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
 def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem) -> StreamState:
     stream = check_stream(image, item.stream_id)
     if stream.epoch > item.epoch:
-        raise Refused(Status.STREAM_FENCED, f"stream {stream.stream_id} was opened with epoch {stream.epoch}, newer than {item.epoch}")
+        raise Refused(
+            Status.STREAM_FENCED,
+            f"stream {stream.stream_id} was opened with epoch {stream.epoch}, newer than"
+            f" {item.epoch}",
+        )
     if stream.epoch == item.epoch and stream.owner != me:
         owner = f"node {stream.node_id} epoch {stream.node_epoch}"
-        raise Refused(Status.STREAM_FENCED, f"stream {stream.stream_id} was opened with epoch {stream.epoch} by {owner}")
+        raise Refused(
+            Status.STREAM_FENCED,
+            f"stream {stream.stream_id} was opened with epoch {stream.epoch} by {owner}",
+        )
     _check_leader(image, stream, me, item)
     if stream.opened and stream.epoch < item.epoch:
         owner = f"node {stream.node_id} epoch {stream.node_epoch}"
-        raise Refused(Status.STREAM_NOT_CLOSED, f"stream {stream.stream_id} is still open by {owner} with epoch {stream.epoch}")
+        raise Refused(
+            Status.STREAM_NOT_CLOSED,
+            f"stream {stream.stream_id} is still open by {owner} with epoch {stream.epoch}",
+        )
     return stream
 
 
-def _check_leader(image: MetadataImage, stream: StreamState, me: BrokerIncarnation, item: OpenStreamItem) -> None:
-    """The partition record decides who may open, so a late request of a former leader cannot steal the stream."""
+def _check_leader(
+    image: MetadataImage, stream: StreamState, me: BrokerIncarnation, item: OpenStreamItem
+) -> None:
+    """The partition record decides who may open, so a late request of a former leader cannot steal
+    the stream.
+    """
     partition = image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
     if partition is None:
-        raise Refused(Status.STREAM_NOT_EXIST, f"the partition of stream {stream.stream_id} does not exist")
-    if leader_of(partition) != me or partition.leader_epoch != item.epoch:
-        leader = f"node {partition.leader} epoch {partition.leader_node_epoch}, leader epoch {partition.leader_epoch}"
         raise Refused(
-            Status.STREAM_FENCED, f"stream {stream.stream_id} belongs to a partition led by {leader}; the request has {item.epoch}"
+            Status.STREAM_NOT_EXIST, f"the partition of stream {stream.stream_id} does not exist"
+        )
+    if leader_of(partition) != me or partition.leader_epoch != item.epoch:
+        leader = (
+            f"node {partition.leader} epoch {partition.leader_node_epoch}, leader epoch"
+            f" {partition.leader_epoch}"
+        )
+        raise Refused(
+            Status.STREAM_FENCED,
+            f"stream {stream.stream_id} belongs to a partition led by {leader}; the request has"
+            f" {item.epoch}",
         )

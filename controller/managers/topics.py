@@ -1,7 +1,8 @@
 """Create and delete topics, add partitions.
 
-Invariant: each partition is made with its two streams and, if any broker is live, with its leader, in one transaction; deletion takes all
-of that away in one. Each topic of a request stands on its own. Internal topics are not deleted and keep their number of partitions.
+Invariant: each partition is made with its two streams and, if any broker is live, with its leader,
+in one transaction; deletion takes all of that away in one. Each topic of a request stands on its
+own. Internal topics are not deleted and keep their number of partitions.
 Source: KRaft `ReplicationControlManager`.
 """
 
@@ -30,7 +31,12 @@ from controller.managers.result import Refused, Result
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.image import MetadataImage
-from controller.metadata.internal_topics import CLEANUP_POLICY, COMPACT, INTERNAL_TOPICS, config_problem
+from controller.metadata.internal_topics import (
+    CLEANUP_POLICY,
+    COMPACT,
+    INTERNAL_TOPICS,
+    config_problem,
+)
 from controller.metadata.records import (
     ConfigRecord,
     PartitionRecord,
@@ -44,8 +50,14 @@ from controller.metadata.topics import TopicState
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000
-_KEPT = "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups that are not needed any more"
-_FIXED = "topic {name!r} keeps its {count} partitions: its keys are found by their count, so that with another one they would be lost"
+_KEPT = (
+    "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups"
+    " that are not needed any more"
+)
+_FIXED = (
+    "topic {name!r} keeps its {count} partitions: its keys are found by their count, so that with"
+    " another one they would be lost"
+)
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -69,7 +81,10 @@ class _Maker:
 
     def reserve(self, count: int) -> None:
         if self.partition_count + count > PARTITIONS_PER_REQUEST_MAX:
-            detail = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several requests"
+            detail = (
+                f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: make several"
+                " requests"
+            )
             raise Refused(Status.INVALID_PARTITIONS, detail)
         self.partition_count += count
 
@@ -78,7 +93,17 @@ class _Maker:
         meta, data, txn = (StreamId(self._next_stream_id + more) for more in range(3))
         self._next_stream_id = StreamId(txn + 1)
         self.records += [
-            PartitionRecord(topic_id, partition, replicas, leader.node_id, leader.node_epoch, StreamEpoch(0), meta, data, txn),
+            PartitionRecord(
+                topic_id,
+                partition,
+                replicas,
+                leader.node_id,
+                leader.node_epoch,
+                StreamEpoch(0),
+                meta,
+                data,
+                txn,
+            ),
             StreamCreated(meta, topic_id, partition, "meta"),
             StreamCreated(data, topic_id, partition, "data"),
             StreamCreated(txn, topic_id, partition, "txn"),
@@ -100,14 +125,23 @@ def create_topics(
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
-                raise Refused(Status.DUPLICATE_IN_REQUEST, f"topic {topic.name!r} is in the request {counts[topic.name]} times")
+                raise Refused(
+                    Status.DUPLICATE_IN_REQUEST,
+                    f"topic {topic.name!r} is in the request {counts[topic.name]} times",
+                )
             created.append(_create(image, topic, maker, new_uuid, defaults))
         except Refused as refused:
-            created.append(CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail))
-    return Result([] if request.validate_only else maker.records, value=TopicsCreated(topics=created))
+            created.append(
+                CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail)
+            )
+    return Result(
+        [] if request.validate_only else maker.records, value=TopicsCreated(topics=created)
+    )
 
 
-def create_partitions(image: MetadataImage, request: CreatePartitions, *, live: Collection[NodeId]) -> Result[ItemResults]:
+def create_partitions(
+    image: MetadataImage, request: CreatePartitions, *, live: Collection[NodeId]
+) -> Result[ItemResults]:
     """Adds partitions behind the last; a topic never gets fewer."""
     maker = _Maker(image, live)
     counts = Counter(topic.name for topic in request.topics)
@@ -115,7 +149,10 @@ def create_partitions(image: MetadataImage, request: CreatePartitions, *, live: 
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
-                raise Refused(Status.DUPLICATE_IN_REQUEST, f"topic {topic.name!r} is in the request {counts[topic.name]} times")
+                raise Refused(
+                    Status.DUPLICATE_IN_REQUEST,
+                    f"topic {topic.name!r} is in the request {counts[topic.name]} times",
+                )
             _grow(image, topic, maker)
             items.append(ItemResult())
         except Refused as refused:
@@ -124,9 +161,11 @@ def create_partitions(image: MetadataImage, request: CreatePartitions, *, live: 
 
 
 def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemResults]:
-    """Topics with all their streams. Owners find their streams gone; objects follow when nothing refers to them any more.
+    """Topics with all their streams. Owners find their streams gone; objects follow when nothing
+    refers to them any more.
 
-    At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get CONTROLLER_BUSY and are deleted by the next request.
+    At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
+    CONTROLLER_BUSY and are deleted by the next request.
     """
     records: list[Record] = []
     items: list[ItemResult] = []
@@ -135,13 +174,27 @@ def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemRes
     for topic_id in request.topic_ids:
         topic = image.topics.by_id(topic_id)
         if topic is None:
-            items.append(ItemResult(status=Status.UNKNOWN_TOPIC, detail=f"no topic has the id {topic_id}"))
+            items.append(
+                ItemResult(status=Status.UNKNOWN_TOPIC, detail=f"no topic has the id {topic_id}")
+            )
         elif topic.name in INTERNAL_TOPICS:
-            items.append(ItemResult(status=Status.INVALID_TOPIC_NAME, detail=_KEPT.format(name=topic.name)))
+            items.append(
+                ItemResult(status=Status.INVALID_TOPIC_NAME, detail=_KEPT.format(name=topic.name))
+            )
         elif topic_id in seen:
-            items.append(ItemResult(status=Status.DUPLICATE_IN_REQUEST, detail=f"topic {topic.name!r} is in the request twice"))
-        elif partition_count and partition_count + len(topic.partitions) > PARTITIONS_PER_REQUEST_MAX:
-            detail = f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: delete {topic.name!r} with the next one"
+            items.append(
+                ItemResult(
+                    status=Status.DUPLICATE_IN_REQUEST,
+                    detail=f"topic {topic.name!r} is in the request twice",
+                )
+            )
+        elif (
+            partition_count and partition_count + len(topic.partitions) > PARTITIONS_PER_REQUEST_MAX
+        ):
+            detail = (
+                f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: delete"
+                f" {topic.name!r} with the next one"
+            )
             items.append(ItemResult(status=Status.CONTROLLER_BUSY, detail=detail))
         else:
             seen.add(topic_id)
@@ -151,7 +204,13 @@ def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemRes
     return Result(records, value=ItemResults(items=items))
 
 
-def _create(image: MetadataImage, topic: NewTopic, maker: _Maker, new_uuid: Callable[[], UUID], defaults: TopicDefaults) -> CreatedTopic:
+def _create(
+    image: MetadataImage,
+    topic: NewTopic,
+    maker: _Maker,
+    new_uuid: Callable[[], UUID],
+    defaults: TopicDefaults,
+) -> CreatedTopic:
     check_topic_name(topic.name)
     if image.topics.by_name(topic.name) is not None:
         raise Refused(Status.TOPIC_EXISTS, f"topic {topic.name!r} exists")
@@ -160,20 +219,29 @@ def _create(image: MetadataImage, topic: NewTopic, maker: _Maker, new_uuid: Call
     if is_internal:
         configs.setdefault(CLEANUP_POLICY, COMPACT)
     for name, value in configs.items():
-        if problem := topic_configs.problem(name, value) or (is_internal and config_problem(name, value)):
+        if problem := topic_configs.problem(name, value) or (
+            is_internal and config_problem(name, value)
+        ):
             raise Refused(Status.INVALID_CONFIG, problem)
     rows = _rows(topic, maker, defaults)
     topic_id = new_uuid()
     maker.records.append(TopicRecord(topic_id, topic.name))
-    maker.records += [ConfigRecord(TOPIC_RESOURCE, topic.name, name, value) for name, value in configs.items()]
+    maker.records += [
+        ConfigRecord(TOPIC_RESOURCE, topic.name, name, value) for name, value in configs.items()
+    ]
     for partition, replicas in enumerate(rows):
         maker.add(topic_id, partition, replicas)
-    return CreatedTopic(name=topic.name, topic_id=topic_id, partitions=len(rows), replication_factor=len(rows[0]))
+    return CreatedTopic(
+        name=topic.name, topic_id=topic_id, partitions=len(rows), replication_factor=len(rows[0])
+    )
 
 
 def check_topic_name(name: str) -> None:
     if name in {".", ".."} or _NAME.fullmatch(name) is None:
-        detail = f"topic name {name[:260]!r} is not allowed: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..'"
+        detail = (
+            f"topic name {name[:260]!r} is not allowed: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and"
+            " '-', and neither '.' nor '..'"
+        )
         raise Refused(Status.INVALID_TOPIC_NAME, detail)
 
 
@@ -183,16 +251,23 @@ def _rows(topic: NewTopic, maker: _Maker, defaults: TopicDefaults) -> list[tuple
             detail = "with an assignment made by hand, partitions and replication factor must be -1"
             raise Refused(Status.INVALID_REQUEST, detail)
         if not 1 <= len(topic.assignment) <= PARTITIONS_PER_TOPIC_MAX:
-            raise Refused(Status.INVALID_PARTITIONS, f"1 to {PARTITIONS_PER_TOPIC_MAX} partitions are allowed")
+            raise Refused(
+                Status.INVALID_PARTITIONS, f"1 to {PARTITIONS_PER_TOPIC_MAX} partitions are allowed"
+            )
         rows = maker.placement.check(topic.assignment)
         maker.reserve(len(rows))
         return rows
     count = defaults.partitions if topic.partitions == -1 else topic.partitions
     if not 1 <= count <= PARTITIONS_PER_TOPIC_MAX:
-        detail = f"{topic.partitions} partitions are not allowed: 1 to {PARTITIONS_PER_TOPIC_MAX}, or -1 for the default"
+        detail = (
+            f"{topic.partitions} partitions are not allowed: 1 to {PARTITIONS_PER_TOPIC_MAX}, or -1"
+            " for the default"
+        )
         raise Refused(Status.INVALID_PARTITIONS, detail)
     maker.reserve(count)
-    factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    factor = (
+        defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    )
     return maker.placement.candidates(count, factor)
 
 
@@ -201,11 +276,16 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
     if topic is None:
         raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {request.name!r}")
     if request.name in INTERNAL_TOPICS:
-        raise Refused(Status.INVALID_TOPIC_NAME, _FIXED.format(name=request.name, count=len(topic.partitions)))
+        raise Refused(
+            Status.INVALID_TOPIC_NAME, _FIXED.format(name=request.name, count=len(topic.partitions))
+        )
     present = len(topic.partitions)
     added = request.total - present
     if added <= 0 or request.total > PARTITIONS_PER_TOPIC_MAX:
-        detail = f"topic {request.name!r} has {present} partitions; the new total must be higher, and at most {PARTITIONS_PER_TOPIC_MAX}"
+        detail = (
+            f"topic {request.name!r} has {present} partitions; the new total must be higher, and at"
+            f" most {PARTITIONS_PER_TOPIC_MAX}"
+        )
         raise Refused(Status.INVALID_PARTITIONS, detail)
     width = len(topic.partitions[0].replicas)
     if request.assignment is None:

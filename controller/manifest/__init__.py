@@ -1,1 +1,3 @@
-"""Publish the public manifest from the active controller. `stream.format.manifest` defines its contents and bytes."""
+"""Publish the public manifest from the active controller. `stream.format.manifest` defines its
+contents and bytes.
+"""

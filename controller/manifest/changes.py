@@ -1,7 +1,8 @@
 """What a run of records changes in the manifest, so that a publication looks only at that.
 
-Invariant: whatever differs in the manifest before and after the records is named; more may be named than changed. Of a stream whose log was
-rewritten the offsets are named too, as one stretch: pages of entries outside of it are the same as before.
+Invariant: whatever differs in the manifest before and after the records is named; more may be named
+than changed. Of a stream whose log was rewritten the offsets are named too, as one stretch: pages
+of entries outside of it are the same as before.
 Must not look at the image. Cost: about 1 us a record, in the writer's turn.
 """
 
@@ -36,7 +37,9 @@ class ManifestChanges:
     """Created or removed."""
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
-    rewritten: dict[StreamId, tuple[Offset, Offset]] = field(default_factory=dict[StreamId, tuple[Offset, Offset]])
+    rewritten: dict[StreamId, tuple[Offset, Offset]] = field(
+        default_factory=dict[StreamId, tuple[Offset, Offset]]
+    )
 
     def note(self, records: Iterable[Record]) -> bool:
         """-> whether there was anything to note."""
@@ -61,7 +64,9 @@ class ManifestChanges:
         return noted
 
     def _note_replaced(self, stream_id: StreamId, part: RangeEntry) -> None:
-        """The replacements of one request hold exactly the offsets of what they replace, so their own are all that changes."""
+        """The replacements of one request hold exactly the offsets of what they replace, so their
+        own are all that changes.
+        """
         self.stream_ids.add(stream_id)
         low, high = self.rewritten.get(stream_id, (part.start_offset, part.end_offset))
         self.rewritten[stream_id] = (min(low, part.start_offset), max(high, part.end_offset))

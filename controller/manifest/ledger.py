@@ -1,10 +1,13 @@
-"""What the manifest says of each partition, and where that was written: from it and the image comes the next version.
+"""What the manifest says of each partition, and where that was written: from it and the image comes
+the next version.
 
-Invariants: pages and inline entries of a clean partition are those of the image at the last capture; a page that was written stays as it is
-until its offsets are rewritten, or its version is emptied. The work between two batches of the writer is bounded: `capture` takes at most
-about `entries_max` entries and is called again, and what changed meanwhile is dirty again, so the last call alone decides the moment.
-Must not do I/O. Cost: 1 us an entry to capture, 1 us to encode. Source: Iceberg's manifest lists; log-structured
-merging of small pages.
+Invariants: pages and inline entries of a clean partition are those of the image at the last
+capture; a page that was written stays as it is until its offsets are rewritten, or its version is
+emptied. The work between two batches of the writer is bounded: `capture` takes at most about
+`entries_max` entries and is called again, and what changed meanwhile is dirty again, so the last
+call alone decides the moment.
+Must not do I/O. Cost: 1 us an entry to capture, 1 us to encode. Source: Iceberg's manifest lists;
+log-structured merging of small pages.
 """
 
 from array import array
@@ -35,7 +38,9 @@ from stream.format.manifest.model import (
 )
 
 VERSIONS_MAX = 32
-"""Manifest objects that a root may refer to. More: fewer bytes rewritten for each change, more objects read by one who begins."""
+"""Manifest objects that a root may refer to. More: fewer bytes rewritten for each change, more
+objects read by one who begins.
+"""
 
 _ENTRIES_NEVER = Entries(array("q", [0]), array("q"), array("q"), array("q"), array("q"), b"", ())
 _NOWHERE = SectionRef(0, 0, 0, 0, 0)
@@ -53,14 +58,23 @@ class _Page:
     @staticmethod
     def of(entries: Entries) -> "_Page":
         totals = sum(entries.record_counts), sum(entries.sizes_bytes), entries.max_timestamp_ms
-        return _Page(PageRef(entries.start_offset, entries.end_offset, len(entries), *totals, _NOWHERE), entries)
+        return _Page(
+            PageRef(entries.start_offset, entries.end_offset, len(entries), *totals, _NOWHERE),
+            entries,
+        )
 
     def write(self, draft: Draft) -> None:
         assert self.entries is not None, "written already"
         ref = self.ref
         section = draft.add(encode_entries(self.entries))
         self.ref = PageRef(
-            ref.start_offset, ref.end_offset, ref.entry_count, ref.record_count, ref.size_bytes, ref.max_timestamp_ms, section
+            ref.start_offset,
+            ref.end_offset,
+            ref.entry_count,
+            ref.record_count,
+            ref.size_bytes,
+            ref.max_timestamp_ms,
+            section,
         )
         self.entries = None
 
@@ -74,7 +88,13 @@ class _Stream:
     inline: Entries = _ENTRIES_NEVER
 
     def entry(self) -> StreamEntry:
-        return StreamEntry(self.stream_id, self.log_start, self.end_offset, tuple(page.ref for page in self.pages), self.inline)
+        return StreamEntry(
+            self.stream_id,
+            self.log_start,
+            self.end_offset,
+            tuple(page.ref for page in self.pages),
+            self.inline,
+        )
 
 
 @dataclass(slots=True)
@@ -89,7 +109,9 @@ class _Partition:
         return self.data, self.txn
 
     def entry(self, number: int) -> PartitionEntry:
-        return PartitionEntry(number, self.leader, self.leader_epoch, self.data.entry(), self.txn.entry())
+        return PartitionEntry(
+            number, self.leader, self.leader_epoch, self.data.entry(), self.txn.entry()
+        )
 
 
 @dataclass(slots=True)
@@ -130,7 +152,9 @@ class Ledger:
         """Something differs from the root that was made last."""
 
     def absorb(self, changes: ManifestChanges, image: MetadataImage, version: int) -> None:
-        """Mark what changed. Between two batches, like `capture`; image: as of these changes; version: the one that is being written."""
+        """Mark what changed. Between two batches, like `capture`; image: as of these changes;
+        version: the one that is being written.
+        """
         self.changed |= changes.wals
         if changes.everything:
             self._topics.clear()
@@ -152,12 +176,18 @@ class Ledger:
             if stream is not None and stream.kind in _KINDS and stream.topic_id in self._topics:
                 partition = self._topics[stream.topic_id].of(stream.partition)
                 found = partition.data if stream.kind == "data" else partition.txn
-                found.pages = [page for page in found.pages if page.ref.end_offset <= low or page.ref.start_offset >= high]
+                found.pages = [
+                    page
+                    for page in found.pages
+                    if page.ref.end_offset <= low or page.ref.start_offset >= high
+                ]
         if self._dirty:
             self._empty_versions(version)
 
     def capture(self, image: MetadataImage, entries_max: int) -> bool:
-        """Take what is dirty out of the image, about entries_max entries of it. True: all is taken, this is the moment."""
+        """Take what is dirty out of the image, about entries_max entries of it. True: all is taken,
+        this is the moment.
+        """
         taken = 0
         while self._dirty:
             (topic_id, index), numbers = next(iter(self._dirty.items()))
@@ -167,7 +197,9 @@ class Ledger:
                 if taken >= entries_max:
                     return False
                 number = next(iter(numbers))
-                more, whole = self._capture_partition(topic.of(number), state.partitions[number], image, max(1, entries_max - taken))
+                more, whole = self._capture_partition(
+                    topic.of(number), state.partitions[number], image, max(1, entries_max - taken)
+                )
                 taken += more + 1
                 if whole:
                     numbers.discard(number)
@@ -176,7 +208,9 @@ class Ledger:
         return True
 
     def write(self, draft: Draft) -> Iterator[None]:
-        """Put what was captured into the draft; yields after each section, which takes some milliseconds at most."""
+        """Put what was captured into the draft; yields after each section, which takes some
+        milliseconds at most.
+        """
         pages, self._pages_to_write = self._pages_to_write, []
         for page in pages:
             page.write(draft)
@@ -185,14 +219,18 @@ class Ledger:
         for topic_id, index in shards:
             topic = self._topics[topic_id]
             shard, first = topic.shards[index], index * PARTITIONS_PER_SHARD
-            entries = tuple(partition.entry(number) for number, partition in enumerate(shard.partitions, first))
+            entries = tuple(
+                partition.entry(number) for number, partition in enumerate(shard.partitions, first)
+            )
             shard.section = draft.add(encode_shard(Shard(topic_id, first, entries)))
             topic.entry = None
             yield
 
     def topic_entries(self) -> tuple[TopicEntry, ...]:
         """For the root, after everything captured was written."""
-        return tuple(topic.entry or self._entry(topic_id, topic) for topic_id, topic in self._topics.items())
+        return tuple(
+            topic.entry or self._entry(topic_id, topic) for topic_id, topic in self._topics.items()
+        )
 
     def versions(self) -> "Counter[int]":
         """Bytes that a root refers to, by the version whose object holds them."""
@@ -200,19 +238,26 @@ class Ledger:
         for topic in self._topics.values():
             for shard in topic.shards:
                 found[shard.section.version] += shard.section.stored_bytes
-                for page in (page for partition in shard.partitions for stream in partition.streams for page in stream.pages):
+                for page in (
+                    page
+                    for partition in shard.partitions
+                    for stream in partition.streams
+                    for page in stream.pages
+                ):
                     found[page.ref.section.version] += page.ref.section.stored_bytes
         del found[_NOWHERE.version]
         return found
 
-    # --- marking ----------------------------------------------------------------------------------------------------------------------
+    # --- marking ----------------------------------------------------------------------------------
 
     def _add_topic(self, topic_id: UUID, image: MetadataImage) -> None:
         state = image.topics.by_id(topic_id)
         self.changed = True
         if state is None:
             if self._topics.pop(topic_id, None) is not None:
-                self._dirty = {key: numbers for key, numbers in self._dirty.items() if key[0] != topic_id}
+                self._dirty = {
+                    key: numbers for key, numbers in self._dirty.items() if key[0] != topic_id
+                }
             return
         if topic_id not in self._topics:
             self._topics[topic_id] = _Topic(state.name)
@@ -229,37 +274,54 @@ class Ledger:
         topic = self._topics[key.topic_id]
         topic.make_room(len(state.partitions))
         self.changed = True
-        self._dirty.setdefault((key.topic_id, key.partition // PARTITIONS_PER_SHARD), set()).add(key.partition)
+        self._dirty.setdefault((key.topic_id, key.partition // PARTITIONS_PER_SHARD), set()).add(
+            key.partition
+        )
 
     def _empty_versions(self, version: int) -> None:
-        """Write anew what the versions with the fewest bytes hold, until few enough are left: on average 1 / VERSIONS_MAX of all."""
+        """Write anew what the versions with the fewest bytes hold, until few enough are left: on
+        average 1 / VERSIONS_MAX of all.
+        """
         sizes = self.versions()
         del sizes[version]
         if len(sizes) < VERSIONS_MAX:
             return
-        emptied = set(sorted(sizes, key=lambda version: sizes[version])[: len(sizes) - VERSIONS_MAX + 1])
+        emptied = set(
+            sorted(sizes, key=lambda version: sizes[version])[: len(sizes) - VERSIONS_MAX + 1]
+        )
         for topic_id, topic in self._topics.items():
             for index, shard in enumerate(topic.shards):
                 moved = shard.section.version in emptied
                 for number, partition in enumerate(shard.partitions, index * PARTITIONS_PER_SHARD):
                     for stream in partition.streams:
-                        kept = [page for page in stream.pages if page.ref.section.version not in emptied]
+                        kept = [
+                            page for page in stream.pages if page.ref.section.version not in emptied
+                        ]
                         if len(kept) < len(stream.pages):
                             stream.pages = kept
                             self._dirty.setdefault((topic_id, index), set()).add(number)
                 if moved:
                     self._dirty.setdefault((topic_id, index), set())
 
-    # --- capturing --------------------------------------------------------------------------------------------------------------------
+    # --- capturing --------------------------------------------------------------------------------
 
     def _capture_partition(
-        self, partition: _Partition, state: PartitionMetadata, image: MetadataImage, entries_max: int
+        self,
+        partition: _Partition,
+        state: PartitionMetadata,
+        image: MetadataImage,
+        entries_max: int,
     ) -> tuple[int, bool]:
         """-> (entries taken, whether that is all)."""
         taken = 0
-        for captured, stream_id in ((partition.data, state.data_stream_id), (partition.txn, state.txn_stream_id)):
+        for captured, stream_id in (
+            (partition.data, state.data_stream_id),
+            (partition.txn, state.txn_stream_id),
+        ):
             stream = image.streams.get(stream_id)
-            assert stream is not None, f"partition {state.topic_id}-{state.partition} has no stream {stream_id}"
+            assert stream is not None, (
+                f"partition {state.topic_id}-{state.partition} has no stream {stream_id}"
+            )
             more, whole = self._capture_stream(captured, stream, image, entries_max - taken)
             taken += more
             if not whole:
@@ -267,8 +329,12 @@ class Ledger:
         partition.leader, partition.leader_epoch = state.leader, state.leader_epoch
         return taken, True
 
-    def _capture_stream(self, captured: _Stream, stream: StreamState, image: MetadataImage, entries_max: int) -> tuple[int, bool]:
-        """As `_capture_partition`. Pages that are still right are kept; what they do not hold is taken."""
+    def _capture_stream(
+        self, captured: _Stream, stream: StreamState, image: MetadataImage, entries_max: int
+    ) -> tuple[int, bool]:
+        """As `_capture_partition`. Pages that are still right are kept; what they do not hold is
+        taken.
+        """
         entries = stream.entries
         kept = [page for page in captured.pages if page.ref.end_offset > stream.start_offset]
         taken = 0
@@ -287,7 +353,11 @@ class Ledger:
             pages.append(page)
             at = high
         while len(entries) - at > INLINE_ENTRIES_MAX:
-            if pages and at - _index(entries, pages[-1].ref.start_offset) + len(entries) - at <= PAGE_ENTRIES_MAX:
+            if (
+                pages
+                and at - _index(entries, pages[-1].ref.start_offset) + len(entries) - at
+                <= PAGE_ENTRIES_MAX
+            ):
                 at = _index(entries, pages.pop().ref.start_offset)
             if taken >= entries_max:
                 captured.pages = pages
@@ -296,9 +366,17 @@ class Ledger:
             pages.append(self._new_page(entries[at:end], image.objects))
             taken += end - at
             at = end
-        captured.inline = _entries(entries[at:], image.objects) if at < len(entries) else _nothing(stream.end_offset)
+        captured.inline = (
+            _entries(entries[at:], image.objects)
+            if at < len(entries)
+            else _nothing(stream.end_offset)
+        )
         captured.pages = pages
-        captured.stream_id, captured.log_start, captured.end_offset = stream.stream_id, stream.start_offset, stream.end_offset
+        captured.stream_id, captured.log_start, captured.end_offset = (
+            stream.stream_id,
+            stream.start_offset,
+            stream.end_offset,
+        )
         return taken + len(entries) - at, True
 
     def _new_page(self, entries: list[LogEntry], objects: ObjectsImage) -> _Page:
@@ -309,7 +387,9 @@ class Ledger:
     @staticmethod
     def _entry(topic_id: UUID, topic: _Topic) -> TopicEntry:
         count = sum(len(shard.partitions) for shard in topic.shards)
-        topic.entry = TopicEntry(topic.name, topic_id, count, tuple(shard.section for shard in topic.shards))
+        topic.entry = TopicEntry(
+            topic.name, topic_id, count, tuple(shard.section for shard in topic.shards)
+        )
         return topic.entry
 
 
@@ -346,4 +426,7 @@ def _start(entry: LogEntry) -> int:
 def _cuts(low: int, high: int) -> list[tuple[int, int]]:
     """[low, high) in pages of about the same size."""
     count = -(-(high - low) // PAGE_ENTRIES_MAX)
-    return [(low + (high - low) * i // count, low + (high - low) * (i + 1) // count) for i in range(count)]
+    return [
+        (low + (high - low) * i // count, low + (high - low) * (i + 1) // count)
+        for i in range(count)
+    ]

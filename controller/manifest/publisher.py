@@ -1,12 +1,17 @@
-"""Publishes the public manifest into the store: one object a version, at most one a second, only when something changed.
+"""Publishes the public manifest into the store: one object a version, at most one a second, only
+when something changed.
 
-Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain; who meets a version of a higher
-controller epoch stops, so a deposed leader cannot go back in time. A version is of one moment, between two batches of the writer, when all
-that the image holds is committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until it is known. A new leader
-writes everything anew: it refers to nothing that another one wrote. Old versions go when no root younger than the grace refers to them.
-What it has shown for less than the grace of the readers counts as not shown yet (`keep_from`), and brokers delete only what it has shown
-(`shown_offset`): a slot or an object that a root names is there for that long after the root was the newest.
-Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms. Source: docs/adr/0017.
+Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain;
+who meets a version of a higher controller epoch stops, so a deposed leader cannot go back in time.
+A version is of one moment, between two batches of the writer, when all that the image holds is
+committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until it is known. A
+new leader writes everything anew: it refers to nothing that another one wrote. Old versions go when
+no root younger than the grace refers to them. What it has shown for less than the grace of the
+readers counts as not shown yet (`keep_from`), and brokers delete only what it has shown
+(`shown_offset`): a slot or an object that a root names is there for that long after the root was
+the newest.
+Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms.
+Source: docs/adr/0017.
 """
 
 import asyncio
@@ -42,7 +47,10 @@ class Superseded(Exception):
     """A controller of a higher epoch publishes: this one leads no more."""
 
     def __init__(self, own_epoch: int, found_epoch: int) -> None:
-        super().__init__(f"the newest manifest is of controller epoch {found_epoch}, this controller leads epoch {own_epoch}")
+        super().__init__(
+            f"the newest manifest is of controller epoch {found_epoch}, this controller leads epoch"
+            f" {own_epoch}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,9 @@ class _Moment:
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """The first change that is not published: at this offset or behind it. since: of the monotonic clock."""
+    """The first change that is not published: at this offset or behind it. since: of the monotonic
+    clock.
+    """
 
     offset: MetadataOffset
     since: float
@@ -93,7 +103,9 @@ class ManifestPublisher:
         self._behind: _Behind | None = _Behind(MetadataOffset(0), now())
         self._drawn_behind: _Behind | None = self._behind
         self._shown: deque[tuple[float, MetadataOffset]] = deque()
-        """Of each version in the store that is younger than the grace: when it was written, and the oldest change that it shows."""
+        """Of each version in the store that is younger than the grace: when it was written, and the
+        oldest change that it shows.
+        """
         runtime.observe(self._note)
 
     async def run(self) -> None:
@@ -114,7 +126,9 @@ class ManifestPublisher:
             await asyncio.sleep(max(0.0, began + interval_s - self._now()))
 
     async def keep_from(self) -> MetadataOffset | None:
-        """For the janitor: what was destroyed at this offset or later the newest version of less than a grace ago may still name."""
+        """For the janitor: what was destroyed at this offset or later the newest version of less
+        than a grace ago may still name.
+        """
         due_at = self._now() - self._config.read_grace_ms / 1_000
         while self._shown and self._shown[0][0] <= due_at:
             self._shown.popleft()
@@ -133,7 +147,9 @@ class ManifestPublisher:
         return 0.0 if self._behind is None else self._now() - self._behind.since
 
     async def publish(self) -> bool:
-        """One version now, if anything changed. -> whether one was written. Raises Superseded, ObjectStoreError, what `between` raises."""
+        """One version now, if anything changed. -> whether one was written. Raises Superseded,
+        ObjectStoreError, what `between` raises.
+        """
         self._wake.clear()
         if self._newest < 0:
             await self._adopt()
@@ -144,7 +160,9 @@ class ManifestPublisher:
 
     def _note(self, records: Sequence[Record]) -> None:
         if self._changes.note(records):
-            now = _Behind(MetadataOffset(self._runtime.image.end_offset - len(records)), self._now())
+            now = _Behind(
+                MetadataOffset(self._runtime.image.end_offset - len(records)), self._now()
+            )
             self._behind = self._behind or now
             self._drawn_behind = self._drawn_behind or now
             self._wake.set()
@@ -152,12 +170,14 @@ class ManifestPublisher:
     async def _until_due(self) -> None:
         """Until something changed, or old versions may have to go."""
         try:
-            async with asyncio.timeout(self._config.manifest_grace_ms / 1_000 if self._retired else None):
+            async with asyncio.timeout(
+                self._config.manifest_grace_ms / 1_000 if self._retired else None
+            ):
                 await self._wake.wait()
         except TimeoutError:
             return
 
-    # --- drawing up -------------------------------------------------------------------------------------------------------------------
+    # --- drawing up -------------------------------------------------------------------------------
 
     async def _draw_up(self) -> bool:
         """Capture what changed and encode it, step by step. False: nothing changed."""
@@ -193,14 +213,21 @@ class ManifestPublisher:
         if not self._ledger.capture(image, CAPTURE_ENTRIES_MAX):
             return None
         self._drawn_behind = None
-        wals = tuple(LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed) for wal in image.nodes.running_wals())
+        wals = tuple(
+            LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed)
+            for wal in image.nodes.running_wals()
+        )
         graces_ms = [node.wal_delete_grace_ms for node in image.nodes if not node.fenced]
-        return _Moment(image.end_offset, self._now_ms(), wals, min([self._config.read_grace_ms, *graces_ms]))
+        return _Moment(
+            image.end_offset, self._now_ms(), wals, min([self._config.read_grace_ms, *graces_ms])
+        )
 
-    # --- the store --------------------------------------------------------------------------------------------------------------------
+    # --- the store --------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        """Write the version that was drawn up. If somebody else wrote one in its place, everything is drawn up again behind that."""
+        """Write the version that was drawn up. If somebody else wrote one in its place, everything
+        is drawn up again behind that.
+        """
         assert self._unsent is not None, "nothing is drawn up"
         assert self._draft is not None, "nothing is drawn up"
         version, chunks = self._draft.version, self._unsent
@@ -218,14 +245,17 @@ class ManifestPublisher:
             self._shown.append((self._now(), self._behind.offset))
         self._behind = self._drawn_behind
         if self._behind is not None:
-            self._wake.set()  # what changed while this version could not be written was noted before
+            # what changed while this version could not be written was noted before
+            self._wake.set()
         self._stored.add(version)
         for old in self._stored - self._ledger.versions().keys() - {version}:
             self._retired.setdefault(old, self._now())
         _log.debug("manifest_published", version=version, bytes=size_bytes)
 
     async def _holds(self, key: str, footer: bytes) -> bool:
-        """Our own bytes lie there: an earlier try had succeeded. Equal footers are equal objects."""
+        """Our own bytes lie there: an earlier try had succeeded. Equal footers are equal
+        objects.
+        """
         try:
             tail = await self._store.get_tail(key, codec.FOOTER.size)
         except ObjectNotFound:
@@ -255,7 +285,9 @@ class ManifestPublisher:
         except ObjectNotFound:
             return  # a newer one came, and this one went: the next try to write meets it
         except ObjectCorrupt as error:
-            _log.error("manifest_damaged", key=key, error=str(error), hint="a whole version follows it")
+            _log.error(
+                "manifest_damaged", key=key, error=str(error), hint="a whole version follows it"
+            )
             return
         if footer.controller_epoch > self._runtime.epoch:
             raise Superseded(self._runtime.epoch, footer.controller_epoch)
@@ -263,9 +295,13 @@ class ManifestPublisher:
     async def _drop_old(self) -> None:
         """Delete versions that no root younger than the grace refers to."""
         due_at = self._now() - self._config.manifest_grace_ms / 1_000
-        due = [version for version, since in self._retired.items() if since <= due_at][:DELETE_BATCH_COUNT]
+        due = [version for version, since in self._retired.items() if since <= due_at][
+            :DELETE_BATCH_COUNT
+        ]
         if due:
-            await self._store.delete([manifest_key(self._config.cluster_id, version) for version in due])
+            await self._store.delete(
+                [manifest_key(self._config.cluster_id, version) for version in due]
+            )
             for version in due:
                 del self._retired[version]
                 self._stored.discard(version)

@@ -1,1 +1,3 @@
-"""What the cluster knows: records, the image they add up to, snapshots. The public half of the controller for brokers."""
+"""What the cluster knows: records, the image they add up to, snapshots. The public half of the
+controller for brokers.
+"""

@@ -18,7 +18,9 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
-    """Raises msgspec.DecodeError (or its ValidationError) for anything that `encode_record` of this version does not give."""
+    """Raises msgspec.DecodeError (or its ValidationError) for anything that `encode_record` of this
+    version does not give.
+    """
     return _DECODER.decode(data)
 
 

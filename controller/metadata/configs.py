@@ -1,4 +1,6 @@
-"""Dynamic configs, by resource. Values are texts, as validated by the config manager. Source: KRaft `ConfigurationsImage`."""
+"""Dynamic configs, by resource. Values are texts, as validated by the config manager. Source: KRaft
+`ConfigurationsImage`.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,9 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass(slots=True)
 class ConfigsImage:
-    _values: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict[tuple[int, str], dict[str, str]])
+    _values: dict[tuple[int, str], dict[str, str]] = field(
+        default_factory=dict[tuple[int, str], dict[str, str]]
+    )
 
     def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
         """What was set for one resource; empty if nothing was. Defaults are in `topic_configs`."""

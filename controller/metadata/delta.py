@@ -1,6 +1,8 @@
-"""What a run of records touched, so that subscribers look only at that. Level, not edge: the state is in the image, not in here.
+"""What a run of records touched, so that subscribers look only at that. Level, not edge: the state
+is in the image, not in here.
 
-Invariant: whatever differs between the image before and after the records is named. More may be named than changed.
+Invariant: whatever differs between the image before and after the records is named. More may be
+named than changed.
 """
 
 from collections.abc import Iterable
@@ -41,7 +43,9 @@ from stream.ports import BrokerIncarnation
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """everything: the image was replaced by a snapshot; look at all of it, the sets are then empty."""
+    """everything: the image was replaced by a snapshot; look at all of it, the sets are then
+    empty.
+    """
 
     everything: bool = False
     topic_ids: set[UUID] = field(default_factory=set[UUID])
@@ -80,7 +84,9 @@ class MetadataDelta:
             case NodeRecord() | NodeRemoved():
                 self.node_ids.add(record.node_id)
             case WalRecord() | WalEnded():
-                self.wals.add(BrokerIncarnation(NodeId(record.node_id), NodeEpoch(record.node_epoch)))
+                self.wals.add(
+                    BrokerIncarnation(NodeId(record.node_id), NodeEpoch(record.node_epoch))
+                )
             case ConfigRecord():
                 self.configs.add((record.resource_type, record.resource_name))
             case KeyValueRecord():
@@ -90,7 +96,13 @@ class MetadataDelta:
 
     def _note_log(self, record: Record) -> None:
         match record:
-            case StreamCreated() | StreamOpened() | StreamClosed() | StreamTrimmed() | StreamRemoved():
+            case (
+                StreamCreated()
+                | StreamOpened()
+                | StreamClosed()
+                | StreamTrimmed()
+                | StreamRemoved()
+            ):
                 self.stream_ids.add(record.stream_id)
             case ObjectCommitted():
                 self.object_ids.add(record.object_id)

@@ -1,8 +1,11 @@
-"""The metadata image: what all records so far add up to. Every controller and every broker holds one.
+"""The metadata image: what all records so far add up to. Every controller and every broker holds
+one.
 
-Invariant: `check_invariants` holds after each whole transaction (a run of records proposed together), and two images that applied the same
-records are equal. Mutable, of one thread, changed by `apply` only: readers must not hold on to its lists across an await.
-Must not decide anything: a record is a fact that a manager validated. Source: KRaft `MetadataImage`.
+Invariant: `check_invariants` holds after each whole transaction (a run of records proposed
+together), and two images that applied the same records are equal. Mutable, of one thread, changed
+by `apply` only: readers must not hold on to its lists across an await.
+Must not decide anything: a record is a fact that a manager validated. Source: KRaft
+`MetadataImage`.
 """
 
 from collections.abc import Callable, Iterable
@@ -71,7 +74,9 @@ class MetadataImage:
     objects: ObjectsImage = field(default_factory=ObjectsImage)
     configs: ConfigsImage = field(default_factory=ConfigsImage)
     kv: KeyValueImage = field(default_factory=KeyValueImage)
-    _appliers: dict[type[Record], Callable[..., None]] = field(init=False, repr=False, compare=False)
+    _appliers: dict[type[Record], Callable[..., None]] = field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         self._appliers = {
@@ -100,7 +105,9 @@ class MetadataImage:
         }
 
     def apply(self, record: Record, offset: MetadataOffset) -> None:
-        """Apply the record at `offset`. Raises InvariantBroken if it does not fit: a defect, the process has to stop."""
+        """Apply the record at `offset`. Raises InvariantBroken if it does not fit: a defect, the
+        process has to stop.
+        """
         self._appliers[type(record)](record)
         self.end_offset = MetadataOffset(offset + 1)
 
@@ -110,7 +117,9 @@ class MetadataImage:
             self.apply(record, self.end_offset)
 
     def load(self, records: Iterable[Record]) -> None:
-        """Records of a snapshot, in its order; as many calls as it takes, into a fresh image. `loaded` ends it."""
+        """Records of a snapshot, in its order; as many calls as it takes, into a fresh image.
+        `loaded` ends it.
+        """
         if self.end_offset:
             raise broken("a snapshot is loaded into an image that is not fresh")
         for record in records:
@@ -120,23 +129,40 @@ class MetadataImage:
         """That was all of the snapshot, which holds everything below `end_offset`."""
         self.end_offset = end_offset
 
-    def find_ranges(self, stream_id: StreamId, start: Offset, end: Offset, limit: int) -> list[ObjectRange]:
-        """`StreamMetadata.objects`: committed ranges of one stream that intersect [start, end), in order, with their objects."""
+    def find_ranges(
+        self, stream_id: StreamId, start: Offset, end: Offset, limit: int
+    ) -> list[ObjectRange]:
+        """`StreamMetadata.objects`: committed ranges of one stream that intersect [start, end), in
+        order, with their objects.
+        """
         found: list[ObjectRange] = []
         for entry in self.streams.find(stream_id, start, end, limit):
             state = self.objects.get(entry.object_id)
             if state is None:
-                raise broken(f"stream {stream_id} refers to object {entry.object_id}, which does not exist")
+                raise broken(
+                    f"stream {stream_id} refers to object {entry.object_id}, which does not exist"
+                )
             part = StreamRange(
-                stream_id, entry.start_offset, entry.end_offset, entry.record_count, entry.size_bytes, entry.max_timestamp_ms
+                stream_id,
+                entry.start_offset,
+                entry.end_offset,
+                entry.record_count,
+                entry.size_bytes,
+                entry.max_timestamp_ms,
             )
-            found.append(ObjectRange(entry.object_id, state.key, ObjectRole(state.role), state.size_bytes, part))
+            found.append(
+                ObjectRange(
+                    entry.object_id, state.key, ObjectRole(state.role), state.size_bytes, part
+                )
+            )
         return found
 
     def check_invariants(self) -> None:
         """Raises InvariantBroken. O(everything): for tests and the simulator."""
         invariants.check(self.topics, self.nodes, self.streams, self.objects)
-        invariants.check_counters(self.streams, self.next_stream_id, self.objects, self.next_object_id)
+        invariants.check_counters(
+            self.streams, self.next_stream_id, self.objects, self.next_object_id
+        )
         invariants.check_object_counts(self.objects)
         invariants.check_epochs(self.nodes, self.next_node_epoch)
 

@@ -1,7 +1,9 @@
-"""The topics in which brokers keep what they coordinate: names, and what clients must not do to them.
+"""The topics in which brokers keep what they coordinate: names, and what clients must not do to
+them.
 
-Kafka refuses records of clients there, but lets them delete the topics, add partitions and change every config. Each of these loses
-committed offsets or transactions: keys are found by the count of partitions, and records that retention takes or a limit refuses are gone.
+Kafka refuses records of clients there, but lets them delete the topics, add partitions and change
+every config. Each of these loses committed offsets or transactions: keys are found by the count of
+partitions, and records that retention takes or a limit refuses are gone.
 Must not: depend on an image.
 """
 
@@ -15,14 +17,24 @@ INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 CLEANUP_POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
-_NUMBERS_NOT_BELOW_DEFAULT: Final = frozenset({"max.message.bytes", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"})
+_NUMBERS_NOT_BELOW_DEFAULT: Final = frozenset(
+    {"max.message.bytes", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"}
+)
 
 
 def config_problem(name: str, value: str) -> str:
-    """Why an internal topic cannot have this (valid) config, with what is allowed; empty if it can."""
+    """Why an internal topic cannot have this (valid) config, with what is allowed; empty if it
+    can.
+    """
     if name == CLEANUP_POLICY and value != COMPACT:
-        return f"config {name}={value!r} would lose committed offsets or transactions: an internal topic must have {COMPACT!r}"
+        return (
+            f"config {name}={value!r} would lose committed offsets or transactions: an internal"
+            f" topic must have {COMPACT!r}"
+        )
     if name in _NUMBERS_NOT_BELOW_DEFAULT and int(value) < int(TOPIC_CONFIGS[name].default):
         lowest = TOPIC_CONFIGS[name].default
-        return f"config {name}={value!r} would refuse the records of coordinators: an internal topic must have at least {lowest}"
+        return (
+            f"config {name}={value!r} would refuse the records of coordinators: an internal topic"
+            f" must have at least {lowest}"
+        )
     return ""

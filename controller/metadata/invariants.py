@@ -1,4 +1,6 @@
-"""What must be true of an image between transactions, checked from scratch. For tests and the simulator: it costs O(everything)."""
+"""What must be true of an image between transactions, checked from scratch. For tests and the
+simulator: it costs O(everything).
+"""
 
 from collections import Counter
 
@@ -7,11 +9,19 @@ from controller.metadata.errors import broken
 from controller.metadata.nodes import NodesImage
 from controller.metadata.objects import ObjectPhase, ObjectsImage
 from controller.metadata.streams import StreamsImage, StreamState
-from controller.metadata.topics import NO_LEADER, PartitionKey, PartitionMetadata, TopicsImage, leader_of
+from controller.metadata.topics import (
+    NO_LEADER,
+    PartitionKey,
+    PartitionMetadata,
+    TopicsImage,
+    leader_of,
+)
 from stream.ports import ObjectRole
 
 
-def check(topics: TopicsImage, nodes: NodesImage, streams: StreamsImage, objects: ObjectsImage) -> None:
+def check(
+    topics: TopicsImage, nodes: NodesImage, streams: StreamsImage, objects: ObjectsImage
+) -> None:
     """Raises InvariantBroken, naming the first thing that is wrong."""
     refs: Counter[ObjectId] = Counter()
     for stream in streams:
@@ -30,7 +40,9 @@ def _check_log(stream: StreamState) -> None:
         return
     first, last = stream.entries[0], stream.entries[-1]
     if not first.start_offset <= stream.start_offset < first.end_offset:
-        raise broken(f"{name}: the first entry {first} does not contain the start {stream.start_offset}")
+        raise broken(
+            f"{name}: the first entry {first} does not contain the start {stream.start_offset}"
+        )
     if last.end_offset != stream.end_offset:
         raise broken(f"{name}: the last entry {last} does not reach the end {stream.end_offset}")
     for before, after in zip(stream.entries, stream.entries[1:], strict=False):
@@ -43,15 +55,29 @@ def _check_log(stream: StreamState) -> None:
 def _check_objects(objects: ObjectsImage, nodes: NodesImage, refs: Counter[ObjectId]) -> None:
     for state in objects:
         if state.refs != refs[state.object_id]:
-            raise broken(f"object {state.object_id} counts {state.refs} references, there are {refs[state.object_id]}")
+            raise broken(
+                f"object {state.object_id} counts {state.refs} references, there are"
+                f" {refs[state.object_id]}"
+            )
         if state.refs and state.phase != ObjectPhase.COMMITTED:
             raise broken(f"object {state.object_id} is referred to and {state.phase.name}")
-        if state.wal is not None and state.phase == ObjectPhase.DESTROYED and not nodes.wal_is_past(state.wal, state.wal_sequence):
-            raise broken(f"object {state.object_id} is destroyed, but recovery of {state.wal} would need slot {state.wal_sequence}")
+        if (
+            state.wal is not None
+            and state.phase == ObjectPhase.DESTROYED
+            and not nodes.wal_is_past(state.wal, state.wal_sequence)
+        ):
+            raise broken(
+                f"object {state.object_id} is destroyed, but recovery of {state.wal} would need"
+                f" slot {state.wal_sequence}"
+            )
     for object_id in refs:
         if objects.get(object_id) is None:
             raise broken(f"object {object_id} is referred to and does not exist")
-    unreferenced = {state.object_id for state in objects if state.phase == ObjectPhase.COMMITTED and not state.refs}
+    unreferenced = {
+        state.object_id
+        for state in objects
+        if state.phase == ObjectPhase.COMMITTED and not state.refs
+    }
     if unreferenced != {state.object_id for state in objects.unreferenced()}:
         raise broken("the set of unreferenced objects is wrong")
 
@@ -71,7 +97,9 @@ def _check_partitions(topics: TopicsImage, streams: StreamsImage, nodes: NodesIm
     owned: set[StreamId] = set()
     for topic in topics:
         for index, partition in enumerate(topic.partitions):
-            if partition.partition != index or led.pop(PartitionKey(topic.topic_id, index), None) != leader_of(partition):
+            if partition.partition != index or led.pop(
+                PartitionKey(topic.topic_id, index), None
+            ) != leader_of(partition):
                 raise broken(f"{topic.name}-{index}: the index of leaders is wrong")
             _check_partition(topic.name, partition, streams, nodes)
             owned.update(partition.stream_ids)
@@ -81,27 +109,41 @@ def _check_partitions(topics: TopicsImage, streams: StreamsImage, nodes: NodesIm
         raise broken(f"streams without a partition: {stray}")
 
 
-def _check_partition(topic: str, partition: PartitionMetadata, streams: StreamsImage, nodes: NodesImage) -> None:
+def _check_partition(
+    topic: str, partition: PartitionMetadata, streams: StreamsImage, nodes: NodesImage
+) -> None:
     name = f"{topic}-{partition.partition}"
     if len(set(partition.replicas)) != len(partition.replicas):
         raise broken(f"{name}: candidates repeat")
     leader = leader_of(partition)
     wal = nodes.wal(leader)
-    if leader != NO_LEADER and (wal is None or wal.ended or partition.leader not in partition.replicas):
+    if leader != NO_LEADER and (
+        wal is None or wal.ended or partition.leader not in partition.replicas
+    ):
         raise broken(f"{name} is led by {leader}, whose WAL ended or who is no candidate")
-    if partition.target_replicas is not None and (leader != NO_LEADER or partition.move is None or not partition.target_replicas):
+    if partition.target_replicas is not None and (
+        leader != NO_LEADER or partition.move is None or not partition.target_replicas
+    ):
         raise broken(f"{name} moves and is led by {leader}, or its move is not told")
     for stream_id in partition.stream_ids:
         stream = streams.get(stream_id)
-        if stream is None or (stream.topic_id, stream.partition) != (partition.topic_id, partition.partition):
+        if stream is None or (stream.topic_id, stream.partition) != (
+            partition.topic_id,
+            partition.partition,
+        ):
             raise broken(f"{name}: stream {stream_id} is missing or somebody else's")
         if stream.opened and leader == NO_LEADER and partition.target_replicas is None:
             raise broken(f"{name}: stream {stream_id} is open, nobody leads and nothing moves")
         if stream.epoch > partition.leader_epoch:
-            raise broken(f"{name}: stream {stream_id} has epoch {stream.epoch}, the partition {partition.leader_epoch}")
+            raise broken(
+                f"{name}: stream {stream_id} has epoch {stream.epoch}, the partition"
+                f" {partition.leader_epoch}"
+            )
 
 
-def check_counters(streams: StreamsImage, next_stream_id: StreamId, objects: ObjectsImage, next_object_id: ObjectId) -> None:
+def check_counters(
+    streams: StreamsImage, next_stream_id: StreamId, objects: ObjectsImage, next_object_id: ObjectId
+) -> None:
     """No id that is in use may be given out again."""
     if any(stream.stream_id >= next_stream_id for stream in streams):
         raise broken("a stream id would be given out twice")
@@ -115,7 +157,9 @@ def check_object_counts(objects: ObjectsImage) -> None:
     roles = Counter(state.role for state in committed)
     if any(roles[role] != objects.committed_count(role) for role in ObjectRole):
         raise broken("the count of committed objects is wrong")
-    if objects.committed_bytes != sum(state.size_bytes for state in committed) or objects.count(ObjectPhase.COMMITTED) != len(committed):
+    if objects.committed_bytes != sum(state.size_bytes for state in committed) or objects.count(
+        ObjectPhase.COMMITTED
+    ) != len(committed):
         raise broken("the bytes of committed objects do not add up")
 
 

@@ -1,4 +1,6 @@
-"""The small key/value store of the cluster. Limits are the manager's. Source: AutoMQ `KVControlManager`."""
+"""The small key/value store of the cluster. Limits are the manager's. Source: AutoMQ
+`KVControlManager`.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

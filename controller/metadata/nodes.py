@@ -1,8 +1,9 @@
 """Brokers and their WALs: who may write, and whose WAL still has to be recovered.
 
-Invariant: the registered incarnation of a node is the one with its highest epoch, and a WAL that ended never begins again.
-One `WalState` is kept for each broker start, about 100 bytes: the fence objects in the store stay for ever as well.
-Only `MetadataImage.apply` changes it. Source: KRaft `ClusterImage`, AutoMQ `NodeControlManager`.
+Invariant: the registered incarnation of a node is the one with its highest epoch, and a WAL that
+ended never begins again. One `WalState` is kept for each broker start, about 100 bytes: the fence
+objects in the store stay for ever as well. Only `MetadataImage.apply` changes it. Source: KRaft
+`ClusterImage`, AutoMQ `NodeControlManager`.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,9 @@ NodeState = NodeRecord
 
 @dataclass(slots=True)
 class WalState:
-    """recoverer: who was asked to recover it, node -1 for nobody. end: set once it was recovered or closed in order."""
+    """recoverer: who was asked to recover it, node -1 for nobody. end: set once it was recovered or
+    closed in order.
+    """
 
     writer: BrokerIncarnation
     committed: WalSequence
@@ -34,8 +37,12 @@ class WalState:
 @dataclass(slots=True)
 class NodesImage:
     _nodes: dict[NodeId, NodeState] = field(default_factory=dict[NodeId, NodeState])
-    _wals: dict[BrokerIncarnation, WalState] = field(default_factory=dict[BrokerIncarnation, WalState])
-    _running: dict[BrokerIncarnation, WalState] = field(default_factory=dict[BrokerIncarnation, WalState])
+    _wals: dict[BrokerIncarnation, WalState] = field(
+        default_factory=dict[BrokerIncarnation, WalState]
+    )
+    _running: dict[BrokerIncarnation, WalState] = field(
+        default_factory=dict[BrokerIncarnation, WalState]
+    )
 
     def __iter__(self) -> Iterator[NodeState]:
         return iter(self._nodes.values())
@@ -47,7 +54,9 @@ class NodesImage:
         return self._nodes.get(node_id)
 
     def is_alive(self, node: BrokerIncarnation) -> bool:
-        """This very incarnation is registered and not fenced. (Whether its session lives is the controller's knowledge.)"""
+        """This very incarnation is registered and not fenced. (Whether its session lives is the
+        controller's knowledge.)
+        """
         state = self._nodes.get(node.node_id)
         return state is not None and state.node_epoch == node.node_epoch and not state.fenced
 
@@ -63,14 +72,19 @@ class NodesImage:
         return iter(self._running.values())
 
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
-        """No recovery and no commit will need the slot any more; only ranges that refer to it keep its object."""
+        """No recovery and no commit will need the slot any more; only ranges that refer to it keep
+        its object.
+        """
         wal = self._wals.get(writer)
         return wal is None or wal.ended or sequence < wal.committed
 
     def set_node(self, record: NodeRecord) -> None:
         known = self._nodes.get(record.node_id)
         if known is not None and known.node_epoch > record.node_epoch:
-            raise broken(f"node {record.node_id} goes back from epoch {known.node_epoch} to {record.node_epoch}")
+            raise broken(
+                f"node {record.node_id} goes back from epoch {known.node_epoch} to"
+                f" {record.node_epoch}"
+            )
         self._nodes[record.node_id] = record
 
     def remove_node(self, record: NodeRemoved) -> None:
@@ -82,7 +96,9 @@ class NodesImage:
         recoverer = BrokerIncarnation(record.recoverer, record.recoverer_epoch)
         wal = self._wals.get(writer)
         if wal is None:
-            self._wals[writer] = self._running[writer] = WalState(writer, record.committed, recoverer)
+            self._wals[writer] = self._running[writer] = WalState(
+                writer, record.committed, recoverer
+            )
         elif wal.ended or record.committed < wal.committed:
             raise broken(f"WAL {writer} goes back")
         else:

@@ -1,7 +1,8 @@
 """Objects in the store that the cluster knows by id: prepared, committed, destroyed.
 
-Invariant: `refs` is the number of log entries (of all streams) that name the object; a destroyed object has none. An object that nothing
-refers to is in `unreferenced` until it is destroyed. Only `MetadataImage.apply` changes it. Source: AutoMQ `S3ObjectControlManager`.
+Invariant: `refs` is the number of log entries (of all streams) that name the object; a destroyed
+object has none. An object that nothing refers to is in `unreferenced` until it is destroyed. Only
+`MetadataImage.apply` changes it. Source: AutoMQ `S3ObjectControlManager`.
 """
 
 from collections import Counter
@@ -19,7 +20,13 @@ from base.ids import (
     WalSequence,
 )
 from controller.metadata.errors import broken
-from controller.metadata.records import MetadataOffset, ObjectCommitted, ObjectDestroyed, ObjectPrepared, ObjectRemoved
+from controller.metadata.records import (
+    MetadataOffset,
+    ObjectCommitted,
+    ObjectDestroyed,
+    ObjectPrepared,
+    ObjectRemoved,
+)
 from stream.ports import BrokerIncarnation, ObjectRole
 
 _NO_SLOT = WalSequence(-1)
@@ -33,10 +40,12 @@ class ObjectPhase(IntEnum):
 
 
 class ObjectState(msgspec.Struct, gc=False):
-    """since_ms: wall clock of the commit (committed) or the destruction (destroyed), for people. since: where the log ended before the
-    object was prepared (prepared) or destroyed (destroyed); controllers measure its age by that. ttl_ms: of a prepared one.
+    """since_ms: wall clock of the commit (committed) or the destruction (destroyed), for people.
+    since: where the log ended before the object was prepared (prepared) or destroyed (destroyed);
+    controllers measure its age by that. ttl_ms: of a prepared one.
 
-    role and size_bytes are 0 until it is committed. wal and wal_sequence: only of WAL objects committed in place.
+    role and size_bytes are 0 until it is committed. wal and wal_sequence: only of WAL objects
+    committed in place.
     """
 
     object_id: ObjectId
@@ -83,7 +92,10 @@ class ObjectsImage:
         return None if object_id is None else self._objects[object_id]
 
     def count(self, phase: ObjectPhase) -> int:
-        counts = {ObjectPhase.PREPARED: len(self._prepared), ObjectPhase.DESTROYED: len(self._destroyed)}
+        counts = {
+            ObjectPhase.PREPARED: len(self._prepared),
+            ObjectPhase.DESTROYED: len(self._destroyed),
+        }
         return counts.get(phase, len(self._objects) - sum(counts.values()))
 
     def committed_count(self, role: ObjectRole) -> int:
@@ -104,24 +116,40 @@ class ObjectsImage:
         if record.object_id in self._objects:
             raise broken(f"object {record.object_id} exists")
         self._objects[record.object_id] = ObjectState(
-            record.object_id, record.key, ObjectPhase.PREPARED, Millis(0), since=record.offset, ttl_ms=record.ttl_ms
+            record.object_id,
+            record.key,
+            ObjectPhase.PREPARED,
+            Millis(0),
+            since=record.offset,
+            ttl_ms=record.ttl_ms,
         )
         self._prepared.add(record.object_id)
 
     def commit(self, record: ObjectCommitted) -> None:
-        """Again for an object that is committed: a WAL object to which another stream's range is added."""
+        """Again for an object that is committed: a WAL object to which another stream's range is
+        added.
+        """
         state = self._objects.get(record.object_id)
         if state is not None and state.phase == ObjectPhase.DESTROYED:
             raise broken(f"object {record.object_id} is destroyed")
         if state is None or state.phase == ObjectPhase.PREPARED:
-            state = ObjectState(record.object_id, record.key, ObjectPhase.COMMITTED, record.committed_ms, record.role, record.size_bytes)
+            state = ObjectState(
+                record.object_id,
+                record.key,
+                ObjectPhase.COMMITTED,
+                record.committed_ms,
+                record.role,
+                record.size_bytes,
+            )
             self._objects[record.object_id] = state
             self._prepared.discard(record.object_id)
             self._unreferenced.add(record.object_id)
             self._committed[record.role] += 1
             self.committed_bytes += record.size_bytes
         if record.wal_sequence >= 0:
-            state.wal = BrokerIncarnation(NodeId(record.wal_node_id), NodeEpoch(record.wal_node_epoch))
+            state.wal = BrokerIncarnation(
+                NodeId(record.wal_node_id), NodeEpoch(record.wal_node_epoch)
+            )
             state.wal_sequence = record.wal_sequence
             self._in_place[record.key] = record.object_id
 

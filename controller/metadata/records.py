@@ -1,7 +1,8 @@
 """The metadata records: what the controller's log holds and what the image adds up.
 
-Records are facts, already validated by a manager; applying one cannot fail. Encoded as msgpack arrays by `msgspec`: a tag (the record's
-name), then the fields in order. **Stored: never reuse a tag, never reorder or remove a field; new fields go to the end with a default.**
+Records are facts, already validated by a manager; applying one cannot fail. Encoded as msgpack
+arrays by `msgspec`: a tag (the record's name), then the fields in order. **Stored: never reuse a
+tag, never reorder or remove a field; new fields go to the end with a default.**
 Source: Kafka `metadata/src/main/resources/common/metadata/*.json` and AutoMQ's S3 records.
 """
 
@@ -29,7 +30,9 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base: frozen, encoded as [tag, field, field, ...]. Without cycles, so the collector need not look at them."""
+    """Base: frozen, encoded as [tag, field, field, ...]. Without cycles, so the collector need not
+    look at them.
+    """
 
 
 class ClusterRecord(_Record, tag="cluster", frozen=True, gc=False):
@@ -48,7 +51,9 @@ class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The last planned change of a partition's leader. Under way until `elected_ms` is set. Times are the controller's."""
+    """The last planned change of a partition's leader. Under way until `elected_ms` is set. Times
+    are the controller's.
+    """
 
     source: NodeId
     """Who led when it began."""
@@ -56,7 +61,9 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Who is to lead; afterwards, who was elected."""
     started_ms: Millis
     deadline_ms: Millis
-    """For people. The active controller fences a source by its own monotonic clock, from when it first saw the move."""
+    """For people. The active controller fences a source by its own monotonic clock, from when it
+    first saw the move.
+    """
     elected_ms: Millis = Millis(0)
     leader_epoch: StreamEpoch = StreamEpoch(-1)
     """The leader epoch that the election began."""
@@ -65,8 +72,8 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     """The whole state of one partition; a later record of the same partition replaces it.
 
-    replicas: leader candidates in order, the first is preferred. leader -1 / leader_node_epoch -1: nobody leads.
-    A broker may serve only if leader *and* leader_node_epoch are its own.
+    replicas: leader candidates in order, the first is preferred. leader -1 / leader_node_epoch -1:
+    nobody leads. A broker may serve only if leader *and* leader_node_epoch are its own.
     """
 
     topic_id: UUID
@@ -78,9 +85,13 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     meta_stream_id: StreamId
     data_stream_id: StreamId
     txn_stream_id: StreamId
-    """What became of transactions, at the offsets of the data stream (`stream.format.transaction_log`). Empty until the first one."""
+    """What became of transactions, at the offsets of the data stream
+    (`stream.format.transaction_log`). Empty until the first one.
+    """
     target_replicas: tuple[NodeId, ...] | None = None
-    """Set while the leader is being changed: the candidates afterwards. Nobody leads then, until the source has closed the streams."""
+    """Set while the leader is being changed: the candidates afterwards. Nobody leads then, until
+    the source has closed the streams.
+    """
     move: Move | None = None
 
     @property
@@ -98,7 +109,9 @@ class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NodeRecord(_Record, tag="node", frozen=True, gc=False):
-    """A broker's registration. Replaces the earlier one of the same node; a higher node_epoch fences the lower."""
+    """A broker's registration. Replaces the earlier one of the same node; a higher node_epoch
+    fences the lower.
+    """
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -107,7 +120,9 @@ class NodeRecord(_Record, tag="node", frozen=True, gc=False):
     """Advertised host; empty: the local address of the client's own connection."""
     port: int
     machine_host: str
-    """Address of this broker as its controller connection has it; tells which brokers share a machine."""
+    """Address of this broker as its controller connection has it; tells which brokers share a
+    machine.
+    """
     rack: str | None
     fenced: bool
     draining: bool = False
@@ -127,7 +142,8 @@ class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):
 class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     """The WAL of one incarnation of a broker. Recovery starts at slot `committed`.
 
-    recoverer: the (node, epoch) that was asked to recover it; -1 while its writer lives or nobody has been asked.
+    recoverer: the (node, epoch) that was asked to recover it; -1 while its writer lives or nobody
+    has been asked.
     """
 
     node_id: NodeId
@@ -138,7 +154,9 @@ class WalRecord(_Record, tag="wal", frozen=True, gc=False):
 
 
 class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
-    """Recovered (or closed cleanly) up to `end`: nothing in this WAL matters any more except objects that ranges refer to."""
+    """Recovered (or closed cleanly) up to `end`: nothing in this WAL matters any more except
+    objects that ranges refer to.
+    """
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -155,7 +173,9 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
 
 
 class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
-    """Begins a new range of ownership at the stream's end (or keeps the current one, if owner and epoch are the same)."""
+    """Begins a new range of ownership at the stream's end (or keeps the current one, if owner and
+    epoch are the same).
+    """
 
     stream_id: StreamId
     epoch: StreamEpoch
@@ -170,7 +190,9 @@ class StreamClosed(_Record, tag="stream-closed", frozen=True, gc=False):
 
 
 class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
-    """New start offset. Ranges of objects wholly below it are dropped, and with them references to objects."""
+    """New start offset. Ranges of objects wholly below it are dropped, and with them references to
+    objects.
+    """
 
     stream_id: StreamId
     start_offset: Offset
@@ -195,7 +217,9 @@ class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
     object_id: ObjectId
     key: str
     ttl_ms: int
-    """It expires when it was prepared for so long; measured by the active controller's monotonic clock, anew by each leader."""
+    """It expires when it was prepared for so long; measured by the active controller's monotonic
+    clock, anew by each leader.
+    """
     offset: MetadataOffset
     """Where the log ended before the transaction that prepared it."""
 
@@ -216,7 +240,9 @@ class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
 
 
 class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
-    """Compaction: these entries of one stream leave the index in favor of `object_id`, whose range is in `replacement`."""
+    """Compaction: these entries of one stream leave the index in favor of `object_id`, whose range
+    is in `replacement`.
+    """
 
     stream_id: StreamId
     removed_object_ids: tuple[ObjectId, ...]
@@ -231,7 +257,9 @@ class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
     destroyed_ms: Millis
     """By the wall clock of the controller that led, for people: nothing is decided by it."""
     offset: MetadataOffset
-    """Where the log ended before the transaction that destroyed it: a manifest of this end or a later one does not name it."""
+    """Where the log ended before the transaction that destroyed it: a manifest of this end or a
+    later one does not name it.
+    """
 
 
 class ObjectRemoved(_Record, tag="object-removed", frozen=True, gc=False):
@@ -247,10 +275,11 @@ class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True, gc=False):
 
 
 class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
-    """Ids below these were given out once. Only snapshots write it: what was removed since must not be named again.
+    """Ids below these were given out once. Only snapshots write it: what was removed since must not
+    be named again.
 
-    Elsewhere the counters follow from the records: highest id seen + 1. Node epochs are cluster-wide, so that the WAL prefix of a node that
-    left and came back is always a new one.
+    Elsewhere the counters follow from the records: highest id seen + 1. Node epochs are
+    cluster-wide, so that the WAL prefix of a node that left and came back is always a new one.
     """
 
     next_stream_id: StreamId

@@ -1,8 +1,10 @@
 """An image as records: replaying them into a fresh image gives an equal one, id counters included.
 
-In two steps, because the second one is long and the image moves on meanwhile: `ImageCopy.of` is quick and whole (about 0.5 us for each
-stream and object), the records are made from the copy, as many at a time as the caller likes.
-Invariant: only live facts are written; the size follows the image, not its history. A record holds at most `RANGES_PER_RECORD_MAX` ranges.
+In two steps, because the second one is long and the image moves on meanwhile: `ImageCopy.of` is
+quick and whole (about 0.5 us for each stream and object), the records are made from the copy, as
+many at a time as the caller likes.
+Invariant: only live facts are written; the size follows the image, not its history. A record holds
+at most `RANGES_PER_RECORD_MAX` ranges.
 Must not store anything: where records go is the caller's business. Source: KRaft `ImageWriter`.
 """
 
@@ -72,7 +74,10 @@ class ImageCopy:
             firsts,
             list(image.nodes),
             list(map(copy, image.nodes.wals())),
-            [(TopicRecord(topic.topic_id, topic.name), topic.partitions.copy()) for topic in image.topics],
+            [
+                (TopicRecord(topic.topic_id, topic.name), topic.partitions.copy())
+                for topic in image.topics
+            ],
             streams,
             list(map(copy, image.objects)),
             lasts,
@@ -104,13 +109,17 @@ class ImageCopy:
 
 def _wal(wal: WalState) -> Iterator[Record]:
     node_id, node_epoch = wal.writer.node_id, wal.writer.node_epoch
-    yield WalRecord(node_id, node_epoch, wal.committed, wal.recoverer.node_id, wal.recoverer.node_epoch)
+    yield WalRecord(
+        node_id, node_epoch, wal.committed, wal.recoverer.node_id, wal.recoverer.node_epoch
+    )
     if wal.end is not None:
         yield WalEnded(node_id, node_epoch, wal.end)
 
 
 def _stream(stream: StreamState) -> Iterator[Record]:
-    """Before the objects, whose ranges then fill the index: a range below the start would not be indexed."""
+    """Before the objects, whose ranges then fill the index: a range below the start would not be
+    indexed.
+    """
     yield StreamCreated(stream.stream_id, stream.topic_id, stream.partition, stream.kind)
     if stream.epoch < 0:
         return
@@ -127,7 +136,12 @@ def _note_ranges(stream: StreamState, ranges: dict[ObjectId, list[RangeEntry]]) 
     """The stream's entries, by the object that holds each."""
     for entry in stream.entries:
         part = RangeEntry(
-            stream.stream_id, entry.start_offset, entry.end_offset, entry.record_count, entry.size_bytes, entry.max_timestamp_ms
+            stream.stream_id,
+            entry.start_offset,
+            entry.end_offset,
+            entry.record_count,
+            entry.size_bytes,
+            entry.max_timestamp_ms,
         )
         ranges.setdefault(entry.object_id, []).append(part)
 
@@ -144,8 +158,12 @@ def _object(state: ObjectState, ranges: list[RangeEntry]) -> Iterator[Record]:
         yield ObjectDestroyed(state.object_id, state.since_ms, state.since)
 
 
-def _committed(state: ObjectState, committed_ms: Millis, ranges: tuple[RangeEntry, ...]) -> ObjectCommitted:
-    plain = ObjectCommitted(state.object_id, state.key, state.role, state.size_bytes, committed_ms, ranges)
+def _committed(
+    state: ObjectState, committed_ms: Millis, ranges: tuple[RangeEntry, ...]
+) -> ObjectCommitted:
+    plain = ObjectCommitted(
+        state.object_id, state.key, state.role, state.size_bytes, committed_ms, ranges
+    )
     if state.wal is None:
         return plain
     return ObjectCommitted(

@@ -1,8 +1,9 @@
 """Streams: who owns each, and the sorted log index that says in which objects its offsets lie.
 
-Invariant: the entries of a stream are contiguous; the first one contains `start_offset`, the last one ends at `end_offset`; there are none
-when everything below `end_offset` is trimmed. `end_offset` (the committed end) never goes down. `start_offset` may run ahead of it while
-the trimmed data are still in a WAL. Only `MetadataImage.apply` changes it.
+Invariant: the entries of a stream are contiguous; the first one contains `start_offset`, the last
+one ends at `end_offset`; there are none when everything below `end_offset` is trimmed. `end_offset`
+(the committed end) never goes down. `start_offset` may run ahead of it while the trimmed data are
+still in a WAL. Only `MetadataImage.apply` changes it.
 Source: AutoMQ `StreamControlManager`, without its per-node lists.
 """
 
@@ -28,7 +29,9 @@ from stream.ports import BrokerIncarnation
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One stretch of one stream in one object: 60 to 100 bytes of memory for up to 64 MiB of log."""
+    """One stretch of one stream in one object: 60 to 100 bytes of memory for up to 64 MiB of
+    log.
+    """
 
     start_offset: Offset
     end_offset: Offset
@@ -48,7 +51,9 @@ def _start(entry: LogEntry) -> Offset:
 
 
 class StreamState(msgspec.Struct, gc=False):
-    """kind: "meta", "data", "txn". epoch -1: never opened. node_id, node_epoch: the owner, or the last one when it is closed."""
+    """kind: "meta", "data", "txn". epoch -1: never opened. node_id, node_epoch: the owner, or the
+    last one when it is closed.
+    """
 
     stream_id: StreamId
     topic_id: UUID
@@ -68,7 +73,9 @@ class StreamState(msgspec.Struct, gc=False):
 
     @property
     def next_offset(self) -> Offset:
-        """Where an owner that knows of no more data goes on: the committed end, or the start when everything up to it is trimmed."""
+        """Where an owner that knows of no more data goes on: the committed end, or the start when
+        everything up to it is trimmed.
+        """
         return max(self.end_offset, self.start_offset)
 
     def index_of(self, offset: Offset) -> int:
@@ -93,7 +100,9 @@ class StreamState(msgspec.Struct, gc=False):
 @dataclass(slots=True)
 class StreamsImage:
     _streams: dict[StreamId, StreamState] = field(default_factory=dict[StreamId, StreamState])
-    _opened_by: dict[BrokerIncarnation, set[StreamId]] = field(default_factory=dict[BrokerIncarnation, set[StreamId]])
+    _opened_by: dict[BrokerIncarnation, set[StreamId]] = field(
+        default_factory=dict[BrokerIncarnation, set[StreamId]]
+    )
 
     def __iter__(self) -> Iterator[StreamState]:
         return iter(self._streams.values())
@@ -115,12 +124,16 @@ class StreamsImage:
     def create(self, record: StreamCreated) -> None:
         if record.stream_id in self._streams:
             raise broken(f"stream {record.stream_id} exists")
-        self._streams[record.stream_id] = StreamState(record.stream_id, record.topic_id, record.partition, record.kind)
+        self._streams[record.stream_id] = StreamState(
+            record.stream_id, record.topic_id, record.partition, record.kind
+        )
 
     def open(self, record: StreamOpened) -> None:
         state = self.known(record.stream_id)
         if record.epoch < state.epoch:
-            raise broken(f"stream {record.stream_id} goes back from epoch {state.epoch} to {record.epoch}")
+            raise broken(
+                f"stream {record.stream_id} goes back from epoch {state.epoch} to {record.epoch}"
+            )
         self._unown(state)
         state.epoch = record.epoch
         state.node_id = record.node_id
@@ -145,22 +158,36 @@ class StreamsImage:
         """-> the entries that fell off."""
         state = self.known(stream_id)
         if start_offset < state.start_offset:
-            raise broken(f"stream {stream_id}: start goes back from {state.start_offset} to {start_offset}")
+            raise broken(
+                f"stream {stream_id}: start goes back from {state.start_offset} to {start_offset}"
+            )
         state.start_offset = start_offset
-        kept = next((i for i, entry in enumerate(state.entries) if entry.end_offset > start_offset), len(state.entries))
+        kept = next(
+            (i for i, entry in enumerate(state.entries) if entry.end_offset > start_offset),
+            len(state.entries),
+        )
         dropped = state.entries[:kept]
         del state.entries[:kept]
         return dropped
 
     def add(self, object_id: ObjectId, part: RangeEntry) -> bool:
-        """Index one range and move the end up to its end. False: it lies wholly below the start, or the stream is gone: not indexed."""
+        """Index one range and move the end up to its end. False: it lies wholly below the start, or
+        the stream is gone: not indexed.
+        """
         state = self._streams.get(part.stream_id)
         if state is None:
             return False
         state.end_offset = max(state.end_offset, part.end_offset)
         if part.end_offset <= state.start_offset:
             return False
-        entry = LogEntry(part.start_offset, part.end_offset, object_id, part.record_count, part.size_bytes, part.max_timestamp_ms)
+        entry = LogEntry(
+            part.start_offset,
+            part.end_offset,
+            object_id,
+            part.record_count,
+            part.size_bytes,
+            part.max_timestamp_ms,
+        )
         if not state.entries or state.entries[-1].start_offset < entry.start_offset:
             state.entries.append(entry)
         else:

@@ -1,7 +1,8 @@
 """The configs a topic can have: Kafka's names, types and defaults, and what each one means here.
 
-Invariant: a value that `problem` accepts can be parsed as the type of its config. Names and defaults are Kafka 4's, so that tools find
-what they expect; the doc says where the effect differs. Source: Kafka `TopicConfig`, `LogConfig`.
+Invariant: a value that `problem` accepts can be parsed as the type of its config. Names and
+defaults are Kafka 4's, so that tools find what they expect; the doc says where the effect differs.
+Source: Kafka `TopicConfig`, `LogConfig`.
 """
 
 import difflib
@@ -31,7 +32,9 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """low, high: limits of numbers, both allowed. choices: what a string, or each item of a list, may be; empty for anything."""
+    """low, high: limits of numbers, both allowed. choices: what a string, or each item of a list,
+    may be; empty for anything.
+    """
 
     name: str
     type: ConfigType
@@ -72,7 +75,11 @@ class TopicConfig:
                 return number is not None and self.low <= number <= self.high
             case ConfigType.LIST if self.choices:
                 items = split_list(value)
-                return bool(items) and len(set(items)) == len(items) and all(item in self.choices for item in items)
+                return (
+                    bool(items)
+                    and len(set(items)) == len(items)
+                    and all(item in self.choices for item in items)
+                )
             case _:
                 return not self.choices or value in self.choices
 
@@ -110,11 +117,18 @@ def _list(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
 _KEPT = "Kept for tools; without effect, because "
 
 _ALL = (
-    _list("cleanup.policy", "delete", "What happens to old records: deleted by retention, compacted by key, or both.", "compact", "delete"),
+    _list(
+        "cleanup.policy",
+        "delete",
+        "What happens to old records: deleted by retention, compacted by key, or both.",
+        "compact",
+        "delete",
+    ),
     _string(
         "compression.type",
         "producer",
-        "Codec of stored batches. Batches are stored as producers send them; only 'producer' has an effect.",
+        "Codec of stored batches. Batches are stored as producers send them; only 'producer' has an"
+        " effect.",
         "uncompressed",
         "zstd",
         "lz4",
@@ -122,25 +136,51 @@ _ALL = (
         "gzip",
         "producer",
     ),
-    _int("compression.gzip.level", -1, f"{_KEPT}batches are never compressed again.", low=-1, high=9),
+    _int(
+        "compression.gzip.level", -1, f"{_KEPT}batches are never compressed again.", low=-1, high=9
+    ),
     _int("compression.lz4.level", 9, f"{_KEPT}batches are never compressed again.", low=1, high=17),
-    _int("compression.zstd.level", 3, f"{_KEPT}batches are never compressed again.", low=-131_072, high=22),
+    _int(
+        "compression.zstd.level",
+        3,
+        f"{_KEPT}batches are never compressed again.",
+        low=-131_072,
+        high=22,
+    ),
     _long("delete.retention.ms", 86_400_000, "How long compaction keeps tombstones."),
-    _long("file.delete.delay.ms", 60_000, f"{_KEPT}objects have one read grace for the whole cluster."),
-    _long("flush.messages", INT64_MAX, f"{_KEPT}every acknowledged record is in the object store.", low=1),
+    _long(
+        "file.delete.delay.ms", 60_000, f"{_KEPT}objects have one read grace for the whole cluster."
+    ),
+    _long(
+        "flush.messages",
+        INT64_MAX,
+        f"{_KEPT}every acknowledged record is in the object store.",
+        low=1,
+    ),
     _long("flush.ms", INT64_MAX, f"{_KEPT}every acknowledged record is in the object store."),
     _list("follower.replication.throttled.replicas", "", f"{_KEPT}no data move between brokers."),
     _int("index.interval.bytes", 4_096, f"{_KEPT}objects carry one index entry for each block."),
     _list("leader.replication.throttled.replicas", "", f"{_KEPT}no data move between brokers."),
     _long("local.retention.bytes", -2, f"{_KEPT}brokers keep no local data.", low=-2),
     _long("local.retention.ms", -2, f"{_KEPT}brokers keep no local data.", low=-2),
-    _long("max.compaction.lag.ms", INT64_MAX, "After this time a record is compacted, however clean the log is.", low=1),
-    _int("max.message.bytes", 1_048_588, "Largest record batch accepted, as it comes (compressed)."),
     _long(
-        "message.timestamp.after.max.ms", _HOUR_MS, "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only)."
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        "After this time a record is compacted, however clean the log is.",
+        low=1,
+    ),
+    _int(
+        "max.message.bytes", 1_048_588, "Largest record batch accepted, as it comes (compressed)."
     ),
     _long(
-        "message.timestamp.before.max.ms", INT64_MAX, "How far a record's timestamp may lie behind the broker's clock (CreateTime only)."
+        "message.timestamp.after.max.ms",
+        _HOUR_MS,
+        "How far a record's timestamp may lie ahead of the broker's clock (CreateTime only).",
+    ),
+    _long(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        "How far a record's timestamp may lie behind the broker's clock (CreateTime only).",
     ),
     _string(
         "message.timestamp.type",
@@ -149,14 +189,36 @@ _ALL = (
         "CreateTime",
         "LogAppendTime",
     ),
-    TopicConfig("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", "Share of uncompacted bytes from which a log is compacted.", 0, 1),
+    TopicConfig(
+        "min.cleanable.dirty.ratio",
+        ConfigType.DOUBLE,
+        "0.5",
+        "Share of uncompacted bytes from which a log is compacted.",
+        0,
+        1,
+    ),
     _long("min.compaction.lag.ms", 0, "Younger records are not compacted."),
-    _int("min.insync.replicas", 1, f"{_KEPT}durability comes from the object store, not from replicas.", low=1),
+    _int(
+        "min.insync.replicas",
+        1,
+        f"{_KEPT}durability comes from the object store, not from replicas.",
+        low=1,
+    ),
     _bool("preallocate", f"{_KEPT}there are no files."),
     _bool("remote.storage.enable", f"{_KEPT}all data are remote."),
-    _long("retention.bytes", -1, "Size of a partition above which its oldest records are deleted; -1 for no limit.", low=-1),
+    _long(
+        "retention.bytes",
+        -1,
+        "Size of a partition above which its oldest records are deleted; -1 for no limit.",
+        low=-1,
+    ),
     _long("retention.ms", 604_800_000, "Age at which records are deleted; -1 for never.", low=-1),
-    _int("segment.bytes", 1_073_741_824, "Size of a logical segment: retention and compaction work on whole ones.", low=1_048_576),
+    _int(
+        "segment.bytes",
+        1_073_741_824,
+        "Size of a logical segment: retention and compaction work on whole ones.",
+        low=1_048_576,
+    ),
     _int("segment.index.bytes", 10_485_760, f"{_KEPT}there are no index files.", low=4),
     _long("segment.jitter.ms", 0, f"{_KEPT}segments are logical and cost no flush."),
     _long("segment.ms", 604_800_000, "Age at which a logical segment is closed.", low=1),
@@ -167,7 +229,9 @@ TOPIC_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _A
 
 
 def problem(name: str, value: str) -> str:
-    """Why a topic cannot have this config; empty if it can. Unknown names come with the nearest known one."""
+    """Why a topic cannot have this config; empty if it can. Unknown names come with the nearest
+    known one.
+    """
     config = TOPIC_CONFIGS.get(name)
     if config is not None:
         return config.problem(value)

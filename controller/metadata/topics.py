@@ -1,7 +1,8 @@
 """Topics and their partitions: the part of the image that says who leads what.
 
-Invariant: partitions of a topic are numbered 0..n-1 without holes, names are unique, and `led_by` says for each broker incarnation exactly
-the partitions whose record names it as leader. Only `MetadataImage.apply` changes it. Source: KRaft `TopicsImage`.
+Invariant: partitions of a topic are numbered 0..n-1 without holes, names are unique, and `led_by`
+says for each broker incarnation exactly the partitions whose record names it as leader. Only
+`MetadataImage.apply` changes it. Source: KRaft `TopicsImage`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,9 @@ class TopicState:
 
 
 def leader_of(partition: PartitionMetadata) -> BrokerIncarnation:
-    """The incarnation that leads it; `NO_LEADER` for nobody. It may be dead: see `NodesImage.is_alive`."""
+    """The incarnation that leads it; `NO_LEADER` for nobody. It may be dead: see
+    `NodesImage.is_alive`.
+    """
     return BrokerIncarnation(partition.leader, partition.leader_node_epoch)
 
 
@@ -48,7 +51,9 @@ def is_moving(partition: PartitionMetadata) -> bool:
 
 
 def is_reassigning(partition: PartitionMetadata) -> bool:
-    """A move that changes the candidates too; preferred elections, draining and cancelled moves do not."""
+    """A move that changes the candidates too; preferred elections, draining and cancelled moves do
+    not.
+    """
     return partition.target_replicas is not None and partition.target_replicas != partition.replicas
 
 
@@ -56,7 +61,9 @@ def is_reassigning(partition: PartitionMetadata) -> bool:
 class TopicsImage:
     _by_id: dict[UUID, TopicState] = field(default_factory=dict[UUID, TopicState])
     _by_name: dict[str, TopicState] = field(default_factory=dict[str, TopicState])
-    _led_by: dict[BrokerIncarnation, set[PartitionKey]] = field(default_factory=dict[BrokerIncarnation, set[PartitionKey]])
+    _led_by: dict[BrokerIncarnation, set[PartitionKey]] = field(
+        default_factory=dict[BrokerIncarnation, set[PartitionKey]]
+    )
 
     def __iter__(self) -> Iterator[TopicState]:
         return iter(self._by_id.values())
@@ -72,10 +79,16 @@ class TopicsImage:
 
     def partition(self, key: PartitionKey) -> PartitionMetadata | None:
         topic = self._by_id.get(key.topic_id)
-        return topic.partitions[key.partition] if topic is not None and 0 <= key.partition < len(topic.partitions) else None
+        return (
+            topic.partitions[key.partition]
+            if topic is not None and 0 <= key.partition < len(topic.partitions)
+            else None
+        )
 
     def led_by(self, leader: BrokerIncarnation) -> frozenset[PartitionKey]:
-        """Partitions whose record names this incarnation; `NO_LEADER`: those that nobody leads. O(their number)."""
+        """Partitions whose record names this incarnation; `NO_LEADER`: those that nobody leads.
+        O(their number).
+        """
         return frozenset(self._led_by.get(leader, ()))
 
     def led_count(self, leader: BrokerIncarnation) -> int:
@@ -109,7 +122,9 @@ class TopicsImage:
         else:
             self._unlead(topic.partitions[record.partition])
             topic.partitions[record.partition] = record
-        self._led_by.setdefault(leader_of(record), set()).add(PartitionKey(topic.topic_id, record.partition))
+        self._led_by.setdefault(leader_of(record), set()).add(
+            PartitionKey(topic.topic_id, record.partition)
+        )
 
     def _unlead(self, partition: PartitionMetadata) -> None:
         leader = leader_of(partition)

@@ -1,7 +1,9 @@
-"""What the metadata say about WAL slots that the store has lost: which partitions they concern, and which losses an operator has accepted.
+"""What the metadata say about WAL slots that the store has lost: which partitions they concern, and
+which losses an operator has accepted.
 
-Invariant: an acceptance names single slots of one WAL, so it never covers a slot that is lost later. It is an entry of the key/value store,
-written through the active controller, and means nothing any more once the WAL has ended: no WAL is ever used twice.
+Invariant: an acceptance names single slots of one WAL, so it never covers a slot that is lost
+later. It is an entry of the key/value store, written through the active controller, and means
+nothing any more once the WAL has ended: no WAL is ever used twice.
 Must not do I/O. Source: docs/adr/0037.
 """
 
@@ -14,7 +16,9 @@ from stream.ports import BrokerIncarnation
 
 _ROOT = "wal-loss-accepted/"
 SLOTS_MAX = 3_000
-"""Slots of one WAL whose loss can be accepted: a value of the key/value store has 64 KiB, a slot takes 21 bytes."""
+"""Slots of one WAL whose loss can be accepted: a value of the key/value store has 64 KiB, a slot
+takes 21 bytes.
+"""
 
 
 def acceptance_key(writer: BrokerIncarnation) -> str:
@@ -24,20 +28,34 @@ def acceptance_key(writer: BrokerIncarnation) -> str:
 def encode_slots(slots: Collection[WalSequence]) -> bytes:
     """Raises ValueError for more than SLOTS_MAX."""
     if len(slots) > SLOTS_MAX:
-        raise ValueError(f"the loss of {len(slots):,} slots cannot be accepted at once: at most {SLOTS_MAX:,}")
+        raise ValueError(
+            f"the loss of {len(slots):,} slots cannot be accepted at once: at most {SLOTS_MAX:,}"
+        )
     return ",".join(str(slot) for slot in sorted(slots)).encode()
 
 
 def accepted_losses(image: MetadataImage, writer: BrokerIncarnation) -> frozenset[WalSequence]:
     value = image.kv.get(acceptance_key(writer))
-    return frozenset(WalSequence(int(slot)) for slot in value.split(b",") if slot.isdigit()) if value else frozenset()
+    return (
+        frozenset(WalSequence(int(slot)) for slot in value.split(b",") if slot.isdigit())
+        if value
+        else frozenset()
+    )
 
 
-def data_streams_of(image: MetadataImage, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
-    """By stream the data stream of the same partition; a stream whose partition does not exist stands for itself."""
+def data_streams_of(
+    image: MetadataImage, stream_ids: Iterable[StreamId]
+) -> dict[StreamId, StreamId]:
+    """By stream the data stream of the same partition; a stream whose partition does not exist
+    stands for itself.
+    """
     found: dict[StreamId, StreamId] = {}
     for stream_id in stream_ids:
         stream = image.streams.get(stream_id)
-        partition = None if stream is None else image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
+        partition = (
+            None
+            if stream is None
+            else image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
+        )
         found[stream_id] = stream_id if partition is None else partition.data_stream_id
     return found

@@ -1,1 +1,3 @@
-"""Raft for the controller quorum: a pure core (`core`), its parts, and the driver that connects it to disk and network (`node`)."""
+"""Raft for the controller quorum: a pure core (`core`), its parts, and the driver that connects it
+to disk and network (`node`).
+"""

@@ -1,13 +1,18 @@
-"""One voter's decisions: elections, replication, commit, reads, hand-over, changes of the quorum. Pure: messages and time come in.
+"""One voter's decisions: elections, replication, commit, reads, hand-over, changes of the quorum.
+Pure: messages and time come in.
 
-Contract with the driver (etcd's `Ready`): `take_messages` may leave at once; what `take_write` returns has to be durable before its own
-messages leave, and `persisted` is called then; one write is under way at a time. Votes, requests for votes and answers to appends leave
-only with or after such a write; the leader's appends do not wait for its own disk, but it counts itself only when `persisted` has come.
+Contract with the driver (etcd's `Ready`): `take_messages` may leave at once; what `take_write`
+returns has to be durable before its own messages leave, and `persisted` is called then; one write
+is under way at a time. Votes, requests for votes and answers to appends leave only with or after
+such a write; the leader's appends do not wait for its own disk, but it counts itself only when
+`persisted` has come.
 
-Invariants (Raft figure 3): at most one leader per term; a leader never overwrites its own log; a committed entry is in the log of every
-later leader; a leader commits by counting only entries of its own term. With check-quorum a leader ends by itself before any voter that
-heard of it may vote for another one, so that its lease on leadership needs clocks that run equally fast only.
-Must not do I/O nor look at a clock. Source: Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4, 9.6; etcd/raft `raft.go`.
+Invariants (Raft figure 3): at most one leader per term; a leader never overwrites its own log; a
+committed entry is in the log of every later leader; a leader commits by counting only entries of
+its own term. With check-quorum a leader ends by itself before any voter that heard of it may vote
+for another one, so that its lease on leadership needs clocks that run equally fast only.
+Must not do I/O nor look at a clock. Source: Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4,
+9.6; etcd/raft `raft.go`.
 """
 
 from enum import Enum
@@ -45,7 +50,16 @@ class Role(Enum):
 
 
 class RaftCore:
-    def __init__(self, config: CoreConfig, log: RaftLog, hard: HardState, rng: Random, now_ms: int, *, commit: int = 0) -> None:
+    def __init__(
+        self,
+        config: CoreConfig,
+        log: RaftLog,
+        hard: HardState,
+        rng: Random,
+        now_ms: int,
+        *,
+        commit: int = 0,
+    ) -> None:
         """commit: what is known to be committed, from a snapshot."""
         self._config = config
         self._rng = rng
@@ -58,7 +72,9 @@ class RaftCore:
         self.leader: int | None = None
         self.commit = max(log.base.index, commit)
         self.needs_snapshot = 0
-        """Index that a snapshot from the store has to reach, because the leader's log begins behind ours; 0: none is needed."""
+        """Index that a snapshot from the store has to reach, because the leader's log begins behind
+        ours; 0: none is needed.
+        """
         self.transferring_to: int | None = None
         self._transfer_until_ms = 0
         self._saved = HardState(hard.term, hard.vote)
@@ -80,7 +96,7 @@ class RaftCore:
         self._election_at_ms = 0
         self._reset_election_timer()
 
-    # --- what the driver asks --------------------------------------------------------------------------------------------------------
+    # --- what the driver asks ---------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -88,7 +104,9 @@ class RaftCore:
 
     @property
     def is_ready_to_serve(self) -> bool:
-        """Leader, and everything that earlier leaders committed is known to be committed (Raft 8)."""
+        """Leader, and everything that earlier leaders committed is known to be committed (Raft
+        8).
+        """
         return self.is_leader and self.commit >= self._term_start
 
     @property
@@ -105,11 +123,15 @@ class RaftCore:
 
     @property
     def may_campaign(self) -> bool:
-        """A voter; or one until the newest members, who are not committed: with two voters, only the one that leaves can commit that."""
+        """A voter; or one until the newest members, who are not committed: with two voters, only
+        the one that leaves can commit that.
+        """
         log = self.log
         if log.members_index <= self.commit:
             return self.is_voter
-        return self.is_voter or log.members_at(log.members_index - 1).is_voter(self.id, self._config.directory)
+        return self.is_voter or log.members_at(log.members_index - 1).is_voter(
+            self.id, self._config.directory
+        )
 
     @property
     def is_member(self) -> bool:
@@ -121,8 +143,12 @@ class RaftCore:
 
     @property
     def confirmed_round(self) -> int:
-        """Newest heartbeat round that a majority has answered: until it was sent, nobody else had been elected."""
-        return self._reached({peer: progress.round for peer, progress in self._progress.items()}, self._round)
+        """Newest heartbeat round that a majority has answered: until it was sent, nobody else had
+        been elected.
+        """
+        return self._reached(
+            {peer: progress.round for peer, progress in self._progress.items()}, self._round
+        )
 
     def take_messages(self) -> list[Message]:
         """What may leave now."""
@@ -130,7 +156,9 @@ class RaftCore:
         return messages
 
     def take_write(self) -> Write | None:
-        """What has to be durable next; None: nothing, or a write is under way. With nothing to write, what waited for it may leave."""
+        """What has to be durable next; None: nothing, or a write is under way. With nothing to
+        write, what waited for it may leave.
+        """
         if self._in_flight is not None:
             return None
         hard = HardState(self.term, self.vote)
@@ -141,7 +169,9 @@ class RaftCore:
             self._release(released)
             return None
         messages, self._after = self._after, []
-        self._in_flight = Write(None if hard == self._saved else hard, base, entries, messages, self.log.last_index)
+        self._in_flight = Write(
+            None if hard == self._saved else hard, base, entries, messages, self.log.last_index
+        )
         self._saved = hard
         self.log.handed_over()
         return self._in_flight
@@ -157,7 +187,7 @@ class RaftCore:
         if self.is_leader:
             self._advance_commit()
 
-    # --- inputs ----------------------------------------------------------------------------------------------------------------------
+    # --- inputs -----------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Time has passed; call it at `deadline_ms`."""
@@ -189,7 +219,9 @@ class RaftCore:
         return index
 
     def propose_members(self, members: Members) -> str | None:
-        """Change the quorum. Why not, or None if it is proposed: it holds from now on, as Raft 6 has it."""
+        """Change the quorum. Why not, or None if it is proposed: it holds from now on, as Raft 6
+        has it.
+        """
         if not self.is_leader or self.transferring_to is not None:
             return "this controller is not the leader"
         if members == self.log.members:
@@ -205,15 +237,24 @@ class RaftCore:
         return why
 
     def read_round(self) -> int | None:
-        """A read may be answered from what is committed now once `confirmed_round` has reached this. None: not (yet) possible."""
+        """A read may be answered from what is committed now once `confirmed_round` has reached
+        this. None: not (yet) possible.
+        """
         if not self.is_ready_to_serve:
             return None
         self._heartbeat()
         return self._round
 
     def transfer(self, target: int) -> bool:
-        """Hand leadership over; given up after one election timeout. Proposals are refused meanwhile."""
-        if not self.is_leader or target == self.id or target not in self.log.members.voters or self.transferring_to is not None:
+        """Hand leadership over; given up after one election timeout. Proposals are refused
+        meanwhile.
+        """
+        if (
+            not self.is_leader
+            or target == self.id
+            or target not in self.log.members.voters
+            or self.transferring_to is not None
+        ):
             return False
         self.transferring_to = target
         self._transfer_until_ms = self._now_ms + self._config.election_ms
@@ -248,10 +289,12 @@ class RaftCore:
                 self._follow(message.term, None)
             self._on_present_term(message)
 
-    # --- elections -------------------------------------------------------------------------------------------------------------------
+    # --- elections --------------------------------------------------------------------------------
 
     def _ask_before_election(self) -> None:
-        """Pre-vote: find out whether an election could be won before disturbing anybody with a new term."""
+        """Pre-vote: find out whether an election could be won before disturbing anybody with a new
+        term.
+        """
         self.role = Role.PRE_CANDIDATE
         self.leader = None
         self._reset_election_timer()
@@ -259,11 +302,15 @@ class RaftCore:
         last, last_term = self.log.last_index, self.log.last_term
         for voter in self.log.members.voters:
             if voter != self.id:
-                self._messages.append(Vote(self.id, voter, self.term + 1, last, last_term, pre=True))
+                self._messages.append(
+                    Vote(self.id, voter, self.term + 1, last, last_term, pre=True)
+                )
         self._count_votes()
 
     def _elect(self, *, transfer: bool) -> None:
-        """A new term, asking for votes. Our own vote counts, like everybody's, when it is durable."""
+        """A new term, asking for votes. Our own vote counts, like everybody's, when it is
+        durable.
+        """
         self._new_term(self.term + 1)
         self.vote = self.id
         self.role = Role.CANDIDATE
@@ -275,17 +322,30 @@ class RaftCore:
             if voter == self.id:
                 self._after.append(VoteReply(self.id, self.id, self.term, granted=True))
             else:
-                self._after.append(Vote(self.id, voter, self.term, last, last_term, transfer=transfer))
+                self._after.append(
+                    Vote(self.id, voter, self.term, last, last_term, transfer=transfer)
+                )
 
     def _on_vote(self, request: Vote) -> None:
-        has_leader = self.is_leader or (self.leader is not None and self._now_ms - self._heard_leader_ms < self._config.election_ms)
+        has_leader = self.is_leader or (
+            self.leader is not None
+            and self._now_ms - self._heard_leader_ms < self._config.election_ms
+        )
         if self.is_ready_to_serve and request.sender not in self.log.members.everyone:
             self._tell_of_removal(request.sender)
         if request.term > self.term and has_leader and not request.transfer:
             return
         if request.pre:
             granted = request.term > self.term and self._is_up_to_date(request)
-            self._messages.append(VoteReply(self.id, request.sender, request.term if granted else self.term, granted, pre=True))
+            self._messages.append(
+                VoteReply(
+                    self.id,
+                    request.sender,
+                    request.term if granted else self.term,
+                    granted,
+                    pre=True,
+                )
+            )
             return
         if request.term > self.term:
             self._follow(request.term, None)
@@ -304,7 +364,11 @@ class RaftCore:
         if reply.term > self.term and not (reply.pre and reply.granted):
             self._follow(reply.term, None)
             return
-        expected = (Role.PRE_CANDIDATE, self.term + 1) if reply.pre and reply.granted else (Role.CANDIDATE, self.term)
+        expected = (
+            (Role.PRE_CANDIDATE, self.term + 1)
+            if reply.pre and reply.granted
+            else (Role.CANDIDATE, self.term)
+        )
         if reply.pre and not reply.granted:
             expected = (Role.PRE_CANDIDATE, self.term)
         if (self.role, reply.term) == expected:
@@ -344,7 +408,9 @@ class RaftCore:
         self._reset_election_timer()
 
     def _new_term(self, term: int) -> None:
-        """What waits for the disk belongs to the old term: an acknowledgement that was not given then must not be given now."""
+        """What waits for the disk belongs to the old term: an acknowledgement that was not given
+        then must not be given now.
+        """
         if term > self.term:
             self.term = term
             self.vote = NOBODY
@@ -354,7 +420,7 @@ class RaftCore:
         election_ms = self._config.election_ms
         self._election_at_ms = self._now_ms + election_ms + self._rng.randrange(election_ms)
 
-    # --- following -------------------------------------------------------------------------------------------------------------------
+    # --- following --------------------------------------------------------------------------------
 
     def _on_old_term(self, message: Message) -> None:
         """A leader of an earlier term has to hear that it is over."""
@@ -363,7 +429,9 @@ class RaftCore:
 
     def _on_present_term(self, message: Message) -> None:
         if isinstance(message, Append | Install):
-            assert not self.is_leader, f"two leaders of term {self.term}: {self.id} and {message.sender}"
+            assert not self.is_leader, (
+                f"two leaders of term {self.term}: {self.id} and {message.sender}"
+            )
             if self.role is not Role.FOLLOWER:
                 self._follow(self.term, message.sender)
             self.leader = message.sender
@@ -390,14 +458,32 @@ class RaftCore:
             index, term = log.last_agreeing(append.prev_index, append.prev_term)
             self._reply(
                 AppendReply(
-                    self.id, append.sender, self.term, append.prev_index, rejected=True, hint_index=index, hint_term=term,
-                    round=append.round, sent_ms=append.sent_ms, fsync_us=self.fsyncs.p99_us,
+                    self.id,
+                    append.sender,
+                    self.term,
+                    append.prev_index,
+                    rejected=True,
+                    hint_index=index,
+                    hint_term=term,
+                    round=append.round,
+                    sent_ms=append.sent_ms,
+                    fsync_us=self.fsyncs.p99_us,
                 )
-            )  # fmt: skip
+            )
 
     def _accepted(self, message: Append | Install, index: int) -> None:
         fsync_us = self.fsyncs.p99_us
-        self._reply(AppendReply(self.id, message.sender, self.term, index, round=message.round, sent_ms=message.sent_ms, fsync_us=fsync_us))
+        self._reply(
+            AppendReply(
+                self.id,
+                message.sender,
+                self.term,
+                index,
+                round=message.round,
+                sent_ms=message.sent_ms,
+                fsync_us=fsync_us,
+            )
+        )
 
     def _on_install(self, install: Install) -> None:
         if install.index > self.commit:
@@ -408,7 +494,7 @@ class RaftCore:
         """Leaves when everything that it speaks of is durable."""
         self._after.append(reply)
 
-    # --- leading ---------------------------------------------------------------------------------------------------------------------
+    # --- leading ----------------------------------------------------------------------------------
 
     def _append_own(self, records: list[bytes], members: Members | None) -> int:
         log = self.log
@@ -418,9 +504,11 @@ class RaftCore:
         return log.last_index
 
     def _sync_progress(self) -> None:
-        """One progress per other member, as the log has them now, and of those that were removed until they know it.
+        """One progress per other member, as the log has them now, and of those that were removed
+        until they know it.
 
-        What is known of a disk is not known of the one that replaced it, which may come under the same id.
+        What is known of a disk is not known of the one that replaced it, which may come under the
+        same id.
         """
         members, known = self.log.members, self._progress
         for member in members.everyone:
@@ -428,7 +516,11 @@ class RaftCore:
             progress = known.get(member)
             if member == self.id:
                 continue
-            if progress is None or progress.directory not in {"", directory} or progress.leaves_at_ms:
+            if (
+                progress is None
+                or progress.directory not in {"", directory}
+                or progress.leaves_at_ms
+            ):
                 known[member] = Progress(self.log.last_index + 1, self._now_ms, directory)
             else:
                 progress.directory = directory
@@ -508,12 +600,25 @@ class RaftCore:
             self._send_install(member)
             return
         self._messages.append(
-            Append(self.id, member, self.term, prev, prev_term, entries, self.commit, self._round, self._now_ms, self._told)
+            Append(
+                self.id,
+                member,
+                self.term,
+                prev,
+                prev_term,
+                entries,
+                self.commit,
+                self._round,
+                self._now_ms,
+                self._told,
+            )
         )
         progress.commit_told = self.commit
 
     def _send_install(self, member: int) -> None:
-        self._messages.append(Install(self.id, member, self.term, self.log.base.index, self._round, self._now_ms))
+        self._messages.append(
+            Install(self.id, member, self.term, self.log.base.index, self._round, self._now_ms)
+        )
 
     def _on_append_reply(self, reply: AppendReply) -> None:
         progress = self._progress.get(reply.sender)
@@ -559,7 +664,9 @@ class RaftCore:
             self._follow(self.term, None)
 
     def _tell_commit(self, member: int, progress: Progress) -> None:
-        """Followers serve what is committed: they hear of it at once, not with the next heartbeat."""
+        """Followers serve what is committed: they hear of it at once, not with the next
+        heartbeat.
+        """
         if progress.state is State.REPLICATE and progress.commit_told < self.commit:
             self._send_append(member, progress, [])
 
@@ -568,13 +675,17 @@ class RaftCore:
         return self.log.term_at(index) == self.term
 
     def _quorum_contact_ms(self) -> int:
-        """Until then at least, a majority followed us: when the newest message was sent that a majority has answered."""
-        return self._reached({member: progress.heard_ms for member, progress in self._progress.items()}, self._now_ms)
+        """Until then at least, a majority followed us: when the newest message was sent that a
+        majority has answered.
+        """
+        return self._reached(
+            {member: progress.heard_ms for member, progress in self._progress.items()}, self._now_ms
+        )
 
     def _reached(self, values: dict[int, int], own: int) -> int:
         return majority.reached(self.log.members.voters, values | {self.id: own})
 
-    # --- waiting for the disk --------------------------------------------------------------------------------------------------------
+    # --- waiting for the disk ---------------------------------------------------------------------
 
     def _take_base(self) -> Base | None:
         base, self._base_to_write = self._base_to_write, None

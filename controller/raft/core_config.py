@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """heartbeat_ms: also the time after which a lost append is noticed. election_ms: silence after which a voter may look for another
-    leader; each waits up to twice as long, at random. The others bound what is on its way to one follower. A leader whose fsync p99 is
-    beyond half a heartbeat hands over to a voter with a better disk.
+    """heartbeat_ms: also the time after which a lost append is noticed. election_ms: silence after
+    which a voter may look for another leader; each waits up to twice as long, at random. The others
+    bound what is on its way to one follower. A leader whose fsync p99 is beyond half a heartbeat
+    hands over to a voter with a better disk.
     """
 
     node_id: int

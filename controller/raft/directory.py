@@ -1,7 +1,9 @@
-"""One controller's data directory: the journal's files, the thread that waits for them, and whose directory it is.
+"""One controller's data directory: the journal's files, the thread that waits for them, and whose
+directory it is.
 
-Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; nothing else is promised after a crash. A port, so
-that the simulator can be slow, fail and lose what was not synced. Must not know frames.
+Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; nothing
+else is promised after a crash. A port, so that the simulator can be slow, fail and lose what was
+not synced. Must not know frames.
 """
 
 import os
@@ -21,7 +23,9 @@ class AppendFile(Protocol):
 
 
 class JournalFiles(Protocol):
-    """A directory of append-only files. Blocking: call it from the volume's thread. Raises OSError."""
+    """A directory of append-only files. Blocking: call it from the volume's thread. Raises
+    OSError.
+    """
 
     def names(self) -> list[str]: ...
     def read(self, name: str) -> bytes: ...
@@ -36,7 +40,9 @@ class JournalFiles(Protocol):
 
 
 class JournalOwner(Protocol):
-    """What the data directory knows of its journal, kept beside it. Blocking, as JournalFiles. Raises OSError."""
+    """What the data directory knows of its journal, kept beside it. Blocking, as JournalFiles.
+    Raises OSError.
+    """
 
     @property
     def directory_id(self) -> str: ...
@@ -52,7 +58,9 @@ class JournalOwner(Protocol):
 
 
 class DataDirectory(Protocol):
-    """What `ControllerServer` needs of its machine. thread: runs one piece of blocking work after another."""
+    """What `ControllerServer` needs of its machine. thread: runs one piece of blocking work after
+    another.
+    """
 
     @property
     def journal(self) -> JournalFiles: ...
@@ -67,7 +75,9 @@ class DataDirectory(Protocol):
 
 class _LocalFile:
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
 
     def append(self, data: bytes) -> None:
         view = memoryview(data)

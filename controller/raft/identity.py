@@ -1,8 +1,10 @@
-"""What a data directory says about whose it is: the cluster, this very disk, and whether it still has to join.
+"""What a data directory says about whose it is: the cluster, this very disk, and whether it still
+has to join.
 
-Invariants: a directory is used by one process (a lock file) and belongs to one cluster for good; its directory id is drawn once, so that a
-controller whose disk was lost is told from the one that it was (KIP-853). It knows the number of its journal's newest segment, so that
-another journal is not taken for its own. A file is whole or not there. Source: Kafka `meta.properties`.
+Invariants: a directory is used by one process (a lock file) and belongs to one cluster for good;
+its directory id is drawn once, so that a controller whose disk was lost is told from the one that
+it was (KIP-853). It knows the number of its journal's newest segment, so that another journal is
+not taken for its own. A file is whole or not there. Source: Kafka `meta.properties`.
 """
 
 import fcntl
@@ -55,7 +57,8 @@ class Identity:
         return bool(self._read(_JOINING))
 
     def claim(self, cluster_id: str, *, joins: bool) -> None:
-        """This directory belongs to `cluster_id` from now on. joins: a quorum that exists, if it is new.
+        """This directory belongs to `cluster_id` from now on. joins: a quorum that exists, if it is
+        new.
 
         Raises InvalidConfig, and JournalForgot if an earlier start was retired.
         """
@@ -63,7 +66,9 @@ class Identity:
             raise JournalForgot(str(self), forgot)
         kept = self.cluster_id
         if kept and kept != cluster_id:
-            raise InvalidConfig("cluster_id", cluster_id, f"the directory {self._path} belongs to cluster {kept!r}")
+            raise InvalidConfig(
+                "cluster_id", cluster_id, f"the directory {self._path} belongs to cluster {kept!r}"
+            )
         if not self.directory_id:
             self.directory_id = new_id()
             self._write(_DIRECTORY, self.directory_id)
@@ -73,7 +78,9 @@ class Identity:
             self._write(_CLUSTER, cluster_id)
 
     def joined(self) -> None:
-        """The quorum has taken it in: should it be removed one day, it does not come back by itself."""
+        """The quorum has taken it in: should it be removed one day, it does not come back by
+        itself.
+        """
         (self._path / _JOINING).unlink(missing_ok=True)
         sync_directory(self._path)
 
@@ -87,7 +94,9 @@ class Identity:
         self._write(_JOURNAL, str(number))
 
     def retire(self, why: str) -> None:
-        """This directory has forgotten what it promised: no later start uses it. Durable when it returns."""
+        """This directory has forgotten what it promised: no later start uses it. Durable when it
+        returns.
+        """
         self._write(_FORGOT, why)
 
     def __str__(self) -> str:

@@ -1,7 +1,9 @@
-"""How a controller with an empty directory gets into a quorum that exists: it asks until it is a learner there.
+"""How a controller with an empty directory gets into a quorum that exists: it asks until it is a
+learner there.
 
-Invariant: it asks only until it has been taken in once: a controller that was removed does not come back by itself. It never votes before
-the leader's log names it, with this very disk. Must not take part in the log: the quorum's leader sends it. Source: KIP-853, observers.
+Invariant: it asks only until it has been taken in once: a controller that was removed does not come
+back by itself. It never votes before the leader's log names it, with this very disk. Must not take
+part in the log: the quorum's leader sends it. Source: KIP-853, observers.
 """
 
 import asyncio
@@ -27,15 +29,23 @@ async def find_cluster(config: ControllerConfig, rng: Random) -> str:
     try:
         return (await client.describe(timeout_s=config.join_timeout_ms / 1_000)).cluster_id
     except TimeoutError as error:
-        raise InvalidConfig("join", ",".join(config.join), f"addresses of controllers that answer ({error})") from None
+        raise InvalidConfig(
+            "join", ",".join(config.join), f"addresses of controllers that answer ({error})"
+        ) from None
     finally:
         await client.close()
 
 
-async def join(config: ControllerConfig, identity: Identity, quorum: RaftQuorum, address: str, rng: Random) -> None:
-    """Returns when this controller is a member, for which somebody may have to remove what it was before."""
+async def join(
+    config: ControllerConfig, identity: Identity, quorum: RaftQuorum, address: str, rng: Random
+) -> None:
+    """Returns when this controller is a member, for which somebody may have to remove what it was
+    before.
+    """
     client = ControllerClient(config.join, rng=rng)
-    request = m.AddLearner(node_id=config.controller_id, address=address, directory_id=identity.directory_id)
+    request = m.AddLearner(
+        node_id=config.controller_id, address=address, directory_id=identity.directory_id
+    )
     try:
         while quorum.core.log.members_index > quorum.core.commit or not quorum.core.is_member:
             try:
@@ -47,7 +57,9 @@ async def join(config: ControllerConfig, identity: Identity, quorum: RaftQuorum,
                 _log.warning("not_taken_in_yet", reason=error.detail)
                 client.learn(quorum.controllers)
             except TimeoutError as error:
-                _log.warning("no_quorum_to_join", reason=str(error) or "the leader's log has not come yet")
+                _log.warning(
+                    "no_quorum_to_join", reason=str(error) or "the leader's log has not come yet"
+                )
             await asyncio.sleep(_AGAIN_S)
     finally:
         await client.close()

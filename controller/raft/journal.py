@@ -1,18 +1,24 @@
-"""A voter's log and hard state on disk: append-only segment files of checksummed frames, one frame and one fdatasync per write.
+"""A voter's log and hard state on disk: append-only segment files of checksummed frames, one frame
+and one fdatasync per write.
 
-Invariants: `append` returns only when the frame is on the disk; one frame is written at a time, so a crash can tear the last frame of the
-last segment and nothing else. At open a broken end is cut; a broken frame *before* a whole one, or in an older segment, is damage to
-acknowledged data and refuses to open. After a failed write or fsync the object is dead: what reached the disk is unknown, and a second
-fsync may lie (Linux drops the dirty pages and reports success). Blocking: call it from its one thread (`controller.raft.node`).
-Must not decide anything. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from fsync Failures?" (ATC 2020).
+Invariants: `append` returns only when the frame is on the disk; one frame is written at a time, so
+a crash can tear the last frame of the last segment and nothing else. At open a broken end is cut; a
+broken frame *before* a whole one, or in an older segment, is damage to acknowledged data and
+refuses to open. After a failed write or fsync the object is dead: what reached the disk is unknown,
+and a second fsync may lie (Linux drops the dirty pages and reports success). Blocking: call it from
+its one thread (`controller.raft.node`).
+Must not decide anything. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from
+fsync Failures?" (ATC 2020).
 
-Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the header before this field u32; then the
-payload, msgpack [hard state | nil, base | nil, [entry, ...], directory id]. Read in order: a hard state replaces the one before; a base
-that continues the log drops what lies before it, any other base replaces the log; an entry replaces the one of its index and everything
-behind it.
-A segment `<number, 20 digits>.journal` begins with a frame that tells hard state, base and directory id, so that they outlive the segments
-before it; other frames leave the directory id out. The data directory notes the number of the newest segment before anything is written
-behind its first frame: a journal that was emptied, exchanged or restored from an older copy does not open.
+Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the header
+before this field u32; then the payload, msgpack [hard state | nil, base | nil, [entry, ...],
+directory id]. Read in order: a hard state replaces the one before; a base that continues the log
+drops what lies before it, any other base replaces the log; an entry replaces the one of its index
+and everything behind it. A segment `<number, 20 digits>.journal` begins with a frame that tells
+hard state, base and directory id, so that they outlive the segments before it; other frames leave
+the directory id out. The data directory notes the number of the newest segment before anything is
+written behind its first frame: a journal that was emptied, exchanged or restored from an older copy
+does not open.
 """
 
 import struct
@@ -52,7 +58,9 @@ NEW_BASE = Base(0, 0, 0, Members(()))
 
 @dataclass(slots=True)
 class Recovered:
-    """What the journal held when it was opened. `cut_bytes`: length of the torn end that was removed."""
+    """What the journal held when it was opened. `cut_bytes`: length of the torn end that was
+    removed.
+    """
 
     hard: HardState = NEW_HARD_STATE
     base: Base = NEW_BASE
@@ -60,11 +68,15 @@ class Recovered:
     cut_bytes: int = 0
 
     def replay(self, frame: Frame) -> None:
-        """The first segment left may begin in front of the base that a later one tells: its entries are numbered from its own first."""
+        """The first segment left may begin in front of the base that a later one tells: its entries
+        are numbered from its own first.
+        """
         self.hard = frame.hard or self.hard
         if frame.base is not None:
             at = frame.base.index - self._first_index
-            continues = at < 0 or (at < len(self.entries) and self.entries[at].term == frame.base.term)
+            continues = at < 0 or (
+                at < len(self.entries) and self.entries[at].term == frame.base.term
+            )
             self.entries = self.entries[max(0, at + 1) :] if continues else []
             self.base = frame.base
         for entry in frame.entries:
@@ -76,7 +88,9 @@ class Recovered:
         return self.entries[0].index if self.entries else self.base.index + 1
 
 
-def encode_frame(hard: HardState | None, base: Base | None, entries: Sequence[Entry], directory: str = "") -> bytes:
+def encode_frame(
+    hard: HardState | None, base: Base | None, entries: Sequence[Entry], directory: str = ""
+) -> bytes:
     """One frame. directory: in a segment's first one. Cost: a copy and a CRC of the payload."""
     payload = _encode((hard, base, entries, directory) if directory else (hard, base, entries))
     assert len(payload) <= FRAME_BYTES_MAX, f"a frame of {len(payload)} bytes"
@@ -109,39 +123,55 @@ class Journal:
         self._file: AppendFile | None = None
         self._failed = False
         self._last_index_of: dict[int, int] = {}
-        """Highest index that a segment holds, by its number: when a snapshot covers it, the segment is of no use."""
+        """Highest index that a segment holds, by its number: when a snapshot covers it, the segment
+        is of no use.
+        """
         self._number = 0
         self._hard = HardState()
         self._begins_at = NEW_BASE
-        """What the last segment begins with; the ones before it must not go before it begins behind them."""
+        """What the last segment begins with; the ones before it must not go before it begins behind
+        them.
+        """
 
     def open(self) -> Recovered:
-        """Read everything and cut a torn end. Raises JournalCorrupt, JournalForgot. About 200 MB/s."""
+        """Read everything and cut a torn end. Raises JournalCorrupt, JournalForgot. About 200
+        MB/s.
+        """
         segments = self._segments()
         recovered = Recovered()
         self._number = segments[-1] if segments else 0
         if self._number < self._owner.journal_number:
             found = f"segment {self._number} is the newest" if segments else "the journal is empty"
-            raise JournalForgot(str(self._files), f"{found}, segment {self._owner.journal_number} was begun before")
+            raise JournalForgot(
+                str(self._files), f"{found}, segment {self._owner.journal_number} was begun before"
+            )
         for at, number in enumerate(segments):
             if number != segments[0] + at:
-                raise JournalCorrupt(self._where(number), 0, f"segment {segments[0] + at} before it is missing")
+                raise JournalCorrupt(
+                    self._where(number), 0, f"segment {segments[0] + at} before it is missing"
+                )
             frames, recovered.cut_bytes = self._read_segment(number, last=number == segments[-1])
             if frames[0].directory != self._owner.directory_id:
-                owner = f"data directory {frames[0].directory or 'unknown'}, this is {self._owner.directory_id}"
+                owner = (
+                    f"data directory {frames[0].directory or 'unknown'}, this is"
+                    f" {self._owner.directory_id}"
+                )
                 raise JournalForgot(self._where(number), f"the segment belongs to {owner}")
             self._last_index_of[number] = 0
             for frame in frames:
                 recovered.replay(frame)
                 self._note(number, frame.entries)
         if recovered.entries and recovered.entries[0].index != recovered.base.index + 1:
-            detail = f"entries begin at {recovered.entries[0].index} behind base {recovered.base.index}"
+            detail = (
+                f"entries begin at {recovered.entries[0].index} behind base {recovered.base.index}"
+            )
             raise JournalCorrupt(str(self._files), 0, detail)
         self._hard = recovered.hard
         return recovered
 
     def start(self, base: Base) -> int:
-        """Begin a segment at `base`, which is what the log begins with now; durable when it returns. Raises JournalFailed.
+        """Begin a segment at `base`, which is what the log begins with now; durable when it
+        returns. Raises JournalFailed.
 
         Returns its number, which no earlier start of this data directory had.
         """
@@ -149,7 +179,9 @@ class Journal:
         return self._number
 
     def append(self, hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> None:
-        """Durable when it returns. Raises JournalFailed, after which nothing may be appended any more."""
+        """Durable when it returns. Raises JournalFailed, after which nothing may be appended any
+        more.
+        """
         assert not self._failed, "the journal failed before; the process should have ended"
         try:
             self._write(encode_frame(hard, base, entries))
@@ -160,7 +192,9 @@ class Journal:
         self._note(self._number, entries)
 
     def drop_before(self, base: Base) -> None:
-        """The log begins at `base` from now on: delete segments that hold nothing behind it. A new one is begun for the next time."""
+        """The log begins at `base` from now on: delete segments that hold nothing behind it. A new
+        one is begun for the next time.
+        """
         if self._begins_at != base:
             self._roll(base)
         for number in self._segments():
@@ -204,7 +238,9 @@ class Journal:
         self._file.sync()
 
     def _segments(self) -> list[int]:
-        names = (name.removesuffix(_SUFFIX) for name in self._files.names() if name.endswith(_SUFFIX))
+        names = (
+            name.removesuffix(_SUFFIX) for name in self._files.names() if name.endswith(_SUFFIX)
+        )
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _where(self, number: int) -> str:
@@ -235,7 +271,9 @@ def _segment_name(number: int) -> str:
 
 
 def _whole_frame_follows(data: memoryview, at: int) -> bool:
-    """True if a valid frame lies behind a broken one: then it is not the torn end that is broken."""
+    """True if a valid frame lies behind a broken one: then it is not the torn end that is
+    broken.
+    """
     raw = bytes(data[at:])
     found = raw.find(_MAGIC_BYTES)
     while found >= 0:

@@ -1,8 +1,9 @@
 """The log of one voter in memory: entries behind a base, and how far the disk has them. Pure.
 
-Invariants: indexes are contiguous from the base on, and so are the offsets of records; stable <= written <= last_index; an entry at or
-below `stable` is on the disk. One write is under way at a time: what is truncated meanwhile is taken back from `written`, so that the end
-of that write never vouches for entries that came later (etcd's "append ABA race").
+Invariants: indexes are contiguous from the base on, and so are the offsets of records; stable <=
+written <= last_index; an entry at or below `stable` is on the disk. One write is under way at a
+time: what is truncated meanwhile is taken back from `written`, so that the end of that write never
+vouches for entries that came later (etcd's "append ABA race").
 Source: Raft 5.3 and 7; etcd/raft `log.go`, `log_unstable.go`.
 """
 
@@ -17,10 +18,14 @@ class RaftLog:
         """Entries as they were recovered from the disk."""
         self.base = base
         self._entries = list(entries)
-        assert not entries or entries[0].index == base.index + 1, f"entries from {entries[0].index} behind base {base.index}"
+        assert not entries or entries[0].index == base.index + 1, (
+            f"entries from {entries[0].index} behind base {base.index}"
+        )
         self.stable = self.last_index
         self.written = self.last_index
-        self._members = [(entry.index, entry.members) for entry in entries if entry.members is not None]
+        self._members = [
+            (entry.index, entry.members) for entry in entries if entry.members is not None
+        ]
 
     @property
     def last_index(self) -> int:
@@ -36,7 +41,9 @@ class RaftLog:
 
     @property
     def members(self) -> Members:
-        """The newest ones in the log, committed or not (Raft 6: a server uses the latest configuration in its log)."""
+        """The newest ones in the log, committed or not (Raft 6: a server uses the latest
+        configuration in its log).
+        """
         return self._members[-1][1] if self._members else self.base.members
 
     @property
@@ -61,35 +68,52 @@ class RaftLog:
     def offset_at(self, index: int) -> int:
         """End offset of the records up to `index`, which the log must hold."""
         at = index - self.base.index
-        assert 0 <= at <= len(self._entries), f"index {index} outside [{self.base.index}, {self.last_index}]"
+        assert 0 <= at <= len(self._entries), (
+            f"index {index} outside [{self.base.index}, {self.last_index}]"
+        )
         return self._entries[at - 1].end_offset if at else self.base.offset
 
     def index_at(self, offset: int) -> int:
         """The last index up to which all records lie below `offset`."""
-        return self.base.index + bisect_right(self._entries, offset, key=lambda entry: entry.end_offset)
+        return self.base.index + bisect_right(
+            self._entries, offset, key=lambda entry: entry.end_offset
+        )
 
     def covered_index(self, offset: int) -> int:
-        """The last index that every snapshot of `offset` covers, wherever in a row of entries without records it was taken."""
+        """The last index that every snapshot of `offset` covers, wherever in a row of entries
+        without records it was taken.
+        """
         at = bisect_left(self._entries, offset, key=lambda entry: entry.end_offset)
-        ends_here = offset > self.base.offset and at < len(self._entries) and self._entries[at].end_offset == offset
+        ends_here = (
+            offset > self.base.offset
+            and at < len(self._entries)
+            and self._entries[at].end_offset == offset
+        )
         return self.base.index + at + ends_here
 
     def matches(self, index: int, term: int) -> bool:
         return self.term_at(index) == term
 
     def last_agreeing(self, index: int, term: int) -> tuple[int, int]:
-        """The last (index, term) at or before `index` whose term is at most `term`: no later one can be in a log that ends so."""
+        """The last (index, term) at or before `index` whose term is at most `term`: no later one
+        can be in a log that ends so.
+        """
         at = min(index, self.last_index)
         while at > self.base.index and self._entries[at - self.base.index - 1].term > term:
             at -= 1
         return at, self.term_at(at) or 0
 
-    def slice(self, start: int, count_max: int, bytes_max: int, stop: int | None = None) -> list[Entry]:
+    def slice(
+        self, start: int, count_max: int, bytes_max: int, stop: int | None = None
+    ) -> list[Entry]:
         """Entries from `start` on within the limits, at least one if there is one."""
         end = self.last_index if stop is None else stop
         found: list[Entry] = []
         size_bytes = 0
-        for at in range(start - self.base.index - 1, min(end - self.base.index, start - self.base.index - 1 + count_max)):
+        for at in range(
+            start - self.base.index - 1,
+            min(end - self.base.index, start - self.base.index - 1 + count_max),
+        ):
             entry = self._entries[at]
             size_bytes += entry.size_bytes
             if found and size_bytes > bytes_max:
@@ -98,13 +122,17 @@ class RaftLog:
         return found
 
     def append(self, entry: Entry) -> None:
-        assert entry.index == self.last_index + 1, f"append of {entry.index} behind {self.last_index}"
+        assert entry.index == self.last_index + 1, (
+            f"append of {entry.index} behind {self.last_index}"
+        )
         self._entries.append(entry)
         if entry.members is not None:
             self._members.append((entry.index, entry.members))
 
     def accept(self, entries: Sequence[Entry]) -> None:
-        """Entries of the leader, behind one that matched. Only a real conflict truncates: an old, delayed message takes nothing away."""
+        """Entries of the leader, behind one that matched. Only a real conflict truncates: an old,
+        delayed message takes nothing away.
+        """
         for entry in entries:
             if entry.index <= self.base.index or self.matches(entry.index, entry.term):
                 continue
@@ -131,7 +159,9 @@ class RaftLog:
         self.stable = max(self.stable, min(last_index, self.written))
 
     def compact(self, index: int) -> None:
-        """A snapshot holds everything up to `index`: forget it. Entries that are not on the disk yet must stay."""
+        """A snapshot holds everything up to `index`: forget it. Entries that are not on the disk
+        yet must stay.
+        """
         assert index <= self.stable, f"compact at {index}, the disk is at {self.stable}"
         term = self.term_at(index)
         if index <= self.base.index or term is None:
@@ -152,7 +182,11 @@ class RaftLog:
             self._entries = self._entries[base.index - self.base.index :]
         else:
             self._entries = []
-        self._members = [(index, members) for index, members in self._members if base.index < index <= base.index + len(self._entries)]
+        self._members = [
+            (index, members)
+            for index, members in self._members
+            if base.index < index <= base.index + len(self._entries)
+        ]
         self.base = base
         self.stable = base.index
         self.written = base.index

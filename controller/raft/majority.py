@@ -1,6 +1,7 @@
 """The arithmetic of majorities. Pure.
 
-Invariant: two majorities of one set of voters share a voter. Only voters are counted, whoever else is in the tables.
+Invariant: two majorities of one set of voters share a voter. Only voters are counted, whoever else
+is in the tables.
 Source: Raft 5.2 and 5.3; etcd/raft `quorum/majority.go`.
 """
 

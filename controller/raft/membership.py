@@ -1,8 +1,10 @@
-"""Which changes of the quorum are allowed: one voter at a time, and only when the last change is committed. Pure.
+"""Which changes of the quorum are allowed: one voter at a time, and only when the last change is
+committed. Pure.
 
-Invariants: every majority of the old voters and every majority of the new ones share a voter, so that no two leaders of one term can be
-elected while some voters use one set and some the other. A change builds on the members that it was made from: `version` goes up by one.
-A controller is an id *and* a disk: one that lost its disk is another one, and has to be removed and added.
+Invariants: every majority of the old voters and every majority of the new ones share a voter, so
+that no two leaders of one term can be elected while some voters use one set and some the other. A
+change builds on the members that it was made from: `version` goes up by one. A controller is an id
+*and* a disk: one that lost its disk is another one, and has to be removed and added.
 Source: Ongaro's thesis 4.1 and 4.2.1; KIP-853 for learners first and directory ids.
 """
 
@@ -12,17 +14,23 @@ from controller.raft.messages import Endpoint, Members
 
 
 def founded(addresses: Iterable[tuple[int, str]]) -> Members:
-    """The members with which a new cluster begins; their disks become known when they first talk to a leader."""
+    """The members with which a new cluster begins; their disks become known when they first talk to
+    a leader.
+    """
     endpoints = tuple(Endpoint(node_id, address) for node_id, address in sorted(addresses))
     return Members(tuple(endpoint.node_id for endpoint in endpoints), (), endpoints)
 
 
-def added_learner(members: Members, node_id: int, address: str = "", directory: str = "") -> Members:
+def added_learner(
+    members: Members, node_id: int, address: str = "", directory: str = ""
+) -> Members:
     """A newcomer gets the log first and votes later."""
     if node_id in members.everyone:
         return members
     endpoints = _with(members.endpoints, Endpoint(node_id, address, directory))
-    return Members(members.voters, tuple(sorted((*members.learners, node_id))), endpoints, members.version + 1)
+    return Members(
+        members.voters, tuple(sorted((*members.learners, node_id))), endpoints, members.version + 1
+    )
 
 
 def promoted(members: Members, node_id: int) -> Members:
@@ -30,7 +38,9 @@ def promoted(members: Members, node_id: int) -> Members:
     if node_id not in members.learners:
         return members
     learners = tuple(learner for learner in members.learners if learner != node_id)
-    return Members(tuple(sorted((*members.voters, node_id))), learners, members.endpoints, members.version + 1)
+    return Members(
+        tuple(sorted((*members.voters, node_id))), learners, members.endpoints, members.version + 1
+    )
 
 
 def removed(members: Members, node_id: int) -> Members:
@@ -45,29 +55,43 @@ def removed(members: Members, node_id: int) -> Members:
 
 
 def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
-    """Members have told where they are now. Another disk than the known one is no news of that member but another controller."""
+    """Members have told where they are now. Another disk than the known one is no news of that
+    member but another controller.
+    """
     known = members.endpoints
     for told in endpoints:
         if members.lists(told.node_id, told.directory) and told.address:
             known = _with(known, told)
-    return members if known == members.endpoints else Members(members.voters, members.learners, known, members.version + 1)
+    return (
+        members
+        if known == members.endpoints
+        else Members(members.voters, members.learners, known, members.version + 1)
+    )
 
 
 def is_impostor(members: Members, node_id: int, directory: str, version: int) -> bool:
-    """It says that it is this member but has another disk, and its members (of that version) are no newer than ours.
+    """It says that it is this member but has another disk, and its members (of that version) are no
+    newer than ours.
 
-    What it says must not be counted: it is the member as it was before it was removed and added again, or one that lost its disk.
+    What it says must not be counted: it is the member as it was before it was removed and added
+    again, or one that lost its disk.
     """
     listed = members.endpoint(node_id).directory
     return listed not in {"", directory} and version <= members.version
 
 
 def is_meant(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
-    """A call from one whose members have that version looks for this controller's disk; or for an earlier one, because it is behind us."""
-    return wanted in {"", own.directory} or (version < members.version and members.endpoint(own.node_id).directory == own.directory)
+    """A call from one whose members have that version looks for this controller's disk; or for an
+    earlier one, because it is behind us.
+    """
+    return wanted in {"", own.directory} or (
+        version < members.version and members.endpoint(own.node_id).directory == own.directory
+    )
 
 
-def refusal(old: Members, new: Members, *, is_pending: bool, has_committed_in_term: bool) -> str | None:
+def refusal(
+    old: Members, new: Members, *, is_pending: bool, has_committed_in_term: bool
+) -> str | None:
     """Why the leader may not propose `new` now; None: it may."""
     if is_pending:
         return "another change of the quorum is not committed yet"
@@ -80,7 +104,9 @@ def refusal(old: Members, new: Members, *, is_pending: bool, has_committed_in_te
     if len(set(new.everyone)) != len(new.everyone):
         return f"a controller is a voter or a learner, and once: {new.voters}, {new.learners}"
     if new.version != old.version + 1:
-        return f"the quorum has changed meanwhile: version {new.version} does not follow {old.version}"
+        return (
+            f"the quorum has changed meanwhile: version {new.version} does not follow {old.version}"
+        )
     return None
 
 

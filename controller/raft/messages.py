@@ -1,8 +1,9 @@
 """What voters say to each other, what they keep on disk, and what the core hands to its driver.
 
-Invariant: everything here is a value; a message says who sent it, to whom, and in which term. Encoded as msgpack arrays, on the wire as in
-the journal. Must not hold behavior beyond sizes and ends. Source: Ongaro & Ousterhout, "In Search of an Understandable Consensus
-Algorithm", figures 2 and 13; etcd/raft `raftpb` for pre-vote, check-quorum and transfer.
+Invariant: everything here is a value; a message says who sent it, to whom, and in which term.
+Encoded as msgpack arrays, on the wire as in the journal. Must not hold behavior beyond sizes and
+ends. Source: Ongaro & Ousterhout, "In Search of an Understandable Consensus Algorithm", figures 2
+and 13; etcd/raft `raftpb` for pre-vote, check-quorum and transfer.
 """
 
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ NOBODY = -1
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where a controller is, and which of its disks is meant (KIP-853: the directory id of a voter).
+    """Where a controller is, and which of its disks is meant (KIP-853: the directory id of a
+    voter).
 
-    address: host:port, empty: not known. directory: drawn when the directory is new, empty: whichever, until it has told.
+    address: host:port, empty: not known. directory: drawn when the directory is new, empty:
+    whichever, until it has told.
     """
 
     node_id: int
@@ -25,9 +28,11 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """Who is in the quorum, and where. Learners get the log and count for nothing. Everything sorted by id.
+    """Who is in the quorum, and where. Learners get the log and count for nothing. Everything
+    sorted by id.
 
-    version: number of the change that led here; of two that name a controller with different disks the higher one is right.
+    version: number of the change that led here; of two that name a controller with different disks
+    the higher one is right.
     """
 
     voters: tuple[int, ...]
@@ -47,7 +52,9 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
         return Endpoint(node_id)
 
     def is_voter(self, node_id: int, directory: str) -> bool:
-        """A disk that replaced a lost one does not vote: it may have promised something that it does not know."""
+        """A disk that replaced a lost one does not vote: it may have promised something that it
+        does not know.
+        """
         return node_id in self.voters and self.endpoint(node_id).directory in {"", directory}
 
     def lists(self, node_id: int, directory: str) -> bool:
@@ -56,7 +63,9 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One proposal: its records are committed together or not at all. Without records: the begin of a leader's term, or new members."""
+    """One proposal: its records are committed together or not at all. Without records: the begin of
+    a leader's term, or new members.
+    """
 
     index: int
     term: int
@@ -75,7 +84,9 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
-    """Where a log begins: its entries follow behind `index`, a snapshot holds everything up to it."""
+    """Where a log begins: its entries follow behind `index`, a snapshot holds everything up to
+    it.
+    """
 
     index: int
     term: int
@@ -93,7 +104,8 @@ class HardState(msgspec.Struct, frozen=True, array_like=True):
 class Start(msgspec.Struct, frozen=True, array_like=True):
     """One start of a controller, and the durable state with which it began.
 
-    number: rises with every start of a data directory. nonce: drawn at the start, tells two copies of a directory apart.
+    number: rises with every start of a data directory. nonce: drawn at the start, tells two copies
+    of a directory apart.
     """
 
     number: int = 0
@@ -122,7 +134,9 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vote(_Message, frozen=True, array_like=True, tag=1):
-    """pre: would you vote for me in this term? It changes nothing. transfer: the leader itself asked for this election."""
+    """pre: would you vote for me in this term? It changes nothing. transfer: the leader itself
+    asked for this election.
+    """
 
     last_index: int
     last_term: int
@@ -136,9 +150,11 @@ class VoteReply(_Message, frozen=True, array_like=True, tag=2):
 
 
 class Append(_Message, frozen=True, array_like=True, tag=3):
-    """Entries behind (prev_index, prev_term); none: a heartbeat. round, sent_ms: the leader's, given back in the reply.
+    """Entries behind (prev_index, prev_term); none: a heartbeat. round, sent_ms: the leader's,
+    given back in the reply.
 
-    promises: of all voters, so that others than the leader notice a disk that forgot its own; with each heartbeat.
+    promises: of all voters, so that others than the leader notice a disk that forgot its own; with
+    each heartbeat.
     """
 
     prev_index: int
@@ -151,7 +167,8 @@ class Append(_Message, frozen=True, array_like=True, tag=3):
 
 
 class AppendReply(_Message, frozen=True, array_like=True, tag=4):
-    """index: up to which the log is the leader's, durably; if rejected, the prev_index that did not fit.
+    """index: up to which the log is the leader's, durably; if rejected, the prev_index that did not
+    fit.
 
     hint_index, hint_term: the last place at which a rejecting log may still agree.
     """
@@ -167,7 +184,9 @@ class AppendReply(_Message, frozen=True, array_like=True, tag=4):
 
 
 class Install(_Message, frozen=True, array_like=True, tag=5):
-    """The log no longer reaches back to what the receiver lacks: it has to load a snapshot of at least `index` from the store."""
+    """The log no longer reaches back to what the receiver lacks: it has to load a snapshot of at
+    least `index` from the store.
+    """
 
     index: int
     round: int
@@ -183,7 +202,9 @@ Message = Vote | VoteReply | Append | AppendReply | Install | TimeoutNow
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What has to be durable, in this order, before `messages` may leave. base: the log was replaced by a snapshot."""
+    """What has to be durable, in this order, before `messages` may leave. base: the log was
+    replaced by a snapshot.
+    """
 
     hard: HardState | None
     base: Base | None

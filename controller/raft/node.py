@@ -1,9 +1,11 @@
 """Drives one core: messages and time in, disk and network out.
 
-Invariants: the core's contract (`core`): a write's messages leave only when it is durable, and one write is under way. Whatever arrives
-while the disk is busy shares the next fdatasync. A journal that fails ends the node: `failed` tells, nothing more is sent. Listeners are
-called from inside an input, after everything was handed out. A disk that has promised something is deaf at first: it neither votes nor
-acknowledges until the other voters, who may remember more, have had the time to say so. Must not know what a record is.
+Invariants: the core's contract (`core`): a write's messages leave only when it is durable, and one
+write is under way. Whatever arrives while the disk is busy shares the next fdatasync. A journal
+that fails ends the node: `failed` tells, nothing more is sent. Listeners are called from inside an
+input, after everything was handed out. A disk that has promised something is deaf at first: it
+neither votes nor acknowledges until the other voters, who may remember more, have had the time to
+say so. Must not know what a record is.
 Source: etcd `raft.Node`.
 """
 
@@ -36,7 +38,8 @@ class RaftNode:
     def __init__(self, journal: Journal, thread: Executor, changed: Callable[[], None]) -> None:
         """thread: does the journal's work, one piece after another; `close` ends it.
 
-        changed: called after every input, when term, leader, commit or confirmed reads may have moved.
+        changed: called after every input, when term, leader, commit or confirmed reads may have
+        moved.
         """
         self._journal = journal
         self._thread = thread
@@ -54,7 +57,9 @@ class RaftNode:
         self.writes = LatencyHistogram()
         """Frames of the journal until they were durable."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        """Done when the node is over: with a result after `close`, with the exception that ended it otherwise."""
+        """Done when the node is over: with a result after `close`, with the exception that ended it
+        otherwise.
+        """
 
     @property
     def core(self) -> RaftCore:
@@ -65,8 +70,18 @@ class RaftNode:
         """What the disk holds. Raises JournalCorrupt."""
         return await self.blocking(self._journal.open)
 
-    async def start(self, config: CoreConfig, recovered: Recovered, transport: Transport, rng: Random, *, commit: int) -> None:
-        """Take part, with a log that `recovered` describes (its base may be newer than the disk's)."""
+    async def start(
+        self,
+        config: CoreConfig,
+        recovered: Recovered,
+        transport: Transport,
+        rng: Random,
+        *,
+        commit: int,
+    ) -> None:
+        """Take part, with a log that `recovered` describes (its base may be newer than the
+        disk's).
+        """
         self.start_number = await self.blocking(lambda: self._journal.start(recovered.base))
         log = RaftLog(recovered.base, recovered.entries)
         self._core = RaftCore(config, log, recovered.hard, rng, self.now_ms(), commit=commit)
@@ -133,7 +148,9 @@ class RaftNode:
         self._changed()
 
     def _write(self, write: Write) -> None:
-        work = self._loop.run_in_executor(self._thread, self._journal.append, write.hard, write.base, write.entries)
+        work = self._loop.run_in_executor(
+            self._thread, self._journal.append, write.hard, write.base, write.entries
+        )
         self._writing = work
         self._writing_since_s = self._loop.time()
         work.add_done_callback(self._written)
@@ -159,7 +176,9 @@ class RaftNode:
         self._changed()
 
     def _set_timer(self, deadline_ms: int | None) -> None:
-        """An earlier timer may stand: it looks again when it rings. Heartbeats move the deadline often, timers are dear."""
+        """An earlier timer may stand: it looks again when it rings. Heartbeats move the deadline
+        often, timers are dear.
+        """
         if deadline_ms is None:
             return
         if self._timer is not None:

@@ -1,7 +1,8 @@
 """What a leader knows of one follower, and how much it may send to it. Pure.
 
-Invariants: match < next; `match` never goes back, because only durable entries are acknowledged. In PROBE one append is out at a time, in
-REPLICATE up to a count and a number of bytes, in SNAPSHOT none: the follower loads a snapshot from the store.
+Invariants: match < next; `match` never goes back, because only durable entries are acknowledged. In
+PROBE one append is out at a time, in REPLICATE up to a count and a number of bytes, in SNAPSHOT
+none: the follower loads a snapshot from the store.
 Source: etcd/raft `tracker/progress.go`, `tracker/inflights.go`.
 """
 
@@ -20,7 +21,9 @@ class Progress:
         self.directory = directory
         """Of which disk this is known: another one has nothing of it."""
         self.leaves_at_ms = 0
-        """Of one that was removed: until then it is told so. 0: it is a member, or its removal is not committed."""
+        """Of one that was removed: until then it is told so. 0: it is a member, or its removal is
+        not committed.
+        """
         self.fsync_us = 0
         self.caught_up_ms = 0
         """When it last had everything that the leader had; 0: never yet."""
@@ -68,7 +71,8 @@ class Progress:
     def rejected(self, prev_index: int, agreed_max: int) -> bool:
         """It does not have (prev_index, its term); it may agree up to `agreed_max`.
 
-        False: that changes nothing. It is an old reply, or of a disk that lacks what this one has acknowledged: not worth an answer.
+        False: that changes nothing. It is an old reply, or of a disk that lacks what this one has
+        acknowledged: not worth an answer.
         """
         if self.state is State.REPLICATE:
             if prev_index <= self.match:

@@ -1,13 +1,17 @@
-"""What other controllers' disks have promised, as far as this controller heard of it, and whether one of them forgot. Pure.
+"""What other controllers' disks have promised, as far as this controller heard of it, and whether
+one of them forgot. Pure.
 
-A disk that was restored from an older copy, or that lost its last frame, still has its directory id: it would vote a second time in a term
-and acknowledge the same index a second time. Its own files cannot show that; the memory of the others does. Each start of a controller has
-a number that rises with every start of its directory, and tells the state with which it began. What earlier starts of the directory
-promised must be in that state. Leaders learn promises from answers and votes and tell them to followers with each heartbeat.
+A disk that was restored from an older copy, or that lost its last frame, still has its directory
+id: it would vote a second time in a term and acknowledge the same index a second time. Its own
+files cannot show that; the memory of the others does. Each start of a controller has a number that
+rises with every start of its directory, and tells the state with which it began. What earlier
+starts of the directory promised must be in that state. Leaders learn promises from answers and
+votes and tell them to followers with each heartbeat.
 
-Invariants: a disk that forgot nothing is never accused. Its term never falls. In one term, its log keeps all that it acknowledged to the
-leader of that term. It keeps what that leader knew to be committed for good. Memory is lost with the process: what no running controller
-remembers is not noticed. Must not do I/O. Source: ADR 0033.
+Invariants: a disk that forgot nothing is never accused. Its term never falls. In one term, its log
+keeps all that it acknowledged to the leader of that term. It keeps what that leader knew to be
+committed for good. Memory is lost with the process: what no running controller remembers is not
+noticed. Must not do I/O. Source: ADR 0033.
 """
 
 from collections.abc import Iterable
@@ -16,12 +20,16 @@ from dataclasses import dataclass
 from controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
-"""Directories that are remembered; the one heard of first is forgotten. A quorum has at most five voters."""
+"""Directories that are remembered; the one heard of first is forgotten. A quorum has at most five
+voters.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """term: reached, durably. index: acknowledged to the leader of that term; vote: given in it. committed: acknowledged and committed."""
+    """term: reached, durably. index: acknowledged to the leader of that term; vote: given in it.
+    committed: acknowledged and committed.
+    """
 
     term: int = 0
     index: int = 0
@@ -34,7 +42,12 @@ class Promised:
         if self.term != other.term:
             newer = max(self, other, key=lambda each: each.term)
             return Promised(newer.term, newer.index, committed, newer.vote)
-        return Promised(self.term, max(self.index, other.index), committed, self.vote if self.vote != NOBODY else other.vote)
+        return Promised(
+            self.term,
+            max(self.index, other.index),
+            committed,
+            self.vote if self.vote != NOBODY else other.vote,
+        )
 
 
 NOTHING = Promised()
@@ -58,11 +71,16 @@ class Promises:
         """Of the controller with this id whose message is looked at now, or was last."""
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Why nothing that this start of a controller says may be counted; empty: it may. Call it before each of its messages counts."""
+        """Why nothing that this start of a controller says may be counted; empty: it may. Call it
+        before each of its messages counts.
+        """
         disk = self._disk(directory)
         if (start.number, start.nonce) != (disk.number, disk.nonce):
             if start.number <= disk.number:
-                return f"it says that this is start {start.number} of its data directory, but start {disk.number} was heard before"
+                return (
+                    f"it says that this is start {start.number} of its data directory, but start"
+                    f" {disk.number} was heard before"
+                )
             self._restarted(disk, start.number, start.nonce)
         self._directory_of[member] = directory
         return forgotten(start, disk.before)
@@ -82,7 +100,17 @@ class Promises:
             disk = None if directory is None else self._disks.get(directory)
             if directory is not None and disk is not None and disk.number:
                 now = disk.now
-                told.append(Promise(directory, disk.number, disk.nonce, now.term, now.index, now.committed, now.vote))
+                told.append(
+                    Promise(
+                        directory,
+                        disk.number,
+                        disk.nonce,
+                        now.term,
+                        now.index,
+                        now.committed,
+                        now.vote,
+                    )
+                )
         return tuple(told)
 
     def learn(self, promises: Iterable[Promise]) -> None:
@@ -121,8 +149,15 @@ def forgotten(start: Start, promised: Promised) -> str:
     if start.term < promised.term:
         return f"it had reached term {promised.term}, its journal is in term {start.term}"
     if start.term == promised.term and promised.vote not in {NOBODY, start.vote}:
-        return f"it voted for controller {promised.vote} in term {start.term}, its journal does not have that"
-    kept = promised.committed if start.term > promised.term else max(promised.index, promised.committed)
+        return (
+            f"it voted for controller {promised.vote} in term {start.term}, its journal does not"
+            " have that"
+        )
+    kept = (
+        promised.committed
+        if start.term > promised.term
+        else max(promised.index, promised.committed)
+    )
     if start.last_index < kept:
         return f"it acknowledged entries up to {kept}, its journal ends at {start.last_index}"
     return ""

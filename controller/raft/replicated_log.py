@@ -1,9 +1,11 @@
-"""The replicated log as the runtime sees it: the port, and Raft behind it, for one voter as for many.
+"""The replicated log as the runtime sees it: the port, and Raft behind it, for one voter as for
+many.
 
-Invariants: `propose` returns when its records are committed, and nobody reads a record before; offsets are contiguous; a proposal of an
-epoch that is over raises `NotLeader` and the runtime then forgets its image. Leadership is shown as active only when everything that
-earlier leaders committed is committed here: an image that has reached `committed_offset` then lacks nothing; and not while it is handed
-over, when nothing can be proposed. The epoch is Raft's term.
+Invariants: `propose` returns when its records are committed, and nobody reads a record before;
+offsets are contiguous; a proposal of an epoch that is over raises `NotLeader` and the runtime then
+forgets its image. Leadership is shown as active only when everything that earlier leaders committed
+is committed here: an image that has reached `committed_offset` then lacks nothing; and not while it
+is handed over, when nothing can be proposed. The epoch is Raft's term.
 Must not decode records. Source: Raft reference 5; KRaft `RaftClient`.
 """
 
@@ -81,11 +83,15 @@ class Quorum(Protocol):
         ...
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        """Committed end offset, once these records are committed. Raises NotLeader, QuorumClosed, JournalFailed."""
+        """Committed end offset, once these records are committed. Raises NotLeader, QuorumClosed,
+        JournalFailed.
+        """
         ...
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
-        """Committed records from `offset` on, at least one if there is one; needs first_offset <= offset <= committed_offset."""
+        """Committed records from `offset` on, at least one if there is one; needs first_offset <=
+        offset <= committed_offset.
+        """
         ...
 
     async def wait_committed(self, offset: MetadataOffset) -> None:
@@ -93,11 +99,15 @@ class Quorum(Protocol):
         ...
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
-        """Returns when a majority has confirmed, after this call, that `epoch` still leads: reads may be answered. Raises as `propose`."""
+        """Returns when a majority has confirmed, after this call, that `epoch` still leads: reads
+        may be answered. Raises as `propose`.
+        """
         ...
 
     def point_at(self, offset: MetadataOffset) -> Base:
-        """The place in the log up to which a snapshot of the records below `offset`, all committed, reaches."""
+        """The place in the log up to which a snapshot of the records below `offset`, all committed,
+        reaches.
+        """
         ...
 
     async def drop_before(self, offset: MetadataOffset) -> None:
@@ -116,10 +126,18 @@ class _Proposed:
 class RaftQuorum:
     """One controller of a Raft quorum: voter, learner, or not (yet, any more) a member.
 
-    addresses: host:port of controllers, as they were configured; where the log knows another address, that one counts.
+    addresses: host:port of controllers, as they were configured; where the log knows another
+    address, that one counts.
     """
 
-    def __init__(self, directory: DataDirectory, identity: Identity, config: CoreConfig, addresses: Mapping[int, str], rng: Random) -> None:
+    def __init__(
+        self,
+        directory: DataDirectory,
+        identity: Identity,
+        config: CoreConfig,
+        addresses: Mapping[int, str],
+        rng: Random,
+    ) -> None:
         """identity: the opened directory's."""
         self._identity = identity
         self._config = config
@@ -134,7 +152,9 @@ class RaftQuorum:
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._reigns: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
-        """The disk held nothing at the start: what the log holds came from a snapshot or from others."""
+        """The disk held nothing at the start: what the log holds came from a snapshot or from
+        others.
+        """
         self.begun = Start()
         """With what this start of the controller began, once it has."""
         self._welcomed: set[int] = set()
@@ -149,17 +169,26 @@ class RaftQuorum:
         self.leader_changes = 0
         """Leaders that came after the first one that was seen."""
         self.failed = self._node.failed
-        """Done when the quorum is over: with a result after `close`, with JournalFailed otherwise."""
+        """Done when the quorum is over: with a result after `close`, with JournalFailed
+        otherwise.
+        """
 
     async def start(
-        self, members: Members, snapshot: Base | None, transport: Transport, *, passed_over: SnapshotCorrupt | None = None
+        self,
+        members: Members,
+        snapshot: Base | None,
+        transport: Transport,
+        *,
+        passed_over: SnapshotCorrupt | None = None,
     ) -> None:
-        """Recover and take part. snapshot: the newest whole one, which the caller has loaded. passed_over: a newer one is damaged.
+        """Recover and take part. snapshot: the newest whole one, which the caller has loaded.
+        passed_over: a newer one is damaged.
 
         members: of a cluster that begins; none: of one that exists, whose leader will tell.
 
-        Raises JournalCorrupt, JournalForgot, SnapshotMissing (a gap before the journal), SnapshotCorrupt (`passed_over`, and the disk
-        is empty: what lies behind the older snapshot may be in the damaged one alone, as after `penstock controller recover`).
+        Raises JournalCorrupt, JournalForgot, SnapshotMissing (a gap before the journal),
+        SnapshotCorrupt (`passed_over`, and the disk is empty: what lies behind the older snapshot
+        may be in the damaged one alone, as after `penstock controller recover`).
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
@@ -172,10 +201,20 @@ class RaftQuorum:
         if snapshot is not None:
             _join(recovered, snapshot)
         if not recovered.base.members.voters:
-            recovered.base = Base(recovered.base.index, recovered.base.term, recovered.base.offset, members)
-        await self._node.start(self._config, recovered, transport, self._rng, commit=snapshot.index if snapshot else 0)
+            recovered.base = Base(
+                recovered.base.index, recovered.base.term, recovered.base.offset, members
+            )
+        await self._node.start(
+            self._config, recovered, transport, self._rng, commit=snapshot.index if snapshot else 0
+        )
         core = self.core
-        self.begun = Start(self._node.start_number, self._rng.getrandbits(63), core.term, core.vote, core.log.last_index)
+        self.begun = Start(
+            self._node.start_number,
+            self._rng.getrandbits(63),
+            core.term,
+            core.vote,
+            core.log.last_index,
+        )
         core.promises.refusal(core.id, self._config.directory, self.begun)
 
     async def close(self) -> None:
@@ -192,7 +231,9 @@ class RaftQuorum:
         return self.core.promises.refusal(member, directory, start) if self.begun.number else ""
 
     def answered(self, member: int, why: str) -> None:
-        """Another controller has looked at what this start began with. why: what this disk forgot; empty: nothing that it knows of."""
+        """Another controller has looked at what this start began with. why: what this disk forgot;
+        empty: nothing that it knows of.
+        """
         if why:
             self._retire(member, why)
             return
@@ -205,7 +246,12 @@ class RaftQuorum:
             return
         error = JournalForgot(str(self._identity), f"{why}, as controller {member} remembers")
         self._node.fail(error)
-        _log.critical("controller_forgot_its_promises", controller_id=self.core.id, remembered_by=member, detail=str(error))
+        _log.critical(
+            "controller_forgot_its_promises",
+            controller_id=self.core.id,
+            remembered_by=member,
+            detail=str(error),
+        )
         self._identity.retire(why)
 
     @property
@@ -217,7 +263,11 @@ class RaftQuorum:
     def is_outside(self) -> bool:
         """There is a quorum, and this disk is no member of it: not added yet, or removed."""
         core = self.core
-        return bool(core.log.members.voters) and not core.is_member and core.log.members_index <= core.commit
+        return (
+            bool(core.log.members.voters)
+            and not core.is_member
+            and core.log.members_index <= core.commit
+        )
 
     @property
     def controllers(self) -> tuple[str, ...]:
@@ -232,14 +282,18 @@ class RaftQuorum:
         return self._members_seen.endpoint(node_id).address or self._addresses.get(node_id, "")
 
     def introduce(self, endpoint: Endpoint) -> None:
-        """A controller, maybe this one, has told where it is. If it is a member, everybody will know."""
+        """A controller, maybe this one, has told where it is. If it is a member, everybody will
+        know.
+        """
         if self._heard.get(endpoint.node_id) != endpoint:
             self._heard[endpoint.node_id] = endpoint
             self._may_be_news = True
             self._loop.call_soon(self._write_down)
 
     async def change(self, members: Members) -> None:
-        """Returns when `members` are committed. Raises ChangeRefused, NotLeader, QuorumClosed, JournalFailed."""
+        """Returns when `members` are committed. Raises ChangeRefused, NotLeader, QuorumClosed,
+        JournalFailed.
+        """
         core = self.core
         self._node.check_running()
         if not core.is_leader:
@@ -249,7 +303,12 @@ class RaftQuorum:
         why = core.propose_members(members)
         if why is not None:
             raise ChangeRefused(why)
-        proposed = _Proposed(core.log.members_index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future())
+        proposed = _Proposed(
+            core.log.members_index,
+            core.term,
+            MetadataOffset(core.log.end_offset),
+            self._loop.create_future(),
+        )
         self._proposed.append(proposed)
         self._node.pump()
         await proposed.answer
@@ -277,17 +336,23 @@ class RaftQuorum:
 
     @property
     def needs_snapshot(self) -> bool:
-        """The leader's log no longer reaches back to ours: load the newest snapshot and call `installed`."""
+        """The leader's log no longer reaches back to ours: load the newest snapshot and call
+        `installed`.
+        """
         return self.core.needs_snapshot > self.core.commit
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        """See Quorum.propose. Cost: one write and one fdatasync here and on a majority, 0.5 to 5 ms."""
+        """See Quorum.propose. Cost: one write and one fdatasync here and on a majority, 0.5 to 5
+        ms.
+        """
         core = self.core
         self._node.check_running()
         index = core.propose(list(records)) if core.term == epoch else None
         if index is None:
             raise NotLeader(self._shown.address)
-        proposed = _Proposed(index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future())
+        proposed = _Proposed(
+            index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future()
+        )
         self._proposed.append(proposed)
         self._node.pump()
         return await proposed.answer
@@ -307,7 +372,9 @@ class RaftQuorum:
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
         """See Quorum.read. From memory; records are not copied."""
         log, commit = self.core.log, self.core.commit
-        assert log.base.offset <= offset <= self._committed, f"read at {offset} outside [{log.base.offset}, {self._committed}]"
+        assert log.base.offset <= offset <= self._committed, (
+            f"read at {offset} outside [{log.base.offset}, {self._committed}]"
+        )
         records: list[bytes] = []
         index = log.index_at(offset)
         skip = offset - log.offset_at(index)
@@ -329,7 +396,9 @@ class RaftQuorum:
             await self._commit_moved.wait()
 
     async def wait_changed(self) -> None:
-        """Returns at the next commit, change of leadership, or need of a snapshot; maybe at more."""
+        """Returns at the next commit, change of leadership, or need of a snapshot; maybe at
+        more.
+        """
         self._node.check_running()
         await self._commit_moved.wait()
 
@@ -338,11 +407,15 @@ class RaftQuorum:
         log = self.core.log
         index = min(log.index_at(offset), self.core.commit)
         term = log.term_at(index)
-        assert term is not None, f"offset {offset} is before the log, which begins at {log.base.offset}"
+        assert term is not None, (
+            f"offset {offset} is before the log, which begins at {log.base.offset}"
+        )
         return Base(index, term, log.offset_at(index), log.members_at(index))
 
     async def drop_before(self, offset: MetadataOffset) -> None:
-        """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the next snapshot can drop this one."""
+        """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the
+        next snapshot can drop this one.
+        """
         await self._node.compact(self.core.log.covered_index(offset))
 
     def installed(self, base: Base) -> None:
@@ -357,7 +430,9 @@ class RaftQuorum:
         return begun
 
     def end_of(self, epoch: ControllerEpoch) -> "asyncio.Future[None]":
-        """Done when `epoch` is not led from here any more; cancel it if that is of no interest any more."""
+        """Done when `epoch` is not led from here any more; cancel it if that is of no interest any
+        more.
+        """
         over: asyncio.Future[None] = self._loop.create_future()
         self._reigns.append((epoch, over))
         self._end_reigns()
@@ -381,7 +456,11 @@ class RaftQuorum:
         self._see_members(core)
         self._see_whether_outside()
         if core.transferring_to not in {None, self._transferring_to}:
-            _log.info("leadership_is_handed_over", target=core.transferring_to, fsync_p99_us=core.fsyncs.p99_us)
+            _log.info(
+                "leadership_is_handed_over",
+                target=core.transferring_to,
+                fsync_p99_us=core.fsyncs.p99_us,
+            )
         self._transferring_to = core.transferring_to
         leads = core.is_ready_to_serve and core.transferring_to is None
         leadership = Leadership(leads, ControllerEpoch(core.term), self.address_of(core.leader))
@@ -409,7 +488,13 @@ class RaftQuorum:
             return
         if members != self._members_seen:
             addresses = [endpoint.address for endpoint in members.endpoints]
-            _log.info("quorum_members", voters=members.voters, learners=members.learners, version=members.version, addresses=addresses)
+            _log.info(
+                "quorum_members",
+                voters=members.voters,
+                learners=members.learners,
+                version=members.version,
+                addresses=addresses,
+            )
         self._members_seen = members
         self._wake()
 
@@ -420,7 +505,9 @@ class RaftQuorum:
             self._wake()
 
     def _write_down(self) -> None:
-        """Addresses and disks that are news, as one change of the members. What cannot be proposed now is looked at again later."""
+        """Addresses and disks that are news, as one change of the members. What cannot be proposed
+        now is looked at again later.
+        """
         if self.failed.done() or not self.core.is_ready_to_serve:
             return
         core = self.core
@@ -484,12 +571,20 @@ def _refuse(answer: "asyncio.Future[_T]", error: Exception) -> None:
 
 
 def _join(recovered: Recovered, snapshot: Base) -> None:
-    """A snapshot that the journal does not lead up to replaces it: the disk is behind, or was lost."""
+    """A snapshot that the journal does not lead up to replaces it: the disk is behind, or was
+    lost.
+    """
     at = snapshot.index - recovered.base.index
-    if at == 0 or (at <= len(recovered.entries) and recovered.entries[at - 1].term == snapshot.term):
+    if at == 0 or (
+        at <= len(recovered.entries) and recovered.entries[at - 1].term == snapshot.term
+    ):
         return
     if recovered.entries:
-        _log.warning("journal_behind_snapshot_replaced", journal_end=recovered.entries[-1].index, snapshot_index=snapshot.index)
+        _log.warning(
+            "journal_behind_snapshot_replaced",
+            journal_end=recovered.entries[-1].index,
+            snapshot_index=snapshot.index,
+        )
     recovered.base = snapshot
     recovered.entries = []
     if recovered.hard.term < snapshot.term:

@@ -1,9 +1,11 @@
 """Messages between voters over gRPC: one stream per direction, dialled by the side that sends.
 
-Invariants: `send` never blocks and never fails; what cannot be delivered soon is lost, which Raft expects. Heartbeats share the stream
-with appends, so that a blocked stream looks as dead as it is. A stream begins with who talks to whom in which cluster, from which disk and
-where it can be found; what a controller says whose disk was replaced is not let through. A controller is looked for where it said that it
-is, then where the log says, then where the configuration does. Must not look into messages. Source: etcd `rafthttp`.
+Invariants: `send` never blocks and never fails; what cannot be delivered soon is lost, which Raft
+expects. Heartbeats share the stream with appends, so that a blocked stream looks as dead as it is.
+A stream begins with who talks to whom in which cluster, from which disk and where it can be found;
+what a controller says whose disk was replaced is not let through. A controller is looked for where
+it said that it is, then where the log says, then where the configuration does. Must not look into
+messages. Source: etcd `rafthttp`.
 """
 
 import asyncio
@@ -30,7 +32,9 @@ _log = structlog.get_logger()
 
 BACKOFF_S = 0.1
 REFUSED_BACKOFF_S = 1.0
-"""A controller with which something is wrong (another cluster, another disk) is not asked as often as one that may just be starting."""
+"""A controller with which something is wrong (another cluster, another disk) is not asked as often
+as one that may just be starting.
+"""
 
 WRITE_TIMEOUT_S = 2.0
 """A stream that takes nothing for this long is given up and dialled anew."""
@@ -46,7 +50,9 @@ GROUP_BYTES = 4 << 20
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """to_directory: the disk that is looked for, empty: any. version: of the sender's members. start: the sender's."""
+    """to_directory: the disk that is looked for, empty: any. version: of the sender's members.
+    start: the sender's.
+    """
 
     cluster_id: str
     sender: Endpoint
@@ -67,7 +73,9 @@ class Memory(Protocol):
         ...
 
     def answered(self, member: int, why: str) -> None:
-        """Another controller has answered `begun`: what this disk forgot; empty: nothing that it knows of."""
+        """Another controller has answered `begun`: what this disk forgot; empty: nothing that it
+        knows of.
+        """
         ...
 
 
@@ -101,7 +109,9 @@ _NOBODY = Members(())
 
 
 class PeerTransport:
-    """The sending and the receiving half of one controller. peers: host:port of others, as configured."""
+    """The sending and the receiving half of one controller. peers: host:port of others, as
+    configured.
+    """
 
     def __init__(
         self,
@@ -130,7 +140,9 @@ class PeerTransport:
         self._started = False
 
     def start(self, address: str) -> None:
-        """Messages leave from now on; the members are called at once, so that they learn where we are, which is at `address`."""
+        """Messages leave from now on; the members are called at once, so that they learn where we
+        are, which is at `address`.
+        """
         self._own = Endpoint(self._own.node_id, address, self._own.directory)
         self._started = True
         for member in sorted({*self._peers, *self._members().everyone} - {self._own.node_id}):
@@ -157,13 +169,23 @@ class PeerTransport:
             hello = _hello_decoder.decode(cast("bytes", data))
             refused = self._refusal(hello) or await self._listen(hello, context)
         except msgspec.DecodeError as error:
-            await context.abort(StatusCode.INVALID_ARGUMENT, f"not a message of a controller: {error}")
+            await context.abort(
+                StatusCode.INVALID_ARGUMENT, f"not a message of a controller: {error}"
+            )
             return
         if refused is not None:
             if refused.why != self._refused:
                 self._refused = refused.why
-                _log.log(ERROR if refused.forgot else WARNING, "peer_refused", peer=context.peer(), reason=refused.why)
-            await context.abort(StatusCode.DATA_LOSS if refused.forgot else StatusCode.PERMISSION_DENIED, refused.why)
+                _log.log(
+                    ERROR if refused.forgot else WARNING,
+                    "peer_refused",
+                    peer=context.peer(),
+                    reason=refused.why,
+                )
+            await context.abort(
+                StatusCode.DATA_LOSS if refused.forgot else StatusCode.PERMISSION_DENIED,
+                refused.why,
+            )
 
     async def _listen(self, hello: Hello, context: StreamContext) -> Refused | None:
         """Until the stream ends or may not go on; why not."""
@@ -185,17 +207,26 @@ class PeerTransport:
                 del self._heard[sender.node_id]
 
     def _refusal(self, hello: Hello) -> Refused | None:
-        """Members and what is known of promises change while a stream lasts: looked at again with every group."""
+        """Members and what is known of promises change while a stream lasts: looked at again with
+        every group.
+        """
         own, sender, members = self._own, hello.sender, self._members()
         if hello.cluster_id != self._cluster_id:
-            return Refused(f"this controller belongs to cluster {self._cluster_id!r}, not to {hello.cluster_id!r}")
+            return Refused(
+                f"this controller belongs to cluster {self._cluster_id!r}, not to"
+                f" {hello.cluster_id!r}"
+            )
         if hello.to != own.node_id or not is_meant(members, own, hello.to_directory, hello.version):
             wanted = f"{hello.to} with directory {hello.to_directory or 'any'}"
-            return Refused(f"this is controller {own.node_id} with directory {own.directory}; {sender.node_id} looked for {wanted}")
+            return Refused(
+                f"this is controller {own.node_id} with directory {own.directory}; {sender.node_id}"
+                f" looked for {wanted}"
+            )
         if is_impostor(members, sender.node_id, sender.directory, hello.version):
             return Refused(
-                f"controller {sender.node_id} is known with another data directory than {sender.directory}: if the other one is lost, "
-                f"`penstock controller remove {sender.node_id}`, then start this one empty with --join"
+                f"controller {sender.node_id} is known with another data directory than"
+                f" {sender.directory}: if the other one is lost, `penstock controller remove"
+                f" {sender.node_id}`, then start this one empty with --join"
             )
         forgot = self._memory.refusal(sender.node_id, sender.directory, hello.start)
         return Refused(forgot, forgot=True) if forgot else None
@@ -205,19 +236,32 @@ class PeerTransport:
         if sender is None or sender.is_over:
             if not self._addresses_of(node_id):
                 return None
-            sender = self._senders[node_id] = _Sender(node_id, self._hello_to, self._addresses_of, self._memory.answered)
+            sender = self._senders[node_id] = _Sender(
+                node_id, self._hello_to, self._addresses_of, self._memory.answered
+            )
         return sender
 
     def _hello_to(self, node_id: int) -> Hello:
         members = self._members()
-        return Hello(self._cluster_id, self._own, node_id, members.endpoint(node_id).directory, members.version, self._memory.begun)
+        return Hello(
+            self._cluster_id,
+            self._own,
+            node_id,
+            members.endpoint(node_id).directory,
+            members.version,
+            self._memory.begun,
+        )
 
     def _addresses_of(self, node_id: int) -> list[str]:
         """Where it may be, the likeliest first; none if it is nobody that we should look for."""
         members = self._members()
         listed, heard = members.endpoint(node_id), self._heard.get(node_id)
         is_same = heard is not None and listed.directory in {"", heard.directory}
-        configured = self._peers.get(node_id, "") if not members.voters or node_id in members.everyone else ""
+        configured = (
+            self._peers.get(node_id, "")
+            if not members.voters or node_id in members.everyone
+            else ""
+        )
         found = [heard.address if heard is not None and is_same else "", listed.address, configured]
         return list(dict.fromkeys(filter(None, found)))
 
@@ -250,7 +294,9 @@ class _Sender:
         await asyncio.wait((self._task,))
 
     def offer(self, message: Message) -> None:
-        if len(self._waiting) < (WAITING_COUNT_MAX if self._connected else WAITING_DISCONNECTED_MAX):
+        if len(self._waiting) < (
+            WAITING_COUNT_MAX if self._connected else WAITING_DISCONNECTED_MAX
+        ):
             self._waiting.append(message)
             self._wake.set()
 
@@ -266,13 +312,17 @@ class _Sender:
                 backoff_s = await self._send_all(call, self._hello_to(self._node_id))
             except (RpcFailed, TimeoutError, asyncio.InvalidStateError) as error:
                 detail = error.details() if isinstance(error, RpcFailed) else type(error).__name__
-                is_refused = isinstance(error, RpcFailed) and error.code() is StatusCode.PERMISSION_DENIED
+                is_refused = (
+                    isinstance(error, RpcFailed) and error.code() is StatusCode.PERMISSION_DENIED
+                )
                 if isinstance(error, RpcFailed) and error.code() is StatusCode.DATA_LOSS:
                     self._answered(self._node_id, error.details() or "")
                 backoff_s = REFUSED_BACKOFF_S if is_refused else BACKOFF_S
                 if (self._connected and not is_refused) or not was_told:
                     was_told = True
-                    _log.info("peer_not_reached", peer=self._node_id, address=address, detail=detail)
+                    _log.info(
+                        "peer_not_reached", peer=self._node_id, address=address, detail=detail
+                    )
             finally:
                 attempt += 1
                 self._connected = False
@@ -282,7 +332,8 @@ class _Sender:
             await asyncio.sleep(backoff_s)
 
     async def _send_all(self, call: StreamCall, hello: Hello) -> float:
-        """Until the stream breaks, or the one that we look for has become another one. The other side sends a welcome and its end.
+        """Until the stream breaks, or the one that we look for has become another one. The other
+        side sends a welcome and its end.
 
         Returns the seconds until the next attempt.
         """
@@ -290,7 +341,10 @@ class _Sender:
         try:
             await self._write(call, _encode(hello))
             self._connected = True
-            while not ending.done() and self._hello_to(self._node_id).to_directory in {hello.to_directory, ""}:
+            while not ending.done() and self._hello_to(self._node_id).to_directory in {
+                hello.to_directory,
+                "",
+            }:
                 if not self._waiting:
                     self._wake.clear()
                     waking = asyncio.get_running_loop().create_task(self._wake.wait())
@@ -304,7 +358,9 @@ class _Sender:
             return BACKOFF_S
         finally:
             ending.cancel()
-            await asyncio.wait((ending,))  # not `await ending`: our own cancellation must not be taken for its
+            await asyncio.wait(
+                (ending,)
+            )  # not `await ending`: our own cancellation must not be taken for its
             if not ending.cancelled():
                 ending.exception()
 

@@ -1,10 +1,11 @@
 """When a leader with a slow disk hands over, and to whom. Pure.
 
-Every commit waits for the leader's own disk only if followers are slower still, but every promise of the leader does: beyond half a
-heartbeat its volume is what clients feel. Invariants: a follower gets leadership for its disk only if its own is at most half as slow as
-allowed; it must have been slow for a while (one long write proves nothing), and after a hand-over, or at the begin of a leadership, time
-passes before the next, so that two bad disks do not play ball. Must not look at a clock. Source: Ongaro's thesis 3.10
-(leadership transfer).
+Every commit waits for the leader's own disk only if followers are slower still, but every promise
+of the leader does: beyond half a heartbeat its volume is what clients feel. Invariants: a follower
+gets leadership for its disk only if its own is at most half as slow as allowed; it must have been
+slow for a while (one long write proves nothing), and after a hand-over, or at the begin of a
+leadership, time passes before the next, so that two bad disks do not play ball. Must not look at a
+clock. Source: Ongaro's thesis 3.10 (leadership transfer).
 """
 
 from bisect import bisect_left, insort
@@ -23,7 +24,9 @@ SLOW_COUNT_MIN = 3
 HOLD_ELECTIONS = 2
 PAUSE_ELECTIONS = 5
 COOL_DOWN_ELECTIONS = 30
-"""In election timeouts: how long it has to be slow, how long a new leader is left alone, and how long after a hand-over."""
+"""In election timeouts: how long it has to be slow, how long a new leader is left alone, and how
+long after a hand-over.
+"""
 
 
 class FsyncWindow:
@@ -89,4 +92,7 @@ class SlowVolume:
             self._slow_since_ms = now_ms if self._slow_since_ms is None else self._slow_since_ms
         elif own.p99_us <= self._limit_us // 2:
             self._slow_since_ms = None
-        return self._slow_since_ms is not None and now_ms - self._slow_since_ms >= HOLD_ELECTIONS * self._election_ms
+        return (
+            self._slow_since_ms is not None
+            and now_ms - self._slow_since_ms >= HOLD_ELECTIONS * self._election_ms
+        )

@@ -1,11 +1,14 @@
 """The single writer: requests in, records through the quorum, answers out.
 
-Invariants: managers run one after another against one image; a request is answered, and its records shown to followers, only after they are
-committed; between two batches the image holds committed records only (`with_committed_image` relies on it). One proposal is under way; what
-arrives meanwhile forms the next batch, so the batch grows with the load and an idle controller answers after one fdatasync. A proposal
-takes no further request once its records reach `batch_bytes_max`: it is that and one transaction, of `transaction_bytes_max`, at the most.
-A request without records is answered only when a majority has confirmed that we still lead: an old leader answers nothing. When a proposal
-fails, the image may hold what is not committed: the runtime is over (`failed`) and the image is built again from the log.
+Invariants: managers run one after another against one image; a request is answered, and its records
+shown to followers, only after they are committed; between two batches the image holds committed
+records only (`with_committed_image` relies on it). One proposal is under way; what arrives
+meanwhile forms the next batch, so the batch grows with the load and an idle controller answers
+after one fdatasync. A proposal takes no further request once its records reach `batch_bytes_max`:
+it is that and one transaction, of `transaction_bytes_max`, at the most. A request without records
+is answered only when a majority has confirmed that we still lead: an old leader answers nothing.
+When a proposal fails, the image may hold what is not committed: the runtime is over (`failed`) and
+the image is built again from the log.
 Must not know a request's meaning (`controller.leader.dispatch`) nor gRPC.
 Source: KRaft `QuorumController`'s event queue.
 """
@@ -69,8 +72,12 @@ class _Between:
 class Runtime:
     """One active controller's writer. Create it with the image as of the quorum's committed end."""
 
-    def __init__(self, quorum: Quorum, image: MetadataImage, config: ControllerConfig, now_ms: WallClock) -> None:
-        assert image.end_offset == quorum.committed_offset, f"image at {image.end_offset}, log at {quorum.committed_offset}"
+    def __init__(
+        self, quorum: Quorum, image: MetadataImage, config: ControllerConfig, now_ms: WallClock
+    ) -> None:
+        assert image.end_offset == quorum.committed_offset, (
+            f"image at {image.end_offset}, log at {quorum.committed_offset}"
+        )
         self._quorum = quorum
         self._image = image
         self._config = config
@@ -87,7 +94,9 @@ class Runtime:
         self._observers: list[Callable[[Sequence[Record]], None]] = []
         self.counters = RuntimeCounters()
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Done when the writer is over: with a result after `stop`, with the exception that ended it otherwise."""
+        """Done when the writer is over: with a result after `stop`, with the exception that ended
+        it otherwise.
+        """
 
     @property
     def epoch(self) -> ControllerEpoch:
@@ -96,7 +105,9 @@ class Runtime:
 
     @property
     def image(self) -> MetadataImage:
-        """For figures: it may hold what is not committed yet. Keep nothing of it, change nothing."""
+        """For figures: it may hold what is not committed yet. Keep nothing of it, change
+        nothing.
+        """
         return self._image
 
     @property
@@ -114,17 +125,25 @@ class Runtime:
             await asyncio.wait((self._task,))
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        """`note` is called with what each request changes, before that is committed; `with_committed_image` shows it when it is. It must be
-        quick."""
+        """`note` is called with what each request changes, before that is committed;
+        `with_committed_image` shows it when it is. It must be quick.
+        """
         self._observers.append(note)
 
     async def submit(
-        self, name: str, work: Work, *, timeout_s: float | None = None, size_bytes: int = 0, request_id: str = ""
+        self,
+        name: str,
+        work: Work,
+        *,
+        timeout_s: float | None = None,
+        size_bytes: int = 0,
+        request_id: str = "",
     ) -> Reply[Any]:
         """Run `work` in its turn and answer when its records are committed.
 
-        request_id: the same id again gets the same answer without doing the work twice. Raises NotLeader, QuorumClosed, TimeoutError
-        (the outcome is unknown); a full queue is a reply CONTROLLER_BUSY.
+        request_id: the same id again gets the same answer without doing the work twice. Raises
+        NotLeader, QuorumClosed, TimeoutError (the outcome is unknown); a full queue is a reply
+        CONTROLLER_BUSY.
         """
         known = self._known_answer(request_id)
         limit_s = self._config.request_timeout_ms / 1_000
@@ -136,7 +155,9 @@ class Runtime:
             return await asyncio.shield(answer)
 
     async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
-        """Call `look` between two batches, when everything in the image is committed. It must be quick and keep nothing of the image."""
+        """Call `look` between two batches, when everything in the image is committed. It must be
+        quick and keep nothing of the image.
+        """
         self._check_running()
         waiting = _Between(look, asyncio.get_running_loop().create_future())
         self._between.append(waiting)
@@ -145,7 +166,9 @@ class Runtime:
         return found
 
     def _known_answer(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
-        """What an earlier attempt got or still waits for; one that expired in the queue was not done and is done now."""
+        """What an earlier attempt got or still waits for; one that expired in the queue was not
+        done and is done now.
+        """
         known = self._replies.get(request_id) if request_id else None
         return None if known is None or (known.done() and known.exception() is not None) else known
 
@@ -156,14 +179,23 @@ class Runtime:
         if not leadership.active or leadership.epoch != self._epoch:
             raise NotLeader(leadership.address)
 
-    def _enqueue(self, name: str, work: Work, size_bytes: int, wait_s: float, request_id: str) -> "asyncio.Future[Reply[Any]] | Reply[Any]":
+    def _enqueue(
+        self, name: str, work: Work, size_bytes: int, wait_s: float, request_id: str
+    ) -> "asyncio.Future[Reply[Any]] | Reply[Any]":
         self._check_running()
         config = self._config
-        if len(self._queue) >= config.queue_count_max or self._queue_bytes + size_bytes > config.queue_bytes_max:
+        if (
+            len(self._queue) >= config.queue_count_max
+            or self._queue_bytes + size_bytes > config.queue_bytes_max
+        ):
             self.counters.refused_busy += 1
-            detail = f"{len(self._queue)} requests ({self._queue_bytes} bytes) wait; try again later"
+            detail = (
+                f"{len(self._queue)} requests ({self._queue_bytes} bytes) wait; try again later"
+            )
             return Reply(status=Status.CONTROLLER_BUSY, detail=detail, controller_epoch=self._epoch)
-        pending = _Pending(name, work, size_bytes, self._now() + wait_s, asyncio.get_running_loop().create_future())
+        pending = _Pending(
+            name, work, size_bytes, self._now() + wait_s, asyncio.get_running_loop().create_future()
+        )
         pending.answer.add_done_callback(_retrieve)
         self._queue.append(pending)
         self._queue_bytes += size_bytes
@@ -186,7 +218,9 @@ class Runtime:
         except NotLeader as error:
             self._over(error)
         except BaseException as error:
-            _log.critical("controller_writer_failed", error=str(error), error_type=type(error).__name__)
+            _log.critical(
+                "controller_writer_failed", error=str(error), error_type=type(error).__name__
+            )
             self._over(error)
             if not isinstance(error, Exception):
                 raise
@@ -216,19 +250,27 @@ class Runtime:
         batch: list[_Pending] = []
         now = self._now()
         size_bytes = 0
-        while self._queue and len(batch) < self._config.batch_count_max and size_bytes < self._config.batch_bytes_max:
+        while (
+            self._queue
+            and len(batch) < self._config.batch_count_max
+            and size_bytes < self._config.batch_bytes_max
+        ):
             pending = self._queue.popleft()
             size_bytes += pending.size_bytes
             self._queue_bytes -= pending.size_bytes
             if pending.deadline <= now:
                 self.counters.expired += 1
-                pending.answer.set_exception(TimeoutError(f"{pending.name} waited too long in the controller's queue"))
+                pending.answer.set_exception(
+                    TimeoutError(f"{pending.name} waited too long in the controller's queue")
+                )
                 continue
             batch.append(pending)
         return batch
 
     async def _write_batch(self, batch: list[_Pending]) -> None:
-        """Managers, then one proposal, then the answers. The records of one request are in one proposal: all or nothing."""
+        """Managers, then one proposal, then the answers. The records of one request are in one
+        proposal: all or nothing.
+        """
         replies: list[Reply[Any]] = []
         encoded: list[bytes] = []
         size_bytes = 0
@@ -253,7 +295,9 @@ class Runtime:
             else:
                 await self._quorum.confirm(self._epoch)
         except BaseException as error:
-            lost: Exception = QuorumClosed("the controller stopped before the request was committed; the outcome is unknown")
+            lost: Exception = QuorumClosed(
+                "the controller stopped before the request was committed; the outcome is unknown"
+            )
             if isinstance(error, NotLeader):
                 lost = error
             for pending in batch:
@@ -268,9 +312,11 @@ class Runtime:
         self._queue_bytes += sum(pending.size_bytes for pending in rest)
 
     def _answer(self, pending: _Pending) -> tuple[Reply[Any], list[bytes]]:
-        """Run one manager and apply its records, so that the next one sees them. A manager that raises has changed nothing.
+        """Run one manager and apply its records, so that the next one sees them. A manager that
+        raises has changed nothing.
 
-        The reply names the image's end even if there are no new records: a repeat has to wait for what the first attempt changed.
+        The reply names the image's end even if there are no new records: a repeat has to wait for
+        what the first attempt changed.
         """
         try:
             result = pending.work(self._image, self._now_ms())
@@ -278,14 +324,21 @@ class Runtime:
         except Exception as error:  # noqa: BLE001 - a defect of one manager is the end of one request, not of the controller
             _log.exception("request_failed", request=pending.name)
             detail = f"{pending.name} failed inside the controller: {type(error).__name__}: {error}"
-            return Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch), []
+            return (
+                Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch),
+                [],
+            )
         size_bytes = sum(map(len, encoded))
         if size_bytes > self._config.transaction_bytes_max:
             detail = (
-                f"{pending.name} makes {size_bytes} bytes of metadata records, {self._config.transaction_bytes_max} are allowed: split it"
+                f"{pending.name} makes {size_bytes} bytes of metadata records,"
+                f" {self._config.transaction_bytes_max} are allowed: split it"
             )
             _log.warning("transaction_too_large", request=pending.name, size_bytes=size_bytes)
-            return Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch), []
+            return (
+                Reply(status=Status.INVALID_REQUEST, detail=detail, controller_epoch=self._epoch),
+                [],
+            )
         self._image.apply_all(result.records)
         if result.records:
             for note in self._observers:
@@ -301,7 +354,9 @@ class Runtime:
 
     def _refuse_waiting(self) -> None:
         error = self.failed.exception() if self.failed.done() else None
-        stopping: Exception = error if isinstance(error, NotLeader) else QuorumClosed("the controller is stopping")
+        stopping: Exception = (
+            error if isinstance(error, NotLeader) else QuorumClosed("the controller is stopping")
+        )
         for pending in self._queue:
             pending.answer.set_exception(stopping)
         for waiting in self._between:

@@ -1,9 +1,12 @@
-"""Who is alive: one session per (node, node epoch), kept by heartbeats on the Follow stream. Pure: time comes in as milliseconds.
+"""Who is alive: one session per (node, node epoch), kept by heartbeats on the Follow stream. Pure:
+time comes in as milliseconds.
 
-Invariants: a session ends only in `expired`, at the earliest `grace_ms` after its stream broke or `timeout_ms` after it was last heard, and
-once ended it never comes back: a heartbeat that arrives while the fence is being committed renews nothing, and a registration that is
-answered again from the cache after it was fenced opens none, or its sender would believe in a session that is over. A node that was
-registered, or found registered by a new leader, has a whole timeout first; time in which we did not run ourselves counts against nobody.
+Invariants: a session ends only in `expired`, at the earliest `grace_ms` after its stream broke or
+`timeout_ms` after it was last heard, and once ended it never comes back: a heartbeat that arrives
+while the fence is being committed renews nothing, and a registration that is answered again from
+the cache after it was fenced opens none, or its sender would believe in a session that is over. A
+node that was registered, or found registered by a new leader, has a whole timeout first; time in
+which we did not run ourselves counts against nobody.
 Must not decide what the end of a session means: the caller fences.
 Source: Kafka `BrokerHeartbeatManager`, KIP-631.
 """
@@ -45,7 +48,9 @@ class Sessions:
         self._next_tick_ms: int | None = None
 
     def registered(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> None:
-        """A node registered, or a new leader found it registered: a whole timeout to open its stream. Idempotent."""
+        """A node registered, or a new leader found it registered: a whole timeout to open its
+        stream. Idempotent.
+        """
         if node_epoch <= self._over.get(node_id, -1):
             return
         session = self._sessions.get(node_id)
@@ -53,14 +58,18 @@ class Sessions:
             self._sessions[node_id] = _Session(node_epoch, now_ms + self._timeout_ms)
 
     def removed(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
-        """This incarnation was fenced or unregistered: nothing to watch any more. A newer one is not touched."""
+        """This incarnation was fenced or unregistered: nothing to watch any more. A newer one is
+        not touched.
+        """
         self._over[node_id] = max(node_epoch, self._over.get(node_id, node_epoch))
         session = self._sessions.get(node_id)
         if session is not None and session.node_epoch == node_epoch:
             del self._sessions[node_id]
 
     def opened(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> int | None:
-        """A Follow stream began. Its number, or None if this (node, epoch) has no session. A newer stream replaces an older one."""
+        """A Follow stream began. Its number, or None if this (node, epoch) has no session. A newer
+        stream replaces an older one.
+        """
         session = self._current(node_id, node_epoch)
         if session is None:
             return None
@@ -79,7 +88,9 @@ class Sessions:
         return True
 
     def broken(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> None:
-        """A stream ended. If it carried the session, the grace begins; it never lengthens what a silent stream had left."""
+        """A stream ended. If it carried the session, the grace begins; it never lengthens what a
+        silent stream had left.
+        """
         session = self._current(node_id, node_epoch)
         if session is not None and session.stream == stream:
             session.stream = None
@@ -89,8 +100,8 @@ class Sessions:
     def expired(self, now_ms: int, interval_ms: int) -> list[SessionEnded]:
         """End the sessions that are over; they are reported at every tick until `removed`.
 
-        interval_ms: when the next tick is meant to come. If this one is more than the lag limit late, heartbeats may be waiting unread:
-        nobody's session ends and every one starts afresh.
+        interval_ms: when the next tick is meant to come. If this one is more than the lag limit
+        late, heartbeats may be waiting unread: nobody's session ends and every one starts afresh.
         """
         late_ms = 0 if self._next_tick_ms is None else now_ms - self._next_tick_ms
         self._next_tick_ms = now_ms + interval_ms
@@ -101,12 +112,24 @@ class Sessions:
         for node_id, session in sorted(self._sessions.items()):
             session.ended = session.ended or session.deadline_ms <= now_ms
             if session.ended:
-                ended.append(SessionEnded(node_id, session.node_epoch, "its metadata stream broke" if session.broken else "it fell silent"))
+                ended.append(
+                    SessionEnded(
+                        node_id,
+                        session.node_epoch,
+                        "its metadata stream broke" if session.broken else "it fell silent",
+                    )
+                )
         return ended
 
     def alive(self) -> frozenset[NodeId]:
-        """Nodes that may be given work: their session has neither ended nor is it in the grace after a break."""
-        return frozenset(node_id for node_id, session in self._sessions.items() if not session.ended and not session.broken)
+        """Nodes that may be given work: their session has neither ended nor is it in the grace
+        after a break.
+        """
+        return frozenset(
+            node_id
+            for node_id, session in self._sessions.items()
+            if not session.ended and not session.broken
+        )
 
     def is_current(self, node_id: NodeId, node_epoch: NodeEpoch) -> bool:
         """This very incarnation has a session."""
@@ -114,4 +137,8 @@ class Sessions:
 
     def _current(self, node_id: NodeId, node_epoch: NodeEpoch) -> _Session | None:
         session = self._sessions.get(node_id)
-        return session if session is not None and session.node_epoch == node_epoch and not session.ended else None
+        return (
+            session
+            if session is not None and session.node_epoch == node_epoch and not session.ended
+            else None
+        )

@@ -1,9 +1,11 @@
 """How long ago the metadata log was shorter: ages of records by the monotonic clock of one process.
 
-The active controller notes where the log ends, and when. A record below an end that was noted t seconds ago is at least t seconds old; no
-wall clock is asked, and none is compared with another. A new leader begins with an empty timeline, so that every grace begins anew with it.
-Invariant: an age is never greater than the true one. Bounded: `MOMENTS_MAX` moments; beyond, the older half keeps every second one, which
-makes ages smaller by at most the gap. Pure: the time is a parameter.
+The active controller notes where the log ends, and when. A record below an end that was noted t
+seconds ago is at least t seconds old; no wall clock is asked, and none is compared with another. A
+new leader begins with an empty timeline, so that every grace begins anew with it.
+Invariant: an age is never greater than the true one. Bounded: `MOMENTS_MAX` moments; beyond, the
+older half keeps every second one, which makes ages smaller by at most the gap. Pure: the time is a
+parameter.
 """
 
 from bisect import bisect_right
@@ -34,6 +36,8 @@ class Timeline:
             del self._ends[:half:2], self._times_s[:half:2]
 
     def age_s(self, offset: MetadataOffset, now_s: float) -> float:
-        """For how many seconds at least the record at `offset` has been committed. 0.0: not known to be committed yet."""
+        """For how many seconds at least the record at `offset` has been committed. 0.0: not known
+        to be committed yet.
+        """
         at = bisect_right(self._ends, offset)
         return now_s - self._times_s[at] if at < len(self._ends) else 0.0

@@ -23,17 +23,31 @@ _TIMEOUT_S: Final = 10.0
 _T = TypeVar("_T")
 
 
-def propose_moves(controller: str, *, topics: Sequence[str] = (), moves_max: int = 0) -> MovesProposed:
+def propose_moves(
+    controller: str, *, topics: Sequence[str] = (), moves_max: int = 0
+) -> MovesProposed:
     """Loads of all brokers, and at most so many moves. Raises NoController."""
     request = ProposeMoves(topics=tuple(topics), moves_max=moves_max)
     return _ask(controller, lambda client: client.propose_moves(request, timeout_s=_TIMEOUT_S))
 
 
 def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
-    """Begin them; "" for each that has begun, else why it has not. Raises NoController, DeployError."""
-    items = [LeaderMove(topic=move.topic, partition=move.partition, source=move.source, target=move.target) for move in moves]
-    results = _ask(controller, lambda client: client.move_leaders(MoveLeaders(moves=items), timeout_s=_TIMEOUT_S))
-    return [(result.detail or result.status.name) if result.status else "" for result in results.items]
+    """Begin them; "" for each that has begun, else why it has not. Raises NoController,
+    DeployError.
+    """
+    items = [
+        LeaderMove(
+            topic=move.topic, partition=move.partition, source=move.source, target=move.target
+        )
+        for move in moves
+    ]
+    results = _ask(
+        controller,
+        lambda client: client.move_leaders(MoveLeaders(moves=items), timeout_s=_TIMEOUT_S),
+    )
+    return [
+        (result.detail or result.status.name) if result.status else "" for result in results.items
+    ]
 
 
 def _ask(controller: str, call: "Callable[[ControllerClient], Awaitable[_T]]") -> _T:
@@ -48,7 +62,9 @@ async def _call(controller: str, call: "Callable[[ControllerClient], Awaitable[_
     try:
         return await call(client)
     except TimeoutError:
-        raise NoController(f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s") from None
+        raise NoController(
+            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
+        ) from None
     except RequestRefused as error:
         raise DeployError(str(error)) from None
     finally:

@@ -1,13 +1,17 @@
 """The `penstock` command: the first look at the arguments.
 
-Invariant: this module imports nothing that costs: a node is dispatched before typer is imported, and `--help` imports no client.
+Invariant: this module imports nothing that costs: a node is dispatched before typer is imported,
+and `--help` imports no client.
 Exit codes: 0 done, 1 it failed, 2 called wrongly, 130 interrupted.
 """
 
 import sys
 from typing import Final, Literal
 
-_NODES: Final[dict[str, Literal["broker", "controller"]]] = {"broker": "broker", "controller": "controller"}
+_NODES: Final[dict[str, Literal["broker", "controller"]]] = {
+    "broker": "broker",
+    "controller": "controller",
+}
 _INTERRUPTED: Final = 130
 
 

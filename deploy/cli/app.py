@@ -1,4 +1,6 @@
-"""All subcommands as typer shows them. Each module of `deploy.cli` is cheap to import; what its work needs is imported by the work."""
+"""All subcommands as typer shows them. Each module of `deploy.cli` is cheap to import; what its
+work needs is imported by the work.
+"""
 
 from importlib.metadata import version
 from typing import Annotated
@@ -45,7 +47,10 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def main(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and leave."
+        ),
     ] = False,
 ) -> None:
     """Options of the command itself."""

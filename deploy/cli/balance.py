@@ -17,16 +17,24 @@ MOVES_MAX = 2_000
 
 def balance(
     *,
-    execute: Annotated[bool, typer.Option("--execute", help="Begin the moves; without it nothing changes.")] = False,
-    max_moves: Annotated[int, typer.Option(help="At most so many moves, the ones that help most first.")] = 100,
-    topics: Annotated[str, typer.Option(help="Move only partitions of these topics, as in a,b; empty: of all.")] = "",
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Begin the moves; without it nothing changes.")
+    ] = False,
+    max_moves: Annotated[
+        int, typer.Option(help="At most so many moves, the ones that help most first.")
+    ] = 100,
+    topics: Annotated[
+        str, typer.Option(help="Move only partitions of these topics, as in a,b; empty: of all.")
+    ] = "",
     controller: Controller = None,
     state_file: StateFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Propose moves from measured bytes and leaders: which, why, and what each broker has before and after. With --execute, begin them.
+    """Propose moves from measured bytes and leaders: which, why, and what each broker has before
+    and after. With --execute, begin them.
 
-    Goals, in this order: network in, network out, number of leaders. What a broker reported counts; it does every two seconds.
+    Goals, in this order: network in, network out, number of leaders. What a broker reported counts;
+    it does every two seconds.
     """
     from deploy.balance.admin import begin_moves, propose_moves
     from deploy.clients.metadata import find_controller
@@ -39,22 +47,39 @@ def balance(
     found = propose_moves(address, topics=names, moves_max=max_moves)
     problems = begin_moves(address, found.moves) if execute and found.moves else []
     if as_json:
-        print_json({"executed": execute, "problems": [text for text in problems if text], "proposal": found})
+        print_json(
+            {
+                "executed": execute,
+                "problems": [text for text in problems if text],
+                "proposal": found,
+            }
+        )
     else:
         _show(found.before, found.after, found.moves)
         if execute:
-            print(f"Begun: {problems.count('')} of {len(found.moves)} moves; `penstock nodes` shows where they have come to.")
+            print(
+                f"Begun: {problems.count('')} of {len(found.moves)} moves; `penstock nodes` shows"
+                " where they have come to."
+            )
         elif found.moves:
             print("Nothing was changed: --execute begins these moves.")
-    if failed := [f"{move.topic}-{move.partition}: {text}" for move, text in zip(found.moves, problems, strict=False) if text]:
+    if failed := [
+        f"{move.topic}-{move.partition}: {text}"
+        for move, text in zip(found.moves, problems, strict=False)
+        if text
+    ]:
         raise KafkaFailed("these moves were not begun:\n" + "\n".join(failed))
 
 
-def _show(before: "Sequence[BrokerLoad]", after: "Sequence[BrokerLoad]", moves: "Sequence[ProposedMove]") -> None:
+def _show(
+    before: "Sequence[BrokerLoad]", after: "Sequence[BrokerLoad]", moves: "Sequence[ProposedMove]"
+) -> None:
     from deploy.output import print_table
 
     def change(was: float, will_be: float, unit: float) -> str:
-        return f"{was / unit:,.2f} > {will_be / unit:,.2f}" if was != will_be else f"{was / unit:,.2f}"
+        return (
+            f"{was / unit:,.2f} > {will_be / unit:,.2f}" if was != will_be else f"{was / unit:,.2f}"
+        )
 
     rows = [
         (
@@ -67,12 +92,26 @@ def _show(before: "Sequence[BrokerLoad]", after: "Sequence[BrokerLoad]", moves: 
         )
         for b, a in zip(before, after, strict=True)
     ]
-    print_table("brokers, before > after", ["broker", "in MB/s", "out MB/s", "leads", "requests/s", "takes no part because it"], rows)
+    print_table(
+        "brokers, before > after",
+        ["broker", "in MB/s", "out MB/s", "leads", "requests/s", "takes no part because it"],
+        rows,
+    )
     if not moves:
         print("The loads are balanced: there is nothing to move.")
         return
     print_table(
         "moves",
         ["partition", "from", "to", "in kB/s", "out kB/s", "why"],
-        [(f"{p.topic}-{p.partition}", p.source, p.target, p.load.bytes_in / 1e3, p.load.bytes_out / 1e3, p.reason) for p in moves],
+        [
+            (
+                f"{p.topic}-{p.partition}",
+                p.source,
+                p.target,
+                p.load.bytes_in / 1e3,
+                p.load.bytes_out / 1e3,
+                p.reason,
+            )
+            for p in moves
+        ],
     )

@@ -1,4 +1,6 @@
-"""`penstock compact`: the small objects of a topic into large ones, by threads of this process or by Spark, while brokers spend nothing."""
+"""`penstock compact`: the small objects of a topic into large ones, by threads of this process or
+by Spark, while brokers spend nothing.
+"""
 
 import os
 from contextlib import closing
@@ -23,22 +25,48 @@ def compact(
     topic: str,
     *,
     store: Annotated[
-        str, typer.Option(envvar="PENSTOCK_STORE", help="The store that the brokers write to; that of a running `penstock dev` if none.")
+        str,
+        typer.Option(
+            envvar="PENSTOCK_STORE",
+            help="The store that the brokers write to; that of a running `penstock dev` if none.",
+        ),
     ] = "",
-    cluster: Annotated[str, typer.Option(help="Id of the cluster, if the store holds several.")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Id of the cluster, if the store holds several.")
+    ] = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    engine: Annotated[str, typer.Option("--engine", help="local: threads of this process; spark: a Spark job.")] = "local",
-    master: Annotated[str, typer.Option(help="Spark master, as in spark-submit; means --engine spark.")] = "",
-    target_mib: Annotated[int, typer.Option(help="MiB of an object, about: 1 to 1024. Objects of half of it are left alone.")] = 64,
-    max_gib: Annotated[float, typer.Option(help="Rewrite at most so much, then leave.", min=0.0)] = 1 << 20,
+    engine: Annotated[
+        str, typer.Option("--engine", help="local: threads of this process; spark: a Spark job.")
+    ] = "local",
+    master: Annotated[
+        str, typer.Option(help="Spark master, as in spark-submit; means --engine spark.")
+    ] = "",
+    target_mib: Annotated[
+        int,
+        typer.Option(
+            help="MiB of an object, about: 1 to 1024. Objects of half of it are left alone."
+        ),
+    ] = 64,
+    max_gib: Annotated[
+        float, typer.Option(help="Rewrite at most so much, then leave.", min=0.0)
+    ] = 1 << 20,
     ttl_s: Annotated[
-        int, typer.Option(help="What a killed run leaves is collected so many seconds after it was begun: 1 to 3600.")
+        int,
+        typer.Option(
+            help=(
+                "What a killed run leaves is collected so many seconds after it was begun: 1 to"
+                " 3600."
+            )
+        ),
     ] = 1_800,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would be rewritten; nothing changes.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what would be rewritten; nothing changes.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the small objects of a topic into large ones. Offsets, records and bytes stay as they are; clients notice nothing.
+    """Rewrite the small objects of a topic into large ones. Offsets, records and bytes stay as they
+    are; clients notice nothing.
 
     Safe at any time, several times at once, and after a kill: just run it again.
     """
@@ -55,7 +83,11 @@ def compact(
     from stream.errors import StreamError
 
     to_stderr("warning")
-    options = RewriteOptions(target_bytes=target_mib * _MIB, total_bytes_max=int(max_gib * (1 << 30)), ttl_ms=ttl_s * 1_000)
+    options = RewriteOptions(
+        target_bytes=target_mib * _MIB,
+        total_bytes_max=int(max_gib * (1 << 30)),
+        ttl_ms=ttl_s * 1_000,
+    )
     target = Target(store or _store_of(state_file), cluster, topic)
     try:
         if plan:
@@ -72,7 +104,9 @@ def compact(
         raise DeployError(str(error)) from None
 
 
-def _rewrite(target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, as_json: bool) -> None:
+def _rewrite(
+    target: "Target", address: str, engine: "Engine", options: "RewriteOptions", *, as_json: bool
+) -> None:
     from deploy.cli.compact_job import plan_rewrite, rewrite_topic
     from deploy.output import Progress, print_json
 
@@ -84,11 +118,13 @@ def _rewrite(target: "Target", address: str, engine: "Engine", options: "Rewrite
     else:
         _tell(report)
     if report.damaged:
-        raise DeployError("these objects could not be read and were left alone:\n" + "\n".join(report.damaged))
+        raise DeployError(
+            "these objects could not be read and were left alone:\n" + "\n".join(report.damaged)
+        )
     if report.unresolved:
         raise DeployError(
-            f"{report.unresolved} merges were still in conflict at the end: their objects were compacted or trimmed by others meanwhile. "
-            "Nothing is lost; run the same again"
+            f"{report.unresolved} merges were still in conflict at the end: their objects were"
+            " compacted or trimmed by others meanwhile. Nothing is lost; run the same again"
         )
 
 
@@ -102,7 +138,10 @@ def _tell(report: "RewriteReport") -> None:
         return
     rewritten = size(sum(item.rewritten_bytes for item in report.partitions))
     before = sum(item.objects_before for item in report.partitions)
-    print(f"{report.topic}: {sources:,} of {before:,} objects' ranges became {written:,} objects, {rewritten} in {report.rounds} rounds")
+    print(
+        f"{report.topic}: {sources:,} of {before:,} objects' ranges became {written:,} objects,"
+        f" {rewritten} in {report.rounds} rounds"
+    )
 
 
 def _show_plan(target: "Target", options: "RewriteOptions", *, as_json: bool) -> None:
@@ -117,7 +156,14 @@ def _show_plan(target: "Target", options: "RewriteOptions", *, as_json: bool) ->
         f"{target.topic}: what would be rewritten",
         ["partition", "objects", "size", "to rewrite", "size", "into"],
         [
-            (p.partition, p.object_count, size(p.size_bytes), p.source_count, size(p.merged_bytes), len(p.merges))
+            (
+                p.partition,
+                p.object_count,
+                size(p.size_bytes),
+                p.source_count,
+                size(p.merged_bytes),
+                len(p.merges),
+            )
             for p in sorted(plans, key=lambda item: item.partition)
         ],
     )
@@ -140,7 +186,9 @@ def _engine(name: str, master: str) -> "Engine":
     try:
         return SparkEngine(master) if master or name == "spark" else LocalEngine()
     except ImportError as error:
-        raise DeployError(f"{error.name} is missing: install penstock[spark], or use --engine local") from None
+        raise DeployError(
+            f"{error.name} is missing: install penstock[spark], or use --engine local"
+        ) from None
 
 
 def _store_of(state_path: Path | None) -> str:
@@ -150,6 +198,7 @@ def _store_of(state_path: Path | None) -> str:
     state = state_file.read(path)
     if state is None:
         raise UsageError(
-            f"which store? No running cluster is described in {path}: name the one that the brokers write to with --store (PENSTOCK_STORE)"
+            f"which store? No running cluster is described in {path}: name the one that the brokers"
+            " write to with --store (PENSTOCK_STORE)"
         )
     return state.store_url

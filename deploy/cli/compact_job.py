@@ -1,6 +1,8 @@
-"""A bulk rewrite for the command line: the controller as a job sees it, an engine that runs its tasks, one event loop for both.
+"""A bulk rewrite for the command line: the controller as a job sees it, an engine that runs its
+tasks, one event loop for both.
 
-Invariant: a refusal is a conflict if it is about the sources, an error if it is about the request; silence is an error that says so.
+Invariant: a refusal is a conflict if it is about the sources, an error if it is about the request;
+silence is an error that says so.
 Must not import what only the work needs before it works.
 """
 
@@ -43,7 +45,9 @@ class ControllerRewrites:
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
         """Raises NoController, DeployError."""
         try:
-            answer = await self._client.prepare_rewrite(PrepareRewrite(count=count, ttl_ms=ttl_ms), timeout_s=_TIMEOUT_S)
+            answer = await self._client.prepare_rewrite(
+                PrepareRewrite(count=count, ttl_ms=ttl_ms), timeout_s=_TIMEOUT_S
+            )
         except TimeoutError as error:
             raise NoController(f"nothing was rewritten: {error}") from None
         except RequestRefused as error:
@@ -52,11 +56,16 @@ class ControllerRewrites:
 
     async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
         """Raises NoController, DeployError."""
-        request = CommitRewrite(stream_id=stream_id, items=[_item(exchange) for exchange in exchanges])
+        request = CommitRewrite(
+            stream_id=stream_id, items=[_item(exchange) for exchange in exchanges]
+        )
         try:
             answer = await self._client.commit_rewrite(request, timeout_s=_TIMEOUT_S)
         except TimeoutError as error:
-            raise NoController(f"whether the last commit succeeded is not known; run the same again, that is safe: {error}") from None
+            raise NoController(
+                "whether the last commit succeeded is not known; run the same again, that is safe:"
+                f" {error}"
+            ) from None
         except StreamRefused as error:
             return [f"its topic was deleted: {error}"] * len(exchanges)
         except RequestRefused as error:
@@ -78,7 +87,14 @@ def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]
     async def plan() -> list[PartitionPlan]:
         store = open_store(target.store_url)
         try:
-            rewrite = BulkRewrite(ClusterView(store, target.cluster_id), target.topic, _Nobody(), _nothing, options, now_ms=wall_ms)
+            rewrite = BulkRewrite(
+                ClusterView(store, target.cluster_id),
+                target.topic,
+                _Nobody(),
+                _nothing,
+                options,
+                now_ms=wall_ms,
+            )
             return await rewrite.plan()
         finally:
             await store.close()
@@ -99,13 +115,23 @@ def rewrite_topic(
         store, client = open_store(target.store_url), ControllerClient(controller.split(","))
         try:
             view, metadata = ClusterView(store, target.cluster_id), ControllerRewrites(client)
-            return await BulkRewrite(view, target.topic, metadata, run_tasks, options, now_ms=wall_ms, on_written=on_written).run()
+            return await BulkRewrite(
+                view,
+                target.topic,
+                metadata,
+                run_tasks,
+                options,
+                now_ms=wall_ms,
+                on_written=on_written,
+            ).run()
         finally:
             await client.close()
             await store.close()
 
     async def run_tasks(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
-        return await asyncio.to_thread(lambda: list(engine.map(RewriteJob(target.store_url), tasks)))
+        return await asyncio.to_thread(
+            lambda: list(engine.map(RewriteJob(target.store_url), tasks))
+        )
 
     return asyncio.run(run())
 
@@ -127,13 +153,30 @@ async def _nothing(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
 def _item(exchange: Exchange) -> RewriteItem:
     new = exchange.new
     ranges = [
-        RangeEntry(part.stream_id, part.start_offset, part.end_offset, part.record_count, part.size_bytes, part.max_timestamp_ms)
+        RangeEntry(
+            part.stream_id,
+            part.start_offset,
+            part.end_offset,
+            part.record_count,
+            part.size_bytes,
+            part.max_timestamp_ms,
+        )
         for part in new.ranges
     ]
     return RewriteItem(
-        new=CommitObject(object_id=new.object_id, key=new.key, role=int(new.role), size_bytes=new.size_bytes, ranges=ranges),
+        new=CommitObject(
+            object_id=new.object_id,
+            key=new.key,
+            role=int(new.role),
+            size_bytes=new.size_bytes,
+            ranges=ranges,
+        ),
         sources=[
-            RewriteSource(key=source.key, start_offset=source.range.start_offset, end_offset=source.range.end_offset)
+            RewriteSource(
+                key=source.key,
+                start_offset=source.range.start_offset,
+                end_offset=source.range.end_offset,
+            )
             for source in exchange.sources
         ],
     )

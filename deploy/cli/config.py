@@ -6,7 +6,9 @@ import typer
 
 from deploy.cli.options import AsJson
 
-app = typer.Typer(help="Show the configuration: what counts, what there is to set.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show the configuration: what counts, what there is to set.", no_args_is_help=True
+)
 
 _AS_A_NODE = {"ignore_unknown_options": True, "allow_extra_args": True}
 
@@ -19,9 +21,11 @@ def show(
     given_only: Annotated[bool, typer.Option("--given", help="Leave out defaults.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a node with this environment and these flags would run with, and where each value comes from. Secrets are blotted out.
+    """What a node with this environment and these flags would run with, and where each value comes
+    from. Secrets are blotted out.
 
-    Takes the flags of `penstock broker` or `penstock controller` (--config FILE, --set KEY=VALUE, --listeners ...).
+    Takes the flags of `penstock broker` or `penstock controller` (--config FILE, --set KEY=VALUE,
+    --listeners ...).
     """
     from deploy.errors import UsageError
     from deploy.node.config.definition import ROLES, Role
@@ -34,16 +38,28 @@ def show(
     if known is None:
         raise UsageError(f"--role {role} is not allowed: {', '.join(ROLES)}")
     values = load(known, context.args, complete=False).values
-    chosen = {name: value for name, value in values.items() if not (given_only and value.place in {DEFAULT, LOCAL_DEFAULT})}
+    chosen = {
+        name: value
+        for name, value in values.items()
+        if not (given_only and value.place in {DEFAULT, LOCAL_DEFAULT})
+    }
     if as_json:
-        print_json({name: {"value": value.text, "source": value.place} for name, value in chosen.items()})
+        print_json(
+            {name: {"value": value.text, "source": value.place} for name, value in chosen.items()}
+        )
         return
-    print_table("", ["Setting", "Value", "Source"], [(name, value.shown or "-", value.place) for name, value in chosen.items()])
+    print_table(
+        "",
+        ["Setting", "Value", "Source"],
+        [(name, value.shown or "-", value.place) for name, value in chosen.items()],
+    )
 
 
 @app.command()
 def docs() -> None:
-    """Every setting with its default, what is allowed and what it costs, as Markdown: docs/reference/configuration.md."""
+    """Every setting with its default, what is allowed and what it costs, as Markdown:
+    docs/reference/configuration.md.
+    """
     from deploy.node.config.docs import markdown
 
     print(markdown(), end="")

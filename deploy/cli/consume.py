@@ -19,11 +19,26 @@ _POLL_S = 0.2
 def consume(
     topic: str,
     *,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Begin with the oldest record, not with the next one.")] = False,
-    max_messages: Annotated[int | None, typer.Option(help="Stop after this many.", show_default=False)] = None,
-    group: Annotated[str | None, typer.Option(help="Share the work in this consumer group, and commit.", show_default=False)] = None,
-    timeout: Annotated[float | None, typer.Option(help="Stop when no record came for so many seconds.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object for each record, one in a line.")] = False,
+    from_beginning: Annotated[
+        bool,
+        typer.Option(
+            "--from-beginning", help="Begin with the oldest record, not with the next one."
+        ),
+    ] = False,
+    max_messages: Annotated[
+        int | None, typer.Option(help="Stop after this many.", show_default=False)
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Share the work in this consumer group, and commit.", show_default=False),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Stop when no record came for so many seconds.", show_default=False),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON object for each record, one in a line.")
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Print the records of a topic: the value of each in a line, or everything about it as JSON."""
@@ -34,7 +49,11 @@ def consume(
     kafka = Kafka(bootstrap)
     partitions = [part.partition for part in kafka.topic(topic).partitions]
     begin = "earliest" if from_beginning else "latest"
-    consumer = kafka.consumer(group_id=group or "penstock-cli", auto_offset_reset=begin, enable_auto_commit=group is not None)
+    consumer = kafka.consumer(
+        group_id=group or "penstock-cli",
+        auto_offset_reset=begin,
+        enable_auto_commit=group is not None,
+    )
     try:
         if group is None:
             _assign(consumer, topic, partitions, from_beginning)
@@ -53,7 +72,9 @@ def _assign(consumer: "Consumer", topic: str, partitions: list[int], from_beginn
     consumer.assign([TopicPartition(topic, index, begin) for index in partitions])
 
 
-def _print_records(consumer: "Consumer", max_messages: int | None, timeout_s: float | None, as_json: bool) -> int:
+def _print_records(
+    consumer: "Consumer", max_messages: int | None, timeout_s: float | None, as_json: bool
+) -> int:
     printed = 0
     heard_at = time.monotonic()
     while max_messages is None or printed < max_messages:
@@ -68,7 +89,9 @@ def _print_records(consumer: "Consumer", max_messages: int | None, timeout_s: fl
                 raise KafkaFailed(f"{error.str()} ({error.name()})")
             continue
         heard_at = time.monotonic()
-        sys.stdout.buffer.write((_json_line(message) if as_json else message.value() or b"") + b"\n")
+        sys.stdout.buffer.write(
+            (_json_line(message) if as_json else message.value() or b"") + b"\n"
+        )
         sys.stdout.buffer.flush()
         printed += 1
     return printed

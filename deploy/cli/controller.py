@@ -1,4 +1,5 @@
-"""`penstock controller status|add|remove|transfer|recover`: the quorum of controllers, in the words of `kafka-metadata-quorum`.
+"""`penstock controller status|add|remove|transfer|recover`: the quorum of controllers, in the words
+of `kafka-metadata-quorum`.
 
 Without one of these words, `penstock controller` runs a node (`deploy.node.process`).
 """
@@ -17,7 +18,9 @@ Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for i
 
 
 @app.command()
-def status(*, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False) -> None:
+def status(
+    *, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False
+) -> None:
     """Who leads, who votes, who learns, how far each is, and how quick their disks are."""
     from deploy.clients.metadata import find_controller
     from deploy.clients.quorum import describe, replication_rows, status_lines
@@ -29,7 +32,17 @@ def status(*, controller: Controller = None, state_file: StateFile = None, as_js
         return
     for name, value in status_lines(quorum):
         print(f"{name + ':':<24}{value}")
-    columns = ["NodeId", "DirectoryId", "Address", "LogEndOffset", "Lag", "LastFetchMs", "LastCaughtUpMs", "FsyncP99Ms", "Status"]
+    columns = [
+        "NodeId",
+        "DirectoryId",
+        "Address",
+        "LogEndOffset",
+        "Lag",
+        "LastFetchMs",
+        "LastCaughtUpMs",
+        "FsyncP99Ms",
+        "Status",
+    ]
     print_table("", columns, replication_rows(quorum))
 
 
@@ -38,7 +51,11 @@ def add(
     which: Annotated[
         str,
         typer.Argument(
-            metavar="CONTROLLER", help="Id or host:port of a controller that was started with --controller-quorum-join-servers."
+            metavar="CONTROLLER",
+            help=(
+                "Id or host:port of a controller that was started with"
+                " --controller-quorum-join-servers."
+            ),
         ),
     ],
     *,
@@ -52,7 +69,9 @@ def add(
     from deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
-    change(address, lambda client: client.add_voter(AddVoter(controller=which), timeout_s=timeout_s))
+    change(
+        address, lambda client: client.add_voter(AddVoter(controller=which), timeout_s=timeout_s)
+    )
     print(f"Added controller {which} to the quorum")
 
 
@@ -64,19 +83,31 @@ def remove(
     state_file: StateFile = None,
     timeout_s: Timeout = 30.0,
 ) -> None:
-    """Take a controller out of the quorum; if it leads, it hands over first. Its process may be stopped then."""
+    """Take a controller out of the quorum; if it leads, it hands over first. Its process may be
+    stopped then.
+    """
     from controller.api.messages import RemoveController
     from deploy.clients.metadata import find_controller
     from deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
-    change(address, lambda client: client.remove_controller(RemoveController(node_id=node_id), timeout_s=timeout_s))
+    change(
+        address,
+        lambda client: client.remove_controller(
+            RemoveController(node_id=node_id), timeout_s=timeout_s
+        ),
+    )
     print(f"Removed controller {node_id} from the quorum")
 
 
 @app.command()
 def transfer(
-    node_id: Annotated[int, typer.Argument(metavar="[ID]", help="Who is to lead; default: the voter with the longest log.")] = -1,
+    node_id: Annotated[
+        int,
+        typer.Argument(
+            metavar="[ID]", help="Who is to lead; default: the voter with the longest log."
+        ),
+    ] = -1,
     *,
     controller: Controller = None,
     state_file: StateFile = None,
@@ -88,7 +119,12 @@ def transfer(
     from deploy.clients.quorum import change
 
     address = find_controller(controller, state_file, os.environ)
-    change(address, lambda client: client.transfer_leadership(TransferLeadership(node_id=node_id), timeout_s=timeout_s))
+    change(
+        address,
+        lambda client: client.transfer_leadership(
+            TransferLeadership(node_id=node_id), timeout_s=timeout_s
+        ),
+    )
     print("Leadership was handed over" + (f" to controller {node_id}" if node_id >= 0 else ""))
 
 

@@ -1,4 +1,6 @@
-"""`penstock controller recover`: the metadata of a cluster whose controllers lost all their disks, rebuilt from the object store."""
+"""`penstock controller recover`: the metadata of a cluster whose controllers lost all their disks,
+rebuilt from the object store.
+"""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +12,42 @@ from deploy.errors import DeployError, UsageError
 if TYPE_CHECKING:
     from controller.disaster_recovery.report import Report
 
-From = Annotated[str, typer.Option("--from", help="The cluster's store: s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:DIR.")]
-ClusterId = Annotated[str, typer.Option("--cluster-id", help="Its id; may be left out if the store holds one cluster only.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what is there and what would be done; write nothing.")]
-Force = Annotated[bool, typer.Option("--force", help="Although something was written a moment ago: what still runs is fenced.")]
-AcceptLoss = Annotated[
-    bool, typer.Option("--accept-loss", help="Although data are missing: begin each partition above its last missing object.")
+From = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        help="The cluster's store: s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:DIR.",
+    ),
 ]
-Voters = Annotated[str, typer.Option("--voters", help="Ids of the controllers that will run, as in 0,1,2; default: those it had.")]
+ClusterId = Annotated[
+    str,
+    typer.Option(
+        "--cluster-id", help="Its id; may be left out if the store holds one cluster only."
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Show what is there and what would be done; write nothing."),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", help="Although something was written a moment ago: what still runs is fenced."
+    ),
+]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Although data are missing: begin each partition above its last missing object.",
+    ),
+]
+Voters = Annotated[
+    str,
+    typer.Option(
+        "--voters", help="Ids of the controllers that will run, as in 0,1,2; default: those it had."
+    ),
+]
 
 
 def recover(
@@ -30,7 +60,8 @@ def recover(
     voters: Voters = "",
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the metadata from the store when the disks of all controllers are lost. No acknowledged record is lost.
+    """Rebuild the metadata from the store when the disks of all controllers are lost. No
+    acknowledged record is lost.
 
     Stop all controllers and brokers before. It may be repeated at any time.
     """
@@ -43,7 +74,9 @@ def recover(
 
     ids = _voters(voters)
     try:
-        report = asyncio.run(_recover(store, cluster_id, ids, dry_run=dry_run, force=force, accept_loss=accept_loss))
+        report = asyncio.run(
+            _recover(store, cluster_id, ids, dry_run=dry_run, force=force, accept_loss=accept_loss)
+        )
     except (ControllerError, ObjectStoreError, StreamError) as error:
         raise DeployError(str(error)) from error
     if as_json:
@@ -55,11 +88,21 @@ def recover(
 def _voters(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() for part in parts) or len(set(parts)) != len(parts):
-        raise UsageError(f"--voters {text!r} is not a list of different controller ids, as in 0,1,2")
+        raise UsageError(
+            f"--voters {text!r} is not a list of different controller ids, as in 0,1,2"
+        )
     return tuple(sorted(map(int, parts)))
 
 
-async def _recover(url: str, cluster_id: str, voters: tuple[int, ...], *, dry_run: bool, force: bool, accept_loss: bool) -> "Report":
+async def _recover(
+    url: str,
+    cluster_id: str,
+    voters: tuple[int, ...],
+    *,
+    dry_run: bool,
+    force: bool,
+    accept_loss: bool,
+) -> "Report":
 
     from base.clock import wall_ms
     from controller.disaster_recovery.recovery import Recovery, cluster_ids
@@ -82,10 +125,14 @@ async def _recover(url: str, cluster_id: str, voters: tuple[int, ...], *, dry_ru
         if not cluster_id:
             known = await cluster_ids(store)
             if len(known) != 1:
-                raise UsageError(f"--cluster-id is needed: the store holds {', '.join(known) or 'no cluster'}")
+                raise UsageError(
+                    f"--cluster-id is needed: the store holds {', '.join(known) or 'no cluster'}"
+                )
             cluster_id = known[0]
         recovery = Recovery(store, cluster_id, now_ms=wall_ms, voters=voters, progress=progress)
-        return await (recovery.look() if dry_run else recovery.run(force=force, accept_loss=accept_loss))
+        return await (
+            recovery.look() if dry_run else recovery.run(force=force, accept_loss=accept_loss)
+        )
     finally:
         if bar is not None:
             bar.__exit__()
@@ -97,28 +144,62 @@ def _show(report: "Report", store: str) -> None:
     from objectstore.url import redact_url
 
     snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
-    print(f"cluster {report.cluster_id}: {report.topic_count:,} topics, {report.partition_count:,} partitions")
-    print(f"snapshot: {snapshot}; backup: {report.backup_object_count:,} objects, up to offset {report.backup_offset:,}")
+    print(
+        f"cluster {report.cluster_id}: {report.topic_count:,} topics, {report.partition_count:,} partitions"
+    )
+    print(
+        f"snapshot: {snapshot}; backup: {report.backup_object_count:,} objects, up to offset {report.backup_offset:,}"
+    )
     if report.quiet_ms is not None:
         print(f"last write: {report.quiet_ms / 1_000:,.1f} s ago")
-    rows = [(wal.node_id, wal.node_epoch, wal.start, wal.end, wal.slot_count, "yes" if wal.known else "NO") for wal in report.wals]
-    print_table("WALs that have not ended", ["node", "epoch", "committed up to slot", "end", "slots", "in the backup"], rows)
-    print(f"found in them: {report.range_count:,} ranges, {report.record_count:,} records, {size(report.size_bytes)}")
+    rows = [
+        (
+            wal.node_id,
+            wal.node_epoch,
+            wal.start,
+            wal.end,
+            wal.slot_count,
+            "yes" if wal.known else "NO",
+        )
+        for wal in report.wals
+    ]
+    print_table(
+        "WALs that have not ended",
+        ["node", "epoch", "committed up to slot", "end", "slots", "in the backup"],
+        rows,
+    )
+    print(
+        f"found in them: {report.range_count:,} ranges, {report.record_count:,} records, {size(report.size_bytes)}"
+    )
     if report.orphan_count:
         print(f"objects that nothing refers to: {report.orphan_count:,}; they will be deleted")
     if report.gaps:
-        places = [(gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what) for gap in report.gaps]
+        places = [
+            (gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what)
+            for gap in report.gaps
+        ]
         print_table("MISSING", ["topic", "partition", "from offset", "to offset", "what"], places)
     if report.given_up:
-        places = [(gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what) for gap in report.given_up]
-        print_table("GIVEN UP WITH --accept-loss", ["topic", "partition", "from offset", "to offset", "what"], places)
+        places = [
+            (gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what)
+            for gap in report.given_up
+        ]
+        print_table(
+            "GIVEN UP WITH --accept-loss",
+            ["topic", "partition", "from offset", "to offset", "what"],
+            places,
+        )
     print(_outcome(report, redact_url(store)))
 
 
 def _outcome(report: "Report", store: str) -> str:
     if report.new_offset is None and not report.already_recovered:
         return "nothing was written; run it without --dry-run"
-    done = "it was recovered already" if report.already_recovered else f"recovered: the new history begins at offset {report.new_offset:,}"
+    done = (
+        "it was recovered already"
+        if report.already_recovered
+        else f"recovered: the new history begins at offset {report.new_offset:,}"
+    )
     voters = ",".join(map(str, report.voters))
     return (
         f"{done}\nnow start controllers {voters} with empty data directories and this cluster id, then the brokers:\n"

@@ -11,13 +11,22 @@ _ALL = 336_776
 def demo(
     *,
     records: Annotated[int, typer.Option(min=1, help="How many of the flights.")] = _ALL,
-    spark: Annotated[bool, typer.Option("--spark", help="Read with Spark, straight from the bucket, while no broker lives.")] = False,
-    plot: Annotated[Path, typer.Option(help="With --spark: where to draw the answer.")] = Path("flights.png"),
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark", help="Read with Spark, straight from the bucket, while no broker lives."
+        ),
+    ] = False,
+    plot: Annotated[Path, typer.Option(help="With --spark: where to draw the answer.")] = Path(
+        "flights.png"
+    ),
 ) -> None:
-    """Write the flights of 2013 through two brokers into S3, kill -9 both, read everything back from fresh ones, compare.
+    """Write the flights of 2013 through two brokers into S3, kill -9 both, read everything back
+    from fresh ones, compare.
 
-    Starts a cluster of its own on free ports and takes it down again. With --spark the brokers stay dead: Spark computes the average delay
-    of each carrier from the bucket alone. The last line is `demo: OK N records` if all came back.
+    Starts a cluster of its own on free ports and takes it down again. With --spark the brokers stay
+    dead: Spark computes the average delay of each carrier from the bucket alone. The last line is
+    `demo: OK N records` if all came back.
     """
     from rich.console import Console
 

@@ -25,27 +25,52 @@ _MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def doctor(
     *,
     store: Annotated[
-        str, typer.Option(envvar="PENSTOCK_STORE", help="The store that the brokers write to; that of a running `penstock dev` if none.")
+        str,
+        typer.Option(
+            envvar="PENSTOCK_STORE",
+            help="The store that the brokers write to; that of a running `penstock dev` if none.",
+        ),
     ] = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    cluster_id: Annotated[str, typer.Option(help="With the store alone: which cluster, if it holds several.")] = "",
-    objects: Annotated[bool, typer.Option("--objects/--no-objects", help="List the bucket against the metadata.")] = True,
+    cluster_id: Annotated[
+        str, typer.Option(help="With the store alone: which cluster, if it holds several.")
+    ] = "",
+    objects: Annotated[
+        bool, typer.Option("--objects/--no-objects", help="List the bucket against the metadata.")
+    ] = True,
     listener: Annotated[
         list[str] | None,
-        typer.Option(help="Ask brokers at these listeners only; `first`: the one brokers use themselves.", show_default=False),
+        typer.Option(
+            help="Ask brokers at these listeners only; `first`: the one brokers use themselves.",
+            show_default=False,
+        ),
     ] = None,
-    accept: Annotated[list[str] | None, typer.Option(help="Code of a finding to live with; several times.", show_default=False)] = None,
-    delete_orphans: Annotated[bool, typer.Option("--delete-orphans", help="Delete what belongs to nothing; asks before.")] = False,
-    older_than: Annotated[str, typer.Option(help="Orphans are at least so old: 90s, 30m, 12h, 7d.")] = "1d",
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(help="Code of a finding to live with; several times.", show_default=False),
+    ] = None,
+    delete_orphans: Annotated[
+        bool, typer.Option("--delete-orphans", help="Delete what belongs to nothing; asks before.")
+    ] = False,
+    older_than: Annotated[
+        str, typer.Option(help="Orphans are at least so old: 90s, 30m, 12h, 7d.")
+    ] = "1d",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    settle: Annotated[float, typer.Option(help="Seconds that failovers and moves may take before they count.", min=0.0, max=600.0)] = 5.0,
+    settle: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that failovers and moves may take before they count.", min=0.0, max=600.0
+        ),
+    ] = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions, WALs, backup, manifest, objects.
+    """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions,
+    WALs, backup, manifest, objects.
 
-    Says what is wrong in a sentence each, with the way to mend it. Exit code 0: all is well; 1: something needs somebody to act; 2:
-    something could not be looked at. With --store alone it tells what the store knows.
+    Says what is wrong in a sentence each, with the way to mend it. Exit code 0: all is well; 1:
+    something needs somebody to act; 2: something could not be looked at. With --store alone it
+    tells what the store knows.
     """
     from deploy.doctor.examine import Order
     from deploy.doctor.findings import KINDS
@@ -81,7 +106,9 @@ def doctor(
 
 
 def _found(store: str, controller: str | None, state_file: Path | None) -> tuple[str, str]:
-    """Store and controllers: as named, else of the running `penstock dev`, if neither is named. Raises UsageError."""
+    """Store and controllers: as named, else of the running `penstock dev`, if neither is named.
+    Raises UsageError.
+    """
     if store or controller:
         return store, controller or ""
     from deploy.clients import state_file as states
@@ -90,9 +117,12 @@ def _found(store: str, controller: str | None, state_file: Path | None) -> tuple
     state = states.read(path)
     if state is None:
         raise UsageError(
-            f"what is to be checked? No running cluster is described in {path}: name --controller HOST:PORT and --store URL, or one of them"
+            f"what is to be checked? No running cluster is described in {path}: name --controller"
+            " HOST:PORT and --store URL, or one of them"
         )
-    is_shared = not state.store_url.startswith("memory:")  # else it is inside the process that has it
+    is_shared = not state.store_url.startswith(
+        "memory:"
+    )  # else it is inside the process that has it
     return state.store_url if is_shared else "", state.controller
 
 
@@ -146,31 +176,53 @@ def _asked(orphans: "Sequence[Suspect]") -> bool:
     from deploy.output import size
 
     if not sys.stdin.isatty():
-        raise UsageError("--delete-orphans asks before it deletes: say --yes where nobody can answer")
+        raise UsageError(
+            "--delete-orphans asks before it deletes: say --yes where nobody can answer"
+        )
     total = sum(orphan.size_bytes for orphan in orphans)
-    return typer.confirm(f"Delete {len(orphans):,} objects ({size(total)}), from {orphans[0].key}?", default=False, err=True)
+    return typer.confirm(
+        f"Delete {len(orphans):,} objects ({size(total)}), from {orphans[0].key}?",
+        default=False,
+        err=True,
+    )
 
 
 def _show(report: "Report") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    styles = {"ok": "green", "hint": "cyan", "unchecked": "dim", "warn": "yellow", "fail": "bold red"}
-    table = Table(title=f"cluster {report.cluster_id or '(unknown)'}", title_justify="left", header_style="bold")
+    styles = {
+        "ok": "green",
+        "hint": "cyan",
+        "unchecked": "dim",
+        "warn": "yellow",
+        "fail": "bold red",
+    }
+    table = Table(
+        title=f"cluster {report.cluster_id or '(unknown)'}",
+        title_justify="left",
+        header_style="bold",
+    )
     table.add_column("check")
     table.add_column("is")
     table.add_column("what was seen", overflow="fold")
     for check in report.checks:
-        table.add_row(check.name, f"[{styles[check.level.value]}]{check.level.value}[/]", check.summary)
+        table.add_row(
+            check.name, f"[{styles[check.level.value]}]{check.level.value}[/]", check.summary
+        )
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, soft_wrap=False)
     console.print(table)
     for check in report.checks:
         for finding in check.findings:
-            console.print(f"[{styles[finding.level.value]}]{finding.level.value}[/] {finding.code}: ", end="")
+            console.print(
+                f"[{styles[finding.level.value]}]{finding.level.value}[/] {finding.code}: ", end=""
+            )
             console.print(finding.sentence, markup=False)
             console.print(f"  -> {finding.mend}", markup=False)
     if report.accepted:
-        console.print(f"accepted: {', '.join(finding.code for finding in report.accepted)}", markup=False)
+        console.print(
+            f"accepted: {', '.join(finding.code for finding in report.accepted)}", markup=False
+        )
     if report.deleted:
         console.print(f"deleted: {report.deleted:,} orphans", markup=False)
     console.print(report.verdict, markup=False)

@@ -1,4 +1,6 @@
-"""`penstock elect`: give partitions back to their preferred leaders, with the file and the words of `kafka-leader-election`."""
+"""`penstock elect`: give partitions back to their preferred leaders, with the file and the words of
+`kafka-leader-election`.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,16 +13,25 @@ from deploy.errors import KafkaFailed, UsageError
 
 def elect(
     *,
-    preferred: Annotated[bool, typer.Option("--preferred", help="The first candidate of each partition is to lead it.")] = False,
+    preferred: Annotated[
+        bool,
+        typer.Option("--preferred", help="The first candidate of each partition is to lead it."),
+    ] = False,
     path: Annotated[
         Path | None,
-        typer.Option("--path-to-json-file", help='{"partitions": [{"topic": "foo", "partition": 0}]}; without it: all partitions.'),
+        typer.Option(
+            "--path-to-json-file",
+            help='{"partitions": [{"topic": "foo", "partition": 0}]}; without it: all partitions.',
+        ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Hold elections."""
     if not preferred:
-        raise UsageError("say --preferred: it is the only kind of election; partitions without a leader get one by themselves")
+        raise UsageError(
+            "say --preferred: it is the only kind of election; partitions without a leader get one"
+            " by themselves"
+        )
     from broker.wire.error_codes import ErrorCode
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import elect_preferred
@@ -32,10 +43,21 @@ def elect(
         raise UsageError(f"{path} cannot be read: {error}") from None
     with WireClient(bootstrap) as client:
         elected, problems = elect_preferred(client, keys)
-    needless = [str(key) for key, (code, _) in sorted(problems.items()) if code is ErrorCode.ELECTION_NOT_NEEDED]
-    failed = [f"{key}: {text}" for key, (code, text) in sorted(problems.items()) if code is not ErrorCode.ELECTION_NOT_NEEDED]
+    needless = [
+        str(key)
+        for key, (code, _) in sorted(problems.items())
+        if code is ErrorCode.ELECTION_NOT_NEEDED
+    ]
+    failed = [
+        f"{key}: {text}"
+        for key, (code, text) in sorted(problems.items())
+        if code is not ErrorCode.ELECTION_NOT_NEEDED
+    ]
     if elected:
-        print(f"Successfully completed leader election (PREFERRED) for partitions {', '.join(map(str, sorted(elected)))}")
+        print(
+            "Successfully completed leader election (PREFERRED) for partitions"
+            f" {', '.join(map(str, sorted(elected)))}"
+        )
     if needless or not (elected or failed):
         print(
             f"Valid replica already elected for partitions {', '.join(needless)}".rstrip()

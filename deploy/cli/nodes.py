@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from deploy.views import NodeView
 
 
-def nodes(*, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False) -> None:
-    """Show the brokers: epoch, address, what each leads and carries, why it gets nothing, and WALs that still wait for recovery."""
+def nodes(
+    *, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False
+) -> None:
+    """Show the brokers: epoch, address, what each leads and carries, why it gets nothing, and WALs
+    that still wait for recovery.
+    """
     from deploy.balance.admin import propose_moves
     from deploy.clients.metadata import find_controller, look
     from deploy.output import print_json, print_table
@@ -42,12 +46,39 @@ def nodes(*, controller: Controller = None, state_file: StateFile = None, as_jso
         )
         for n in cluster.nodes
     ]
-    title = f"cluster {cluster.cluster_id}, controller {address}, metadata offset {cluster.metadata_offset:,}"
-    columns = ["node", "epoch", "is", "address", "rack", "leads", "open streams", "in MB/s", "out MB/s", "append p50/p99 ms", "note"]
+    title = (
+        f"cluster {cluster.cluster_id}, controller {address}, metadata offset"
+        f" {cluster.metadata_offset:,}"
+    )
+    columns = [
+        "node",
+        "epoch",
+        "is",
+        "address",
+        "rack",
+        "leads",
+        "open streams",
+        "in MB/s",
+        "out MB/s",
+        "append p50/p99 ms",
+        "note",
+    ]
     print_table(title, columns, rows)
-    wals = [(w.node_id, w.node_epoch, w.committed, "its writer" if w.is_alive else f"recovery by {w.recoverer}") for w in cluster.wals]
+    wals = [
+        (
+            w.node_id,
+            w.node_epoch,
+            w.committed,
+            "its writer" if w.is_alive else f"recovery by {w.recoverer}",
+        )
+        for w in cluster.wals
+    ]
     print_table("open WALs", ["node", "epoch", "committed up to slot", "belongs to"], wals)
 
 
 def _answers(node: "NodeView") -> str:
-    return "-" if node.append_p50_ms is None or node.append_p99_ms is None else f"{node.append_p50_ms:,.0f} / {node.append_p99_ms:,.0f}"
+    return (
+        "-"
+        if node.append_p50_ms is None or node.append_p99_ms is None
+        else f"{node.append_p50_ms:,.0f} / {node.append_p99_ms:,.0f}"
+    )

@@ -20,12 +20,17 @@ _FLUSH_S = 60.0
 def produce(
     topic: str,
     *,
-    key_separator: Annotated[str | None, typer.Option(help="What stands before its first occurrence in a line is the key.")] = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option(help="What stands before its first occurrence in a line is the key."),
+    ] = None,
     file: Annotated[Path | None, typer.Option(help="Read this instead of standard input.")] = None,
     partition: Annotated[int, typer.Option(help="-1: by key, or any.")] = -1,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Send each line of standard input (or of a file) as a record. Done when every record is acknowledged (acks=all, idempotent)."""
+    """Send each line of standard input (or of a file) as a record. Done when every record is
+    acknowledged (acks=all, idempotent).
+    """
     from deploy.clients.kafka import Kafka
     from deploy.output import Progress
 
@@ -46,13 +51,21 @@ def _lines(file: Path | None) -> Iterator[bytes]:
         raise UsageError(f"--file {file}: {error.strerror}") from None
 
 
-def _records(lines: Iterator[bytes], separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
+def _records(
+    lines: Iterator[bytes], separator: bytes | None
+) -> Iterator[tuple[bytes | None, bytes]]:
     for line in lines:
         key, found, value = line.partition(separator) if separator else (b"", b"", line)
         yield (key, value) if found else (None, line)
 
 
-def _send(kafka: "Kafka", topic: str, partition: int, records: Iterator[tuple[bytes | None, bytes]], progress: "Progress") -> int:
+def _send(
+    kafka: "Kafka",
+    topic: str,
+    partition: int,
+    records: Iterator[tuple[bytes | None, bytes]],
+    progress: "Progress",
+) -> int:
     from confluent_kafka import KafkaError, KafkaException
 
     producer = kafka.producer(enable_idempotence=True, linger_ms=20, compression_type="lz4")
@@ -74,7 +87,9 @@ def _send(kafka: "Kafka", topic: str, partition: int, records: Iterator[tuple[by
             except BufferError:
                 producer.poll(0.5)
             except KafkaException as error:
-                raise kafka.failure(error.args[0], f"topic {topic!r} did not take the record") from None
+                raise kafka.failure(
+                    error.args[0], f"topic {topic!r} did not take the record"
+                ) from None
         producer.poll(0)
         if refused:
             break
@@ -82,5 +97,8 @@ def _send(kafka: "Kafka", topic: str, partition: int, records: Iterator[tuple[by
     if refused:
         raise kafka.failure(refused[0], f"topic {topic!r} refused a record")
     if left:
-        raise KafkaFailed(f"{left:,} of {sent:,} records were not acknowledged within {_FLUSH_S:.0f} s; they may or may not be stored")
+        raise KafkaFailed(
+            f"{left:,} of {sent:,} records were not acknowledged within {_FLUSH_S:.0f} s; they may"
+            " or may not be stored"
+        )
     return sent

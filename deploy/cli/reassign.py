@@ -1,4 +1,6 @@
-"""`penstock reassign`: which brokers lead which partitions, with the files and the words of `kafka-reassign-partitions`."""
+"""`penstock reassign`: which brokers lead which partitions, with the files and the words of
+`kafka-reassign-partitions`.
+"""
 
 import os
 from pathlib import Path
@@ -15,18 +17,31 @@ from deploy.cli.options import (
 )
 from deploy.errors import DeployError, KafkaFailed, UsageError
 
-app = typer.Typer(help="Move partitions to other brokers: generate, execute, verify, cancel, trace.", no_args_is_help=True)
+app = typer.Typer(
+    help="Move partitions to other brokers: generate, execute, verify, cancel, trace.",
+    no_args_is_help=True,
+)
 
-TopicsFile = Annotated[Path, typer.Option("--topics-to-move-json-file", help='{"topics": [{"topic": "foo"}], "version": 1}')]
-BrokerList = Annotated[str, typer.Option("--broker-list", help="Ids of the brokers to move to, as in 0,1,2.")]
+TopicsFile = Annotated[
+    Path,
+    typer.Option("--topics-to-move-json-file", help='{"topics": [{"topic": "foo"}], "version": 1}'),
+]
+BrokerList = Annotated[
+    str, typer.Option("--broker-list", help="Ids of the brokers to move to, as in 0,1,2.")
+]
 ReassignmentFile = Annotated[
     Path,
-    typer.Option("--reassignment-json-file", help='{"version": 1, "partitions": [{"topic": "foo", "partition": 0, "replicas": [1, 2]}]}'),
+    typer.Option(
+        "--reassignment-json-file",
+        help='{"version": 1, "partitions": [{"topic": "foo", "partition": 0, "replicas": [1, 2]}]}',
+    ),
 ]
 
 
 @app.command("generate")
-def generate(*, topics_file: TopicsFile, broker_list: BrokerList, bootstrap: Bootstrap = BOOTSTRAP) -> None:
+def generate(
+    *, topics_file: TopicsFile, broker_list: BrokerList, bootstrap: Bootstrap = BOOTSTRAP
+) -> None:
     """Propose an assignment of whole topics to a list of brokers; changes nothing."""
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment
@@ -36,7 +51,9 @@ def generate(*, topics_file: TopicsFile, broker_list: BrokerList, bootstrap: Boo
     with WireClient(bootstrap) as client:
         current, present = current_assignment(client, topics)
     if unknown := sorted(set(brokers) - present):
-        raise UsageError(f"--broker-list: brokers {unknown} are not there; there are {sorted(present)}")
+        raise UsageError(
+            f"--broker-list: brokers {unknown} are not there; there are {sorted(present)}"
+        )
     print(f"Current partition replica assignment\n{to_json(current)}\n")
     print(f"Proposed partition reassignment configuration\n{to_json(propose(current, brokers))}")
 
@@ -45,10 +62,14 @@ def generate(*, topics_file: TopicsFile, broker_list: BrokerList, bootstrap: Boo
 def execute(
     *,
     reassignment_file: ReassignmentFile,
-    additional: Annotated[bool, typer.Option("--additional", help="Also while other partitions are being reassigned.")] = False,
+    additional: Annotated[
+        bool, typer.Option("--additional", help="Also while other partitions are being reassigned.")
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Begin the moves of a file. The first broker of each list is the preferred leader; a leader moves only if it is not in its list."""
+    """Begin the moves of a file. The first broker of each list is the preferred leader; a leader
+    moves only if it is not in its list.
+    """
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment, ongoing, reassign
     from deploy.reassign.plan import parse_reassignment, to_json
@@ -63,14 +84,21 @@ def execute(
         current, _ = current_assignment(client, {key.topic for key in wanted})
         if missing := [str(key) for key in sorted(wanted) if key not in current]:
             raise KafkaFailed(f"these partitions do not exist: {', '.join(missing)}")
-        print(f"Current partition replica assignment\n\n{to_json({key: current[key] for key in wanted})}\n")
+        print(
+            f"Current partition replica assignment\n\n{to_json({key: current[key] for key in wanted})}\n"
+        )
         print("Save this to use as the --reassignment-json-file option during rollback")
         problems = reassign(client, wanted)
     begun = [str(key) for key in sorted(wanted) if key not in problems]
     if begun:
-        print(f"Successfully started partition reassignment{'s' if len(begun) > 1 else ''} for {','.join(begun)}")
+        print(
+            f"Successfully started partition reassignment{'s' if len(begun) > 1 else ''} for {','.join(begun)}"
+        )
     if problems:
-        raise KafkaFailed("Error reassigning partition(s):\n" + "\n".join(f"{key}: {text}" for key, (_, text) in sorted(problems.items())))
+        raise KafkaFailed(
+            "Error reassigning partition(s):\n"
+            + "\n".join(f"{key}: {text}" for key, (_, text) in sorted(problems.items()))
+        )
 
 
 @app.command("verify")
@@ -85,7 +113,10 @@ def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
         moving = ongoing(client)
         current, _ = current_assignment(client, {key.topic for key in wanted})
     print("Status of partition reassignment:")
-    states = [status_of(key, replicas, current.get(key), moving) for key, replicas in sorted(wanted.items())]
+    states = [
+        status_of(key, replicas, current.get(key), moving)
+        for key, replicas in sorted(wanted.items())
+    ]
     for _, text in states:
         print(text)
     if not all(done for done, _ in states):
@@ -104,14 +135,21 @@ def cancel(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
     with WireClient(bootstrap) as client:
         problems = reassign(client, dict.fromkeys(wanted))
     cancelled = [str(key) for key in sorted(wanted) if key not in problems]
-    failed = {key: text for key, (code, text) in problems.items() if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+    failed = {
+        key: text
+        for key, (code, text) in problems.items()
+        if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+    }
     if cancelled:
-        print(f"Successfully cancelled partition reassignment{'s' if len(cancelled) > 1 else ''} for: {','.join(cancelled)}")
+        print(
+            f"Successfully cancelled partition reassignment{'s' if len(cancelled) > 1 else ''} for: {','.join(cancelled)}"
+        )
     elif not failed:
         print("None of the specified partition reassignments are active.")
     if failed:
         raise KafkaFailed(
-            "Error cancelling partition reassignment(s):\n" + "\n".join(f"{key}: {text}" for key, text in sorted(failed.items()))
+            "Error cancelling partition reassignment(s):\n"
+            + "\n".join(f"{key}: {text}" for key, text in sorted(failed.items()))
         )
 
 
@@ -131,13 +169,22 @@ def trace(
     key = parse_partition(partition)
     move = ask_move(find_controller(controller, state_file, os.environ), key)
     if move is None:
-        raise DeployError(f"{key} has never been moved by plan (reassignment, preferred election or draining)")
+        raise DeployError(
+            f"{key} has never been moved by plan (reassignment, preferred election or draining)"
+        )
     if as_json:
         print_json(move)
         return
-    rows = [(step.number, step.by, step.what, "?" if step.took_ms is None else f"{step.took_ms:.1f}") for step in move.steps]
+    rows = [
+        (step.number, step.by, step.what, "?" if step.took_ms is None else f"{step.took_ms:.1f}")
+        for step in move.steps
+    ]
     total = "?" if move.total_ms is None else f"{move.total_ms:.1f}"
-    print_table(f"{key}: broker {move.source} to broker {move.target} in {total} ms", ["step", "by", "what", "ms"], rows)
+    print_table(
+        f"{key}: broker {move.source} to broker {move.target} in {total} ms",
+        ["step", "by", "what", "ms"],
+        rows,
+    )
 
 
 def _read(path: Path) -> str:

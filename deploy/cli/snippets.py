@@ -11,16 +11,28 @@ from deploy.errors import UsageError
 
 def snippets(
     client: Annotated[
-        str | None, typer.Argument(help="confluent-kafka | kafka-python | aiokafka | kcat | java | spark; none: a line each.")
+        str | None,
+        typer.Argument(
+            help=(
+                "confluent-kafka | kafka-python | aiokafka | kcat | java | spark; none: a line"
+                " each."
+            )
+        ),
     ] = None,
     *,
     topic: Annotated[str, typer.Option(help="The topic in it.")] = "orders",
     bootstrap: Annotated[
-        str | None, typer.Option(envvar="PENSTOCK_BOOTSTRAP", help="host:port of any brokers; none: those of the running `penstock dev`.")
+        str | None,
+        typer.Option(
+            envvar="PENSTOCK_BOOTSTRAP",
+            help="host:port of any brokers; none: those of the running `penstock dev`.",
+        ),
     ] = None,
     state_file: StateFile = None,
 ) -> None:
-    """Print a program that produces and consumes one record, with the addresses of the cluster that runs, ready to copy."""
+    """Print a program that produces and consumes one record, with the addresses of the cluster that
+    runs, ready to copy.
+    """
     from deploy.cli.options import BOOTSTRAP
     from deploy.clients import state_file as state_file_module
     from deploy.local.client_snippets import SNIPPETS, filled, lines

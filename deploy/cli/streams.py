@@ -20,15 +20,28 @@ def streams() -> None:
 
 
 @app.command("describe")
-def describe(topic: str, *, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False) -> None:
-    """Show the streams of a topic: owner and epoch, the committed offsets, and the objects in which they lie."""
+def describe(
+    topic: str,
+    *,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the streams of a topic: owner and epoch, the committed offsets, and the objects in which
+    they lie.
+    """
     from deploy.clients.metadata import find_controller, look
     from deploy.output import print_json, print_table, size
     from deploy.views import view_streams
 
-    found: list[StreamView] | None = look(find_controller(controller, state_file, os.environ), lambda image: view_streams(image, topic))
+    found: list[StreamView] | None = look(
+        find_controller(controller, state_file, os.environ),
+        lambda image: view_streams(image, topic),
+    )
     if found is None:
-        raise DeployError(f"topic {topic!r} does not exist; `penstock topics list` shows what there is")
+        raise DeployError(
+            f"topic {topic!r} does not exist; `penstock topics list` shows what there is"
+        )
     if as_json:
         print_json(found)
         return
@@ -47,9 +60,34 @@ def describe(topic: str, *, controller: Controller = None, state_file: StateFile
         )
         for s in found
     ]
-    columns = ["stream", "partition", "kind", "phase", "epoch", "owner", "start", "committed end", "ranges", "bytes"]
+    columns = [
+        "stream",
+        "partition",
+        "kind",
+        "phase",
+        "epoch",
+        "owner",
+        "start",
+        "committed end",
+        "ranges",
+        "bytes",
+    ]
     print_table(f"streams of {topic}", columns, rows)
     ranges = [
-        (s.stream_id, r.start_offset, r.end_offset, r.record_count, size(r.size_bytes), r.role, r.key) for s in found for r in s.ranges
+        (
+            s.stream_id,
+            r.start_offset,
+            r.end_offset,
+            r.record_count,
+            size(r.size_bytes),
+            r.role,
+            r.key,
+        )
+        for s in found
+        for r in s.ranges
     ]
-    print_table("ranges, in the order of the log", ["stream", "start", "end", "records", "bytes", "object is", "key"], ranges)
+    print_table(
+        "ranges, in the order of the log",
+        ["stream", "start", "end", "records", "bytes", "object is", "key"],
+        ranges,
+    )

@@ -18,19 +18,44 @@ if TYPE_CHECKING:
     from lake.table.values import ValueFormat
     from lake.table.warehouse import Warehouse
 
-app = typer.Typer(help="Topics as tables: Iceberg, or a directory of Parquet.", no_args_is_help=True)
+app = typer.Typer(
+    help="Topics as tables: Iceberg, or a directory of Parquet.", no_args_is_help=True
+)
 
-To = Annotated[str, typer.Option("--to", help="iceberg, or parquet: a directory with a log of commits.")]
+To = Annotated[
+    str, typer.Option("--to", help="iceberg, or parquet: a directory with a log of commits.")
+]
 Location = Annotated[
-    str, typer.Option("--warehouse", envvar="PENSTOCK_WAREHOUSE", help="Where tables lie: a directory, or s3://BUCKET/PREFIX?endpoint=...")
+    str,
+    typer.Option(
+        "--warehouse",
+        envvar="PENSTOCK_WAREHOUSE",
+        help="Where tables lie: a directory, or s3://BUCKET/PREFIX?endpoint=...",
+    ),
 ]
 CatalogName = Annotated[str, typer.Option(help="Of the catalog, where several share a database.")]
-CatalogType = Annotated[str, typer.Option(help="sql, glue or rest; SQLite in the warehouse's directory if none is named.")]
-CatalogUri = Annotated[str, typer.Option(envvar="PENSTOCK_CATALOG_URI", help="Of a REST or SQL catalog.")]
-CatalogProperty = Annotated[list[str] | None, typer.Option(help="NAME=VALUE for pyiceberg's catalog; again for more.")]
-Store = Annotated[str, typer.Option(envvar="PENSTOCK_STORE", help="The store that the brokers write to, as in their --store.")]
-EngineName = Annotated[str, typer.Option("--engine", help="local: threads of this process; spark: a Spark job.")]
-Master = Annotated[str, typer.Option(help="Spark master, as in spark-submit; means --engine spark.")]
+CatalogType = Annotated[
+    str,
+    typer.Option(help="sql, glue or rest; SQLite in the warehouse's directory if none is named."),
+]
+CatalogUri = Annotated[
+    str, typer.Option(envvar="PENSTOCK_CATALOG_URI", help="Of a REST or SQL catalog.")
+]
+CatalogProperty = Annotated[
+    list[str] | None, typer.Option(help="NAME=VALUE for pyiceberg's catalog; again for more.")
+]
+Store = Annotated[
+    str,
+    typer.Option(
+        envvar="PENSTOCK_STORE", help="The store that the brokers write to, as in their --store."
+    ),
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="local: threads of this process; spark: a Spark job.")
+]
+Master = Annotated[
+    str, typer.Option(help="Spark master, as in spark-submit; means --engine spark.")
+]
 _MIB = 1 << 20
 
 
@@ -42,19 +67,47 @@ def sync(
     to: To = "iceberg",
     warehouse: Location = "./warehouse",
     table: Annotated[str, typer.Option(help="Its name; the topic's if none is given.")] = "",
-    cluster: Annotated[str, typer.Option(help="Id of the cluster, if the store holds several.")] = "",
-    value_format: Annotated[str, typer.Option("--format", help="Of values: raw, json, avro, protobuf.")] = "raw",
-    schema: Annotated[Path | None, typer.Option(help="JSON Schema, .avsc, or a Protobuf descriptor set.", show_default=False)] = None,
+    cluster: Annotated[
+        str, typer.Option(help="Id of the cluster, if the store holds several.")
+    ] = "",
+    value_format: Annotated[
+        str, typer.Option("--format", help="Of values: raw, json, avro, protobuf.")
+    ] = "raw",
+    schema: Annotated[
+        Path | None,
+        typer.Option(help="JSON Schema, .avsc, or a Protobuf descriptor set.", show_default=False),
+    ] = None,
     message: Annotated[str, typer.Option(help="Full name of the Protobuf message.")] = "",
-    framed: Annotated[bool, typer.Option(help="Values begin with Confluent's magic byte and schema id.")] = False,
-    mode: Annotated[str, typer.Option(help="append, or upsert: the last record of each key.")] = "append",
-    partition_by: Annotated[str, typer.Option(help="none, or day: of the timestamp, UTC.")] = "none",
-    headers: Annotated[bool, typer.Option("--headers", help="With a column of the records' headers.")] = False,
-    start: Annotated[str, typer.Option("--from", help="Where a new table begins: earliest or latest.")] = "earliest",
-    skip_lost: Annotated[bool, typer.Option("--skip-lost", help="Go on when retention was faster than the export.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Leave when the table has everything; else go on until interrupted.")] = False,
-    interval_s: Annotated[float, typer.Option(min=0.1, help="Between looks for new records.")] = 10.0,
-    batch_mib: Annotated[int, typer.Option(min=1, help="MiB of the log in one commit, about.")] = 1_024,
+    framed: Annotated[
+        bool, typer.Option(help="Values begin with Confluent's magic byte and schema id.")
+    ] = False,
+    mode: Annotated[
+        str, typer.Option(help="append, or upsert: the last record of each key.")
+    ] = "append",
+    partition_by: Annotated[
+        str, typer.Option(help="none, or day: of the timestamp, UTC.")
+    ] = "none",
+    headers: Annotated[
+        bool, typer.Option("--headers", help="With a column of the records' headers.")
+    ] = False,
+    start: Annotated[
+        str, typer.Option("--from", help="Where a new table begins: earliest or latest.")
+    ] = "earliest",
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on when retention was faster than the export.")
+    ] = False,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once", help="Leave when the table has everything; else go on until interrupted."
+        ),
+    ] = False,
+    interval_s: Annotated[
+        float, typer.Option(min=0.1, help="Between looks for new records.")
+    ] = 10.0,
+    batch_mib: Annotated[
+        int, typer.Option(min=1, help="MiB of the log in one commit, about.")
+    ] = 1_024,
     file_mib: Annotated[int, typer.Option(min=1, help="MiB of the log in one file, about.")] = 256,
     catalog_name: CatalogName = "penstock",
     catalog_type: CatalogType = "",
@@ -64,7 +117,8 @@ def sync(
     master: Master = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write a topic into a table and keep it up to date: every record exactly once, however often and wherever this runs.
+    """Write a topic into a table and keep it up to date: every record exactly once, however often
+    and wherever this runs.
 
     With --json each batch is one line. Records that do not decode go to the table <table>__dlq.
     """
@@ -84,7 +138,9 @@ def sync(
             batch_bytes=batch_mib * _MIB,
             file_bytes=file_mib * _MIB,
         )
-        place = _warehouse(to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or []))
+        place = _warehouse(
+            to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or [])
+        )
         name = table or table_name_of(topic)
         with _engine(engine, master) as runner:
             from lake.table.model import Layout
@@ -93,7 +149,13 @@ def sync(
             from deploy.output import Progress
 
             with Progress(f"{topic} to {name}", None, "records") as progress:
-                run = TableSync(TopicSource(StoreCluster(store, cluster), topic), *tables, runner, options, on_files=progress.advance)
+                run = TableSync(
+                    TopicSource(StoreCluster(store, cluster), topic),
+                    *tables,
+                    runner,
+                    options,
+                    on_files=progress.advance,
+                )
                 _run(run, once=once, interval_s=interval_s, as_json=as_json)
 
 
@@ -106,7 +168,8 @@ def _run(run: "TableSync", *, once: bool, interval_s: float, as_json: bool) -> N
         is_interrupted = True
         raise KeyboardInterrupt
 
-    # Python drops an exception that is raised inside the clean-up of an object, Ctrl-C too: hence the flag besides.
+    # Python drops an exception that is raised inside the clean-up of an object, Ctrl-C too: hence
+    # the flag besides.
     signal.signal(signal.SIGINT, interrupt)
     while True:
         if is_interrupted:
@@ -133,8 +196,9 @@ def _tell(report: "BatchReport", *, as_json: bool) -> None:
         return
     replaced = f", {report.files_replaced} replaced" if report.files_replaced else ""
     print(
-        f"batch {report.batch_id}: {report.rows:,} rows, {report.rejected:,} dead letters, {report.files} files{replaced}, "
-        f"{size(report.log_bytes)} of log as {size(report.parquet_bytes)} in {report.duration_ms:,} ms, {report.remaining:,} to come",
+        f"batch {report.batch_id}: {report.rows:,} rows, {report.rejected:,} dead letters,"
+        f" {report.files} files{replaced}, {size(report.log_bytes)} of log as"
+        f" {size(report.parquet_bytes)} in {report.duration_ms:,} ms, {report.remaining:,} to come",
         flush=True,
     )
 
@@ -145,7 +209,9 @@ def compact(
     *,
     to: To = "iceberg",
     warehouse: Location = "./warehouse",
-    target_mib: Annotated[int, typer.Option(min=1, help="MiB of Parquet in one file, about.")] = 256,
+    target_mib: Annotated[
+        int, typer.Option(min=1, help="MiB of Parquet in one file, about.")
+    ] = 256,
     catalog_name: CatalogName = "penstock",
     catalog_type: CatalogType = "",
     catalog_uri: CatalogUri = "",
@@ -159,13 +225,21 @@ def compact(
         from deploy.output import Progress, print_json
         from lake.table.compact import compact as join
 
-        place = _warehouse(to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or []))
-        with _engine(engine, master) as runner, Progress(f"compact {table}", None, "records") as progress:
+        place = _warehouse(
+            to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or [])
+        )
+        with (
+            _engine(engine, master) as runner,
+            Progress(f"compact {table}", None, "records") as progress,
+        ):
             report = join(place.existing(table), runner, target_mib * _MIB, progress.advance)
     if as_json:
         print_json(report)
         return
-    print(f"{table}: {report.files_replaced} files of {report.files_before} became {report.files_written}, {report.rows:,} rows")
+    print(
+        f"{table}: {report.files_replaced} files of {report.files_before} became"
+        f" {report.files_written}, {report.rows:,} rows"
+    )
 
 
 @app.command("query")
@@ -186,7 +260,14 @@ def query(
         from deploy.output import print_json, print_table
         from lake.table.query import query as ask
 
-        found: Any = ask(_warehouse(to, warehouse, Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or [])), sql)
+        found: Any = ask(
+            _warehouse(
+                to,
+                warehouse,
+                Catalog(catalog_name, catalog_type, catalog_uri, catalog_property or []),
+            ),
+            sql,
+        )
     rows: list[dict[str, Any]] = found.slice(0, max_rows).to_pylist()
     if as_json:
         print_json(rows)

@@ -15,16 +15,24 @@ if TYPE_CHECKING:
 
 def top(
     *,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks; brokers report every two.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, print, leave; so it does without a terminal.")] = False,
+    interval: Annotated[
+        float, typer.Option(help="Seconds between two looks; brokers report every two.")
+    ] = 2.0,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Look twice, print, leave; so it does without a terminal."),
+    ] = False,
     controller: Controller = None,
     state_file: StateFile = None,
-    put_price: Annotated[float, typer.Option(help="USD per 1,000 PUT or LIST requests.", min=0.0)] = 0.005,
+    put_price: Annotated[
+        float, typer.Option(help="USD per 1,000 PUT or LIST requests.", min=0.0)
+    ] = 0.005,
     get_price: Annotated[float, typer.Option(help="USD per 1,000 GET requests.", min=0.0)] = 0.0004,
     storage_price: Annotated[float, typer.Option(help="USD per GB and month.", min=0.0)] = 0.023,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the cluster does: throughput and latency of brokers, requests to the store and what they cost, records of topics.
+    """Show what the cluster does: throughput and latency of brokers, requests to the store and what
+    they cost, records of topics.
 
     Prices are those of S3 Standard in us-east-1 unless you give others. Ctrl-C ends it.
     """
@@ -34,7 +42,11 @@ def top(
     from deploy.top.cost import Prices
     from deploy.top.watch import Watch
 
-    prices = Prices(put_usd_per_1000=put_price, get_usd_per_1000=get_price, storage_usd_per_gb_month=storage_price)
+    prices = Prices(
+        put_usd_per_1000=put_price,
+        get_usd_per_1000=get_price,
+        storage_usd_per_gb_month=storage_price,
+    )
     with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
         if once or as_json or not sys.stdout.isatty():
             watch.look()

@@ -14,9 +14,16 @@ app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_h
 def create(
     name: str,
     *,
-    partitions: Annotated[int, typer.Option("--partitions", "-p", help="How many; -1: as the cluster does by default.")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="How many leader candidates; durability comes from the store.")] = -1,
-    config: Annotated[list[str] | None, typer.Option("--config", "-c", help="KEY=VALUE, any number of times.")] = None,
+    partitions: Annotated[
+        int,
+        typer.Option("--partitions", "-p", help="How many; -1: as the cluster does by default."),
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(help="How many leader candidates; durability comes from the store.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", help="KEY=VALUE, any number of times.")
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
     """Create a topic."""
@@ -37,7 +44,10 @@ def list_topics(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) ->
     if as_json:
         print_json([{"name": topic.name, "partitions": len(topic.partitions)} for topic in topics])
         return
-    rows = [(topic.name, len(topic.partitions), sum(part.leader >= 0 for part in topic.partitions)) for topic in topics]
+    rows = [
+        (topic.name, len(topic.partitions), sum(part.leader >= 0 for part in topic.partitions))
+        for topic in topics
+    ]
     print_table("", ["topic", "partitions", "with a leader"], rows)
 
 
@@ -65,7 +75,10 @@ def describe(name: str, *, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = F
         ]
         print_json({"name": name, "partitions": partitions, "configs": configs})
         return
-    rows = [(part.partition, part.leader, _ids(part.replicas), _ids(part.isr), *offsets[part.partition]) for part in topic.partitions]
+    rows = [
+        (part.partition, part.leader, _ids(part.replicas), _ids(part.isr), *offsets[part.partition])
+        for part in topic.partitions
+    ]
     print_table(name, ["partition", "leader", "replicas", "isr", "earliest", "latest"], rows)
     print_table("configs", ["name", "value"], configs.items())
 

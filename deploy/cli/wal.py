@@ -1,4 +1,6 @@
-"""`penstock wal repair`: what WAL slots are lost or damaged, what that costs, and going on without them."""
+"""`penstock wal repair`: what WAL slots are lost or damaged, what that costs, and going on without
+them.
+"""
 
 import os
 from typing import TYPE_CHECKING, Annotated
@@ -16,11 +18,28 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The WALs of brokers.")
 
 Store = Annotated[
-    str, typer.Option(envvar="PENSTOCK_STORE", help="The store that the brokers write to; that of a running `penstock dev` if none.")
+    str,
+    typer.Option(
+        envvar="PENSTOCK_STORE",
+        help="The store that the brokers write to; that of a running `penstock dev` if none.",
+    ),
 ]
-Node = Annotated[int, typer.Option("--node", help="Only the WALs of this broker.", show_default=False)]
-AcceptLoss = Annotated[bool, typer.Option("--accept-loss", help="Give up what is listed: the partitions go on without it.")]
-Wait = Annotated[float, typer.Option("--wait", help="Seconds to wait until the partitions can be led again.", min=1.0, max=3_600.0)]
+Node = Annotated[
+    int, typer.Option("--node", help="Only the WALs of this broker.", show_default=False)
+]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option("--accept-loss", help="Give up what is listed: the partitions go on without it."),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        help="Seconds to wait until the partitions can be led again.",
+        min=1.0,
+        max=3_600.0,
+    ),
+]
 
 
 @app.callback()
@@ -39,10 +58,12 @@ def repair(
     wait: Wait = 90.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show which WAL slots of dead brokers are lost or damaged, and which records are lost with them. Changes nothing by itself.
+    """Show which WAL slots of dead brokers are lost or damaged, and which records are lost with
+    them. Changes nothing by itself.
 
-    Restore the objects from the versions of the bucket if you can: recovery finds them within half a minute, and nothing is lost. With
-    --accept-loss each of the partitions listed ends before the first of these slots that may concern it. That cannot be undone.
+    Restore the objects from the versions of the bucket if you can: recovery finds them within half
+    a minute, and nothing is lost. With --accept-loss each of the partitions listed ends before the
+    first of these slots that may concern it. That cannot be undone.
     """
     import asyncio
 
@@ -71,11 +92,15 @@ def _store_of(state_file: "Path | None") -> str:
 
     state = states.read(state_file or states.default_path(os.environ))
     if state is None or state.store_url.startswith("memory:"):
-        raise UsageError("which store? Name the one that the brokers write to with --store URL (PENSTOCK_STORE)")
+        raise UsageError(
+            "which store? Name the one that the brokers write to with --store URL (PENSTOCK_STORE)"
+        )
     return state.store_url
 
 
-async def _repair(url: str, address: str, node: int, *, accept: bool, wait_s: float) -> "tuple[list[WalSurvey], bool]":
+async def _repair(
+    url: str, address: str, node: int, *, accept: bool, wait_s: float
+) -> "tuple[list[WalSurvey], bool]":
     """-> what was found, and whether all of these WALs have ended since."""
     import asyncio
 
@@ -94,14 +119,24 @@ async def _repair(url: str, address: str, node: int, *, accept: bool, wait_s: fl
         await metadata.refresh()
         surveys = await survey_wals(store, metadata.image)
         await metadata.refresh()
-        surveys = [item for item in still_lost(surveys, metadata.image) if not item.is_alive and node in (-1, item.node_id)]
+        surveys = [
+            item
+            for item in still_lost(surveys, metadata.image)
+            if not item.is_alive and node in (-1, item.node_id)
+        ]
         if not accept or not surveys:
             return surveys, False
         for survey in surveys:
-            slots = accepted_losses(metadata.image, survey.writer) | {WalSequence(slot.sequence) for slot in survey.slots}
-            await client.put_key_value(PutKeyValue(key=acceptance_key(survey.writer), value=encode_slots(slots)))
+            slots = accepted_losses(metadata.image, survey.writer) | {
+                WalSequence(slot.sequence) for slot in survey.slots
+            }
+            await client.put_key_value(
+                PutKeyValue(key=acceptance_key(survey.writer), value=encode_slots(slots))
+            )
         deadline = asyncio.get_running_loop().time() + wait_s
-        while running := {wal.writer for wal in metadata.image.nodes.running_wals()} & {item.writer for item in surveys}:
+        while running := {wal.writer for wal in metadata.image.nodes.running_wals()} & {
+            item.writer for item in surveys
+        }:
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.2)
@@ -119,17 +154,38 @@ def _show(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:
     if not surveys:
         print("no slot of a dead broker's WAL is lost or damaged")
         return
-    slots = [(item.node_id, item.node_epoch, slot.sequence, slot.problem) for item in surveys for slot in item.slots]
+    slots = [
+        (item.node_id, item.node_epoch, slot.sequence, slot.problem)
+        for item in surveys
+        for slot in item.slots
+    ]
     print_table("Slots that are lost or damaged", ["broker", "start", "slot", "problem"], slots)
-    rows = [(tail.name, tail.start_offset, _up_to(tail.end_offset), ", ".join(tail.keys)) for item in surveys for tail in item.partitions]
-    print_table("Records that are lost with them", ["partition", "from offset", "up to offset", "because of"], rows)
+    rows = [
+        (tail.name, tail.start_offset, _up_to(tail.end_offset), ", ".join(tail.keys))
+        for item in surveys
+        for tail in item.partitions
+    ]
+    print_table(
+        "Records that are lost with them",
+        ["partition", "from offset", "up to offset", "because of"],
+        rows,
+    )
     if not accepted:
-        print("nothing was changed. Restore these objects (`aws s3api list-object-versions`): recovery goes on within half a minute.")
-        print("If they cannot be restored, run this again with --accept-loss: the partitions go on without these records.")
+        print(
+            "nothing was changed. Restore these objects (`aws s3api list-object-versions`):"
+            " recovery goes on within half a minute."
+        )
+        print(
+            "If they cannot be restored, run this again with --accept-loss: the partitions go on"
+            " without these records."
+        )
     elif ended:
         print("the loss is accepted, and the partitions can be led again")
     else:
-        print("the loss is accepted, but the WALs have not ended yet: look for wal_recovery_failed in the logs of the brokers")
+        print(
+            "the loss is accepted, but the WALs have not ended yet: look for wal_recovery_failed in"
+            " the logs of the brokers"
+        )
 
 
 def _up_to(end_offset: int | None) -> str:

@@ -1,6 +1,8 @@
-"""What the command line needs of Kafka, over confluent-kafka: typed, and with errors that say what to do.
+"""What the command line needs of Kafka, over confluent-kafka: typed, and with errors that say what
+to do.
 
-Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. librdkafka's own log lines are kept off the terminal.
+Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. librdkafka's
+own log lines are kept off the terminal.
 Must not be imported before it is needed: it loads librdkafka.
 """
 
@@ -21,9 +23,18 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 10.0
 CRITICAL: Final = 2
 REFRESH_MS: Final = 500
-"""An admin client that was told of a controller which just died asks again after this; by default after five minutes."""
+"""An admin client that was told of a controller which just died asks again after this; by default
+after five minutes.
+"""
 _TOPIC_RESOURCE: Final = 2
-_UNREACHABLE: Final = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE})
+_UNREACHABLE: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+    }
+)
 _T = TypeVar("_T")
 
 
@@ -46,7 +57,9 @@ class Kafka:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))  # its results are not typed
+        self._admin: Any = AdminClient(
+            self.config(topic_metadata_refresh_interval_ms=REFRESH_MS)
+        )  # its results are not typed
 
     def config(self, **more: str | float | bool) -> dict[str, str | int | float | bool]:
         """Client properties; `_` in names stands for `.`."""
@@ -81,23 +94,35 @@ class Kafka:
             from difflib import get_close_matches
 
             near = get_close_matches(name, found, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`penstock topics list` shows what there is"
+            hint = (
+                f"did you mean {near[0]}?" if near else "`penstock topics list` shows what there is"
+            )
             raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
         return found[name]
 
-    def create_topic(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]
+    ) -> None:
         topic = NewTopic(name, partitions, replication_factor, config=dict(config))
-        self._result(self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name], f"topic {name!r} was not created")
+        self._result(
+            self._admin.create_topics([topic], request_timeout=TIMEOUT_S)[name],
+            f"topic {name!r} was not created",
+        )
 
     def delete_topic(self, name: str) -> None:
-        self._result(self._admin.delete_topics([name], request_timeout=TIMEOUT_S)[name], f"topic {name!r} was not deleted")
+        self._result(
+            self._admin.delete_topics([name], request_timeout=TIMEOUT_S)[name],
+            f"topic {name!r} was not deleted",
+        )
 
     def topic_config(self, name: str) -> dict[str, str]:
         """Every config of a topic, defaults too."""
         from confluent_kafka.admin._config import ConfigResource
 
         resource = ConfigResource(_TOPIC_RESOURCE, name)
-        answer: Future[dict[str, Any]] = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
+        answer: Future[dict[str, Any]] = self._admin.describe_configs(
+            [resource], request_timeout=TIMEOUT_S
+        )[resource]
         entries = self._result(answer, f"configs of {name!r} cannot be read")
         return {key: str(entry.value) for key, entry in sorted(entries.items())}
 
@@ -111,9 +136,15 @@ class Kafka:
 
     def _watermarks(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
         asked = TopicPartition(topic, partition)
-        found = self._asked(lambda: cast("tuple[int, int] | None", consumer.get_watermark_offsets(asked, timeout=TIMEOUT_S)))
+        found = self._asked(
+            lambda: cast(
+                "tuple[int, int] | None", consumer.get_watermark_offsets(asked, timeout=TIMEOUT_S)
+            )
+        )
         if found is None:
-            raise KafkaFailed(f"the offsets of {topic}-{partition} were not told within {TIMEOUT_S:.0f} s")
+            raise KafkaFailed(
+                f"the offsets of {topic}-{partition} were not told within {TIMEOUT_S:.0f} s"
+            )
         return found
 
     def _result(self, future: "Future[_T]", failed: str) -> _T:
@@ -128,10 +159,15 @@ class Kafka:
         try:
             return ask()
         except KafkaException as error:
-            raise self.failure(cast("KafkaError", error.args[0]), "the brokers did not answer") from None
+            raise self.failure(
+                cast("KafkaError", error.args[0]), "the brokers did not answer"
+            ) from None
 
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
         """The error in words."""
         if error.code() in _UNREACHABLE:
-            return KafkaFailed(f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name another with --bootstrap")
+            return KafkaFailed(
+                f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name"
+                " another with --bootstrap"
+            )
         return KafkaFailed(f"{failed}: {error.str()} ({error.name()})")

@@ -1,6 +1,8 @@
-"""The cluster's metadata for the command line: an observer that follows the controller until it has caught up.
+"""The cluster's metadata for the command line: an observer that follows the controller until it has
+caught up.
 
-Invariant: an observer has no session, so looking changes nothing. Must not import gRPC before it is needed.
+Invariant: an observer has no session, so looking changes nothing. Must not import gRPC before it is
+needed.
 """
 
 import asyncio
@@ -17,16 +19,20 @@ _TIMEOUT_S: Final = 10.0
 _T = TypeVar("_T")
 
 
-def find_controller(named: str | None, state_path: Path | None, environment: Mapping[str, str]) -> str:
-    """host:port of the controller: as named, or as the state file of a running cluster tells. Raises NoController."""
+def find_controller(
+    named: str | None, state_path: Path | None, environment: Mapping[str, str]
+) -> str:
+    """host:port of the controller: as named, or as the state file of a running cluster tells.
+    Raises NoController.
+    """
     if named:
         return named
     path = state_path or state_file.default_path(environment)
     state = state_file.read(path)
     if state is None:
         raise NoController(
-            f"which controller? No running cluster is described in {path}; name one with --controller HOST:PORT ({CONTROLLER_VARIABLE}), "
-            "or start one with `penstock dev`"
+            f"which controller? No running cluster is described in {path}; name one with"
+            f" --controller HOST:PORT ({CONTROLLER_VARIABLE}), or start one with `penstock dev`"
         )
     return state.controller
 
@@ -46,7 +52,9 @@ async def _look(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
         await follower.start(_TIMEOUT_S)
         return view(follower.image)
     except TimeoutError:
-        raise NoController(f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s") from None
+        raise NoController(
+            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
+        ) from None
     finally:
         await follower.stop()
         await client.close()

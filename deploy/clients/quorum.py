@@ -1,4 +1,5 @@
-"""The quorum of controllers for the command line: asks whoever leads, and says plainly if nobody does.
+"""The quorum of controllers for the command line: asks whoever leads, and says plainly if nobody
+does.
 
 Must not hold a rule of the quorum: `controller.leader.quorum_changes` has them.
 """
@@ -29,7 +30,9 @@ def describe(controller: str) -> QuorumStatus:
 
 
 def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
-    """One change, committed when this returns. Raises DeployError with the reason if it was refused, NoController."""
+    """One change, committed when this returns. Raises DeployError with the reason if it was
+    refused, NoController.
+    """
     asyncio.run(_with_client(controller, request))
 
 
@@ -62,7 +65,10 @@ async def _says(address: str) -> str:
 
 def _told(address: str, status: ControllerStatus) -> str:
     leader = status.leader or "nobody"
-    return f"  {address}: controller {status.controller_id}, {status.role}, epoch {status.controller_epoch}, follows {leader}"
+    return (
+        f"  {address}: controller {status.controller_id}, {status.role}, epoch"
+        f" {status.controller_epoch}, follows {leader}"
+    )
 
 
 def status_lines(quorum: QuorumStatus) -> list[tuple[str, object]]:
@@ -80,18 +86,29 @@ def status_lines(quorum: QuorumStatus) -> list[tuple[str, object]]:
         ("CurrentVoters", _ids(voters)),
         ("CurrentObservers", _ids([member for member in quorum.members if not member.is_voter])),
     ]
-    return [*lines, ("Change", "one of the members is not committed yet")] if quorum.is_changing else lines
+    return (
+        [*lines, ("Change", "one of the members is not committed yet")]
+        if quorum.is_changing
+        else lines
+    )
 
 
 def replication_rows(quorum: QuorumStatus) -> list[tuple[object, ...]]:
     """As `kafka-metadata-quorum describe --replication` has them; times are milliseconds ago."""
     return [
         (
-            member.node_id, member.directory_id or "-", member.address or "-", member.log_end, member.lag, member.last_fetch_ms,
-            member.last_caught_up_ms, f"{member.fsync_p99_us / 1_000:.1f}" if member.fsync_p99_us else "-", _status_of(quorum, member),
+            member.node_id,
+            member.directory_id or "-",
+            member.address or "-",
+            member.log_end,
+            member.lag,
+            member.last_fetch_ms,
+            member.last_caught_up_ms,
+            f"{member.fsync_p99_us / 1_000:.1f}" if member.fsync_p99_us else "-",
+            _status_of(quorum, member),
         )
         for member in quorum.members
-    ]  # fmt: skip
+    ]
 
 
 def _status_of(quorum: QuorumStatus, member: QuorumMember) -> str:

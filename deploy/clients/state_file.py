@@ -1,7 +1,9 @@
-"""The state file: what runs where, for other programs and for `penstock nodes` in a second terminal.
+"""The state file: what runs where, for other programs and for `penstock nodes` in a second
+terminal.
 
-Invariant: the file is whole at every moment (written beside, then renamed) and true when it was written; its writer removes it at the end,
-and only its own. A writer that was killed leaves it behind; `read` tells so by looking for its process.
+Invariant: the file is whole at every moment (written beside, then renamed) and true when it was
+written; its writer removes it at the end, and only its own. A writer that was killed leaves it
+behind; `read` tells so by looking for its process.
 """
 
 import os
@@ -64,7 +66,10 @@ def write(path: Path, state: ClusterState) -> None:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=2) + b"\n")
         beside.replace(path)
     except OSError as error:
-        raise DeployError(f"cannot write the state file {path}: {error.strerror}; name another one with --state-file") from None
+        raise DeployError(
+            f"cannot write the state file {path}: {error.strerror}; name another one with"
+            " --state-file"
+        ) from None
 
 
 def read(path: Path) -> ClusterState | None:

@@ -1,6 +1,8 @@
-"""A Kafka admin client for the calls that confluent-kafka lacks: one socket, one request at a time, over the broker's own codecs.
+"""A Kafka admin client for the calls that confluent-kafka lacks: one socket, one request at a time,
+over the broker's own codecs.
 
-Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. Must not be used where throughput counts.
+Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. Must not be
+used where throughput counts.
 """
 
 import socket
@@ -48,16 +50,23 @@ class WireClient:
         decode: Callable[[Reader, int], _ResponseT],
         timeout_s: float = TIMEOUT_S,
     ) -> _ResponseT:
-        """The answer to one request, in the highest version that we speak. After a failure the connection is of no use any more."""
+        """The answer to one request, in the highest version that we speak. After a failure the
+        connection is of no use any more.
+        """
         self._correlation_id += 1
-        frame = encode_request_frame(api, api.max, self._correlation_id, encode, request, client_id="penstock")
+        frame = encode_request_frame(
+            api, api.max, self._correlation_id, encode, request, client_id="penstock"
+        )
         self._socket.settimeout(timeout_s)
         try:
             self._socket.sendall(frame)
             size = _SIZE.unpack(self._read(_SIZE.size))[0]
             if not 0 <= size <= _RESPONSE_BYTES_MAX:
-                raise KafkaFailed(f"the answer of {self._bootstrap} to {api.name} is no Kafka response")
-            # The correlation id, and behind it the tagged fields of a flexible header, of which there are none.
+                raise KafkaFailed(
+                    f"the answer of {self._bootstrap} to {api.name} is no Kafka response"
+                )
+            # The correlation id, and behind it the tagged fields of a flexible header, of which
+            # there are none.
             reader = Reader(memoryview(self._read(size)), 5 if api.is_flexible(api.max) else 4)
             return decode(reader, api.max)
         except (OSError, WireError) as error:
@@ -76,8 +85,13 @@ class WireClient:
         for address in self._bootstrap.split(","):
             host, _, port = address.strip().rpartition(":")
             try:
-                connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S)
+                connection = socket.create_connection(
+                    (host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S
+                )
             except (OSError, ValueError, OverflowError):
                 continue
             return connection
-        raise KafkaFailed(f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name another with --bootstrap")
+        raise KafkaFailed(
+            f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name"
+            " another with --bootstrap"
+        )

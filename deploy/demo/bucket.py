@@ -1,6 +1,8 @@
-"""What lies in the bucket of a local cluster: objects by what they are, and how many requests it took.
+"""What lies in the bucket of a local cluster: objects by what they are, and how many requests it
+took.
 
-Invariant: reads only. Roles come from the controller's metadata; what it does not know is a WAL slot that waits for deletion, or a fence.
+Invariant: reads only. Roles come from the controller's metadata; what it does not know is a WAL
+slot that waits for deletion, or a fence.
 """
 
 import asyncio
@@ -40,7 +42,13 @@ def shares_of(state: ClusterState) -> list[Share]:
     roles = look(state.controller, _roles)
     found: dict[str, list[int]] = {}
     for key, size_bytes in asyncio.run(_list(state.store_url)):
-        name = roles.get(key) or (_OLD_WAL if key.startswith("wal/") else _SNAPSHOTS if key.startswith("meta/") else "other")
+        name = roles.get(key) or (
+            _OLD_WAL
+            if key.startswith("wal/")
+            else _SNAPSHOTS
+            if key.startswith("meta/")
+            else "other"
+        )
         found.setdefault(name, []).append(size_bytes)
     return [Share(name, len(sizes), sum(sizes)) for name, sizes in sorted(found.items())]
 
@@ -53,7 +61,11 @@ def request_counts(state: ClusterState) -> dict[str, int]:
 
 
 def _roles(image: MetadataImage) -> dict[str, str]:
-    return {stored.key: _NAMES.get(ObjectRole(stored.role), "other") for stored in image.objects if stored.refs}
+    return {
+        stored.key: _NAMES.get(ObjectRole(stored.role), "other")
+        for stored in image.objects
+        if stored.refs
+    }
 
 
 async def _list(store_url: str) -> list[tuple[str, int]]:

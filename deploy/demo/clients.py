@@ -1,6 +1,7 @@
 """The two Kafka clients of the demo, unmodified and configured as their own documentation shows.
 
-Invariant: what `produce` counts was acknowledged by the broker (acks=all); what `consume` counts was handed out by the client to its user.
+Invariant: what `produce` counts was acknowledged by the broker (acks=all); what `consume` counts
+was handed out by the client to its user.
 """
 
 import time
@@ -21,7 +22,9 @@ SILENCE_S: Final = 30.0
 _STEP: Final = 1_000
 
 
-def produce(bootstrap: str, topic: str, flights: Iterable[Flight], progress: Callable[[int], None]) -> Tally:
+def produce(
+    bootstrap: str, topic: str, flights: Iterable[Flight], progress: Callable[[int], None]
+) -> Tally:
     """Send all with confluent-kafka; returns what was acknowledged. Raises KafkaFailed."""
     from confluent_kafka import Producer
 
@@ -62,9 +65,14 @@ def produce(bootstrap: str, topic: str, flights: Iterable[Flight], progress: Cal
             progress(acknowledged)
     _flush(producer.flush, lambda: progress(acknowledged))
     if refused:
-        raise KafkaFailed(f"{len(refused):,} records were refused; the first one: {refused[0].str()}")
+        raise KafkaFailed(
+            f"{len(refused):,} records were refused; the first one: {refused[0].str()}"
+        )
     if acknowledged != tally.count:
-        raise KafkaFailed(f"only {acknowledged:,} of {tally.count:,} records were acknowledged within {FLUSH_S:.0f} s")
+        raise KafkaFailed(
+            f"only {acknowledged:,} of {tally.count:,} records were acknowledged within"
+            f" {FLUSH_S:.0f} s"
+        )
     return tally
 
 
@@ -75,15 +83,30 @@ def _flush(flush: Callable[[float], int], tell: Callable[[], None]) -> None:
     tell()
 
 
-def consume(bootstrap: str, topic: str, expected: int, progress: Callable[[int], None], first: Callable[[], None]) -> Tally:
-    """Read with kafka-python until `expected` records came, and a moment longer for doubled ones. first: called at the first record."""
+def consume(
+    bootstrap: str,
+    topic: str,
+    expected: int,
+    progress: Callable[[int], None],
+    first: Callable[[], None],
+) -> Tally:
+    """Read with kafka-python until `expected` records came, and a moment longer for doubled ones.
+    first: called at the first record.
+    """
     try:
         from kafka import KafkaConsumer
         from kafka.errors import KafkaError as ClientError
     except ImportError:
-        raise DeployError("the demo needs the package kafka-python: pip install 'penstock[demo]'") from None
+        raise DeployError(
+            "the demo needs the package kafka-python: pip install 'penstock[demo]'"
+        ) from None
 
-    consumer: Any = KafkaConsumer(topic, bootstrap_servers=bootstrap.split(","), auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer: Any = KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap.split(","),
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
     tally = Tally()
     heard_at = time.monotonic()
     try:

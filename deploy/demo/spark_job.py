@@ -1,7 +1,9 @@
-"""The question that the demo asks Spark, and its picture: how late did each carrier's flights leave?
+"""The question that the demo asks Spark, and its picture: how late did each carrier's flights
+leave?
 
-Invariant: Spark gets the store's address and the topic's name, nothing else; no address of a broker comes near it. Counts and sums are
-whole numbers, so its answer can be compared exactly. The one place of this package that imports pyspark. Needs Java 17 or newer.
+Invariant: Spark gets the store's address and the topic's name, nothing else; no address of a broker
+comes near it. Counts and sums are whole numbers, so its answer can be compared exactly. The one
+place of this package that imports pyspark. Needs Java 17 or newer.
 """
 
 import os
@@ -32,19 +34,28 @@ def check_installed() -> None:
         import pyarrow as _pyarrow  # type: ignore[import-untyped]
         import pyspark as _pyspark
     except ImportError as error:
-        raise DeployError(f"the demo with Spark needs the package {error.name}: pip install 'penstock[demo,spark]' matplotlib") from None
+        raise DeployError(
+            f"the demo with Spark needs the package {error.name}: pip install"
+            " 'penstock[demo,spark]' matplotlib"
+        ) from None
     del _figure, _pyarrow, _pyspark
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").exists()):
-        raise DeployError("Spark needs Java 17 or newer: run deploy/ensure-java.sh (make jre), or set JAVA_HOME")
+        raise DeployError(
+            "Spark needs Java 17 or newer: run deploy/ensure-java.sh (make jre), or set JAVA_HOME"
+        )
 
 
 @contextmanager
 def spark_session() -> "Generator[SparkSession]":
-    """Spark on this machine. Workers run this very Python: without `PYSPARK_PYTHON` they would run whatever `python3` is."""
+    """Spark on this machine. Workers run this very Python: without `PYSPARK_PYTHON` they would run
+    whatever `python3` is.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # says that it does not know pandas 3, which is not used
+    warnings.filterwarnings(
+        "ignore", category=FutureWarning, module="pyspark"
+    )  # says that it does not know pandas 3, which is not used
     from pyspark.sql import SparkSession
 
     builder = (
@@ -71,18 +82,32 @@ def delays_of(spark: "SparkSession", store_url: str, topic: str) -> list[Delay]:
     log = spark.read.format("penstock").option("store", store_url).option("subscribe", topic).load()
     flight = f.from_json(log["value"].cast("string"), SCHEMA)
     flights = log.select(flight["carrier"].alias("carrier"), flight["dep_delay"].alias("delay"))
-    rows: list[Any] = flights.groupBy("carrier").agg(f.count("*"), f.count("delay"), f.sum("delay"), f.avg("delay")).collect()
-    return sorted(Delay(carrier, count, departed, minutes or 0, mean) for carrier, count, departed, minutes, mean in rows)
+    rows: list[Any] = (
+        flights.groupBy("carrier")
+        .agg(f.count("*"), f.count("delay"), f.sum("delay"), f.avg("delay"))
+        .collect()
+    )
+    return sorted(
+        Delay(carrier, count, departed, minutes or 0, mean)
+        for carrier, count, departed, minutes, mean in rows
+    )
 
 
 def draw(delays: Sequence[Delay], names: dict[str, str], path: Path) -> None:
     """The averages as bars, written as an image of the kind that the path's ending says (PNG)."""
     from matplotlib.figure import Figure
 
-    shown = sorted((item for item in delays if item.mean_minutes is not None), key=lambda item: item.mean_minutes or 0)
+    shown = sorted(
+        (item for item in delays if item.mean_minutes is not None),
+        key=lambda item: item.mean_minutes or 0,
+    )
     figure: Any = Figure(figsize=(9, 0.4 * len(shown) + 1.6), layout="constrained")
     axes = figure.subplots()
-    bars = axes.barh([names.get(item.carrier, item.carrier) for item in shown], [item.mean_minutes for item in shown], color="#2a6f97")
+    bars = axes.barh(
+        [names.get(item.carrier, item.carrier) for item in shown],
+        [item.mean_minutes for item in shown],
+        color="#2a6f97",
+    )
     axes.bar_label(bars, fmt="%.1f", padding=3)
     axes.set_xlabel("average departure delay, minutes")
     axes.set_title("Flights from New York, 2013: read from the log in object storage")

@@ -1,6 +1,8 @@
-"""The story that `penstock demo --spark` tells: real records in, every broker killed for good, and Spark answers from the bucket alone.
+"""The story that `penstock demo --spark` tells: real records in, every broker killed for good, and
+Spark answers from the bucket alone.
 
-Invariant: it ends with `demo: OK N records` only if every carrier's flights, delays and average are those of the file to the last digit.
+Invariant: it ends with `demo: OK N records` only if every carrier's flights, delays and average are
+those of the file to the last digit.
 """
 
 import time
@@ -47,11 +49,17 @@ class SparkDemo(Demo):
         with ExitStack() as stack:
             with self._step("Starting Spark on this machine"):
                 spark = stack.enter_context(spark_job.spark_session())
-            with self._step('spark.read.format("penstock"): average departure delay per carrier, straight from the bucket'):
+            with self._step(
+                'spark.read.format("penstock"): average departure delay per carrier, straight from'
+                " the bucket"
+            ):
                 began = time.monotonic()
                 found = spark_job.delays_of(spark, state.store_url, TOPIC)
                 took_s = time.monotonic() - began
-        self._note(f"{sum(item.flights for item in found):,} records in {took_s:.1f} s, start of Spark's Python workers included")
+        self._note(
+            f"{sum(item.flights for item in found):,} records in {took_s:.1f} s, start of Spark's"
+            " Python workers included"
+        )
         if any(broker.phase != "stopped" for broker in cluster.brokers()):
             return "a broker is alive, so this shows nothing"
         with self._step("Working out the same from the file, and comparing every digit"):
@@ -67,13 +75,20 @@ class SparkDemo(Demo):
         with self._step(f"kill -9 of every broker (pids {pids}), and nobody starts them again"):
             cluster.kill(brokers)
             cluster.wait_until(
-                lambda state: all(broker.phase == "stopped" for broker in state.of_role("broker")), STOP_TIMEOUT_S, "the end of the brokers"
+                lambda state: all(broker.phase == "stopped" for broker in state.of_role("broker")),
+                STOP_TIMEOUT_S,
+                "the end of the brokers",
             )
-        self._note("what they had not merged yet lies in their write-ahead logs, in the bucket like everything else")
+        self._note(
+            "what they had not merged yet lies in their write-ahead logs, in the bucket like"
+            " everything else"
+        )
 
     def _show_delays(self, file: list[Delay], spark: list[Delay]) -> None:
         names, by_carrier = airlines(), {item.carrier: item for item in spark}
-        table = Table(header_style="bold", title="average departure delay, minutes", title_justify="left")
+        table = Table(
+            header_style="bold", title="average departure delay, minutes", title_justify="left"
+        )
         table.add_column("carrier")
         table.add_column("name")
         for title in ("flights", "from the file", "Spark, from the bucket"):
@@ -83,7 +98,14 @@ class SparkDemo(Demo):
             got = by_carrier.get(item.carrier)
             verdict = "[green]equal" if got == item else "[red]DIFFERENT"
             mean = "" if got is None else _shown(got)
-            table.add_row(item.carrier, names.get(item.carrier, ""), f"{item.flights:,}", _shown(item), mean, verdict)
+            table.add_row(
+                item.carrier,
+                names.get(item.carrier, ""),
+                f"{item.flights:,}",
+                _shown(item),
+                mean,
+                verdict,
+            )
         self._console.print(table)
 
 

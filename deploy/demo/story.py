@@ -1,6 +1,8 @@
-"""The story that `penstock demo` tells: real records in, every broker killed, every record out again.
+"""The story that `penstock demo` tells: real records in, every broker killed, every record out
+again.
 
-Invariant: it ends with `demo: OK N records` only if every record of the file came back once and unchanged; anything else is `demo: FAILED`.
+Invariant: it ends with `demo: OK N records` only if every record of the file came back once and
+unchanged; anything else is `demo: FAILED`.
 Must not touch what it shows off: cluster and clients are the ones that users have.
 """
 
@@ -13,7 +15,14 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 
 from deploy.clients.kafka import Kafka
@@ -43,7 +52,10 @@ class Demo:
         """Tell it; True if everything came back."""
         try:
             self._check()
-            with self._step("Starting an S3 server (moto), a controller and two brokers, each a process of its own"):
+            with self._step(
+                "Starting an S3 server (moto), a controller and two brokers, each a process of"
+                " its own"
+            ):
                 cluster = LocalCluster(self.ARGUMENTS).__enter__()
             try:
                 problem = self._tell(cluster)
@@ -52,7 +64,10 @@ class Demo:
         except DeployError as error:
             problem = str(error)
         self._console.print(
-            f"demo: FAILED {problem}" if problem else f"demo: OK {self._limit} records", style="bold", highlight=False, markup=False
+            f"demo: FAILED {problem}" if problem else f"demo: OK {self._limit} records",
+            style="bold",
+            highlight=False,
+            markup=False,
         )
         return not problem
 
@@ -74,10 +89,17 @@ class Demo:
         return sent.difference(received)
 
     def _produce(self, bootstrap: str) -> Tally:
-        what = f"Producing {self._limit:,} flights with confluent-kafka (acks=all, idempotent, gzip)"
+        what = (
+            f"Producing {self._limit:,} flights with confluent-kafka (acks=all, idempotent, gzip)"
+        )
         with self._bar(what) as (progress, task):
             began = time.monotonic()
-            sent = clients.produce(bootstrap, TOPIC, read_flights(self._limit), lambda done: progress.update(task, completed=done))
+            sent = clients.produce(
+                bootstrap,
+                TOPIC,
+                read_flights(self._limit),
+                lambda done: progress.update(task, completed=done),
+            )
             took_s = time.monotonic() - began
         self._done(what)
         self._note(f"{sent.count:,} acknowledged in {took_s:.1f} s: {_rate(sent, took_s)}")
@@ -86,12 +108,17 @@ class Demo:
     def _kill(self, cluster: LocalCluster) -> float:
         brokers = cluster.brokers()
         pids = ", ".join(str(broker.pid) for broker in brokers)
-        with self._step(f"kill -9 of every broker (pids {pids}): nothing is flushed, nothing is left on disk"):
+        with self._step(
+            f"kill -9 of every broker (pids {pids}): nothing is flushed, nothing is left on disk"
+        ):
             killed_at = time.monotonic()
             cluster.kill(brokers)
             state = cluster.wait_for_new(brokers)
         fresh = ", ".join(str(broker.pid) for broker in state.of_role("broker"))
-        self._note(f"fresh brokers (pids {fresh}) serve {time.monotonic() - killed_at:.1f} s after the kill; all they have is the bucket")
+        self._note(
+            f"fresh brokers (pids {fresh}) serve {time.monotonic() - killed_at:.1f} s after the"
+            " kill; all they have is the bucket"
+        )
         return killed_at
 
     def _consume(self, bootstrap: str, killed_at: float) -> Tally:
@@ -103,11 +130,20 @@ class Demo:
 
         what = "Consuming everything with kafka-python from the fresh brokers"
         with self._bar(what) as (progress, task):
-            received = clients.consume(bootstrap, TOPIC, self._limit, lambda done: progress.update(task, completed=done), first)
+            received = clients.consume(
+                bootstrap,
+                TOPIC,
+                self._limit,
+                lambda done: progress.update(task, completed=done),
+                first,
+            )
             took_s = time.monotonic() - (first_at or killed_at)
         self._done(what)
         waited_s = max(first_at - killed_at, 0)
-        self._note(f"first record {waited_s:.1f} s after the kill; {received.count:,} in {took_s:.1f} s: {_rate(received, took_s)}")
+        self._note(
+            f"first record {waited_s:.1f} s after the kill; {received.count:,} in {took_s:.1f} s:"
+            f" {_rate(received, took_s)}"
+        )
         return received
 
     def _show_bucket(self, cluster: LocalCluster, sent: Tally) -> None:
@@ -124,7 +160,9 @@ class Demo:
         self._console.print(table)
         puts, gets = counts.get("PUT", 0), counts.get("GET", 0)
         written, told = size(counts.get("PUT_bytes", 0)), size(sent.value_bytes)
-        self._note(f"{puts:,} PUTs carried {written} ({told} of JSON before compression); {gets:,} GETs")
+        self._note(
+            f"{puts:,} PUTs carried {written} ({told} of JSON before compression); {gets:,} GETs"
+        )
 
     def _show_carriers(self, sent: Tally, received: Tally) -> None:
         names = airlines()
@@ -136,10 +174,16 @@ class Demo:
         table.add_column("")
         for key, count in sent.count_by_key.most_common():
             back = received.count_by_key[key]
-            table.add_row(key, names.get(key, ""), f"{count:,}", f"{back:,}", "[green]equal" if back == count else "[red]DIFFERENT")
+            table.add_row(
+                key,
+                names.get(key, ""),
+                f"{count:,}",
+                f"{back:,}",
+                "[green]equal" if back == count else "[red]DIFFERENT",
+            )
         self._console.print(table)
 
-    # --- how it looks --------------------------------------------------------------------------------------------------------------------
+    # --- how it looks -----------------------------------------------------------------------------
 
     @contextmanager
     def _step(self, what: str) -> Generator[None]:
@@ -149,7 +193,12 @@ class Demo:
 
     @contextmanager
     def _bar(self, what: str) -> Generator[tuple[Progress, TaskID]]:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         with Progress(*columns, console=self._console, transient=True) as progress:
             yield progress, progress.add_task(what.partition(" (")[0], total=self._limit)
 
@@ -161,7 +210,10 @@ class Demo:
 
 
 def _rate(tally: Tally, took_s: float) -> str:
-    return f"{tally.count / took_s:,.0f} records/s, {tally.value_bytes / took_s / 1e6:.1f} MB/s of JSON"
+    return (
+        f"{tally.count / took_s:,.0f} records/s, {tally.value_bytes / took_s / 1e6:.1f} MB/s of"
+        " JSON"
+    )
 
 
 def airlines() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Counting what went in and what came out, so that a lost, doubled or changed record shows.
 
-Invariant: two tallies are equal only if they took in equally many records per key with the same timestamps and contents, whatever the order
-(up to a 1 in 2^32 chance for contents). Pure.
+Invariant: two tallies are equal only if they took in equally many records per key with the same
+timestamps and contents, whatever the order (up to a 1 in 2^32 chance for contents). Pure.
 """
 
 from collections import Counter
@@ -33,5 +33,12 @@ class Tally:
             return f"{other.count:,} records came back instead of {self.count:,}"
         for key in sorted(self.count_by_key.keys() | other.count_by_key.keys()):
             if self.count_by_key[key] != other.count_by_key[key]:
-                return f"{other.count_by_key[key]:,} records of key {key} came back instead of {self.count_by_key[key]:,}"
-        return "" if self.checksum == other.checksum else "the counts are right, but a value or a timestamp has changed"
+                return (
+                    f"{other.count_by_key[key]:,} records of key {key} came back instead of"
+                    f" {self.count_by_key[key]:,}"
+                )
+        return (
+            ""
+            if self.checksum == other.checksum
+            else "the counts are right, but a value or a timestamp has changed"
+        )

@@ -1,6 +1,8 @@
-"""Asks controllers and brokers: who answers, who leads, what time it is, who is at an advertised address.
+"""Asks controllers and brokers: who answers, who leads, what time it is, who is at an advertised
+address.
 
-Invariants: every question has a deadline, and nobody's silence holds up the others; asking changes nothing. Must not judge.
+Invariants: every question has a deadline, and nobody's silence holds up the others; asking changes
+nothing. Must not judge.
 """
 
 import asyncio
@@ -30,7 +32,12 @@ _BROKERS: Final = 1
 async def ask_controllers(addresses: str) -> QuorumFacts:
     """addresses: host:port of any of them; the others are named by those that answer."""
     asked = {item.address: item for item in await _describe(addresses.split(","))}
-    members = [address for item in asked.values() if item.status is not None for address in item.status.members]
+    members = [
+        address
+        for item in asked.values()
+        if item.status is not None
+        for address in item.status.members
+    ]
     asked |= {item.address: item for item in await _describe(set(members) - set(asked))}
     if all(item.status is None for item in asked.values()):
         return QuorumFacts(addresses, tuple(asked.values()), None, {})
@@ -38,7 +45,12 @@ async def ask_controllers(addresses: str) -> QuorumFacts:
     try:
         quorum = await _quorum(client)
         found = tuple(_by_id(asked.values()))
-        return QuorumFacts(addresses, found, quorum, *(await _told_of_brokers(client) if quorum is not None else ({}, {})))
+        return QuorumFacts(
+            addresses,
+            found,
+            quorum,
+            *(await _told_of_brokers(client) if quorum is not None else ({}, {})),
+        )
     finally:
         await client.close()
 
@@ -50,7 +62,9 @@ async def _describe(addresses: Iterable[str]) -> list[ControllerFacts]:
 async def _describe_one(address: str) -> ControllerFacts:
     client = ControllerClient([address])
     try:
-        await client.describe(timeout_s=CONTROLLER_S)  # opens the connection, which is not to be timed
+        await client.describe(
+            timeout_s=CONTROLLER_S
+        )  # opens the connection, which is not to be timed
         began_ms = wall_ms()
         status = await client.describe(timeout_s=CONTROLLER_S)
         ended_ms = wall_ms()
@@ -58,7 +72,12 @@ async def _describe_one(address: str) -> ControllerFacts:
         return ControllerFacts(address, None)
     finally:
         await client.close()
-    clock = ClockSpan(f"controller {status.controller_id}", HERE, status.now_ms - ended_ms, status.now_ms + 1 - began_ms)
+    clock = ClockSpan(
+        f"controller {status.controller_id}",
+        HERE,
+        status.now_ms - ended_ms,
+        status.now_ms + 1 - began_ms,
+    )
     return ControllerFacts(address, status, clock if status.now_ms else None)
 
 
@@ -86,7 +105,11 @@ async def _told_of_brokers(client: ControllerClient) -> tuple[dict[int, str], di
     except (TimeoutError, ControllerError):
         return {}, {}
     notes = {int(broker.node_id): broker.note for broker in proposed.before if broker.note}
-    return notes, {int(broker.node_id): broker.troubles for broker in proposed.before if broker.troubles is not None}
+    return notes, {
+        int(broker.node_id): broker.troubles
+        for broker in proposed.before
+        if broker.troubles is not None
+    }
 
 
 async def ask_listeners(seen: ClusterSeen, only: Collection[str]) -> list[ListenerFacts]:
@@ -109,7 +132,9 @@ async def ask_listeners(seen: ClusterSeen, only: Collection[str]) -> list[Listen
 
 def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
     """An empty resource name stands for whoever answers: it tells its own node.id."""
-    resource = describe_configs.DescribeConfigsResource(resource_type=BROKER_RESOURCE, resource_name="", configuration_keys=["node.id"])
+    resource = describe_configs.DescribeConfigsResource(
+        resource_type=BROKER_RESOURCE, resource_name="", configuration_keys=["node.id"]
+    )
     configs = describe_configs.DescribeConfigsRequest(resources=[resource])
     cluster = describe_cluster.DescribeClusterRequest(endpoint_type=_BROKERS)
     try:
@@ -118,13 +143,31 @@ def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
         return ListenerFacts(node_id, name, address, problem="nobody accepts connections there")
     with client:
         try:
-            told = client.ask(apis.DESCRIBE_CONFIGS, configs, describe_configs.encode_request, describe_configs.decode_response, BROKER_S)
-            about = client.ask(apis.DESCRIBE_CLUSTER, cluster, describe_cluster.encode_request, describe_cluster.decode_response, BROKER_S)
+            told = client.ask(
+                apis.DESCRIBE_CONFIGS,
+                configs,
+                describe_configs.encode_request,
+                describe_configs.decode_response,
+                BROKER_S,
+            )
+            about = client.ask(
+                apis.DESCRIBE_CLUSTER,
+                cluster,
+                describe_cluster.encode_request,
+                describe_cluster.decode_response,
+                BROKER_S,
+            )
         except KafkaFailed as error:
             return ListenerFacts(node_id, name, address, problem=str(error))
     return ListenerFacts(node_id, name, address, answered=(_own_id(told.results), about.cluster_id))
 
 
 def _own_id(results: Sequence[describe_configs.DescribeConfigsResult]) -> int:
-    values = [config.value for result in results for config in result.configs if config.name == "node.id"]
-    return int(values[0]) if values and values[0] is not None and values[0].lstrip("-").isdecimal() else -1
+    values = [
+        config.value for result in results for config in result.configs if config.name == "node.id"
+    ]
+    return (
+        int(values[0])
+        if values and values[0] is not None and values[0].lstrip("-").isdecimal()
+        else -1
+    )

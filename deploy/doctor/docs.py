@@ -49,7 +49,9 @@ def as_markdown() -> str:
     parts = [_HEAD]
     for chapter in CHAPTERS:
         rows = "\n".join(_row(kind) for kind in chapter.kinds)
-        parts.append(f"## {chapter.name}\n{chapter.about}\n\n| code | level | finding | how to mend it |\n|---|---|---|---|\n{rows}\n")
+        parts.append(
+            f"## {chapter.name}\n{chapter.about}\n\n| code | level | finding | how to mend it |\n|---|---|---|---|\n{rows}\n"
+        )
     return "\n".join(parts)
 
 
@@ -59,7 +61,12 @@ def _row(kind: Kind) -> str:
 
 def _shown(template: str) -> str:
     """Values as <names>."""
-    return _FIELD.sub(r"*\1*", template.replace("{{", "\0").replace("}}", "\1")).replace("\0", "{").replace("\1", "}").replace("|", "\\|")
+    return (
+        _FIELD.sub(r"*\1*", template.replace("{{", "\0").replace("}}", "\1"))
+        .replace("\0", "{")
+        .replace("\1", "}")
+        .replace("|", "\\|")
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""One examination of a deployment: gathers in order, lets the judge speak, and puts a report together.
+"""One examination of a deployment: gathers in order, lets the judge speak, and puts a report
+together.
 
-Invariants: every step has a deadline, and a step that fails leaves its check `unchecked` and the others alone. What is normal for a moment
-(a failover, a recovery, a move) counts only if it lasts from the first look to the second one, `settle_s` later. Must not hold a rule of
-its own.
+Invariants: every step has a deadline, and a step that fails leaves its check `unchecked` and the
+others alone. What is normal for a moment (a failover, a recovery, a move) counts only if it lasts
+from the first look to the second one, `settle_s` later. Must not hold a rule of its own.
 """
 
 import asyncio
@@ -19,12 +20,26 @@ from deploy.doctor import judge
 from deploy.doctor.cluster_facts import ask_controllers, ask_listeners
 from deploy.doctor.facts import ClockSpan, ClusterSeen, ListenerFacts, QuorumFacts, StoreFacts
 from deploy.doctor.findings import CheckResult, result, unchecked
-from deploy.doctor.inventory import CANDIDATES_MAX, Inventory, LostRange, Suspect, lost_ranges, overdue
+from deploy.doctor.inventory import (
+    CANDIDATES_MAX,
+    Inventory,
+    LostRange,
+    Suspect,
+    lost_ranges,
+    overdue,
+)
 from deploy.doctor.listing import delete_orphans, list_all, really_missing
 from deploy.doctor.metadata import LiveMetadata, Metadata, StoredMetadata
 from deploy.doctor.report import Report, report
 from deploy.doctor.seen import lasting, published, published_by, seen
-from deploy.doctor.store_facts import ask_backup, ask_store, broker_clocks, manifest_facts, newest_manifest, wall_ms
+from deploy.doctor.store_facts import (
+    ask_backup,
+    ask_store,
+    broker_clocks,
+    manifest_facts,
+    newest_manifest,
+    wall_ms,
+)
 from deploy.doctor.troubles import failing, unreadable
 from deploy.doctor.wal_survey import WalSurvey, still_lost, survey_wals
 from deploy.output import size
@@ -58,7 +73,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be examined. store, controllers: empty if there is none. delete: asks `confirm` before."""
+    """What is to be examined. store, controllers: empty if there is none. delete: asks `confirm`
+    before.
+    """
 
     store: str
     controllers: str
@@ -131,7 +148,9 @@ class Examination:
             await asyncio.sleep(0.2)
             self._say(self._doing, 0)
 
-    async def _step(self, check: str, doing: str, work: Awaitable[_T], deadline_s: float = STEP_S) -> _T | None:
+    async def _step(
+        self, check: str, doing: str, work: Awaitable[_T], deadline_s: float = STEP_S
+    ) -> _T | None:
         """None, and a problem noted, if it fails."""
         self._doing = doing
         self._say(doing, 0)
@@ -143,27 +162,42 @@ class Examination:
             self._known.problems.setdefault(check, said)
             return None
 
-    # --- gather -------------------------------------------------------------------------------------------------------------------------
+    # --- gather -----------------------------------------------------------------------------------
 
     async def _gather(self) -> None:
         known, order = self._known, self._order
         if order.controllers:
-            known.quorum = await self._step(f.CONTROLLERS, "asking the controllers", ask_controllers(order.controllers))
+            known.quorum = await self._step(
+                f.CONTROLLERS, "asking the controllers", ask_controllers(order.controllers)
+            )
         if self._store is not None:
             known.store = await self._step(
-                f.STORE, "asking the store", ask_store(self._store, redact_url(order.store), uuid4().hex), deadline_s=4 * STEP_S
+                f.STORE,
+                "asking the store",
+                ask_store(self._store, redact_url(order.store), uuid4().hex),
+                deadline_s=4 * STEP_S,
             )
         await self._step(f.PARTITIONS, "reading the metadata", self._open_metadata())
         metadata = self._metadata
         if metadata is None:
             return
-        known.first, known.first_at = seen(metadata.image, int(wall_ms())), asyncio.get_running_loop().time()
+        known.first, known.first_at = (
+            seen(metadata.image, int(wall_ms())),
+            asyncio.get_running_loop().time(),
+        )
         known.published = published(metadata.image)
         if metadata.is_live:
-            known.asked = await self._step(f.LISTENERS, "asking the brokers", ask_listeners(known.first, order.listeners))
+            known.asked = await self._step(
+                f.LISTENERS, "asking the brokers", ask_listeners(known.first, order.listeners)
+            )
         await self._ask_backup(known.first.cluster_id)
         if self._store is not None and self._store_works():
-            known.surveys = await self._step(f.WALS, "walking the WALs", survey_wals(self._store, metadata.image)) or []
+            known.surveys = (
+                await self._step(
+                    f.WALS, "walking the WALs", survey_wals(self._store, metadata.image)
+                )
+                or []
+            )
         if order.objects and self._store_works():
             await self._step(f.OBJECTS, "listing the objects", self._list(metadata), LIST_S)
         await self._settle(metadata)
@@ -171,7 +205,9 @@ class Examination:
     async def _open_metadata(self) -> None:
         """Of the controllers; if none answers, of the backup."""
         known = self._known
-        answering = known.quorum is not None and any(item.status is not None for item in known.quorum.controllers)
+        answering = known.quorum is not None and any(
+            item.status is not None for item in known.quorum.controllers
+        )
         if answering:
             live = LiveMetadata(self._order.controllers)
             try:
@@ -186,7 +222,11 @@ class Examination:
         ids = known.store.cluster_ids if known.store else ()
         cluster_id = self._order.cluster_id or (ids[0] if len(ids) == 1 else "")
         if not cluster_id:
-            there = f"the store holds clusters {', '.join(ids)}: name one with --cluster-id" if ids else "the store holds no cluster"
+            there = (
+                f"the store holds clusters {', '.join(ids)}: name one with --cluster-id"
+                if ids
+                else "the store holds no cluster"
+            )
             raise ControllerError(there)
         stored = StoredMetadata(self._store, cluster_id)
         await stored.refresh()
@@ -202,14 +242,25 @@ class Examination:
             return
         quorum = known.quorum.quorum if known.quorum else None
         committed = int(quorum.committed_offset) if quorum else -1
-        facts = await self._step(f.BACKUP, "looking at the backup", ask_backup(store, cluster_id, committed, self._store_now_ms()))
+        facts = await self._step(
+            f.BACKUP,
+            "looking at the backup",
+            ask_backup(store, cluster_id, committed, self._store_now_ms()),
+        )
         if facts is not None:
             known.checks[f.BACKUP] = judge.backup(facts)
-        known.root = await self._step(f.MANIFEST, "looking at the manifest", newest_manifest(store, cluster_id))
+        known.root = await self._step(
+            f.MANIFEST, "looking at the manifest", newest_manifest(store, cluster_id)
+        )
 
     async def _list(self, metadata: Metadata) -> None:
         assert self._store is not None
-        inventory = Inventory(metadata.image.cluster_id, lambda: metadata.image, self._store_now_ms(), self._order.older_than_ms)
+        inventory = Inventory(
+            metadata.image.cluster_id,
+            lambda: metadata.image,
+            self._store_now_ms(),
+            self._order.older_than_ms,
+        )
         await list_all(self._store, inventory, lambda count: self._say(self._doing, count))
         self._known.inventory = inventory
 
@@ -227,17 +278,29 @@ class Examination:
             known.problems.setdefault(f.PARTITIONS, "nobody leads")
             refreshed = None
         else:
-            refreshed = await self._step(f.PARTITIONS, "reading the metadata again", _true(metadata.refresh()))
+            refreshed = await self._step(
+                f.PARTITIONS, "reading the metadata again", _true(metadata.refresh())
+            )
         if refreshed is None and known.inventory is not None:
             known.inventory = None
-            known.problems[f.OBJECTS] = f"the metadata could not be read again: {known.problems[f.PARTITIONS]}"
+            known.problems[f.OBJECTS] = (
+                f"the metadata could not be read again: {known.problems[f.PARTITIONS]}"
+            )
         known.surveys = still_lost(known.surveys, metadata.image)
         second = seen(metadata.image, int(wall_ms()))
         known.now = lasting(first, second) if metadata.is_live else second
         if self._store is not None and self._store_works() and f.MANIFEST not in known.problems:
-            await self._step(f.MANIFEST, "looking at the manifest again", self._look_at_manifest(self._store, first.cluster_id))
+            await self._step(
+                f.MANIFEST,
+                "looking at the manifest again",
+                self._look_at_manifest(self._store, first.cluster_id),
+            )
         if known.inventory is not None and self._store is not None:
-            clocks = await self._step(f.CLOCKS, "reading the brokers' clocks", broker_clocks(self._store, known.inventory.backlogs))
+            clocks = await self._step(
+                f.CLOCKS,
+                "reading the brokers' clocks",
+                broker_clocks(self._store, known.inventory.backlogs),
+            )
             known.broker_clocks = clocks or []
 
     def _manifest_is_behind(self) -> bool:
@@ -247,17 +310,25 @@ class Examination:
         if root is None or first is None:
             return False
         is_live = self._metadata is not None and self._metadata.is_live
-        return is_live and root.metadata_offset < first.end_offset and published_by(root) != known.published
+        return (
+            is_live
+            and root.metadata_offset < first.end_offset
+            and published_by(root) != known.published
+        )
 
     async def _look_at_manifest(self, store: ObjectStore, cluster_id: str) -> None:
-        """It has some time to reach what the first look saw: publishing takes a second, and its PUT."""
+        """It has some time to reach what the first look saw: publishing takes a second, and its
+        PUT.
+        """
         known = self._known
         known.root = await newest_manifest(store, cluster_id)
         now = asyncio.get_running_loop().time
         while self._manifest_is_behind() and now() < known.first_at + MANIFEST_S:
             await asyncio.sleep(MANIFEST_POLL_S)
             known.root = await newest_manifest(store, cluster_id)
-        facts = await manifest_facts(store, cluster_id, known.root, int(wall_ms()), is_behind=self._manifest_is_behind())
+        facts = await manifest_facts(
+            store, cluster_id, known.root, int(wall_ms()), is_behind=self._manifest_is_behind()
+        )
         known.checks[f.MANIFEST] = judge.manifest(facts)
 
     def _store_now_ms(self) -> int:
@@ -265,11 +336,13 @@ class Examination:
         clock = self._known.store.clock if self._known.store else None
         return int(wall_ms() + ((clock.ahead_min_ms + clock.ahead_max_ms) / 2 if clock else 0.0))
 
-    # --- judge --------------------------------------------------------------------------------------------------------------------------
+    # --- judge ------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
         known, checks = self._known, self._known.checks
-        cluster_id = known.now.cluster_id if known.now and self._metadata and self._metadata.is_live else ""
+        cluster_id = (
+            known.now.cluster_id if known.now and self._metadata and self._metadata.is_live else ""
+        )
         if known.store is not None:
             checks[f.STORE] = judge.store(known.store, cluster_id)
         spans = [known.store.clock] if known.store and known.store.clock else []
@@ -281,7 +354,9 @@ class Examination:
         if known.now is not None:
             self._judge_metadata(known.now)
         if known.inventory is not None:
-            await self._step(f.OBJECTS, "asking for what is missing", self._judge_objects(known.inventory))
+            await self._step(
+                f.OBJECTS, "asking for what is missing", self._judge_objects(known.inventory)
+            )
         for chapter in f.CHAPTERS:
             checks.setdefault(chapter.name, self._not_checked(chapter.name))
 
@@ -299,11 +374,19 @@ class Examination:
             troubles: Mapping[int, Troubles] = known.quorum.troubles if known.quorum else {}
             assert self._metadata is not None
             image = self._metadata.image
-            checks[f.PARTITIONS] = judge.partitions(now, int(wall_ms()), failing(image, troubles), unreadable(image, troubles))
+            checks[f.PARTITIONS] = judge.partitions(
+                now, int(wall_ms()), failing(image, troubles), unreadable(image, troubles)
+            )
         inventory = known.inventory
-        found = judge.ListedWals(inventory.backlogs, inventory.wals_of_nobody()) if inventory is not None else None
+        found = (
+            judge.ListedWals(inventory.backlogs, inventory.wals_of_nobody())
+            if inventory is not None
+            else None
+        )
         if is_live or found is not None or known.surveys:
-            checks[f.WALS] = judge.wals(now, found, self._store_now_ms(), is_live=is_live, surveys=known.surveys)
+            checks[f.WALS] = judge.wals(
+                now, found, self._store_now_ms(), is_live=is_live, surveys=known.surveys
+            )
 
     async def _judge_objects(self, inventory: Inventory) -> None:
         known, metadata, store = self._known, self._metadata, self._store
@@ -313,19 +396,36 @@ class Examination:
         shorter = inventory.damaged()
         known.orphans = [] if self._shares_its_store(inventory) else inventory.orphans()
         ranges = lost_ranges(metadata.image, [item.object_id for item in gone])
-        at_risk: list[LostRange] = lost_ranges(metadata.image, [item.expected.object_id for item in shorter])
+        at_risk: list[LostRange] = lost_ranges(
+            metadata.image, [item.expected.object_id for item in shorter]
+        )
         if self._order.delete:
             await self._delete(metadata, store)
         found = judge.lost(ranges) + judge.damaged(shorter, at_risk)
         found += judge.orphans(known.orphans, inventory.orphans_beyond, self._order.older_than)
-        if metadata.is_live and not inventory.lease_count and (late := overdue(metadata.image, int(wall_ms()), OVERDUE_MS)):
+        if (
+            metadata.is_live
+            and not inventory.lease_count
+            and (late := overdue(metadata.image, int(wall_ms()), OVERDUE_MS))
+        ):
             found.append(f.DELETION_BEHIND.found(count=late, age_h=OVERDUE_MS / 3_600_000))
         if staged := inventory.staged_old():
             found.append(f.STAGED_LEFT.found(count=len(staged), age_d=7, example=staged[0]))
         if inventory.foreign.count:
-            found.append(f.FOREIGN.found(count=inventory.foreign.count, example=inventory.foreign.items[0].key))
-        young = f", {inventory.young_count:,} unknown but younger than {self._order.older_than}" if inventory.young_count else ""
-        summary = f"{inventory.object_count:,} in the bucket ({size(inventory.size_bytes)}), {len(gone):,} missing{young}"
+            found.append(
+                f.FOREIGN.found(
+                    count=inventory.foreign.count, example=inventory.foreign.items[0].key
+                )
+            )
+        young = (
+            f", {inventory.young_count:,} unknown but younger than {self._order.older_than}"
+            if inventory.young_count
+            else ""
+        )
+        summary = (
+            f"{inventory.object_count:,} in the bucket ({size(inventory.size_bytes)}),"
+            f" {len(gone):,} missing{young}"
+        )
         known.checks[f.OBJECTS] = result(f.OBJECTS, summary, found)
 
     def _shares_its_store(self, inventory: Inventory) -> bool:
@@ -342,9 +442,13 @@ class Examination:
         if not self._confirm(known.orphans):
             return
         self._doing = "deleting orphans"
-        known.deleted = await delete_orphans(store, metadata, known.orphans, lambda count: self._say("deleting orphans", count))
+        known.deleted = await delete_orphans(
+            store, metadata, known.orphans, lambda count: self._say("deleting orphans", count)
+        )
         known.orphans = (
-            [] if len(known.orphans) < CANDIDATES_MAX and known.deleted == len(known.orphans) else known.orphans[known.deleted :]
+            []
+            if len(known.orphans) < CANDIDATES_MAX and known.deleted == len(known.orphans)
+            else known.orphans[known.deleted :]
         )
 
     def _not_checked(self, name: str) -> CheckResult:

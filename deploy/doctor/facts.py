@@ -1,7 +1,7 @@
 """What was gathered of a deployment, as values: what the judge judges.
 
-Invariant: pure, frozen; times in milliseconds, wall clock of this machine unless said otherwise. What could not be gathered is None, and
-why stands beside it: never a made-up value.
+Invariant: pure, frozen; times in milliseconds, wall clock of this machine unless said otherwise.
+What could not be gathered is None, and why stands beside it: never a made-up value.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,9 @@ from stream.ports import BrokerIncarnation
 
 @dataclass(frozen=True, slots=True)
 class ClockSpan:
-    """By how much the clock of `who` is ahead of that of `reference`: somewhere in [min, max], negative is behind."""
+    """By how much the clock of `who` is ahead of that of `reference`: somewhere in [min, max],
+    negative is behind.
+    """
 
     who: str
     reference: str
@@ -31,7 +33,9 @@ class ClockSpan:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """error: why it cannot be used. ignored: what a conditional write did that it must not. latencies_ms: by operation."""
+    """error: why it cannot be used. ignored: what a conditional write did that it must not.
+    latencies_ms: by operation.
+    """
 
     url: str
     error: str = ""
@@ -52,7 +56,9 @@ class ControllerFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuorumFacts:
-    """quorum None: nobody leads, or no answer. notes, troubles: what the leader says of brokers by their id."""
+    """quorum None: nobody leads, or no answer. notes, troubles: what the leader says of brokers by
+    their id.
+    """
 
     addresses: str
     controllers: tuple[ControllerFacts, ...]
@@ -63,7 +69,9 @@ class QuorumFacts:
 
 @dataclass(frozen=True, slots=True)
 class ListenerFacts:
-    """Where clients are sent, and what was found there. answered: (node id, cluster id); node id -1: another one."""
+    """Where clients are sent, and what was found there. answered: (node id, cluster id); node id
+    -1: another one.
+    """
 
     node_id: int
     name: str
@@ -103,7 +111,9 @@ class FailingFacts:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableFacts:
-    """An object that the metadata refer to and brokers could not read. ranges: offsets of streams that lie in it."""
+    """An object that the metadata refer to and brokers could not read. ranges: offsets of streams
+    that lie in it.
+    """
 
     key: str
     kind: str
@@ -141,14 +151,18 @@ class ClusterSeen:
     @property
     def may_be_passing(self) -> bool:
         """Something that is normal for a moment: another look, a little later, tells."""
-        return bool(self.leaderless or self.hanging or any(not wal.is_alive for wal in self.wals.values()))
+        return bool(
+            self.leaderless or self.hanging or any(not wal.is_alive for wal in self.wals.values())
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class BackupFacts:
-    """end_offset: of the chain. committed_offset: before it was read, -1: not known. newest_ms: store's clock, 0: there is none.
+    """end_offset: of the chain. committed_offset: before it was read, -1: not known. newest_ms:
+    store's clock, 0: there is none.
 
-    snapshot_offset -1: none. objects_after: of the chain behind the newest snapshot."""
+    snapshot_offset -1: none. objects_after: of the chain behind the newest snapshot.
+    """
 
     error: str = ""
     end_offset: int = 0
@@ -161,7 +175,9 @@ class BackupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFacts:
-    """published_ms: 0: there is none. is_behind: it lacked, at two looks, what the metadata had at the first."""
+    """published_ms: 0: there is none. is_behind: it lacked, at two looks, what the metadata had at
+    the first.
+    """
 
     published_ms: int
     version: int

@@ -1,14 +1,17 @@
-"""What lies in the bucket against what the metadata know: missing objects, damaged ones, orphans, WAL slots that wait.
+"""What lies in the bucket against what the metadata know: missing objects, damaged ones, orphans,
+WAL slots that wait.
 
-Invariants: pure: listed keys come in, page by page and in key order within a part; the image is looked at when a key comes and once more at
-the end. Memory is bounded: the names of what is referred to (the image holds them anyway), `CANDIDATES_MAX` suspects, no list of the
-bucket.
-- Missing: referred to when the listing began and when it had ended, and not listed between. The caller asks for each by name before it
-  says so.
-- Orphan: unknown when it was listed and when the listing had ended, and older than the grace. Ids are never given twice, so what was
-  unknown twice, and is that old, will not become known. Of WALs only slots below the end of one that has ended are orphans; its fence,
-  what lies behind it, and WALs that the metadata do not know are nobody's to delete.
-Must not do I/O. Source: ADR 0013, 0030; `controller.leader.janitor`, whose rules for WALs these are.
+Invariants: pure: listed keys come in, page by page and in key order within a part; the image is
+looked at when a key comes and once more at the end. Memory is bounded: the names of what is
+referred to (the image holds them anyway), `CANDIDATES_MAX` suspects, no list of the bucket.
+- Missing: referred to when the listing began and when it had ended, and not listed between. The
+  caller asks for each by name before it says so.
+- Orphan: unknown when it was listed and when the listing had ended, and older than the grace. Ids
+  are never given twice, so what was unknown twice, and is that old, will not become known. Of WALs
+  only slots below the end of one that has ended are orphans; its fence, what lies behind it, and
+  WALs that the metadata do not know are nobody's to delete.
+Must not do I/O. Source: ADR 0013, 0030; `controller.leader.janitor`, whose rules for WALs these
+are.
 """
 
 from collections.abc import Callable, Iterable
@@ -45,7 +48,9 @@ PARTS: Final = (
     *(f"{DATA_ROOT}{digit}" for digit in "0123456789abcdef"),
     WAL_ROOT, META_ROOT, MANIFEST_ROOT, LEASE_ROOT, PROBE_ROOT, SPARK_ROOT, STAGED_ROOT,
 )  # fmt: skip
-"""Prefixes that are listed, each by itself: data keys begin with reversed ids, so their sixteen parts are equally large."""
+"""Prefixes that are listed, each by itself: data keys begin with reversed ids, so their sixteen
+parts are equally large.
+"""
 
 CANDIDATES_MAX: Final = 100_000
 """Suspects that are remembered by name, of missing and of orphans; more are only counted."""
@@ -85,7 +90,9 @@ class LostRange(NamedTuple):
 
 @dataclass(slots=True)
 class Backlog:
-    """Slots of one running WAL that are not committed. newest: (key, modified) of the last slot that was listed, committed or not."""
+    """Slots of one running WAL that are not committed. newest: (key, modified) of the last slot
+    that was listed, committed or not.
+    """
 
     slots: int = 0
     size_bytes: int = 0
@@ -109,7 +116,9 @@ class Suspects:
 class Inventory:
     """image: the metadata as of now, each time it is called. now_ms: of the store's clock."""
 
-    def __init__(self, cluster_id: str, image: Callable[[], MetadataImage], now_ms: int, older_than_ms: int) -> None:
+    def __init__(
+        self, cluster_id: str, image: Callable[[], MetadataImage], now_ms: int, older_than_ms: int
+    ) -> None:
         self._cluster_id = cluster_id
         self._image = image
         self._now_ms = now_ms
@@ -156,18 +165,26 @@ class Inventory:
             self._miss(expected)
         self._at[part] = len(self._expected[part])
 
-    # --- afterwards, by the image as it is then -----------------------------------------------------------------------------------------
+    # --- afterwards, by the image as it is then ---------------------------------------------------
 
     def missing(self) -> list[Expected]:
         """Still referred to. They may have been listed in vain: ask for each by name."""
-        return [expected for expected in self._missing if _is_referred(self._image(), expected.object_id)]
+        return [
+            expected
+            for expected in self._missing
+            if _is_referred(self._image(), expected.object_id)
+        ]
 
     def damaged(self) -> list[Damaged]:
-        return [item for item in self._damaged if _is_referred(self._image(), item.expected.object_id)]
+        return [
+            item for item in self._damaged if _is_referred(self._image(), item.expected.object_id)
+        ]
 
     def orphans(self) -> list[Suspect]:
         """Still unknown."""
-        return [suspect for suspect in self._orphans.items if is_unknown(self._image(), suspect.key)]
+        return [
+            suspect for suspect in self._orphans.items if is_unknown(self._image(), suspect.key)
+        ]
 
     @property
     def orphans_beyond(self) -> int:
@@ -178,12 +195,20 @@ class Inventory:
         """A broker may have registered meanwhile."""
         image = self._image()
         slots = ((suspect, parse_wal_key(suspect.key)) for suspect in self.unknown_wals.items)
-        return [suspect for suspect, slot in slots if slot is not None and image.nodes.wal(slot.writer) is None]
+        return [
+            suspect
+            for suspect, slot in slots
+            if slot is not None and image.nodes.wal(slot.writer) is None
+        ]
 
     def staged_old(self) -> list[str]:
-        return sorted(name for name, oldest_ms in self.staged.items() if self._now_ms - oldest_ms >= STAGED_AGE_MS)
+        return sorted(
+            name
+            for name, oldest_ms in self.staged.items()
+            if self._now_ms - oldest_ms >= STAGED_AGE_MS
+        )
 
-    # --- by what a key says it is -------------------------------------------------------------------------------------------------------
+    # --- by what a key says it is -----------------------------------------------------------------
 
     def _miss(self, expected: Expected) -> None:
         if len(self._missing) < CANDIDATES_MAX:
@@ -211,7 +236,11 @@ class Inventory:
         if wal is None:
             self.unknown_wals.add(info)
         elif wal.end is not None:
-            if slot.sequence < wal.end and image.objects.in_place(info.key) is None and info.size_bytes > HEADER_BYTES:
+            if (
+                slot.sequence < wal.end
+                and image.objects.in_place(info.key) is None
+                and info.size_bytes > HEADER_BYTES
+            ):
                 self._suspect(info)
         else:
             backlog = self.backlogs.setdefault(slot.writer, Backlog())
@@ -225,7 +254,10 @@ class Inventory:
         cluster_id = parse_cluster_id(info.key)
         if cluster_id is not None and cluster_id != self._cluster_id:
             self.other_clusters.add(cluster_id)
-        elif parse_snapshot_key(self._cluster_id, info.key) is None and parse_backup_key(self._cluster_id, info.key) is None:
+        elif (
+            parse_snapshot_key(self._cluster_id, info.key) is None
+            and parse_backup_key(self._cluster_id, info.key) is None
+        ):
             self.foreign.add(info)
 
     def _manifest(self, info: ObjectInfo) -> None:
@@ -254,9 +286,15 @@ class Inventory:
         """Starts of Spark's queries belong to checkpoints that are elsewhere."""
 
     _sort: Final = {
-        "data": _data, "wal": _wal, "meta": _meta, "manifest": _manifest, "leases": _lease, "probe": _probe, "spark": _ours,
+        "data": _data,
+        "wal": _wal,
+        "meta": _meta,
+        "manifest": _manifest,
+        "leases": _lease,
+        "probe": _probe,
+        "spark": _ours,
         "staged": _staged,
-    }  # fmt: skip
+    }
 
 
 def is_left_probe(key: str) -> bool:
@@ -272,7 +310,9 @@ def is_unknown(image: MetadataImage, key: str) -> bool:
         return image.objects.get(object_id) is None
     slot = parse_wal_key(key)
     wal = None if slot is None else image.nodes.wal(slot.writer)
-    is_past = slot is not None and wal is not None and wal.end is not None and slot.sequence < wal.end
+    is_past = (
+        slot is not None and wal is not None and wal.end is not None and slot.sequence < wal.end
+    )
     return is_past and image.objects.in_place(key) is None
 
 
@@ -287,7 +327,9 @@ def lost_ranges(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Lo
                 state = image.objects.get(entry.object_id)
                 name, key = "?" if topic is None else topic.name, "" if state is None else state.key
                 start = max(entry.start_offset, stream.start_offset)
-                found.append(LostRange(name, stream.partition, stream.kind, start, entry.end_offset, key))
+                found.append(
+                    LostRange(name, stream.partition, stream.kind, start, entry.end_offset, key)
+                )
     return sorted(found)
 
 
@@ -297,7 +339,11 @@ def overdue(image: MetadataImage, now_ms: int, after_ms: int) -> int:
 
 
 def _referred(image: MetadataImage, part: str) -> Iterable[Expected]:
-    return (Expected(state.key, state.object_id, state.size_bytes) for state in image.objects if state.refs and state.key.startswith(part))
+    return (
+        Expected(state.key, state.object_id, state.size_bytes)
+        for state in image.objects
+        if state.refs and state.key.startswith(part)
+    )
 
 
 def _is_referred(image: MetadataImage, object_id: ObjectId) -> bool:

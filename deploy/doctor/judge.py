@@ -1,7 +1,7 @@
 """From what was gathered to what is wrong. One function for each check.
 
-Invariants: pure; the same facts give the same findings; a check that lacks its facts is `unchecked`, never ok. Limits are constants here,
-with the reason beside each. Must not gather.
+Invariants: pure; the same facts give the same findings; a check that lacks its facts is
+`unchecked`, never ok. Limits are constants here, with the reason beside each. Must not gather.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,9 @@ LEASES_SHARE: Final = 0.9
 
 
 class ListedWals(NamedTuple):
-    """What the listing found: slots that are not committed, by WAL, and those of WALs that the metadata do not know."""
+    """What the listing found: slots that are not committed, by WAL, and those of WALs that the
+    metadata do not know.
+    """
 
     backlogs: Mapping[BrokerIncarnation, Backlog]
     nobodys: Sequence[Suspect]
@@ -66,7 +68,11 @@ class ListedWals(NamedTuple):
 def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
     """cluster_id: as the controllers say; empty: nobody says."""
     if facts.error:
-        return result(f.STORE, "cannot be used", [f.STORE_FAILS.found(url=facts.url, error=facts.error.rstrip("."))])
+        return result(
+            f.STORE,
+            "cannot be used",
+            [f.STORE_FAILS.found(url=facts.url, error=facts.error.rstrip("."))],
+        )
     found: list[Finding] = []
     if facts.ignored:
         found.append(f.NOT_CONDITIONAL.found(url=facts.url, detail=facts.ignored))
@@ -76,7 +82,15 @@ def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
         middle = median(took_ms)
         told.append(f"{operation} {middle:,.0f} ms")
         if middle > limit_ms:
-            found.append(f.STORE_SLOW.found(operation=operation, median_ms=middle, count=len(took_ms), limit_ms=limit_ms, matters=matters))
+            found.append(
+                f.STORE_SLOW.found(
+                    operation=operation,
+                    median_ms=middle,
+                    count=len(took_ms),
+                    limit_ms=limit_ms,
+                    matters=matters,
+                )
+            )
     there = facts.cluster_ids
     if cluster_id and cluster_id not in there:
         clusters = f"cluster {listed(there)}" if there else "no cluster at all"
@@ -97,37 +111,74 @@ def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
             continue
         kind = f.CLOCK_FAR_OFF if off_ms >= CLOCK_FAR_OFF_MS else f.CLOCK_OFF
         direction = "ahead of" if span.off_ms > 0 else "behind"
-        found.append(kind.found(who=span.who, off_s=off_ms / 1_000, direction=direction, reference=span.reference))
-    return result(f.CLOCKS, f"{len(spans)} compared, {len(found)} off by {CLOCK_OFF_MS // 1_000} s or more", found)
+        found.append(
+            kind.found(
+                who=span.who, off_s=off_ms / 1_000, direction=direction, reference=span.reference
+            )
+        )
+    return result(
+        f.CLOCKS,
+        f"{len(spans)} compared, {len(found)} off by {CLOCK_OFF_MS // 1_000} s or more",
+        found,
+    )
 
 
 def controllers(facts: QuorumFacts) -> CheckResult:
     answering = [item for item in facts.controllers if item.status is not None]
     if not answering:
-        return result(f.CONTROLLERS, "none answers", [f.NO_CONTROLLER.found(address=facts.addresses)])
+        return result(
+            f.CONTROLLERS, "none answers", [f.NO_CONTROLLER.found(address=facts.addresses)]
+        )
     if facts.quorum is None:
-        said = listed([f"{item.address}: {item.status.role}" for item in answering if item.status is not None])
-        no_leader = f.NO_LEADER.found(answering=len(answering), known=len(facts.controllers), said=said)
+        said = listed(
+            [f"{item.address}: {item.status.role}" for item in answering if item.status is not None]
+        )
+        no_leader = f.NO_LEADER.found(
+            answering=len(answering), known=len(facts.controllers), said=said
+        )
         return result(f.CONTROLLERS, "nobody leads", [no_leader])
     quorum = facts.quorum
     found: list[Finding] = []
     reached = {item.status.controller_id for item in answering if item.status is not None}
     for member in quorum.members:
         if member.node_id not in reached:
-            heard = f"; the leader heard of it {member.last_fetch_ms / 1_000:,.0f} s ago" if member.last_fetch_ms >= 0 else ""
-            found.append(f.CONTROLLER_AWAY.found(node_id=member.node_id, address=member.address or "an unknown address", heard=heard))
+            heard = (
+                f"; the leader heard of it {member.last_fetch_ms / 1_000:,.0f} s ago"
+                if member.last_fetch_ms >= 0
+                else ""
+            )
+            found.append(
+                f.CONTROLLER_AWAY.found(
+                    node_id=member.node_id,
+                    address=member.address or "an unknown address",
+                    heard=heard,
+                )
+            )
         elif member.last_caught_up_ms < 0 or member.last_caught_up_ms > CONTROLLER_LAG_MS:
             ago = member.last_caught_up_ms
-            since = " and was never level with the leader" if ago < 0 else f" and was level with the leader {ago / 1_000:,.0f} s ago"
-            found.append(f.CONTROLLER_LAGS.found(node_id=member.node_id, lag=member.lag, since=since))
+            since = (
+                " and was never level with the leader"
+                if ago < 0
+                else f" and was level with the leader {ago / 1_000:,.0f} s ago"
+            )
+            found.append(
+                f.CONTROLLER_LAGS.found(node_id=member.node_id, lag=member.lag, since=since)
+            )
         if member.fsync_p99_us > FSYNC_MS * 1_000:
-            found.append(f.CONTROLLER_DISK.found(node_id=member.node_id, fsync_ms=member.fsync_p99_us / 1_000))
+            found.append(
+                f.CONTROLLER_DISK.found(
+                    node_id=member.node_id, fsync_ms=member.fsync_p99_us / 1_000
+                )
+            )
     voters = sum(member.is_voter for member in quorum.members)
     if voters == 1:
         found.append(f.SINGLE_VOTER.found())
     elif voters % 2 == 0:
         found.append(f.EVEN_VOTERS.found(count=voters))
-    summary = f"controller {quorum.leader_id} leads {len(quorum.members)} ({voters} vote), metadata offset {quorum.committed_offset:,}"
+    summary = (
+        f"controller {quorum.leader_id} leads {len(quorum.members)} ({voters} vote), metadata"
+        f" offset {quorum.committed_offset:,}"
+    )
     return result(f.CONTROLLERS, summary, found)
 
 
@@ -136,20 +187,30 @@ def versions(seen: ClusterSeen, controllers_asked: Sequence[ControllerFacts]) ->
     by_version: dict[str, list[str]] = {}
     for broker in seen.brokers:
         if not broker.fenced:
-            by_version.setdefault(broker.version or "unknown", []).append(f"broker {broker.node_id}")
+            by_version.setdefault(broker.version or "unknown", []).append(
+                f"broker {broker.node_id}"
+            )
     for item in controllers_asked:
         if item.status is not None:
-            by_version.setdefault(item.status.version or "unknown", []).append(f"controller {item.status.controller_id}")
+            by_version.setdefault(item.status.version or "unknown", []).append(
+                f"controller {item.status.controller_id}"
+            )
     if len(by_version) <= 1:
         return result(f.VERSIONS, f"{next(iter(by_version), 'none')} everywhere")
-    told = "; ".join(f"{version} on {listed(nodes)}" for version, nodes in sorted(by_version.items()))
-    return result(f.VERSIONS, f"{len(by_version)} different ones", [f.VERSIONS_DIFFER.found(versions=told)])
+    told = "; ".join(
+        f"{version} on {listed(nodes)}" for version, nodes in sorted(by_version.items())
+    )
+    return result(
+        f.VERSIONS, f"{len(by_version)} different ones", [f.VERSIONS_DIFFER.found(versions=told)]
+    )
 
 
 def brokers(seen: ClusterSeen, notes: Mapping[int, str]) -> CheckResult:
     """notes: why the leader gives a broker nothing."""
     alive = [broker for broker in seen.brokers if not broker.fenced]
-    found = [f.BROKER_FENCED.found(node_id=broker.node_id) for broker in seen.brokers if broker.fenced]
+    found = [
+        f.BROKER_FENCED.found(node_id=broker.node_id) for broker in seen.brokers if broker.fenced
+    ]
     if not alive:
         found.insert(0, f.NO_BROKER.found(registered=len(seen.brokers)))
     found += [
@@ -168,18 +229,38 @@ def listeners(seen: ClusterSeen, asked: Sequence[ListenerFacts]) -> CheckResult:
     for item in asked:
         if item.problem:
             found.append(
-                f.BROKER_AWAY.found(node_id=item.node_id, listener=item.name, address=item.address, problem=item.problem.rstrip("."))
+                f.BROKER_AWAY.found(
+                    node_id=item.node_id,
+                    listener=item.name,
+                    address=item.address,
+                    problem=item.problem.rstrip("."),
+                )
             )
         elif item.answered is not None and item.answered != (item.node_id, seen.cluster_id):
             other, cluster_id = item.answered
-            who = f"broker {other}" if cluster_id == seen.cluster_id and other >= 0 else "another broker"
+            who = (
+                f"broker {other}"
+                if cluster_id == seen.cluster_id and other >= 0
+                else "another broker"
+            )
             who = who if cluster_id == seen.cluster_id else f"a broker of cluster {cluster_id}"
-            found.append(f.BROKER_IS_ANOTHER.found(node_id=item.node_id, listener=item.name, address=item.address, who=who))
-    return result(f.LISTENERS, f"{len(asked)} addresses asked, {len(asked) - len(found)} answered by the right broker", found)
+            found.append(
+                f.BROKER_IS_ANOTHER.found(
+                    node_id=item.node_id, listener=item.name, address=item.address, who=who
+                )
+            )
+    return result(
+        f.LISTENERS,
+        f"{len(asked)} addresses asked, {len(asked) - len(found)} answered by the right broker",
+        found,
+    )
 
 
 def partitions(
-    seen: ClusterSeen, now_ms: int, failing: Sequence[FailingFacts] = (), unreadable: Sequence[UnreadableFacts] = ()
+    seen: ClusterSeen,
+    now_ms: int,
+    failing: Sequence[FailingFacts] = (),
+    unreadable: Sequence[UnreadableFacts] = (),
 ) -> CheckResult:
     """failing, unreadable: as the brokers report them."""
     found: list[Finding] = []
@@ -188,11 +269,18 @@ def partitions(
         found.append(f.LEADERLESS.found(count=len(names), partitions=listed(names)))
     for (topic, number), move in sorted(seen.hanging.items())[:FINDINGS_OF_A_KIND_MAX]:
         age_s = (now_ms - move.started_ms) / 1_000
-        found.append(f.MOVE_HANGS.found(partition=f"{topic}-{number}", source=move.source, target=move.target, age_s=age_s))
+        found.append(
+            f.MOVE_HANGS.found(
+                partition=f"{topic}-{number}", source=move.source, target=move.target, age_s=age_s
+            )
+        )
     lasting = [item for item in failing if item.for_ms >= OPEN_FAILS_MS]
     found += [_cannot_open(item) for item in lasting[:FINDINGS_OF_A_KIND_MAX]]
     found += [_unreadable(item) for item in unreadable[:FINDINGS_OF_A_KIND_MAX]]
-    summary = f"{seen.partition_count:,} of {seen.topic_count:,} topics; {len(seen.leaderless):,} not led, {seen.moving_count:,} moving"
+    summary = (
+        f"{seen.partition_count:,} of {seen.topic_count:,} topics; {len(seen.leaderless):,} not"
+        f" led, {seen.moving_count:,} moving"
+    )
     if lasting:
         summary += f", {len(lasting):,} cannot open"
     if unreadable:
@@ -211,9 +299,16 @@ def _cannot_open(item: FailingFacts) -> Finding:
 
 
 def _unreadable(item: UnreadableFacts) -> Finding:
-    state = "is gone from the store" if item.kind == "gone" else f"is corrupt ({_plain(item.error)})"
-    brokers_ = f"broker{'s' if len(item.node_ids) > 1 else ''} {listed([str(node_id) for node_id in item.node_ids])}"
-    return f.OBJECT_UNREADABLE.found(key=item.key, state=state, reads=item.reads, brokers=brokers_, ranges=listed(item.ranges))
+    state = (
+        "is gone from the store" if item.kind == "gone" else f"is corrupt ({_plain(item.error)})"
+    )
+    brokers_ = (
+        f"broker{'s' if len(item.node_ids) > 1 else ''}"
+        f" {listed([str(node_id) for node_id in item.node_ids])}"
+    )
+    return f.OBJECT_UNREADABLE.found(
+        key=item.key, state=state, reads=item.reads, brokers=brokers_, ranges=listed(item.ranges)
+    )
 
 
 def _plain(error: str) -> str:
@@ -221,29 +316,59 @@ def _plain(error: str) -> str:
 
 
 def wals(
-    seen: ClusterSeen, listed_wals: ListedWals | None, now_ms: int, *, is_live: bool = True, surveys: Sequence[WalSurvey] = ()
+    seen: ClusterSeen,
+    listed_wals: ListedWals | None,
+    now_ms: int,
+    *,
+    is_live: bool = True,
+    surveys: Sequence[WalSurvey] = (),
 ) -> CheckResult:
-    """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else nobody may be there to commit or recover.
+    """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else
+    nobody may be there to commit or recover.
 
     surveys: of WALs with lost or damaged slots.
     """
     found = _lost_slots(surveys)
-    backlogs: Mapping[BrokerIncarnation, Backlog] = listed_wals.backlogs if listed_wals is not None else {}
+    backlogs: Mapping[BrokerIncarnation, Backlog] = (
+        listed_wals.backlogs if listed_wals is not None else {}
+    )
     for writer, wal in sorted(seen.wals.items() if is_live else ()):
         backlog = backlogs.get(writer) or Backlog()
         age_ms = now_ms - backlog.oldest_ms if backlog.slots else 0
         if not wal.is_alive:
-            asked = f"broker {wal.recoverer.node_id} was asked to" if wal.recoverer.node_id >= 0 else "nobody was asked to"
-            waiting = "" if listed_wals is None else f"{backlog.slots:,} slots ({size(backlog.size_bytes)}) wait, "
-            found.append(f.WAL_WAITS.found(node_id=writer.node_id, node_epoch=writer.node_epoch, waiting=waiting, recoverer=asked))
+            asked = (
+                f"broker {wal.recoverer.node_id} was asked to"
+                if wal.recoverer.node_id >= 0
+                else "nobody was asked to"
+            )
+            waiting = (
+                ""
+                if listed_wals is None
+                else f"{backlog.slots:,} slots ({size(backlog.size_bytes)}) wait, "
+            )
+            found.append(
+                f.WAL_WAITS.found(
+                    node_id=writer.node_id,
+                    node_epoch=writer.node_epoch,
+                    waiting=waiting,
+                    recoverer=asked,
+                )
+            )
         elif backlog.slots >= BACKLOG_SLOTS or age_ms >= BACKLOG_AGE_MS:
             found.append(
-                f.WAL_BACKLOG.found(node_id=writer.node_id, slots=backlog.slots, size=size(backlog.size_bytes), age_s=age_ms / 1_000)
+                f.WAL_BACKLOG.found(
+                    node_id=writer.node_id,
+                    slots=backlog.slots,
+                    size=size(backlog.size_bytes),
+                    age_s=age_ms / 1_000,
+                )
             )
     if listed_wals is None:
         return result(f.WALS, f"{len(seen.wals)} running; what lies in them was not listed", found)
     if listed_wals.nobodys:
-        found.append(f.WAL_UNKNOWN.found(count=len(listed_wals.nobodys), example=listed_wals.nobodys[0].key))
+        found.append(
+            f.WAL_UNKNOWN.found(count=len(listed_wals.nobodys), example=listed_wals.nobodys[0].key)
+        )
     uncommitted = sum(backlog.size_bytes for backlog in backlogs.values())
     return result(f.WALS, f"{len(seen.wals)} running, {size(uncommitted)} not committed", found)
 
@@ -256,13 +381,17 @@ def _lost_slots(surveys: Sequence[WalSurvey]) -> list[Finding]:
             if survey.is_alive:
                 found.append(f.WAL_SLOT_AT_RISK.found(slot=slot.key, node_id=survey.node_id))
             elif names:
-                found.append(f.WAL_SLOT_LOST.found(slot=slot.key, count=len(names), partitions=listed(names)))
+                found.append(
+                    f.WAL_SLOT_LOST.found(slot=slot.key, count=len(names), partitions=listed(names))
+                )
     return found
 
 
 def backup(facts: BackupFacts) -> CheckResult:
     if facts.error:
-        return result(f.BACKUP, "cannot be used", [f.BACKUP_DAMAGED.found(error=facts.error.rstrip("."))])
+        return result(
+            f.BACKUP, "cannot be used", [f.BACKUP_DAMAGED.found(error=facts.error.rstrip("."))]
+        )
     found: list[Finding] = []
     behind = facts.committed_offset - facts.end_offset if facts.committed_offset >= 0 else 0
     age_ms = facts.now_ms - facts.newest_ms if facts.newest_ms else 0
@@ -270,8 +399,16 @@ def backup(facts: BackupFacts) -> CheckResult:
         found.append(f.BACKUP_LAGS.found(count=behind, age_s=age_ms / 1_000))
     if facts.objects_after >= BACKUP_OBJECTS:
         found.append(f.SNAPSHOT_OVERDUE.found(count=facts.objects_after))
-    snapshot = f"snapshot of offset {facts.snapshot_offset:,}" if facts.snapshot_offset >= 0 else "no snapshot yet"
-    return result(f.BACKUP, f"{snapshot}, {facts.objects_after:,} objects behind it, up to offset {facts.end_offset:,}", found)
+    snapshot = (
+        f"snapshot of offset {facts.snapshot_offset:,}"
+        if facts.snapshot_offset >= 0
+        else "no snapshot yet"
+    )
+    return result(
+        f.BACKUP,
+        f"{snapshot}, {facts.objects_after:,} objects behind it, up to offset {facts.end_offset:,}",
+        found,
+    )
 
 
 def manifest(facts: ManifestFacts) -> CheckResult:
@@ -281,7 +418,11 @@ def manifest(facts: ManifestFacts) -> CheckResult:
     elif facts.is_behind:
         found.append(f.MANIFEST_STALE.found(age_s=(facts.now_ms - facts.published_ms) / 1_000))
     if facts.lease_count >= LEASES_MAX * LEASES_SHARE:
-        found.append(f.LEASES_MANY.found(count=facts.lease_count, limit=LEASES_MAX, prefix=facts.lease_prefix))
+        found.append(
+            f.LEASES_MANY.found(
+                count=facts.lease_count, limit=LEASES_MAX, prefix=facts.lease_prefix
+            )
+        )
     newest = f"version {facts.version:,}" if facts.published_ms else "none"
     return result(f.MANIFEST, f"{newest}, {facts.lease_count:,} leases", found)
 
@@ -309,7 +450,9 @@ def damaged(items: Sequence[Damaged], ranges: Sequence[LostRange]) -> list[Findi
     found: list[Finding] = []
     for item in items[:FINDINGS_OF_A_KIND_MAX]:
         expected = item.expected
-        names = sorted({f"{part.topic}-{part.partition}" for part in ranges if part.key == expected.key})
+        names = sorted(
+            {f"{part.topic}-{part.partition}" for part in ranges if part.key == expected.key}
+        )
         found.append(
             f.OBJECT_DAMAGED.found(
                 key=expected.key,
@@ -326,7 +469,14 @@ def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[F
     if not suspects:
         return []
     total = sum(suspect.size_bytes for suspect in suspects)
-    return [f.ORPHANS.found(count=len(suspects) + beyond, size=size(total), older_than=older_than, example=suspects[0].key)]
+    return [
+        f.ORPHANS.found(
+            count=len(suspects) + beyond,
+            size=size(total),
+            older_than=older_than,
+            example=suspects[0].key,
+        )
+    ]
 
 
 def _merged(items: Sequence[LostRange]) -> list[str]:

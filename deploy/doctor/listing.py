@@ -1,7 +1,8 @@
 """Lists the bucket into an inventory, asks for what is missing by name, and deletes orphans.
 
-Invariants: a page at a time, `LISTS_AT_ONCE` parts at once. Deleted is only what the inventory calls an orphan and what the metadata,
-refreshed before each batch, still do not know. Must not decide what an orphan is: `inventory` does.
+Invariants: a page at a time, `LISTS_AT_ONCE` parts at once. Deleted is only what the inventory
+calls an orphan and what the metadata, refreshed before each batch, still do not know. Must not
+decide what an orphan is: `inventory` does.
 """
 
 import asyncio
@@ -16,7 +17,9 @@ from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, ObjectStore
 LISTS_AT_ONCE: Final = 8
 HEADS_AT_ONCE: Final = 16
 HEADS_MAX: Final = 1_000
-"""Missing objects that are asked for by name; what lies behind was listed in vain and is referred to, which is proof enough."""
+"""Missing objects that are asked for by name; what lies behind was listed in vain and is referred
+to, which is proof enough.
+"""
 
 Progress = Callable[[int], None]
 
@@ -56,16 +59,26 @@ async def really_missing(store: ObjectStore, expected: Sequence[Expected]) -> li
 
     asked = expected[:HEADS_MAX]
     gone = await asyncio.gather(*(is_gone(item) for item in asked))
-    return [item for item, is_missing in zip(asked, gone, strict=True) if is_missing] + list(expected[HEADS_MAX:])
+    return [item for item, is_missing in zip(asked, gone, strict=True) if is_missing] + list(
+        expected[HEADS_MAX:]
+    )
 
 
-async def delete_orphans(store: ObjectStore, metadata: Metadata, orphans: Sequence[Suspect], progress: Progress) -> int:
-    """-> how many were deleted. metadata: of the running controllers. Raises ObjectStoreError, ControllerError, TimeoutError."""
+async def delete_orphans(
+    store: ObjectStore, metadata: Metadata, orphans: Sequence[Suspect], progress: Progress
+) -> int:
+    """-> how many were deleted. metadata: of the running controllers. Raises ObjectStoreError,
+    ControllerError, TimeoutError.
+    """
     assert metadata.is_live, "a backup does not know what was committed since"
     deleted = 0
     for at in range(0, len(orphans), DELETE_BATCH_COUNT):
         await metadata.refresh()
-        keys = [suspect.key for suspect in orphans[at : at + DELETE_BATCH_COUNT] if is_unknown(metadata.image, suspect.key)]
+        keys = [
+            suspect.key
+            for suspect in orphans[at : at + DELETE_BATCH_COUNT]
+            if is_unknown(metadata.image, suspect.key)
+        ]
         if keys:
             await store.delete(keys)
         deleted += len(keys)

@@ -1,7 +1,9 @@
-"""The metadata that the bucket is compared with: of the running controllers, or of their backup in the store.
+"""The metadata that the bucket is compared with: of the running controllers, or of their backup in
+the store.
 
-Invariant: `refresh` makes the image at least as new as what was committed when it was called, so what is unknown in it afterwards was not
-known to anybody then. A backup is as new as the store has it; whatever it refers to has not been deleted (ADR 0013).
+Invariant: `refresh` makes the image at least as new as what was committed when it was called, so
+what is unknown in it afterwards was not known to anybody then. A backup is as new as the store has
+it; whatever it refers to has not been deleted (ADR 0013).
 """
 
 import asyncio
@@ -65,7 +67,9 @@ class LiveMetadata:
 
 
 class StoredMetadata:
-    """The newest snapshot and the backup behind it. `refresh` first. Memory: the records behind the snapshot twice."""
+    """The newest snapshot and the backup behind it. `refresh` first. Memory: the records behind the
+    snapshot twice.
+    """
 
     is_live = False
 

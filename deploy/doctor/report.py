@@ -1,7 +1,7 @@
 """All that was found, and what the process ends with.
 
-Invariant: pure. Exit codes: 0 all is well, 1 something needs somebody to act, 2 nothing found but something that was asked for could not be
-looked at.
+Invariant: pure. Exit codes: 0 all is well, 1 something needs somebody to act, 2 nothing found but
+something that was asked for could not be looked at.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,9 @@ EXIT_NOT_CHECKED: Final = 2
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `--json` prints. accepted: findings that the caller wants to live with. deleted: orphans."""
+    """What `--json` prints. accepted: findings that the caller wants to live with. deleted:
+    orphans.
+    """
 
     cluster_id: str
     checked_ms: int
@@ -28,7 +30,13 @@ class Report(msgspec.Struct, frozen=True):
     deleted: int = 0
 
 
-def report(cluster_id: str, checked_ms: int, checks: Sequence[CheckResult], accept: Collection[str], deleted: int = 0) -> Report:
+def report(
+    cluster_id: str,
+    checked_ms: int,
+    checks: Sequence[CheckResult],
+    accept: Collection[str],
+    deleted: int = 0,
+) -> Report:
     """accept: codes."""
     accepted = [finding for check in checks for finding in check.findings if finding.code in accept]
     kept = [_without(check, accept) for check in checks]
@@ -36,7 +44,10 @@ def report(cluster_id: str, checked_ms: int, checks: Sequence[CheckResult], acce
     failed = [check.name for check in kept if check.failed]
     skipped = [check.name for check in kept if check.level is Level.UNCHECKED and not check.failed]
     if acting:
-        code, verdict = EXIT_FINDINGS, f"{acting} finding{'s need' if acting > 1 else ' needs'} action"
+        code, verdict = (
+            EXIT_FINDINGS,
+            f"{acting} finding{'s need' if acting > 1 else ' needs'} action",
+        )
     elif failed:
         code, verdict = EXIT_NOT_CHECKED, "nothing found"
     else:
@@ -51,4 +62,6 @@ def _without(check: CheckResult, accept: Collection[str]) -> CheckResult:
     if len(kept) == len(check.findings):
         return check
     levels = [finding.level for finding in kept]
-    return msgspec.structs.replace(check, findings=kept, level=max(levels, key=list(Level).index, default=Level.OK))
+    return msgspec.structs.replace(
+        check, findings=kept, level=max(levels, key=list(Level).index, default=Level.OK)
+    )

@@ -1,4 +1,5 @@
-"""One look at the metadata image, taken out of it: who is there, what nobody leads, what hangs, which WALs run.
+"""One look at the metadata image, taken out of it: who is there, what nobody leads, what hangs,
+which WALs run.
 
 Invariant: pure, O(partitions); nothing of the image is kept.
 """
@@ -12,7 +13,9 @@ from deploy.doctor.facts import BrokerFacts, ClusterSeen, MoveFacts, WalFacts
 from stream.format.manifest.model import ManifestRoot
 
 FIRST_LISTENER = "first"
-"""The name of a broker's first listener, which brokers use among themselves, is not in the metadata."""
+"""The name of a broker's first listener, which brokers use among themselves, is not in the
+metadata.
+"""
 
 
 def seen(image: MetadataImage, now_ms: int) -> ClusterSeen:
@@ -40,7 +43,9 @@ def seen(image: MetadataImage, now_ms: int) -> ClusterSeen:
         hanging=hanging,
         moving_count=moving,
         wals={
-            wal.writer: WalFacts(wal.writer, wal.committed, image.nodes.is_alive(wal.writer), wal.recoverer)
+            wal.writer: WalFacts(
+                wal.writer, wal.committed, image.nodes.is_alive(wal.writer), wal.recoverer
+            )
             for wal in image.nodes.running_wals()
         },
     )
@@ -49,34 +54,56 @@ def seen(image: MetadataImage, now_ms: int) -> ClusterSeen:
 def lasting(first: ClusterSeen, second: ClusterSeen) -> ClusterSeen:
     """The second look, with only those of its troubles that were there at the first."""
     return ClusterSeen(
-        second.cluster_id, second.end_offset, second.brokers, second.topic_count, second.partition_count, second.object_count,
+        second.cluster_id,
+        second.end_offset,
+        second.brokers,
+        second.topic_count,
+        second.partition_count,
+        second.object_count,
         leaderless=first.leaderless & second.leaderless,
-        hanging={key: move for key, move in second.hanging.items() if first.hanging.get(key) == move},
+        hanging={
+            key: move for key, move in second.hanging.items() if first.hanging.get(key) == move
+        },
         moving_count=second.moving_count,
         wals={
-            writer: wal for writer, wal in second.wals.items() if wal.is_alive or (writer in first.wals and not first.wals[writer].is_alive)
+            writer: wal
+            for writer, wal in second.wals.items()
+            if wal.is_alive or (writer in first.wals and not first.wals[writer].is_alive)
         },
-    )  # fmt: skip
+    )
 
 
 def published(image: MetadataImage) -> frozenset[tuple[object, ...]]:
-    """What a manifest must say as well: topics with their partitions, WALs with their first slots."""
-    topics: Iterable[tuple[object, ...]] = ((topic.topic_id, len(topic.partitions)) for topic in image.topics)
-    wals: Iterable[tuple[object, ...]] = ((wal.writer, int(wal.committed)) for wal in image.nodes.running_wals())
+    """What a manifest must say as well: topics with their partitions, WALs with their first
+    slots.
+    """
+    topics: Iterable[tuple[object, ...]] = (
+        (topic.topic_id, len(topic.partitions)) for topic in image.topics
+    )
+    wals: Iterable[tuple[object, ...]] = (
+        (wal.writer, int(wal.committed)) for wal in image.nodes.running_wals()
+    )
     return frozenset((*topics, *wals))
 
 
 def published_by(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
     """The same of a manifest."""
-    topics: Iterable[tuple[object, ...]] = ((topic.topic_id, topic.partition_count) for topic in root.topics)
+    topics: Iterable[tuple[object, ...]] = (
+        (topic.topic_id, topic.partition_count) for topic in root.topics
+    )
     wals: Iterable[tuple[object, ...]] = ((wal.writer, int(wal.first_slot)) for wal in root.wals)
     return frozenset((*topics, *wals))
 
 
 def _broker(node: NodeState) -> BrokerFacts:
     """An address without a host is told to clients from elsewhere with the machine's."""
-    told = [(FIRST_LISTENER, node.host, node.port), *((other.name, other.host, other.port) for other in node.other_listeners)]
-    listeners = tuple((name, _address(host or node.machine_host, port)) for name, host, port in told)
+    told = [
+        (FIRST_LISTENER, node.host, node.port),
+        *((other.name, other.host, other.port) for other in node.other_listeners),
+    ]
+    listeners = tuple(
+        (name, _address(host or node.machine_host, port)) for name, host, port in told
+    )
     return BrokerFacts(node.node_id, node.node_epoch, node.fenced, node.version, listeners)
 
 

@@ -1,7 +1,8 @@
-"""Asks the object store: is it there, does it refuse what it must, how long does it take, what is its time, what does it keep.
+"""Asks the object store: is it there, does it refuse what it must, how long does it take, what is
+its time, what does it keep.
 
-Invariants: everything written lies below `probe/doctor-` and is deleted again, whatever happens; every question has a deadline. Must not
-judge.
+Invariants: everything written lies below `probe/doctor-` and is deleted again, whatever happens;
+every question has a deadline. Must not judge.
 """
 
 import asyncio
@@ -76,7 +77,9 @@ async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
 
 
 async def _timed(store: ObjectStore, key: str) -> tuple[Mapping[str, tuple[float, ...]], ClockSpan]:
-    """The first request of each kind is not counted where it opens a connection: the probe was before it."""
+    """The first request of each kind is not counted where it opens a connection: the probe was
+    before it.
+    """
     puts: list[float] = []
     gets: list[float] = []
     began_ms = ended_ms = 0.0
@@ -87,7 +90,9 @@ async def _timed(store: ObjectStore, key: str) -> tuple[Mapping[str, tuple[float
         gets.append(await _took_ms(store.get(f"{key}-{number}")))
     lists = [await _took_ms(_first(store, key)) for _ in range(LIST_SAMPLES)]
     modified_ms = (await store.head(f"{key}-{SAMPLES - 1}")).modified_ms
-    clock = ClockSpan("the store", HERE, modified_ms - ended_ms, modified_ms + MODIFIED_RESOLUTION_MS - began_ms)
+    clock = ClockSpan(
+        "the store", HERE, modified_ms - ended_ms, modified_ms + MODIFIED_RESOLUTION_MS - began_ms
+    )
     return {"PUT": tuple(puts), "GET": tuple(gets), "LIST": tuple(lists)}, clock
 
 
@@ -110,8 +115,12 @@ async def _forget(store: ObjectStore, keys: list[str]) -> None:
         return
 
 
-async def ask_backup(store: ObjectStore, cluster_id: str, committed_offset: int, now_ms: int) -> BackupFacts:
-    """committed_offset: before this is called, -1: not known. Two LISTs and a GET. Raises ObjectStoreError."""
+async def ask_backup(
+    store: ObjectStore, cluster_id: str, committed_offset: int, now_ms: int
+) -> BackupFacts:
+    """committed_offset: before this is called, -1: not known. Two LISTs and a GET. Raises
+    ObjectStoreError.
+    """
     log = BackupLog(store, cluster_id)
     newest = await SnapshotStore(store, cluster_id, kept=2).newest_offset()
     snapshot = -1 if newest is None else int(newest)
@@ -121,7 +130,12 @@ async def ask_backup(store: ObjectStore, cluster_id: str, committed_offset: int,
         return BackupFacts(error=f"it has no object below meta/{cluster_id}/log/")
     needed = needed_objects(firsts, max(snapshot, 0))
     if needed[0] > max(snapshot, 0):
-        return BackupFacts(error=f"it lacks the records [{max(snapshot, 0):,}, {needed[0]:,}): an object of it is gone")
+        return BackupFacts(
+            error=(
+                f"it lacks the records [{max(snapshot, 0):,}, {needed[0]:,}): an object of it is"
+                " gone"
+            )
+        )
     try:
         end = (await log.read(firsts[-1])).end_offset
     except (BackupCorrupt, ObjectNotFound) as error:
@@ -144,15 +158,31 @@ async def newest_manifest(store: ObjectStore, cluster_id: str) -> ManifestRoot |
     return None
 
 
-async def manifest_facts(store: ObjectStore, cluster_id: str, root: ManifestRoot | None, now_ms: int, *, is_behind: bool) -> ManifestFacts:
+async def manifest_facts(
+    store: ObjectStore, cluster_id: str, root: ManifestRoot | None, now_ms: int, *, is_behind: bool
+) -> ManifestFacts:
     prefix = lease_prefix(cluster_id)
-    parsed = [parse_lease_key(cluster_id, info.key) async for info in store.list(prefix, limit=2 * LEASES_MAX)]
+    parsed = [
+        parse_lease_key(cluster_id, info.key)
+        async for info in store.list(prefix, limit=2 * LEASES_MAX)
+    ]
     leases = len({found[0] for found in parsed if found is not None})
-    return ManifestFacts(root.published_ms if root else 0, root.version if root else 0, is_behind, leases, prefix, now_ms)
+    return ManifestFacts(
+        root.published_ms if root else 0,
+        root.version if root else 0,
+        is_behind,
+        leases,
+        prefix,
+        now_ms,
+    )
 
 
-async def broker_clocks(store: ObjectStore, backlogs: Mapping[BrokerIncarnation, Backlog]) -> list[ClockSpan]:
-    """What brokers stamped into their newest slots against the store's time of them. A slot that is gone meanwhile tells nothing."""
+async def broker_clocks(
+    store: ObjectStore, backlogs: Mapping[BrokerIncarnation, Backlog]
+) -> list[ClockSpan]:
+    """What brokers stamped into their newest slots against the store's time of them. A slot that is
+    gone meanwhile tells nothing.
+    """
     found: list[ClockSpan] = []
     for writer, backlog in sorted(backlogs.items()):
         if backlog.newest is None:
@@ -165,5 +195,9 @@ async def broker_clocks(store: ObjectStore, backlogs: Mapping[BrokerIncarnation,
         if header.writer == writer:  # a fence was stamped by another one
             ahead_ms = header.created_ms - modified_ms
             who = f"broker {writer.node_id}"
-            found.append(ClockSpan(who, "the store", ahead_ms - MODIFIED_RESOLUTION_MS, ahead_ms + WAL_PUT_MS_MAX))
+            found.append(
+                ClockSpan(
+                    who, "the store", ahead_ms - MODIFIED_RESOLUTION_MS, ahead_ms + WAL_PUT_MS_MAX
+                )
+            )
     return found

@@ -1,6 +1,7 @@
 """What brokers report that they cannot open or read, by the names that the metadata have for it.
 
-Invariant: pure; what the metadata do not confirm any more (another leader, an object that nothing refers to) is left out.
+Invariant: pure; what the metadata do not confirm any more (another leader, an object that nothing
+refers to) is left out.
 """
 
 from collections.abc import Mapping
@@ -17,9 +18,16 @@ def failing(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[Fail
     found: list[FailingFacts] = []
     for node_id, said in troubles.items():
         for item in said.failing:
-            topic, record = image.topics.by_id(item.topic_id), image.topics.partition(PartitionKey(item.topic_id, item.partition))
+            topic, record = (
+                image.topics.by_id(item.topic_id),
+                image.topics.partition(PartitionKey(item.topic_id, item.partition)),
+            )
             if topic is not None and record is not None and leader_of(record).node_id == node_id:
-                found.append(FailingFacts(topic.name, item.partition, node_id, item.tries, item.for_ms, item.error))
+                found.append(
+                    FailingFacts(
+                        topic.name, item.partition, node_id, item.tries, item.for_ms, item.error
+                    )
+                )
     return sorted(found, key=lambda item: (item.topic, item.partition))
 
 
@@ -29,14 +37,18 @@ def unreadable(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[U
     for node_id, of_broker in troubles.items():
         for item in of_broker.damaged:
             said.setdefault(item.key, {})[node_id] = item
-    ids = {state.key: state.object_id for state in image.objects if state.key in said} if said else {}
+    ids = (
+        {state.key: state.object_id for state in image.objects if state.key in said} if said else {}
+    )
     found: list[UnreadableFacts] = []
     for key, object_id in sorted(ids.items()):
         ranges = tuple(map(_named, lost_ranges(image, [object_id])))
         if ranges:
             items = said[key]
             one, reads = next(iter(items.values())), sum(item.reads for item in items.values())
-            found.append(UnreadableFacts(key, one.kind, tuple(sorted(items)), reads, one.error, ranges))
+            found.append(
+                UnreadableFacts(key, one.kind, tuple(sorted(items)), reads, one.error, ranges)
+            )
     return found
 
 

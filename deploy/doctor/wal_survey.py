@@ -1,8 +1,11 @@
-"""What is lost or damaged in the WALs that have not ended, and what that costs: for `penstock wal repair` and `penstock doctor`.
+"""What is lost or damaged in the WALs that have not ended, and what that costs: for `penstock wal
+repair` and `penstock doctor`.
 
-Invariants: reads only, by the rules of the recovery (`stream.recovery.recoverer`, `stream.recovery.salvage`), so it names what a recoverer
-names. A slot that is committed by the time of a second look was no loss: its writer still had its records.
-Must not decide that a loss is accepted. Cost: one LIST for each WAL and one GET for each of its slots that is not committed.
+Invariants: reads only, by the rules of the recovery (`stream.recovery.recoverer`,
+`stream.recovery.salvage`), so it names what a recoverer names. A slot that is committed by the time
+of a second look was no loss: its writer still had its records.
+Must not decide that a loss is accepted. Cost: one LIST for each WAL and one GET for each of its
+slots that is not committed.
 """
 
 import asyncio
@@ -33,8 +36,10 @@ class LostSlot(msgspec.Struct, frozen=True):
 
 
 class LostTail(msgspec.Struct, frozen=True):
-    """What one partition loses if the slots stay lost: its records from start_offset on. end_offset: one behind the last one that later
-    slots hold; None: no later slot holds anything of it, so perhaps it loses nothing."""
+    """What one partition loses if the slots stay lost: its records from start_offset on.
+    end_offset: one behind the last one that later slots hold; None: no later slot holds anything of
+    it, so perhaps it loses nothing.
+    """
 
     topic: str
     partition: int
@@ -48,7 +53,9 @@ class LostTail(msgspec.Struct, frozen=True):
 
 
 class WalSurvey(msgspec.Struct, frozen=True):
-    """One WAL with lost or damaged slots. is_alive: its writer is, and still has the records in memory."""
+    """One WAL with lost or damaged slots. is_alive: its writer is, and still has the records in
+    memory.
+    """
 
     node_id: int
     node_epoch: int
@@ -62,7 +69,9 @@ class WalSurvey(msgspec.Struct, frozen=True):
 
 
 async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurvey]:
-    """Of every WAL that has not ended those with lost or damaged slots. Raises ObjectStoreError, NotContiguous."""
+    """Of every WAL that has not ended those with lost or damaged slots. Raises ObjectStoreError,
+    NotContiguous.
+    """
     turns = asyncio.Semaphore(WALKS_AT_ONCE)
 
     async def one(wal: WalState) -> WalSurvey | None:
@@ -70,7 +79,9 @@ async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurve
             return await _survey(store, image, wal)
 
     wals = sorted(image.nodes.running_wals(), key=lambda wal: wal.writer)
-    return [found for found in await asyncio.gather(*(one(wal) for wal in wals)) if found is not None]
+    return [
+        found for found in await asyncio.gather(*(one(wal) for wal in wals)) if found is not None
+    ]
 
 
 def still_lost(surveys: Sequence[WalSurvey], image: MetadataImage) -> list[WalSurvey]:
@@ -78,7 +89,11 @@ def still_lost(surveys: Sequence[WalSurvey], image: MetadataImage) -> list[WalSu
     found: list[WalSurvey] = []
     for survey in surveys:
         wal = image.nodes.wal(survey.writer)
-        slots = [slot for slot in survey.slots if wal is not None and not wal.ended and slot.sequence >= wal.committed]
+        slots = [
+            slot
+            for slot in survey.slots
+            if wal is not None and not wal.ended and slot.sequence >= wal.committed
+        ]
         if slots:
             keys = {slot.key for slot in slots}
             partitions = [item for item in survey.partitions if keys.intersection(item.keys)]
@@ -90,7 +105,9 @@ async def _survey(store: ObjectStore, image: MetadataImage, wal: WalState) -> Wa
     streams = (image.streams.known(stream_id) for stream_id in image.streams.opened_by(wal.writer))
     ends = {stream.stream_id: stream.next_offset for stream in streams}
     salvage = Salvage(ends, data_streams_of(image, ends))
-    walk = WalWalk(store, wal.writer, wal.committed, recoverer=None, now_ms=Millis(0), config=_READING)
+    walk = WalWalk(
+        store, wal.writer, wal.committed, recoverer=None, now_ms=Millis(0), config=_READING
+    )
     async for _, found in walk.slots():
         if isinstance(found, BadSlot):
             salvage.add_bad(found)
@@ -99,8 +116,17 @@ async def _survey(store: ObjectStore, image: MetadataImage, wal: WalState) -> Wa
     if not salvage.bad_slots:
         return None
     accepted = accepted_losses(image, wal.writer)
-    slots = [LostSlot(slot.sequence, slot.key, str(slot.error), slot.sequence in accepted) for slot in salvage.bad_slots]
-    return WalSurvey(wal.writer.node_id, wal.writer.node_epoch, image.nodes.is_alive(wal.writer), slots, _tails(image, salvage.losses()))
+    slots = [
+        LostSlot(slot.sequence, slot.key, str(slot.error), slot.sequence in accepted)
+        for slot in salvage.bad_slots
+    ]
+    return WalSurvey(
+        wal.writer.node_id,
+        wal.writer.node_epoch,
+        image.nodes.is_alive(wal.writer),
+        slots,
+        _tails(image, salvage.losses()),
+    )
 
 
 def _tails(image: MetadataImage, losses: Iterable[Loss]) -> list[LostTail]:

@@ -1,1 +1,3 @@
-"""A whole cluster on one machine: planned as values, run as processes of their own, watched, and taken down without a trace."""
+"""A whole cluster on one machine: planned as values, run as processes of their own, watched, and
+taken down without a trace.
+"""

@@ -1,4 +1,5 @@
-"""How each client connects: a line to copy at the start of `penstock dev`, a whole program from `penstock snippets CLIENT`.
+"""How each client connects: a line to copy at the start of `penstock dev`, a whole program from
+`penstock snippets CLIENT`.
 
 Invariant: pure; the Python programs run as they are printed (tests run them).
 """
@@ -89,7 +90,8 @@ auto.offset.reset=earliest
 """,
     ),
     "spark": Snippet(
-        'spark.read.format("penstock").option("store", "STORE").option("subscribe", "TOPIC").load()',
+        'spark.read.format("penstock").option("store", "STORE").option("subscribe",'
+        ' "TOPIC").load()',
         """\
 # pip install 'penstock[spark]'; reads the objects themselves, no broker is asked. A store in memory cannot be read from outside.
 from pyspark.sql import SparkSession
@@ -108,5 +110,12 @@ def filled(text: str, *, bootstrap: str, topic: str, store: str) -> str:
 
 def lines(*, bootstrap: str, topic: str, store: str) -> list[str]:
     """One for each client; none for Spark where the store cannot be read from outside."""
-    shown = {name: snippet for name, snippet in SNIPPETS.items() if name != "spark" or not store.startswith("memory")}
-    return [f"{name:<16} {filled(snippet.line, bootstrap=bootstrap, topic=topic, store=store)}" for name, snippet in shown.items()]
+    shown = {
+        name: snippet
+        for name, snippet in SNIPPETS.items()
+        if name != "spark" or not store.startswith("memory")
+    }
+    return [
+        f"{name:<16} {filled(snippet.line, bootstrap=bootstrap, topic=topic, store=store)}"
+        for name, snippet in shown.items()
+    ]

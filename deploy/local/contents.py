@@ -1,7 +1,8 @@
 """Gives a local cluster its first topics and records.
 
-Invariants: topics that exist are left as they are, and get no records: a store that outlives the command is seeded once. Records are
-acknowledged (acks=all, idempotent) before they are counted. Blocking: runs in a thread beside the cluster's loop.
+Invariants: topics that exist are left as they are, and get no records: a store that outlives the
+command is seeded once. Records are acknowledged (acks=all, idempotent) before they are counted.
+Blocking: runs in a thread beside the cluster's loop.
 """
 
 import time
@@ -24,7 +25,9 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FirstContents:
-    """topics: name and partitions; those that the records name besides have one. seed: the file; None for no records."""
+    """topics: name and partitions; those that the records name besides have one. seed: the file;
+    None for no records.
+    """
 
     topics: Mapping[str, int] = field(default_factory=dict[str, int])
     seed: Path | None = None
@@ -56,7 +59,10 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     from broker.wire.gen import create_topics as wire
     from deploy.clients.wire import WireClient
 
-    wanted = [wire.CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in topics.items()]
+    wanted = [
+        wire.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+        for name, count in topics.items()
+    ]
     with WireClient(bootstrap) as client:
         request = wire.CreateTopicsRequest(topics=wanted, timeout_ms=_TIMEOUT_MS)
         answer = client.ask(apis.CREATE_TOPICS, request, wire.encode_request, wire.decode_response)
@@ -66,12 +72,21 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     return {topic.name for topic in answer.topics if not topic.error_code}
 
 
-def send(bootstrap: str, records: Iterable[SeedRecord], acknowledged: Callable[[], None], is_stopping: Callable[[], bool]) -> int:
-    """How many were sent and acknowledged; fewer than there are only if it is stopping. Raises KafkaFailed."""
+def send(
+    bootstrap: str,
+    records: Iterable[SeedRecord],
+    acknowledged: Callable[[], None],
+    is_stopping: Callable[[], bool],
+) -> int:
+    """How many were sent and acknowledged; fewer than there are only if it is stopping. Raises
+    KafkaFailed.
+    """
     from deploy.clients.kafka import Kafka
 
     kafka = Kafka(bootstrap)
-    producer = kafka.producer(enable_idempotence=True, linger_ms=20, compression_type="lz4", partitioner="murmur2_random")
+    producer = kafka.producer(
+        enable_idempotence=True, linger_ms=20, compression_type="lz4", partitioner="murmur2_random"
+    )
     refused: list[Any] = []
     done = 0
 
@@ -95,13 +110,18 @@ def send(bootstrap: str, records: Iterable[SeedRecord], acknowledged: Callable[[
         if done != seen:
             quiet_since, seen = time.monotonic(), done
         elif time.monotonic() - quiet_since > _SILENCE_S:
-            raise KafkaFailed(f"{sent - done:,} of {sent:,} seed records were not acknowledged within {_SILENCE_S:.0f} s")
+            raise KafkaFailed(
+                f"{sent - done:,} of {sent:,} seed records were not acknowledged within"
+                f" {_SILENCE_S:.0f} s"
+            )
     if refused:
         raise kafka.failure(refused[0], "a seed record was refused")
     return done
 
 
-def _produce(producer: "Producer", record: SeedRecord, delivered: Callable[[object, object], None]) -> None:
+def _produce(
+    producer: "Producer", record: SeedRecord, delivered: Callable[[object, object], None]
+) -> None:
     while True:
         try:
             producer.produce(

@@ -1,7 +1,8 @@
 """`penstock dev` from options to the last process gone.
 
-Invariant: whatever is wrong with ports, bucket or options is said before anything is started; whatever ends it, the state file and every
-temporary file are removed, and no process is left. Must not print anything but the ready line on stdout.
+Invariant: whatever is wrong with ports, bucket or options is said before anything is started;
+whatever ends it, the state file and every temporary file are removed, and no process is left. Must
+not print anything but the ready line on stdout.
 """
 
 import asyncio
@@ -40,8 +41,15 @@ from deploy.output import Progress
 _FORMS: Final = "moto, memory, file:DIR or s3://BUCKET?endpoint=URL"
 
 
-def run_dev(options: ClusterOptions, state_path: Path, started_at: float, contents: FirstContents | None = None) -> None:
-    """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: of time.monotonic(), for the ready line. Raises DeployError."""
+def run_dev(
+    options: ClusterOptions,
+    state_path: Path,
+    started_at: float,
+    contents: FirstContents | None = None,
+) -> None:
+    """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: of time.monotonic(), for the ready
+    line. Raises DeployError.
+    """
     lifeline.hold(os.environ)
     options = check(options)
     contents = (contents or FirstContents()).check()
@@ -52,7 +60,14 @@ def run_dev(options: ClusterOptions, state_path: Path, started_at: float, conten
         plan = plan_cluster(options, ports, directory)
         for process in (plan.of_role("controller")[0], plan.of_role("broker")[0]):
             load("controller" if process.role == "controller" else "broker", process.node_arguments)
-        dev = _Dev(options, plan, contents, state_path=state_path, started_at=started_at, store_port=ports.store)
+        dev = _Dev(
+            options,
+            plan,
+            contents,
+            state_path=state_path,
+            started_at=started_at,
+            store_port=ports.store,
+        )
         asyncio.run(dev.run())
 
 
@@ -62,7 +77,9 @@ def check(options: ClusterOptions) -> ClusterOptions:
         raise UsageError(f"--brokers {options.brokers} is not allowed: 1 to {BROKERS_MAX}")
     if options.controllers not in QUORUM_SIZES:
         raise UsageError(f"--controllers {options.controllers} is not allowed: 1, 3 or 5")
-    store = options.store.removesuffix(":") if options.store in {"memory:", "moto:"} else options.store
+    store = (
+        options.store.removesuffix(":") if options.store in {"memory:", "moto:"} else options.store
+    )
     if store.startswith("file:"):
         directory = store.removeprefix("file:").removeprefix("//")
         if not directory:
@@ -75,7 +92,12 @@ def check(options: ClusterOptions) -> ClusterOptions:
     for text in options.settings:
         check_assignment(text)
     config = str(Path(options.config).absolute()) if options.config else ""
-    return replace(options, store=store, config=config, given=frozenset(given_beside_flags(ROLES, os.environ, config)))
+    return replace(
+        options,
+        store=store,
+        config=config,
+        given=frozenset(given_beside_flags(ROLES, os.environ, config)),
+    )
 
 
 def _check_moto() -> None:
@@ -84,7 +106,9 @@ def _check_moto() -> None:
     try:
         moto_store.check_installed()
     except DeployError as error:
-        raise DeployError(f"{error}, or choose a store without it: --store memory, --store file:DIR") from None
+        raise DeployError(
+            f"{error}, or choose a store without it: --store memory, --store file:DIR"
+        ) from None
 
 
 class _Dev:
@@ -162,7 +186,9 @@ class _Dev:
         )
 
     def _ready(self) -> None:
-        """The cluster serves. Topics come before the ready line, so that they are there for whoever waits for it; records after it."""
+        """The cluster serves. Topics come before the ready line, so that they are there for whoever
+        waits for it; records after it.
+        """
         if self._contents:
             self._filling = asyncio.get_running_loop().create_task(self._fill())
         else:
@@ -173,7 +199,9 @@ class _Dev:
 
         bootstrap = self._plan.bootstrap
         try:
-            created = await asyncio.to_thread(contents.create_topics, bootstrap, self._contents.topics)
+            created = await asyncio.to_thread(
+                contents.create_topics, bootstrap, self._contents.topics
+            )
             self._announce()
             if self._contents.seed is None:
                 return
@@ -182,8 +210,13 @@ class _Dev:
             began = time.monotonic()
             records = (record for record in self._contents.records() if record.topic in created)
             with Progress("seeding", None, "records") as progress:
-                count = await asyncio.to_thread(contents.send, bootstrap, records, progress.advance, self._stop.is_set)
-            _say(f"seeded {count:,} records into {', '.join(sorted(created)) or 'nothing'} in {time.monotonic() - began:.1f} s")
+                count = await asyncio.to_thread(
+                    contents.send, bootstrap, records, progress.advance, self._stop.is_set
+                )
+            _say(
+                f"seeded {count:,} records into {', '.join(sorted(created)) or 'nothing'} in"
+                f" {time.monotonic() - began:.1f} s"
+            )
         except DeployError:
             self._stop.set()
             raise
@@ -191,15 +224,20 @@ class _Dev:
     def _announce(self) -> None:
         took_s = time.monotonic() - self._started_at
         print(
-            f"ready: bootstrap={self._plan.bootstrap} store={self._store} controller={self._plan.controller}"
-            f" state={self._state_path} took={took_s:.1f}s",
+            f"ready: bootstrap={self._plan.bootstrap} store={self._store}"
+            f" controller={self._plan.controller} state={self._state_path} took={took_s:.1f}s",
             flush=True,
         )
         if sys.stderr.isatty():
             topic = next(iter(self._contents.topics), "orders")
-            for line in snippets.lines(bootstrap=self._plan.bootstrap, topic=topic, store=self._plan.store_url):
+            for line in snippets.lines(
+                bootstrap=self._plan.bootstrap, topic=topic, store=self._plan.store_url
+            ):
                 print(f"  {line}", file=sys.stderr)
-            _say("whole programs: penstock snippets CLIENT; what goes on: penstock top; Ctrl-C stops everything")
+            _say(
+                "whole programs: penstock snippets CLIENT; what goes on: penstock top; Ctrl-C stops"
+                " everything"
+            )
 
 
 def _say(line: str) -> None:
@@ -207,7 +245,9 @@ def _say(line: str) -> None:
 
 
 async def _check_bucket(url: str) -> None:
-    """An error that says how to create the bucket is worth the half second that importing the S3 client takes."""
+    """An error that says how to create the bucket is worth the half second that importing the S3
+    client takes.
+    """
     from objectstore.errors import BucketNotFound, ObjectStoreError
     from objectstore.url import open_store, parse_store_url
 
@@ -223,7 +263,10 @@ async def _check_bucket(url: str) -> None:
         endpoint = getattr(config, "endpoint", None)
         flag = f" --endpoint-url {endpoint}" if endpoint else ""
         bucket = getattr(config, "bucket", "")
-        raise DeployError(f"bucket {bucket} does not exist; create it first: aws s3api create-bucket --bucket {bucket}{flag}") from None
+        raise DeployError(
+            f"bucket {bucket} does not exist; create it first: aws s3api create-bucket --bucket"
+            f" {bucket}{flag}"
+        ) from None
     except ObjectStoreError as error:
         raise DeployError(f"store {config.redacted()}: {error}") from None
     finally:

@@ -1,7 +1,9 @@
-"""Where the controller of a local cluster keeps its journal: beside the objects that it describes, for as long as they live.
+"""Where the controller of a local cluster keeps its journal: beside the objects that it describes,
+for as long as they live.
 
-Invariant: a store that outlives the command keeps its journal, or the next start would take the bucket for an empty one; one that does
-not gets a temporary directory, which is removed at the end. What a killed command left behind is removed by the next one.
+Invariant: a store that outlives the command keeps its journal, or the next start would take the
+bucket for an empty one; one that does not gets a temporary directory, which is removed at the end.
+What a killed command left behind is removed by the next one.
 """
 
 import hashlib

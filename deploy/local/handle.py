@@ -1,7 +1,8 @@
 """A local cluster in the hands of a program: the demo, tests, benchmarks.
 
-Invariant: a context manager; at its exit the cluster is gone, whatever happened. The cluster is `penstock dev` as any user starts it, so
-what is shown with it is what users get. Processes are signalled by the pids of the state file, never by name.
+Invariant: a context manager; at its exit the cluster is gone, whatever happened. The cluster is
+`penstock dev` as any user starts it, so what is shown with it is what users get. Processes are
+signalled by the pids of the state file, never by name.
 """
 
 import os
@@ -26,7 +27,9 @@ _LOOK_INTERVAL_S: Final = 0.02
 
 
 class LocalCluster:
-    """`with LocalCluster(["--brokers", "2"]) as cluster: ...` arguments: of `penstock dev`; ports are free ones unless named."""
+    """`with LocalCluster(["--brokers", "2"]) as cluster: ...` arguments: of `penstock dev`; ports
+    are free ones unless named.
+    """
 
     def __init__(self, arguments: Sequence[str] = ()) -> None:
         ports = () if "--port" in arguments else ("--port", "0")
@@ -67,13 +70,17 @@ class LocalCluster:
     def brokers(self) -> list[ProcessState]:
         return self.state().of_role("broker")
 
-    def kill(self, processes: Sequence[ProcessState], number: signal.Signals = signal.SIGKILL) -> None:
+    def kill(
+        self, processes: Sequence[ProcessState], number: signal.Signals = signal.SIGKILL
+    ) -> None:
         """Signal these processes, by their pids."""
         for process in processes:
             if process.pid is not None:
                 os.kill(process.pid, number)
 
-    def wait_until(self, reached: Callable[[ClusterState], bool], timeout_s: float, what: str) -> ClusterState:
+    def wait_until(
+        self, reached: Callable[[ClusterState], bool], timeout_s: float, what: str
+    ) -> ClusterState:
         """The first state of which `reached` is true. Raises ClusterFailed after the timeout."""
         deadline = time.monotonic() + timeout_s
         while not reached(state := self.state()):
@@ -87,8 +94,14 @@ class LocalCluster:
         before = {(process.role, process.node_id): process.starts for process in killed}
 
         def are_new(state: ClusterState) -> bool:
-            found = [process for process in state.processes if (process.role, process.node_id) in before]
-            return all(process.phase == "serving" and process.starts > before[process.role, process.node_id] for process in found)
+            found = [
+                process for process in state.processes if (process.role, process.node_id) in before
+            ]
+            return all(
+                process.phase == "serving"
+                and process.starts > before[process.role, process.node_id]
+                for process in found
+            )
 
         return self.wait_until(are_new, timeout_s, "new processes in place of the killed ones")
 
@@ -111,10 +124,24 @@ class LocalCluster:
         self._directory.cleanup()
 
     def _start(self) -> None:
-        command = (sys.executable, "-P", "-m", "deploy.cli", "dev", "--state-file", str(self.state_path), *self._arguments)
+        command = (
+            sys.executable,
+            "-P",
+            "-m",
+            "deploy.cli",
+            "dev",
+            "--state-file",
+            str(self.state_path),
+            *self._arguments,
+        )
         environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, process_group=0)  # noqa: S603
+        self._process = subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.PIPE, text=True, env=environment, process_group=0
+        )
         assert self._process.stdout is not None
         self.ready_line = self._process.stdout.readline().strip()
         if not self.ready_line.startswith("ready:"):
-            raise ClusterFailed(f"the local cluster did not start (exit code {self._process.wait(READY_TIMEOUT_S)}); its log is above")
+            raise ClusterFailed(
+                "the local cluster did not start (exit code"
+                f" {self._process.wait(READY_TIMEOUT_S)}); its log is above"
+            )

@@ -1,7 +1,9 @@
-"""The whole cluster in one process, over one store in memory: the quickest way to try something, and gone at the end.
+"""The whole cluster in one process, over one store in memory: the quickest way to try something,
+and gone at the end.
 
-Invariant: brokers and controller are the same classes as in processes of their own; they still talk over sockets. When one of
-them ends by itself, all end. Must not be used to try out failures: nothing here can be killed alone.
+Invariant: brokers and controller are the same classes as in processes of their own; they still talk
+over sockets. When one of them ends by itself, all end. Must not be used to try out failures:
+nothing here can be killed alone.
 """
 
 import asyncio
@@ -38,10 +40,17 @@ async def run_in_process(
         for controller in controllers:
             stack.push_async_callback(controller.stop)
         await asyncio.gather(*(controller.start() for controller in controllers))
-        brokers = await asyncio.gather(*(_start_broker(process, store, stack) for process in plan.of_role("broker")))
+        brokers = await asyncio.gather(
+            *(_start_broker(process, store, stack) for process in plan.of_role("broker"))
+        )
         for broker in brokers:
             stack.push_async_callback(broker.stop)
-        ready([_state(process.role, process.node_id, process.host, process.port) for process in plan.processes])
+        ready(
+            [
+                _state(process.role, process.node_id, process.host, process.port)
+                for process in plan.processes
+            ]
+        )
         stopping = asyncio.ensure_future(stop.wait())
         ends: list[asyncio.Future[Any]] = [stopping, *(broker.ended for broker in brokers)]
         ends += [controller.failed for controller in controllers if controller.failed is not None]
@@ -54,13 +63,27 @@ async def run_in_process(
 async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> Broker:
     config = load("broker", process.node_arguments)
     tracing = stack.enter_context(of_requests(config.part(ProcessConfig)))
-    return await Broker.start(config.part(BrokerConfig), store, config.part(StreamConfig), config.part(CompactionConfig), tracing=tracing)
+    return await Broker.start(
+        config.part(BrokerConfig),
+        store,
+        config.part(StreamConfig),
+        config.part(CompactionConfig),
+        tracing=tracing,
+    )
 
 
-def _controller(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> ControllerServer:
+def _controller(
+    process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack
+) -> ControllerServer:
     config = load("controller", process.node_arguments)
-    return ControllerServer(config.part(ControllerConfig), store, moved=stack.enter_context(of_moves(config.part(ProcessConfig))))
+    return ControllerServer(
+        config.part(ControllerConfig),
+        store,
+        moved=stack.enter_context(of_moves(config.part(ProcessConfig))),
+    )
 
 
 def _state(role: str, node_id: int | None, host: str, port: int) -> ProcessState:
-    return ProcessState(role=role, node_id=node_id, pid=os.getpid(), host=host, port=port, phase="serving", starts=1)
+    return ProcessState(
+        role=role, node_id=node_id, pid=os.getpid(), host=host, port=port, phase="serving", starts=1
+    )

@@ -1,12 +1,15 @@
-"""The S3 of a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server, in memory, gone with its process.
+"""The S3 of a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server, in memory,
+gone with its process.
 
-Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns here, and LISTs, which break over a
-DELETE beside them; bodies arrive side by side); a PUT whose client dies in the middle leaves nothing; connections stay open between
-requests. werkzeug's server cannot be used for that: after each answer it reads on for 10 ms and throws away what comes, which is the next
-request. Must not import moto's other services: they cost a second and 50 MB.
-`GET /-/counts` tells how many requests of each kind were served and how many bytes they carried.
+Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns
+here, and LISTs, which break over a DELETE beside them; bodies arrive side by side); a PUT whose
+client dies in the middle leaves nothing; connections stay open between requests. werkzeug's server
+cannot be used for that: after each answer it reads on for 10 ms and throws away what comes, which
+is the next request. Must not import moto's other services: they cost a second and 50 MB. `GET
+/-/counts` tells how many requests of each kind were served and how many bytes they carried.
 
-    python -m deploy.local.moto_store --bucket NAME [--fd LISTENING_SOCKET | [--host HOST] --port PORT]
+    python -m deploy.local.moto_store --bucket NAME [--fd LISTENING_SOCKET | [--host HOST] --port
+    PORT]
 """
 
 import argparse
@@ -35,8 +38,9 @@ _OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
 """moto moves larger objects to temporary files, which would cost an 8 MiB PUT half its speed."""
 
 _SWITCH_INTERVAL_S: Final = 0.000_5
-"""A request gives up the interpreter's lock about ten times; each time it waits this long for a thread that computes. With Python's 5 ms
-PUTs took 200 ms instead of 4 while others were reading."""
+"""A request gives up the interpreter's lock about ten times; each time it waits this long for a
+thread that computes. With Python's 5 ms PUTs took 200 ms instead of 4 while others were reading.
+"""
 
 _NO_BODY: Final = frozenset({"204", "304"})
 
@@ -67,7 +71,9 @@ class Front:
     def _call(self, environ: dict[str, Any]) -> Answer:
         started: list[tuple[str, list[tuple[str, str]]]] = []
 
-        def start_response(status: str, headers: list[tuple[str, str]], _error: object = None, /) -> Callable[[bytes], object]:
+        def start_response(
+            status: str, headers: list[tuple[str, str]], _error: object = None, /
+        ) -> Callable[[bytes], object]:
             started.append((status, headers))
             return _write_nothing
 
@@ -82,7 +88,11 @@ class Front:
         import msgspec
 
         with self._counting:
-            return "200 OK", [("Content-Type", "application/json")], msgspec.json.encode(dict(self._counts))
+            return (
+                "200 OK",
+                [("Content-Type", "application/json")],
+                msgspec.json.encode(dict(self._counts)),
+            )
 
 
 def _write_nothing(_data: bytes) -> None:
@@ -91,9 +101,13 @@ def _write_nothing(_data: bytes) -> None:
 
 def check_installed() -> None:
     """Raise DeployError, with what to type, if moto or what its server needs is not installed."""
-    missing = next((name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None), None)
+    missing = next(
+        (name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None), None
+    )
     if missing is not None:
-        raise DeployError(f'the local S3 server needs the package {missing}: pip install "penstock[local]"')
+        raise DeployError(
+            f'the local S3 server needs the package {missing}: pip install "penstock[local]"'
+        )
 
 
 def make_front(bucket: str) -> Front:
@@ -116,7 +130,9 @@ def serve(front: Front, listening: socket.socket) -> None:
     server.socket.close()
     server.socket = listening
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.freeze()  # moto's requests leave cycles; with its modules to walk over, each full collection stopped the store for 150 ms
+    # moto's requests leave cycles; with its modules to walk over, each full collection stopped the
+    # store for 150 ms
+    gc.freeze()
     server.serve_forever(poll_interval=60)
 
 
@@ -125,13 +141,17 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that are killed in the middle of a request are what this store is for; anything else is shown."""
+        """Clients that are killed in the middle of a request are what this store is for; anything
+        else is shown.
+        """
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
 
 
 class _Lines(io.BufferedReader):
-    """What a connection sends. has_ended: it ended where a line was wanted, which the standard library takes for the end of the headers."""
+    """What a connection sends. has_ended: it ended where a line was wanted, which the standard
+    library takes for the end of the headers.
+    """
 
     has_ended = False
 
@@ -142,7 +162,9 @@ class _Lines(io.BufferedReader):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """HTTP/1.1 with connections that stay open: the body is read whole before the answer, the answer goes out in one piece."""
+    """HTTP/1.1 with connections that stay open: the body is read whole before the answer, the
+    answer goes out in one piece.
+    """
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -154,11 +176,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = self._lines = _Lines(self.rfile.detach())
 
     def _answer(self) -> None:
-        if self._lines.has_ended:  # the client died in the middle of the headers: like S3, do nothing of it
+        if (
+            self._lines.has_ended
+        ):  # the client died in the middle of the headers: like S3, do nothing of it
             self.close_connection = True
             return
         has_length = "Content-Length" in self.headers
-        if "Transfer-Encoding" in self.headers or (self.command in {"PUT", "POST"} and not has_length):
+        if "Transfer-Encoding" in self.headers or (
+            self.command in {"PUT", "POST"} and not has_length
+        ):
             self.send_error(411, "Length Required")
             self.close_connection = True
             return
@@ -168,7 +194,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         status, headers, content = self.front.answer(self.command, self._environ(body), size_bytes)
-        lines = [f"HTTP/1.1 {status}", f"Date: {self.date_time_string()}", *(f"{name}: {value}" for name, value in headers)]
+        lines = [
+            f"HTTP/1.1 {status}",
+            f"Date: {self.date_time_string()}",
+            *(f"{name}: {value}" for name, value in headers),
+        ]
         is_told = any(name.lower() == "content-length" for name, _ in headers)
         if not is_told and status[:3] not in _NO_BODY:
             lines.append(f"Content-Length: {len(content)}")
@@ -217,7 +247,9 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
     parser = argparse.ArgumentParser(prog="python -m deploy.local.moto_store", allow_abbrev=False)
     parser.add_argument("--bucket", required=True)
     parser.add_argument("--fd", type=int, help="a socket that listens already")
-    parser.add_argument("--host", default="127.0.0.1", help="address to bind; 0.0.0.0 in containers")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to bind; 0.0.0.0 in containers"
+    )
     parser.add_argument("--port", type=int, default=0)
     asked = parser.parse_args(arguments)
     try:
@@ -226,12 +258,16 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
         sys.exit(f"error: {error}")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: leave(0))
-    listening = socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)
+    listening = (
+        socket.socket(fileno=asked.fd) if asked.fd is not None else listen(asked.port, asked.host)
+    )
     serve(make_front(asked.bucket), listening)
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """A listening socket, for this machine only unless asked otherwise. Clients that connect before anybody serves it wait, not fail."""
+    """A listening socket, for this machine only unless asked otherwise. Clients that connect before
+    anybody serves it wait, not fail.
+    """
     listening = socket.create_server((host, port), backlog=256)
     listening.set_inheritable(True)
     return listening

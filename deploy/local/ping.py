@@ -1,6 +1,8 @@
-"""Does a broker serve? One ApiVersions request and its answer, the first thing that every Kafka client does.
+"""Does a broker serve? One ApiVersions request and its answer, the first thing that every Kafka
+client does.
 
-Invariant: True means that the broker has caught up with the metadata, for it answers nobody before. Never raises, never hangs.
+Invariant: True means that the broker has caught up with the metadata, for it answers nobody before.
+Never raises, never hangs.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """What a local cluster consists of: which processes, with which arguments, on which ports.
 
-Invariant: pure; the same options and ports give the same plan. Nothing is looked up and nothing is started here.
+Invariant: pure; the same options and ports give the same plan. Nothing is looked up and nothing is
+started here.
 Times are shorter than in production: a developer waits for every one of them.
 """
 
@@ -20,14 +21,18 @@ SESSION_GRACE_MS: Final = 300
 SHUTDOWN_TIMEOUT_MS: Final = 5_000
 BROKERS_MAX: Final = 32
 CLUSTER_ID: Final = "penstock-dev"
-"""Of a cluster with several controllers, which have to agree on one; a controller that is alone makes up its own."""
+"""Of a cluster with several controllers, which have to agree on one; a controller that is alone
+makes up its own.
+"""
 
 ELECTION_TIMEOUT_MS: Final = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What the user asked for. store: "moto", "memory", "file:DIR" or "s3://...". A port of 0 means any free one."""
+    """What the user asked for. store: "moto", "memory", "file:DIR" or "s3://...". A port of 0 means
+    any free one.
+    """
 
     brokers: int = 2
     controllers: int = 1
@@ -40,9 +45,13 @@ class ClusterOptions:
     auto_balance: bool = False
     log_level: str = "warning"
     settings: tuple[str, ...] = ()
-    """KEY=VALUE for the nodes that have such a setting; weigh more than what this plan chooses by itself."""
+    """KEY=VALUE for the nodes that have such a setting; weigh more than what this plan chooses by
+    itself.
+    """
     given: frozenset[str] = frozenset()
-    """Names of settings that the environment or a file has values for: of these, the plan chooses none."""
+    """Names of settings that the environment or a file has values for: of these, the plan chooses
+    none.
+    """
     config: str = ""
     """The file, for every node."""
 
@@ -81,7 +90,9 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """processes: in the order in which they are started; they are stopped in the opposite one. controller: addresses of all, by commas."""
+    """processes: in the order in which they are started; they are stopped in the opposite one.
+    controller: addresses of all, by commas.
+    """
 
     bootstrap: str
     controller: str
@@ -100,11 +111,16 @@ def broker_ports(options: ClusterOptions) -> Sequence[int]:
 
 def controller_ports(options: ClusterOptions) -> Sequence[int]:
     """Likewise."""
-    return [options.controller_port + index if options.controller_port else 0 for index in range(options.controllers)]
+    return [
+        options.controller_port + index if options.controller_port else 0
+        for index in range(options.controllers)
+    ]
 
 
 def store_url(options: ClusterOptions, ports: Ports) -> str:
-    """The store as brokers and controller open it. Objects of a `file:` store lie beside the controller's journal, not among it."""
+    """The store as brokers and controller open it. Objects of a `file:` store lie beside the
+    controller's journal, not among it.
+    """
     if options.store == "moto":
         return f"s3://{BUCKET}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
     if options.store == "memory":
@@ -120,28 +136,51 @@ def shown_store(options: ClusterOptions, store_port: int) -> str:
 
 
 def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: str) -> ClusterPlan:
-    """controller_directory: holds the controllers' journals; belongs to the store as long as that lives."""
+    """controller_directory: holds the controllers' journals; belongs to the store as long as that
+    lives.
+    """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
     url = store_url(options, ports)
     addresses = [f"{reached}:{port}" for port in ports.controllers]
     controller = ",".join(addresses)
-    common = ("--store", url, *(() if "log.level" in options.given else ("--log-level", options.log_level)))
+    common = (
+        "--store",
+        url,
+        *(() if "log.level" in options.given else ("--log-level", options.log_level)),
+    )
     processes: list[ProcessPlan] = []
     if options.store == "moto":
-        processes.append(ProcessPlan("store", None, "127.0.0.1", ports.store, ("-m", "deploy.local.moto_store", "--bucket", BUCKET)))
+        processes.append(
+            ProcessPlan(
+                "store",
+                None,
+                "127.0.0.1",
+                ports.store,
+                ("-m", "deploy.local.moto_store", "--bucket", BUCKET),
+            )
+        )
     processes += [
         ProcessPlan(
             "controller",
             number,
             reached,
             port,
-            (*_NODE_COMMAND, "controller", *common, *_controller_flags(options, number, port, addresses, controller_directory)),
+            (
+                *_NODE_COMMAND,
+                "controller",
+                *common,
+                *_controller_flags(options, number, port, addresses, controller_directory),
+            ),
         )
         for number, port in enumerate(ports.controllers)
     ]
     processes += [
         ProcessPlan(
-            "broker", node_id, reached, port, (*_NODE_COMMAND, "broker", *common, *_broker_flags(options, node_id, port, controller))
+            "broker",
+            node_id,
+            reached,
+            port,
+            (*_NODE_COMMAND, "broker", *common, *_broker_flags(options, node_id, port, controller)),
         )
         for node_id, port in enumerate(ports.brokers)
     ]
@@ -149,9 +188,14 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
     return ClusterPlan(bootstrap, controller, url, options.restart, tuple(processes))
 
 
-def _controller_flags(options: ClusterOptions, number: int, port: int, addresses: Sequence[str], directory: str) -> tuple[str, ...]:
+def _controller_flags(
+    options: ClusterOptions, number: int, port: int, addresses: Sequence[str], directory: str
+) -> tuple[str, ...]:
     peers = quorum_peers(addresses)
-    chosen: dict[str, object] = {"broker.session.timeout.ms": SESSION_TIMEOUT_MS, "broker.session.grace.ms": SESSION_GRACE_MS}
+    chosen: dict[str, object] = {
+        "broker.session.timeout.ms": SESSION_TIMEOUT_MS,
+        "broker.session.grace.ms": SESSION_GRACE_MS,
+    }
     own: dict[str, object] = {
         "metadata.log.dir": data_directory(directory, number, options.controllers),
         "listeners": f"{_bracketed(options.host)}:{port}",
@@ -160,12 +204,23 @@ def _controller_flags(options: ClusterOptions, number: int, port: int, addresses
         own["auto.balance.enable"] = "true"
     if peers:
         chosen["controller.quorum.election.timeout.ms"] = ELECTION_TIMEOUT_MS
-        own |= {"cluster.id": CLUSTER_ID, "node.id": number, "controller.quorum.voters": ",".join(peers)}
+        own |= {
+            "cluster.id": CLUSTER_ID,
+            "node.id": number,
+            "controller.quorum.voters": ",".join(peers),
+        }
     return _flags("controller", options, chosen, own)
 
 
-def _flags(role: "NodeRole", options: ClusterOptions, chosen: Mapping[str, object], own: Mapping[str, object]) -> tuple[str, ...]:
-    """chosen: what suits a developer, unless he says otherwise. own: what the nodes need to find each other."""
+def _flags(
+    role: "NodeRole",
+    options: ClusterOptions,
+    chosen: Mapping[str, object],
+    own: Mapping[str, object],
+) -> tuple[str, ...]:
+    """chosen: what suits a developer, unless he says otherwise. own: what the nodes need to find
+    each other.
+    """
     from deploy.node.config.definition import flag_of, roles_with  # not for `--help`
 
     flags = ["--config", options.config] if options.config else []
@@ -180,7 +235,11 @@ def _flags(role: "NodeRole", options: ClusterOptions, chosen: Mapping[str, objec
 
 def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
     """The controllers' setting `peers`; none for one that is alone."""
-    return tuple(f"{number}@{address}" for number, address in enumerate(addresses)) if len(addresses) > 1 else ()
+    return (
+        tuple(f"{number}@{address}" for number, address in enumerate(addresses))
+        if len(addresses) > 1
+        else ()
+    )
 
 
 def data_directory(directory: str, number: int, controllers: int) -> str:
@@ -188,7 +247,9 @@ def data_directory(directory: str, number: int, controllers: int) -> str:
     return directory if controllers == 1 else f"{directory}/{number}"
 
 
-def _broker_flags(options: ClusterOptions, node_id: int, port: int, controller: str) -> tuple[str, ...]:
+def _broker_flags(
+    options: ClusterOptions, node_id: int, port: int, controller: str
+) -> tuple[str, ...]:
     chosen = {"shutdown.timeout.ms": SHUTDOWN_TIMEOUT_MS, "group.initial.rebalance.delay.ms": 0}
     own = {
         "node.id": node_id,

@@ -1,6 +1,8 @@
-"""Finding ports: those that were asked for must be free, the others are looked for where the kernel does not hand them out by itself.
+"""Finding ports: those that were asked for must be free, the others are looked for where the kernel
+does not hand them out by itself.
 
-Invariant: nothing is started before every port was tried. A port found free may be taken a moment later; the process then says so.
+Invariant: nothing is started before every port was tried. A port found free may be taken a moment
+later; the process then says so.
 """
 
 import errno
@@ -17,7 +19,9 @@ from deploy.local.plan import (
 )
 
 _FREE_RANGE: Final = (20_000, 32_000)
-"""Below Linux's ephemeral ports: a client's connection must not sit on the port of a broker that is being restarted."""
+"""Below Linux's ephemeral ports: a client's connection must not sit on the port of a broker that is
+being restarted.
+"""
 
 _TRIES_MAX: Final = 200
 
@@ -25,13 +29,26 @@ _TRIES_MAX: Final = 200
 def find_ports(options: ClusterOptions, rng: Random) -> Ports:
     """Raises PortTaken with the flag that chooses another one."""
     if options.port and options.port + options.brokers - 1 > 65_535:
-        raise UsageError(f"--port {options.port} leaves no room for {options.brokers} brokers: ports end at 65535")
+        raise UsageError(
+            f"--port {options.port} leaves no room for {options.brokers} brokers: ports end at"
+            " 65535"
+        )
     taken: set[int] = set()
     brokers = [_claim(options.host, port, "--port", taken, rng) for port in broker_ports(options)]
     if options.controller_port and options.controller_port + options.controllers - 1 > 65_535:
-        raise UsageError(f"--controller-port {options.controller_port} leaves no room for {options.controllers} controllers")
-    controllers = [_claim(options.host, port, "--controller-port", taken, rng) for port in controller_ports(options)]
-    store = _claim("127.0.0.1", options.store_port, "--store-port", taken, rng) if options.store == "moto" else 0
+        raise UsageError(
+            f"--controller-port {options.controller_port} leaves no room for {options.controllers}"
+            " controllers"
+        )
+    controllers = [
+        _claim(options.host, port, "--controller-port", taken, rng)
+        for port in controller_ports(options)
+    ]
+    store = (
+        _claim("127.0.0.1", options.store_port, "--store-port", taken, rng)
+        if options.store == "moto"
+        else 0
+    )
     return Ports(tuple(brokers), tuple(controllers), store)
 
 
@@ -62,4 +79,7 @@ def _claim(host: str, port: int, flag: str, taken: set[int], rng: Random) -> int
         if candidate not in taken and is_free(host, candidate):
             taken.add(candidate)
             return candidate
-    raise DeployError(f"no free port found on {host} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; name one with {flag}")
+    raise DeployError(
+        f"no free port found on {host} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; name one with"
+        f" {flag}"
+    )

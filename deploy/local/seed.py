@@ -1,7 +1,8 @@
-"""What a local cluster begins with: topics from `--topics`, records from the lines of `--seed-from`.
+"""What a local cluster begins with: topics from `--topics`, records from the lines of
+`--seed-from`.
 
-Invariant: a mistake is found before anything is started and told with its line; a line means the same every time. Pure: lines come in,
-values go out.
+Invariant: a mistake is found before anything is started and told with its line; a line means the
+same every time. Pure: lines come in, values go out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,18 +35,25 @@ def parse_topics(text: str) -> dict[str, int]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, count = part.partition(":")
         if not name or (colon and not (count.isdecimal() and 1 <= int(count) <= PARTITIONS_MAX)):
-            raise UsageError(f"--topics {part!r} is not allowed: NAME:PARTITIONS (1 to {PARTITIONS_MAX}), as in orders:3,clicks:12")
+            raise UsageError(
+                f"--topics {part!r} is not allowed: NAME:PARTITIONS (1 to {PARTITIONS_MAX}), as in"
+                " orders:3,clicks:12"
+            )
         if name in topics:
             raise UsageError(f"--topics names {name!r} twice")
         topics[name] = int(count or 1)
     return topics
 
 
-def parse_seed(lines: Iterable[bytes], topics: Mapping[str, int], source: str) -> Iterator[SeedRecord]:
-    """One record a line; empty lines are none. topics: those of `--topics`; others have one partition. Raises UsageError.
+def parse_seed(
+    lines: Iterable[bytes], topics: Mapping[str, int], source: str
+) -> Iterator[SeedRecord]:
+    """One record a line; empty lines are none. topics: those of `--topics`; others have one
+    partition. Raises UsageError.
 
-    A JSON object with `value` or `topic` is a record with the fields topic, key, value, headers, partition, timestamp_ms. Any other line
-    is a value as it stands. What names no topic goes to the first of `--topics`.
+    A JSON object with `value` or `topic` is a record with the fields topic, key, value, headers,
+    partition, timestamp_ms. Any other line is a value as it stands. What names no topic goes to the
+    first of `--topics`.
     """
     default = next(iter(topics), "")
     for number, line in enumerate(lines, 1):
@@ -64,13 +72,21 @@ def _record(text: bytes, default: str, topics: Mapping[str, int], where: str) ->
             raise UsageError(f"{where}: unknown field {name!r}; {hint}")
     topic = fields.get("topic", default)
     if not isinstance(topic, str) or not topic:
-        raise UsageError(f"{where}: no topic: give the field 'topic', or --topics, whose first one is meant then")
+        raise UsageError(
+            f"{where}: no topic: give the field 'topic', or --topics, whose first one is meant then"
+        )
     return SeedRecord(
         topic,
         _data(fields.get("key")),
         _data(fields.get("value")) if found is not None else text,
         _headers(fields.get("headers") or {}, where),
-        _whole(fields.get("partition", -1), "partition", -1, topics.get(topic, 1) - 1, f"{where}: {topic!r}"),
+        _whole(
+            fields.get("partition", -1),
+            "partition",
+            -1,
+            topics.get(topic, 1) - 1,
+            f"{where}: {topic!r}",
+        ),
         _whole(fields.get("timestamp_ms", 0), "timestamp_ms", 0, _INT64_MAX, where),
     )
 
@@ -95,7 +111,10 @@ def _data(value: object) -> bytes | None:
 
 def _headers(value: object, where: str) -> tuple[tuple[str, bytes | None], ...]:
     try:
-        return tuple((name, _data(data)) for name, data in msgspec.convert(value, dict[str, str | None]).items())
+        return tuple(
+            (name, _data(data))
+            for name, data in msgspec.convert(value, dict[str, str | None]).items()
+        )
     except msgspec.ValidationError:
         raise UsageError(f"{where}: headers must be an object of texts") from None
 

@@ -1,8 +1,9 @@
 """Starts the processes of a plan, watches them, starts dead ones again, stops all.
 
-Invariants: every process is a group of its own (Ctrl-C reaches the supervisor alone, which stops the others in order) and dies with the
-supervisor (`deploy.node.lifeline`); `run` returns only when no process of ours is left. Must not know what the processes do, except that
-brokers answer when they serve, and that a store which died took its contents along.
+Invariants: every process is a group of its own (Ctrl-C reaches the supervisor alone, which stops
+the others in order) and dies with the supervisor (`deploy.node.lifeline`); `run` returns only when
+no process of ours is left. Must not know what the processes do, except that brokers answer when
+they serve, and that a store which died took its contents along.
 """
 
 import asyncio
@@ -24,14 +25,20 @@ from deploy.node import lifeline
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0
-"""For the brokers to leave in order, above what they allow themselves; then SIGKILL, which a paused process obeys as well."""
+"""For the brokers to leave in order, above what they allow themselves; then SIGKILL, which a paused
+process obeys as well.
+"""
 
 RESTART_FIRST_S: Final = 1.0
-"""A second of CPU goes into a process's start: on a small machine it would hold up those who take over what the dead one led."""
+"""A second of CPU goes into a process's start: on a small machine it would hold up those who take
+over what the dead one led.
+"""
 
 RESTART_MAX_S: Final = 5.0
 STEADY_S: Final = 10.0
-"""A process that lived this long is restarted without the delay that earlier failures had earned it."""
+"""A process that lived this long is restarted without the delay that earlier failures had earned
+it.
+"""
 
 _PING_INTERVAL_S: Final = 0.03
 _LOOK_INTERVAL_S: Final = 1.0
@@ -45,7 +52,11 @@ def restart_delay_s(failures: int) -> float:
 
 def describe_end(code: int) -> str:
     """A return code in words."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return (
+        f"was killed by {signal.Signals(-code).name}"
+        if code < 0
+        else f"ended with exit code {code}"
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -61,14 +72,22 @@ class _Child:
         pid = None if self.process is None else self.process.pid
         plan = self.plan
         return ProcessState(
-            role=plan.role, node_id=plan.node_id, pid=pid, host=plan.host, port=plan.port, phase=self.phase, starts=self.starts
+            role=plan.role,
+            node_id=plan.node_id,
+            pid=pid,
+            host=plan.host,
+            port=plan.port,
+            phase=self.phase,
+            starts=self.starts,
         )
 
 
 class Supervisor:
-    """store_socket: where the store listens; handed over to it at its start, so that nobody meets a closed port.
+    """store_socket: where the store listens; handed over to it at its start, so that nobody meets a
+    closed port.
 
-    on_change: called after each start, first answer and end. say: for the line that tells a person about it.
+    on_change: called after each start, first answer and end. say: for the line that tells a person
+    about it.
     """
 
     def __init__(
@@ -80,7 +99,9 @@ class Supervisor:
         say: Callable[[str], None],
     ) -> None:
         self._plan = plan
-        self._environment = bytecode.environment(environment) | {lifeline.PARENT_VARIABLE: str(os.getpid())}
+        self._environment = bytecode.environment(environment) | {
+            lifeline.PARENT_VARIABLE: str(os.getpid())
+        }
         self._store_socket = store_socket
         self._on_change = on_change
         self._say = say
@@ -92,7 +113,9 @@ class Supervisor:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Until `stop` is set. `ready` is called once, when every broker serves. Raises ClusterFailed; everything is stopped then, too."""
+        """Until `stop` is set. `ready` is called once, when every broker serves. Raises
+        ClusterFailed; everything is stopped then, too.
+        """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGCHLD, self._look)
         try:
@@ -113,11 +136,13 @@ class Supervisor:
         """Do not wait for anybody to leave in order any more."""
         self._is_hurried.set()
 
-    # --- start ---------------------------------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     def _start(self, child: _Child) -> None:
         hands_over = child.plan.role == "store" and self._store_socket is not None
-        inherited = (self._store_socket.fileno(),) if hands_over and self._store_socket is not None else ()
+        inherited = (
+            (self._store_socket.fileno(),) if hands_over and self._store_socket is not None else ()
+        )
         fd = ("--fd", str(inherited[0])) if inherited else ()
         child.process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
             (sys.executable, "-P", *child.plan.arguments, *fd),
@@ -151,14 +176,19 @@ class Supervisor:
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
         while any(child.phase != "serving" for child in self._children):
             if asyncio.get_running_loop().time() > deadline:
-                waiting = ", ".join(child.plan.name for child in self._children if child.phase != "serving")
-                self._fail(f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; look at the log above, or add --log-level info")
+                waiting = ", ".join(
+                    child.plan.name for child in self._children if child.phase != "serving"
+                )
+                self._fail(
+                    f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; look at the log above, or"
+                    " add --log-level info"
+                )
                 return
             await asyncio.sleep(_PING_INTERVAL_S)
         self._is_ready = True
         ready()
 
-    # --- watch ---------------------------------------------------------------------------------------------------------------------------
+    # --- watch ------------------------------------------------------------------------------------
 
     async def _keep_looking(self) -> None:
         while True:
@@ -187,7 +217,9 @@ class Supervisor:
             lived_s = asyncio.get_running_loop().time() - child.started_at
             child.failures = 0 if lived_s >= STEADY_S else child.failures + 1
             delay_s = restart_delay_s(max(child.failures - 1, 0))
-            self._say(f"{told}; starting it again" + (f" in {delay_s:.1f} s" if delay_s >= 0.5 else ""))
+            self._say(
+                f"{told}; starting it again" + (f" in {delay_s:.1f} s" if delay_s >= 0.5 else "")
+            )
             self._spawn(self._restart(child, delay_s))
 
     async def _restart(self, child: _Child, delay_s: float) -> None:
@@ -213,7 +245,7 @@ class Supervisor:
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)
 
-    # --- stop ----------------------------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     async def _stop_all(self) -> None:
         self._is_stopping = True
@@ -225,7 +257,9 @@ class Supervisor:
             self._store_socket.close()
 
     async def _stop(self, children: list[_Child]) -> None:
-        deadline = asyncio.get_running_loop().time() + (0.0 if self._failed.done() else STOP_TIMEOUT_S)
+        deadline = asyncio.get_running_loop().time() + (
+            0.0 if self._failed.done() else STOP_TIMEOUT_S
+        )
         _signal(children, signal.SIGTERM)
         while any(child.process for child in children):
             if self._is_hurried.is_set() or asyncio.get_running_loop().time() > deadline:

@@ -1,7 +1,9 @@
-"""`/startz`, `/livez` and `/readyz` over HTTP, for the probes of orchestrators and for `curl`; `/metrics` comes from `deploy.node.metrics`.
+"""`/startz`, `/livez` and `/readyz` over HTTP, for the probes of orchestrators and for `curl`;
+`/metrics` comes from `deploy.node.metrics`.
 
-Invariants: 200 means yes, 503 means no and says why, one reason a line. A request has `REQUEST_TIMEOUT_S` and `REQUEST_BYTES_MAX`, and
-there are at most `CONNECTIONS_MAX`; what is beyond is closed, so that nobody slows a node down by asking. One answer per connection.
+Invariants: 200 means yes, 503 means no and says why, one reason a line. A request has
+`REQUEST_TIMEOUT_S` and `REQUEST_BYTES_MAX`, and there are at most `CONNECTIONS_MAX`; what is beyond
+is closed, so that nobody slows a node down by asking. One answer per connection.
 Must not know brokers or controllers: `base.health.Health` says what there is to say.
 """
 
@@ -20,7 +22,13 @@ REQUEST_BYTES_MAX: Final = 8 << 10
 CONNECTIONS_MAX: Final = 64
 
 _log = structlog.get_logger()
-_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 
 
 class Answer(tuple[int, str, str]):
@@ -34,7 +42,9 @@ Route = Callable[[], Awaitable[Answer]]
 
 def yes_or_no(reasons: list[str]) -> Answer:
     """An empty list is a yes."""
-    return Answer((503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n"))
+    return Answer(
+        (503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n")
+    )
 
 
 def routes_of(health: Health) -> dict[str, Route]:
@@ -83,7 +93,12 @@ class HttpServer:
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._answer(head))
                 await writer.drain()
-        except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
+        except (
+            TimeoutError,
+            asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError,
+            ConnectionError,
+        ):
             pass  # whoever asks like this gets no answer
         finally:
             self._open.discard(writer)

@@ -1,9 +1,11 @@
-"""The zone of the node on which a pod runs, asked of Kubernetes, as a setting: for clusters whose pods do not have the label.
+"""The zone of the node on which a pod runs, asked of Kubernetes, as a setting: for clusters whose
+pods do not have the label.
 
     python -m deploy.node.kubernetes_zone --config FILE --out FILE
 
-Runs as an init container: copies the configuration file and adds `broker.rack` for brokers. Invariants: a node without a zone adds nothing;
-a file that sets `broker.rack` by itself wins; if Kubernetes does not answer, this ends with an error, and the pod tries again.
+Runs as an init container: copies the configuration file and adds `broker.rack` for brokers.
+Invariants: a node without a zone adds nothing; a file that sets `broker.rack` by itself wins; if
+Kubernetes does not answer, this ends with an error, and the pod tries again.
 Must not run in the broker: the right to read nodes ends with this process.
 """
 
@@ -40,21 +42,31 @@ def with_rack(config: str, zone: str) -> str:
     return config.replace("[broker]\n", f"[broker]\n{line}", 1)
 
 
-def fetch_node(name: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> Mapping[str, Any]:
+def fetch_node(
+    name: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
+) -> Mapping[str, Any]:
     """Raises OSError if Kubernetes does not answer, or refuses."""
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
     host = f"[{host}]" if ":" in host else host
     token = (account / "token").read_text().strip()
     context = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    request = urllib.request.Request(f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"})
+    request = urllib.request.Request(
+        f"https://{host}:{port}/api/v1/nodes/{name}", headers={"Authorization": f"Bearer {token}"}
+    )
     with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310 - the scheme is fixed above
         node: Mapping[str, Any] = json.load(answer)
         return node
 
 
-def main(arguments: list[str] | None = None, environment: Mapping[str, str] = os.environ, account: Path = SERVICE_ACCOUNT) -> int:
+def main(
+    arguments: list[str] | None = None,
+    environment: Mapping[str, str] = os.environ,
+    account: Path = SERVICE_ACCOUNT,
+) -> int:
     """Process entry: the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.node.kubernetes_zone", allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.node.kubernetes_zone", allow_abbrev=False
+    )
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args(arguments)
@@ -62,7 +74,10 @@ def main(arguments: list[str] | None = None, environment: Mapping[str, str] = os
     try:
         zone = zone_of(fetch_node(name, environment, account))
     except OSError as error:
-        print(f"error: node {name} could not be read: {error}; may this service account get nodes?", file=sys.stderr)
+        print(
+            f"error: node {name} could not be read: {error}; may this service account get nodes?",
+            file=sys.stderr,
+        )
         return 1
     asked.out.write_text(with_rack(asked.config.read_text(), zone))
     print(f"node {name} is in zone {zone or '(none)'}", file=sys.stderr)

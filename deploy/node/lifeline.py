@@ -1,7 +1,9 @@
-"""Die with the supervisor: a process of a local cluster must not outlive the command that started it, however that one ended.
+"""Die with the supervisor: a process of a local cluster must not outlive the command that started
+it, however that one ended.
 
-Invariant: once `hold` has returned, the end of the parent (SIGKILL too) ends this process. Linux tells the kernel; elsewhere a thread
-looks twice a second whether the parent is still the same. Must not be used by processes that an operator starts.
+Invariant: once `hold` has returned, the end of the parent (SIGKILL too) ends this process. Linux
+tells the kernel; elsewhere a thread looks twice a second whether the parent is still the same. Must
+not be used by processes that an operator starts.
 """
 
 import os

@@ -1,6 +1,7 @@
 """`penstock broker` and `penstock controller`: one node as a process.
 
-Invariant: neither typer nor rich nor any Kafka client is imported on this way, so that a broker stays small and starts at once.
+Invariant: neither typer nor rich nor any Kafka client is imported on this way, so that a broker
+stays small and starts at once.
 Must not hold logic of a node: `broker.main` and `controller.main` have it.
 """
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Run one node until it ends; returns the exit code. Raises DeployError for what the user got wrong."""
+    """Run one node until it ends; returns the exit code. Raises DeployError for what the user got
+    wrong.
+    """
     lifeline.hold(environment)
     logs.keep_rich_out()
     if {"-h", "--help"} & set(arguments):
@@ -44,7 +47,14 @@ def _run_broker(config: "Effective") -> int:
     process = config.part(ProcessConfig)
     stream, compaction = config.part(StreamConfig), config.part(CompactionConfig)
     with of_requests(process) as tracing:
-        return run_broker(config.part(BrokerConfig), process.store, stream, compaction, _serve_health(process), tracing=tracing)
+        return run_broker(
+            config.part(BrokerConfig),
+            process.store,
+            stream,
+            compaction,
+            _serve_health(process),
+            tracing=tracing,
+        )
 
 
 def _run_controller(config: "Effective") -> int:
@@ -59,9 +69,13 @@ def _run_controller(config: "Effective") -> int:
     process = config.part(ProcessConfig)
     try:
         with of_moves(process) as moved:
-            return run_controller(config.part(ControllerConfig), process.store, _serve_health(process), moved)
+            return run_controller(
+                config.part(ControllerConfig), process.store, _serve_health(process), moved
+            )
     except (ControllerError, OSError) as error:
-        raise DeployError(renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))) from None
+        raise DeployError(
+            renamed({field.field: field.name for field in fields_of(ControllerConfig)}, str(error))
+        ) from None
 
 
 def _serve_health(process: "ProcessConfig") -> "ServeHealth":

@@ -1,1 +1,3 @@
-"""Moving partitions by hand: the files and the words of `kafka-reassign-partitions`, and what a move was made of."""
+"""Moving partitions by hand: the files and the words of `kafka-reassign-partitions`, and what a
+move was made of.
+"""

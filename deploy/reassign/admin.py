@@ -1,6 +1,8 @@
-"""The calls to a cluster that moving partitions takes: what is where, move, cancel, what moves, elect.
+"""The calls to a cluster that moving partitions takes: what is where, move, cancel, what moves,
+elect.
 
-Invariant: errors of single partitions come back as texts beside their names; only what concerns the whole request raises.
+Invariant: errors of single partitions come back as texts beside their names; only what concerns the
+whole request raises.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,10 +29,15 @@ Problems = dict[Key, tuple[ErrorCode, str]]
 """What went wrong with the partitions for which it did not work."""
 
 
-def current_assignment(client: WireClient, topics: Collection[str]) -> tuple[Assignment, frozenset[int]]:
-    """Candidates of all partitions of these topics, and the brokers that are there. Raises KafkaFailed for topics that do not exist."""
+def current_assignment(
+    client: WireClient, topics: Collection[str]
+) -> tuple[Assignment, frozenset[int]]:
+    """Candidates of all partitions of these topics, and the brokers that are there. Raises
+    KafkaFailed for topics that do not exist.
+    """
     request = metadata.MetadataRequest(
-        topics=[metadata.MetadataRequestTopic(name=name) for name in sorted(topics)], allow_auto_topic_creation=False
+        topics=[metadata.MetadataRequestTopic(name=name) for name in sorted(topics)],
+        allow_auto_topic_creation=False,
     )
     answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
     found: dict[Key, tuple[int, ...]] = {}
@@ -43,7 +50,9 @@ def current_assignment(client: WireClient, topics: Collection[str]) -> tuple[Ass
 
 
 def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
-    """Begin moves, some with each request; those to None are cancelled. Raises KafkaFailed; what earlier requests began goes on then."""
+    """Begin moves, some with each request; those to None are cancelled. Raises KafkaFailed; what
+    earlier requests began goes on then.
+    """
     problems: Problems = {}
     for some in _batched(wanted.items()):
         problems |= _reassign(client, dict(some))
@@ -60,13 +69,20 @@ def _batched(items: Iterable[_T], size: int = PARTITIONS_PER_REQUEST_MAX) -> Ite
 def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
     topics: dict[str, list[alter.ReassignablePartition]] = {}
     for key, replicas in wanted.items():
-        topics.setdefault(key.topic, []).append(alter.ReassignablePartition(key.partition, replicas))
+        topics.setdefault(key.topic, []).append(
+            alter.ReassignablePartition(key.partition, replicas)
+        )
     request = alter.AlterPartitionReassignmentsRequest(
-        timeout_ms=_TIMEOUT_MS, topics=[alter.ReassignableTopic(name, items) for name, items in topics.items()]
+        timeout_ms=_TIMEOUT_MS,
+        topics=[alter.ReassignableTopic(name, items) for name, items in topics.items()],
     )
-    answer = client.ask(apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.encode_request, alter.decode_response)
+    answer = client.ask(
+        apis.ALTER_PARTITION_REASSIGNMENTS, request, alter.encode_request, alter.decode_response
+    )
     if answer.error_code:
-        raise KafkaFailed(f"the reassignment was not accepted: {_text(answer.error_code, answer.error_message)}")
+        raise KafkaFailed(
+            f"the reassignment was not accepted: {_text(answer.error_code, answer.error_message)}"
+        )
     return {
         Key(topic.name, item.partition_index): _problem(item.error_code, item.error_message)
         for topic in answer.responses
@@ -78,20 +94,29 @@ def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) 
 def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
     """What moves: (brokers that are added, brokers that are taken out)."""
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
-    answer = client.ask(apis.LIST_PARTITION_REASSIGNMENTS, request, listing.encode_request, listing.decode_response)
+    answer = client.ask(
+        apis.LIST_PARTITION_REASSIGNMENTS, request, listing.encode_request, listing.decode_response
+    )
     if answer.error_code:
-        raise KafkaFailed(f"reassignments cannot be listed: {_text(answer.error_code, answer.error_message)}")
+        raise KafkaFailed(
+            f"reassignments cannot be listed: {_text(answer.error_code, answer.error_message)}"
+        )
     return {
-        Key(topic.name, item.partition_index): (list(item.adding_replicas), list(item.removing_replicas))
+        Key(topic.name, item.partition_index): (
+            list(item.adding_replicas),
+            list(item.removing_replicas),
+        )
         for topic in answer.topics
         for item in topic.partitions
     }
 
 
 def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[list[Key], Problems]:
-    """(elected, those that were not). None: all partitions, of which the answer tells only those that needed an election.
+    """(elected, those that were not). None: all partitions, of which the answer tells only those
+    that needed an election.
 
-    Some with each request: an answer comes when all of its elections are held, which takes longer the more there are.
+    Some with each request: an answer comes when all of its elections are held, which takes longer
+    the more there are.
     """
     if keys is None:
         return _elect_preferred(client, None)
@@ -101,19 +126,33 @@ def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[lis
         topics: dict[str, list[int]] = {}
         for key in some:
             topics.setdefault(key.topic, []).append(key.partition)
-        more, failed = _elect_preferred(client, [elect.TopicPartitions(name, partitions) for name, partitions in topics.items()])
+        more, failed = _elect_preferred(
+            client, [elect.TopicPartitions(name, partitions) for name, partitions in topics.items()]
+        )
         elected += more
         problems |= failed
     return elected, problems
 
 
-def _elect_preferred(client: WireClient, asked: list[elect.TopicPartitions] | None) -> tuple[list[Key], Problems]:
-    request = elect.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=asked, timeout_ms=_TIMEOUT_MS)
+def _elect_preferred(
+    client: WireClient, asked: list[elect.TopicPartitions] | None
+) -> tuple[list[Key], Problems]:
+    request = elect.ElectLeadersRequest(
+        election_type=_PREFERRED, topic_partitions=asked, timeout_ms=_TIMEOUT_MS
+    )
     answer = client.ask(apis.ELECT_LEADERS, request, elect.encode_request, elect.decode_response)
     if answer.error_code:
         raise KafkaFailed(f"the election was not held: {_text(answer.error_code, None)}")
-    results = [(Key(topic.topic, item.partition_id), item) for topic in answer.replica_election_results for item in topic.partition_result]
-    problems = {key: _problem(item.error_code, item.error_message) for key, item in results if item.error_code}
+    results = [
+        (Key(topic.topic, item.partition_id), item)
+        for topic in answer.replica_election_results
+        for item in topic.partition_result
+    ]
+    problems = {
+        key: _problem(item.error_code, item.error_message)
+        for key, item in results
+        if item.error_code
+    }
     return [key for key, item in results if not item.error_code], problems
 
 

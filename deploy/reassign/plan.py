@@ -1,7 +1,9 @@
-"""Reassignment files, and what follows from them: the proposal, and how far each partition is. Pure.
+"""Reassignment files, and what follows from them: the proposal, and how far each partition is.
+Pure.
 
-Invariant: what is written here, `kafka-reassign-partitions` reads, and the other way round. A file that is not understood is refused as a
-whole, naming what is wrong. The proposal is a function of its input: the same question gets the same answer.
+Invariant: what is written here, `kafka-reassign-partitions` reads, and the other way round. A file
+that is not understood is refused as a whole, naming what is wrong. The proposal is a function of
+its input: the same question gets the same answer.
 Source: Kafka `ReassignPartitionsCommand`, `AdminUtils.assignReplicasToBrokers`.
 """
 
@@ -79,7 +81,12 @@ def _check_once(keys: Sequence[object]) -> None:
 
 def parse_topics(text: str) -> list[str]:
     """`--topics-to-move-json-file`."""
-    names = [item.topic for item in _parsed(text, _TopicsFile, '{"topics": [{"topic": "foo"}], "version": 1}').topics]
+    names = [
+        item.topic
+        for item in _parsed(
+            text, _TopicsFile, '{"topics": [{"topic": "foo"}], "version": 1}'
+        ).topics
+    ]
     _check_once(names)
     return names
 
@@ -100,7 +107,10 @@ def parse_reassignment(text: str) -> Assignment:
     if not parsed.partitions:
         raise UsageError(f"the file names no partition; an example: {example}")
     if moved := [item for item in parsed.partitions if set(item.log_dirs) - {"any"}]:
-        raise UsageError(f"{moved[0].topic}-{moved[0].partition}: log_dirs can only be 'any': brokers have no log directories")
+        raise UsageError(
+            f"{moved[0].topic}-{moved[0].partition}: log_dirs can only be 'any': brokers have no"
+            " log directories"
+        )
     return {Key(item.topic, item.partition): tuple(item.replicas) for item in parsed.partitions}
 
 
@@ -109,7 +119,10 @@ def parse_brokers(text: str) -> list[int]:
     try:
         brokers = [int(item) for item in text.split(",")]
     except ValueError:
-        raise UsageError(f"--broker-list {text!r} is not allowed: broker ids with commas between them, as in 0,1,2") from None
+        raise UsageError(
+            f"--broker-list {text!r} is not allowed: broker ids with commas between them, as in"
+            " 0,1,2"
+        ) from None
     if len(set(brokers)) != len(brokers):
         raise UsageError(f"--broker-list {text!r} names a broker more than once")
     return brokers
@@ -118,16 +131,18 @@ def parse_brokers(text: str) -> list[int]:
 def to_json(assignment: Assignment) -> str:
     """As Kafka's tool prints it: one line, to be saved as a file."""
     items = [
-        _Reassignment(key.topic, key.partition, list(replicas), ["any"] * len(replicas)) for key, replicas in sorted(assignment.items())
+        _Reassignment(key.topic, key.partition, list(replicas), ["any"] * len(replicas))
+        for key, replicas in sorted(assignment.items())
     ]
     return msgspec.json.encode({"version": _VERSION, "partitions": items}).decode()
 
 
 def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
-    """Partition i of a topic goes to broker start + i round the list, the further candidates to those behind it.
+    """Partition i of a topic goes to broker start + i round the list, the further candidates to
+    those behind it.
 
-    As many candidates as it has now, but no more than there are brokers. The start follows from the topic's name, so that topics of one
-    partition spread too.
+    As many candidates as it has now, but no more than there are brokers. The start follows from the
+    topic's name, so that topics of one partition spread too.
     """
     proposed: dict[Key, tuple[int, ...]] = {}
     ordered = sorted(brokers)
@@ -138,7 +153,9 @@ def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
     return proposed
 
 
-def status_of(key: Key, wanted: tuple[int, ...], current: tuple[int, ...] | None, ongoing: Collection[Key]) -> tuple[bool, str]:
+def status_of(
+    key: Key, wanted: tuple[int, ...], current: tuple[int, ...] | None, ongoing: Collection[Key]
+) -> tuple[bool, str]:
     """(done, what to tell) of one partition."""
     if key in ongoing:
         return False, f"Reassignment of partition {key} is still in progress."
@@ -146,7 +163,13 @@ def status_of(key: Key, wanted: tuple[int, ...], current: tuple[int, ...] | None
         return False, f"Partition {key} does not exist."
     if current == wanted:
         return True, f"Reassignment of partition {key} is completed."
-    return False, f"There is no active reassignment of partition {key}, but replica set is {_ids(current)} rather than {_ids(wanted)}."
+    return (
+        False,
+        (
+            f"There is no active reassignment of partition {key}, but replica set is"
+            f" {_ids(current)} rather than {_ids(wanted)}."
+        ),
+    )
 
 
 def _ids(replicas: tuple[int, ...]) -> str:

@@ -1,8 +1,10 @@
 """The six steps of a partition's last planned move, with milliseconds each.
 
-What they are made of: when the controller wrote the change and when it elected is in its metadata; what source and target did they measured
-themselves, by their own clocks, and reported. "Saw it" is what remains of the controller's time when the source's steps are taken from it:
-no two clocks are compared. Reports are kept in memory by the active controller: after it restarted, the brokers' steps are unknown.
+What they are made of: when the controller wrote the change and when it elected is in its metadata;
+what source and target did they measured themselves, by their own clocks, and reported. "Saw it" is
+what remains of the controller's time when the source's steps are taken from it: no two clocks are
+compared. Reports are kept in memory by the active controller: after it restarted, the brokers'
+steps are unknown.
 """
 
 import asyncio
@@ -30,7 +32,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """total_ms: from the controller's change until the target served; None while that is not known."""
+    """total_ms: from the controller's change until the target served; None while that is not
+    known.
+    """
 
     topic: str
     partition: int
@@ -58,7 +62,9 @@ def view_move(key: Key, record: PartitionRecord, traces: Sequence[MoveTrace]) ->
     gave_up = _steps_of(traces, gave_up=True, leader_epoch=move.leader_epoch - 1)
     took = _steps_of(traces, gave_up=False, leader_epoch=move.leader_epoch)
     elected_ms = float(move.elected_ms - move.started_ms) if move.elected_ms else None
-    seen_ms = max(0.0, elected_ms - sum(gave_up.values())) if gave_up and elected_ms is not None else None
+    seen_ms = (
+        max(0.0, elected_ms - sum(gave_up.values())) if gave_up and elected_ms is not None else None
+    )
     source, target = f"broker {move.source}", f"broker {move.target}"
     steps = [
         Step(1, "controller", "took the leader away and set the deadline", 0.0),
@@ -69,23 +75,35 @@ def view_move(key: Key, record: PartitionRecord, traces: Sequence[MoveTrace]) ->
         Step(
             5,
             "controller",
-            f"elected {target}, epoch {move.leader_epoch}, with the close" if move.elected_ms else "has not elected yet",
+            f"elected {target}, epoch {move.leader_epoch}, with the close"
+            if move.elected_ms
+            else "has not elected yet",
             0.0,
         ),
         Step(6, target, "opened the streams", took.get("open")),
         Step(6, target, "restored the log's state and served", took.get("restore")),
     ]
     total_ms = elected_ms + sum(took.values()) if took and elected_ms is not None else None
-    return MoveView(*key, move.source, move.target, move.leader_epoch, move.started_ms, total_ms, steps)
+    return MoveView(
+        *key, move.source, move.target, move.leader_epoch, move.started_ms, total_ms, steps
+    )
 
 
-def _steps_of(traces: Iterable[MoveTrace], *, gave_up: bool, leader_epoch: int) -> Mapping[str, float]:
-    found = [item.timing.steps for item in traces if (item.timing.gave_up, item.timing.leader_epoch) == (gave_up, leader_epoch)]
+def _steps_of(
+    traces: Iterable[MoveTrace], *, gave_up: bool, leader_epoch: int
+) -> Mapping[str, float]:
+    found = [
+        item.timing.steps
+        for item in traces
+        if (item.timing.gave_up, item.timing.leader_epoch) == (gave_up, leader_epoch)
+    ]
     return found[-1] if found else {}
 
 
 def ask_move(controller: str, key: Key) -> MoveView | None:
-    """The last move of the partition. Raises NoController, DeployError for a partition that does not exist."""
+    """The last move of the partition. Raises NoController, DeployError for a partition that does
+    not exist.
+    """
     return asyncio.run(_ask(controller, key))
 
 
@@ -99,12 +117,18 @@ async def _ask(controller: str, key: Key) -> MoveView | None:
         await follower.start(_TIMEOUT_S)
         topic = follower.image.topics.by_name(key.topic)
         if topic is None or key.partition >= len(topic.partitions):
-            raise DeployError(f"partition {key} does not exist; `penstock topics list` shows what there is")
+            raise DeployError(
+                f"partition {key} does not exist; `penstock topics list` shows what there is"
+            )
         record = topic.partitions[key.partition]
-        traces = await client.trace_move(TraceMove(topic_id=topic.topic_id, partition=key.partition), timeout_s=_TIMEOUT_S)
+        traces = await client.trace_move(
+            TraceMove(topic_id=topic.topic_id, partition=key.partition), timeout_s=_TIMEOUT_S
+        )
         return view_move(key, record, traces.items)
     except TimeoutError:
-        raise NoController(f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s") from None
+        raise NoController(
+            f"no controller answers at {controller} within {_TIMEOUT_S:.0f} s"
+        ) from None
     finally:
         await follower.stop()
         await client.close()

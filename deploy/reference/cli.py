@@ -1,4 +1,5 @@
-"""Write `docs/reference/cli.md`: every command with its arguments, options and defaults, as Typer documents them.
+"""Write `docs/reference/cli.md`: every command with its arguments, options and defaults, as Typer
+documents them.
 
     python -m deploy.reference.cli > docs/reference/cli.md
 
@@ -39,8 +40,19 @@ _COMMAND: Final = re.compile(r"^\* `(?P<name>[a-z]+)`(?:: .*)?$")
 
 
 def markdown() -> str:
-    """Return the page. Runs Typer's own generator in a process of its own, which takes about a second."""
-    command = (sys.executable, "-m", "typer", "deploy.cli.app", "utils", "docs", "--name", "penstock")
+    """Return the page. Runs Typer's own generator in a process of its own, which takes about a
+    second.
+    """
+    command = (
+        sys.executable,
+        "-m",
+        "typer",
+        "deploy.cli.app",
+        "utils",
+        "docs",
+        "--name",
+        "penstock",
+    )
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603  # a fixed command
     for escaped, plain in _QUOTES.items():
         text = text.replace(escaped, plain)
@@ -53,7 +65,9 @@ def _first_sentences(text: str) -> dict[str, str]:
 
 
 def _with_links(lines: list[str], sentences: dict[str, str]) -> list[str]:
-    """Give lists of commands whole sentences and links, and leave out `--help`, which every command has."""
+    """Give lists of commands whole sentences and links, and leave out `--help`, which every command
+    has.
+    """
     here, is_commands, linked = "penstock", False, list[str]()
     for line in lines:
         if line.startswith("* `--help`"):

@@ -1,9 +1,10 @@
-"""Write `docs/reference/errors.md`: the Kafka error codes that brokers send and the error classes, with what to do.
+"""Write `docs/reference/errors.md`: the Kafka error codes that brokers send and the error classes,
+with what to do.
 
     python -m deploy.reference.errors > docs/reference/errors.md
 
-Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares). Another test compares `ADVICE` with the codes
-that the sources of the broker name.
+Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares). Another
+test compares `ADVICE` with the codes that the sources of the broker name.
 """
 
 import inspect
@@ -45,7 +46,9 @@ Messages of nodes, commands, `scan`, Spark and table export carry these names.
 """
 _ASK_LEADER: Final = "Refresh metadata and ask the leader. Clients do so by themselves."
 _ASK_COORDINATOR: Final = "Look the coordinator up again. Clients do so by themselves."
-_REJOIN: Final = "Join the group again. Clients do so by themselves; commits of the old generation are refused."
+_REJOIN: Final = (
+    "Join the group again. Clients do so by themselves; commits of the old generation are refused."
+)
 _NEW_PRODUCER: Final = "Close the producer and open another one. A newer start of the same `transactional.id` may be running."
 
 ADVICE: Final[dict[ErrorCode, str]] = {
@@ -140,14 +143,21 @@ MODULES: Final[tuple[tuple[str, ModuleType], ...]] = (
 
 def markdown() -> str:
     codes = "\n".join(_code_row(code) for code in sorted(ADVICE))
-    chapters = "\n".join(f"\n### {title}\n\n| error | retry | meaning |\n|---|---|---|\n{_table(module)}" for title, module in MODULES)
+    chapters = "\n".join(
+        f"\n### {title}\n\n| error | retry | meaning |\n|---|---|---|\n{_table(module)}"
+        for title, module in MODULES
+    )
     return f"{_HEAD}{codes}\n{_CLASSES_HEAD}{chapters}\n"
 
 
 def classes(module: ModuleType) -> Iterator[type[Exception]]:
     """Return the error classes that `module` defines, in the order of the file."""
     for found in vars(module).values():
-        if inspect.isclass(found) and issubclass(found, Exception) and found.__module__ == module.__name__:
+        if (
+            inspect.isclass(found)
+            and issubclass(found, Exception)
+            and found.__module__ == module.__name__
+        ):
             yield found
 
 
@@ -157,7 +167,8 @@ def _code_row(code: ErrorCode) -> str:
 
 def _table(module: ModuleType) -> str:
     return "\n".join(
-        f"| `{found.__name__}` | {_yes(getattr(found, 'retriable', False))} | {_meaning(found)} |" for found in classes(module)
+        f"| `{found.__name__}` | {_yes(getattr(found, 'retriable', False))} | {_meaning(found)} |"
+        for found in classes(module)
     )
 
 

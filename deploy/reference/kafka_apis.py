@@ -35,7 +35,10 @@ Brokers serve it from version 3.
 """
 ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("SaslHandshake", "SaslAuthenticate"), "No authentication: listeners are `PLAINTEXT`."),
-    (("DescribeAcls", "CreateAcls", "DeleteAcls"), "No ACLs: whoever reaches a listener has every right."),
+    (
+        ("DescribeAcls", "CreateAcls", "DeleteAcls"),
+        "No ACLs: whoever reaches a listener has every right.",
+    ),
     (("DescribeClientQuotas", "AlterClientQuotas"), "No quotas."),
     (
         ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
@@ -45,12 +48,24 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
     (("DeleteRecords",), "Records stay until their topic is deleted: there is no retention yet."),
     (("OffsetDelete",), "Offsets of a group leave by expiry, or with the group."),
-    (("AlterConfigs",), "Replaced by IncrementalAlterConfigs, which Kafka has recommended since 2.3."),
+    (
+        ("AlterConfigs",),
+        "Replaced by IncrementalAlterConfigs, which Kafka has recommended since 2.3.",
+    ),
     (("DescribeLogDirs", "AlterReplicaLogDirs"), "Brokers have no log directories."),
-    (("DescribeProducers",), "Open transactions are listed by ListTransactions and DescribeTransactions."),
+    (
+        ("DescribeProducers",),
+        "Open transactions are listed by ListTransactions and DescribeTransactions.",
+    ),
     (("CreateDelegationToken", "DescribeUserScramCredentials"), "No credentials are managed."),
-    (("UpdateFeatures",), "There are no feature levels: transactions use version 1 of their protocol (no KIP-890)."),
-    (("GetTelemetrySubscriptions", "PushTelemetry"), "Brokers do not collect metrics of clients (no KIP-714)."),
+    (
+        ("UpdateFeatures",),
+        "There are no feature levels: transactions use version 1 of their protocol (no KIP-890).",
+    ),
+    (
+        ("GetTelemetrySubscriptions", "PushTelemetry"),
+        "Brokers do not collect metrics of clients (no KIP-714).",
+    ),
 )
 """APIs that clients may look for, and what their absence means."""
 
@@ -62,7 +77,9 @@ def markdown() -> str:
 
 
 def _row(api: ApiSpec) -> str:
-    versions = f"{api.served_min}" if api.served_min == api.max else f"{api.served_min} to {api.max}"
+    versions = (
+        f"{api.served_min}" if api.served_min == api.max else f"{api.served_min} to {api.max}"
+    )
     flexible = f"{api.flexible_from}" if api.flexible_from <= api.max else ""
     return f"| {api.name} | {api.key} | {versions} | {flexible} |"
 

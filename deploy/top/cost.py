@@ -1,9 +1,10 @@
 """What requests to the object store and the bytes in it cost, estimated.
 
-Prices are those of Amazon S3 Standard in us-east-1 (https://aws.amazon.com/s3/pricing/), as they were understood in November 2026: 0.005
-USD per 1,000 PUT, COPY, POST or LIST requests, 0.0004 USD per 1,000 GET and other requests, DELETE free, 0.023 USD per GB and month for
-the first 50 TB. Invariant: pure. Not in it: what controllers ask of the store (at most some 2 PUT/s: backup and manifest), transfer to
-other regions and the internet, and objects that wait for deletion.
+Prices are those of Amazon S3 Standard in us-east-1 (https://aws.amazon.com/s3/pricing/), as they
+were understood in November 2026: 0.005 USD per 1,000 PUT, COPY, POST or LIST requests, 0.0004 USD
+per 1,000 GET and other requests, DELETE free, 0.023 USD per GB and month for the first 50 TB.
+Invariant: pure. Not in it: what controllers ask of the store (at most some 2 PUT/s: backup and
+manifest), transfer to other regions and the internet, and objects that wait for deletion.
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,9 @@ _GB: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """USD per 1,000 requests; per GB (10^9 bytes) and month. put: PUT and LIST. get: GET and HEAD."""
+    """USD per 1,000 requests; per GB (10^9 bytes) and month. put: PUT and LIST. get: GET and
+    HEAD.
+    """
 
     put_usd_per_1000: float = 0.005
     get_usd_per_1000: float = 0.0004
@@ -28,7 +31,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class StoreCost:
-    """requests: of all brokers that report them; None: none does. usd_month: if it went on like this."""
+    """requests: of all brokers that report them; None: none does. usd_month: if it went on like
+    this.
+    """
 
     requests: StoreRequests | None
     requests_usd_month: float | None
@@ -41,7 +46,9 @@ def usd_month(requests: StoreRequests, prices: Prices) -> float:
     return (dear * prices.put_usd_per_1000 + cheap * prices.get_usd_per_1000) / 1_000 * MONTH_S
 
 
-def store_cost(brokers: Iterable[StoreRequests | None], stored_bytes: int, prices: Prices) -> StoreCost:
+def store_cost(
+    brokers: Iterable[StoreRequests | None], stored_bytes: int, prices: Prices
+) -> StoreCost:
     known = [requests for requests in brokers if requests is not None]
     total = StoreRequests(*map(sum, zip(*known, strict=True))) if known else None
     storage = stored_bytes / _GB * prices.storage_usd_per_gb_month

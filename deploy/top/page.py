@@ -22,9 +22,14 @@ def page(view: TopView) -> Group:
 def _nodes(view: TopView) -> Table:
     cluster = view.cluster
     title = (
-        f"cluster {cluster.cluster_id}, controller {cluster.controller}, {cluster.objects:,} objects, {size(view.stored_bytes)} committed"
+        f"cluster {cluster.cluster_id}, controller {cluster.controller}, {cluster.objects:,}"
+        f" objects, {size(view.stored_bytes)} committed"
     )
-    table = _table(title, ["node", "is", "address"], ["leads", "in MB/s", "out MB/s", "requests/s", "append p50/p99 ms", "loop lag ms"])
+    table = _table(
+        title,
+        ["node", "is", "address"],
+        ["leads", "in MB/s", "out MB/s", "requests/s", "append p50/p99 ms", "loop lag ms"],
+    )
     table.add_column("note")
     for node in cluster.nodes:
         table.add_row(
@@ -45,13 +50,23 @@ def _nodes(view: TopView) -> Table:
 def _store(view: TopView) -> Table:
     cost = view.cost
     table = _table(
-        "requests to the object store", ["node"], ["PUT/s", "LIST/s", "GET/s", "DELETE/s", "failed/s", "MB/s written", "USD/month"]
+        "requests to the object store",
+        ["node"],
+        ["PUT/s", "LIST/s", "GET/s", "DELETE/s", "failed/s", "MB/s written", "USD/month"],
     )
     for node in view.cluster.nodes:
         if not node.fenced:
-            table.add_row(str(node.node_id), *_requests(node.store, None if node.store is None else usd_month(node.store, cost.prices)))
+            table.add_row(
+                str(node.node_id),
+                *_requests(
+                    node.store, None if node.store is None else usd_month(node.store, cost.prices)
+                ),
+            )
     table.add_row("all brokers", *_requests(cost.requests, cost.requests_usd_month))
-    each = f"USD {cost.prices.put_usd_per_1000:g} per 1,000 PUT and LIST, {cost.prices.get_usd_per_1000:g} per 1,000 GET"
+    each = (
+        f"USD {cost.prices.put_usd_per_1000:g} per 1,000 PUT and LIST,"
+        f" {cost.prices.get_usd_per_1000:g} per 1,000 GET"
+    )
     kept = f"{size(view.stored_bytes)} stored: USD {cost.storage_usd_month:,.2f} a month more"
     table.caption = f"at this rate, {each}; {kept}"
     return table
@@ -60,17 +75,33 @@ def _store(view: TopView) -> Table:
 def _requests(requests: StoreRequests | None, usd: float | None) -> list[str]:
     if requests is None or usd is None:
         return ["-"] * 7
-    rates = (requests.put_s, requests.list_s, requests.get_s, requests.delete_s, requests.failed_s, requests.written_bytes_s / 1e6)
+    rates = (
+        requests.put_s,
+        requests.list_s,
+        requests.get_s,
+        requests.delete_s,
+        requests.failed_s,
+        requests.written_bytes_s / 1e6,
+    )
     return [*(f"{rate:,.2f}" for rate in rates), f"{usd:,.2f}"]
 
 
 def _topics(view: TopView) -> Table:
     left = len(view.topics) - TOPICS_MAX
-    table = _table("topics, the busiest first", ["topic"], ["partitions", "without leader", "records/s", "records", "committed"])
+    table = _table(
+        "topics, the busiest first",
+        ["topic"],
+        ["partitions", "without leader", "records/s", "records", "committed"],
+    )
     for topic in view.topics[:TOPICS_MAX]:
         rate = "-" if topic.records_s is None else f"{topic.records_s:,.0f}"
         table.add_row(
-            topic.name, f"{topic.partitions:,}", f"{topic.without_leader:,}", rate, f"{topic.records:,}", size(topic.stored_bytes)
+            topic.name,
+            f"{topic.partitions:,}",
+            f"{topic.without_leader:,}",
+            rate,
+            f"{topic.records:,}",
+            size(topic.stored_bytes),
         )
     table.caption = f"and {left:,} more" if left > 0 else None if view.topics else "(no topics)"
     return table
@@ -86,4 +117,8 @@ def _table(title: str, texts: list[str], numbers: list[str]) -> Table:
 
 
 def _answers(node: NodeView) -> str:
-    return "-" if node.append_p50_ms is None or node.append_p99_ms is None else f"{node.append_p50_ms:,.0f} / {node.append_p99_ms:,.0f}"
+    return (
+        "-"
+        if node.append_p50_ms is None or node.append_p99_ms is None
+        else f"{node.append_p50_ms:,.0f} / {node.append_p99_ms:,.0f}"
+    )

@@ -1,7 +1,8 @@
-"""What `penstock top` shows, as values: nodes as they report themselves, topics by what was written and what is stored.
+"""What `penstock top` shows, as values: nodes as they report themselves, topics by what was written
+and what is stored.
 
-Invariant: pure. Rates of topics come from two looks at their end offsets; before the second there are none (None), which is shown as such.
-Field names are what `--json` prints.
+Invariant: pure. Rates of topics come from two looks at their end offsets; before the second there
+are none (None), which is shown as such. Field names are what `--json` prints.
 """
 
 from collections import defaultdict
@@ -27,7 +28,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """records: written so far. stored_bytes: of all its objects that are committed; the newest seconds lie in WALs."""
+    """records: written so far. stored_bytes: of all its objects that are committed; the newest
+    seconds lie in WALs.
+    """
 
     name: str
     partitions: int
@@ -51,7 +54,11 @@ def stored_topics(image: MetadataImage) -> dict[str, Stored]:
     for stream in image.streams:
         sizes[stream.topic_id] += sum(entry.size_bytes for entry in stream.entries)
     return {
-        topic.name: Stored(len(topic.partitions), sum(part.leader >= 0 for part in topic.partitions), sizes[topic.topic_id])
+        topic.name: Stored(
+            len(topic.partitions),
+            sum(part.leader >= 0 for part in topic.partitions),
+            sizes[topic.topic_id],
+        )
         for topic in image.topics
     }
 
@@ -65,13 +72,22 @@ def view_top(
     *,
     prices: Prices = STANDARD,
 ) -> TopView:
-    """The busiest topics first. before: of `elapsed_s` seconds ago; a topic that has less now was made anew meanwhile."""
+    """The busiest topics first. before: of `elapsed_s` seconds ago; a topic that has less now was
+    made anew meanwhile.
+    """
     topics: list[TopicView] = []
     for name, has in stored.items():
         records = now.get(name, 0)
         known = before is not None and name in before and records >= before[name] and elapsed_s > 0
         rate = (records - before[name]) / elapsed_s if before is not None and known else None
-        topics.append(TopicView(name, has.partitions, has.partitions - has.led, records, rate, has.bytes))
+        topics.append(
+            TopicView(name, has.partitions, has.partitions - has.led, records, rate, has.bytes)
+        )
     topics.sort(key=lambda topic: (-(topic.records_s or 0.0), -topic.records, topic.name))
     stored_bytes = sum(has.bytes for has in stored.values())
-    return TopView(cluster, topics, stored_bytes, store_cost((node.store for node in cluster.nodes), stored_bytes, prices))
+    return TopView(
+        cluster,
+        topics,
+        stored_bytes,
+        store_cost((node.store for node in cluster.nodes), stored_bytes, prices),
+    )

@@ -1,7 +1,8 @@
 """Looks at a cluster: metadata and loads from its controller, end offsets from its brokers.
 
-Invariant: looking changes nothing; brokers that do not answer are left out, no more. One follower and one connection a broker for as long
-as it is open. Must not import gRPC before it is needed. Blocking from outside: it has a loop of its own.
+Invariant: looking changes nothing; brokers that do not answer are left out, no more. One follower
+and one connection a broker for as long as it is open. Must not import gRPC before it is needed.
+Blocking from outside: it has a loop of its own.
 """
 
 import asyncio
@@ -56,9 +57,15 @@ class Watch:
         loads = self._runner.run(self._loads())
         image = self._follower.image
         cluster, stored = view_cluster(image, self._controller, loads), stored_topics(image)
-        addresses = [f"{node.host or node.machine_host}:{node.port}" for node in image.nodes if not node.fenced]
+        addresses = [
+            f"{node.host or node.machine_host}:{node.port}"
+            for node in image.nodes
+            if not node.fenced
+        ]
         offsets, now = self._offsets(addresses), time.monotonic()
-        view = view_top(cluster, stored, offsets, self._before, now - self._looked_at, prices=self._prices)
+        view = view_top(
+            cluster, stored, offsets, self._before, now - self._looked_at, prices=self._prices
+        )
         self._before, self._looked_at = offsets, now
         return view
 
@@ -72,7 +79,9 @@ class Watch:
             await self._follower.start(_TIMEOUT_S)
         except TimeoutError:
             await self._close()
-            raise NoController(f"no controller answers at {self._controller} within {_TIMEOUT_S:.0f} s") from None
+            raise NoController(
+                f"no controller answers at {self._controller} within {_TIMEOUT_S:.0f} s"
+            ) from None
 
     async def _close(self) -> None:
         await self._follower.stop()
@@ -83,7 +92,9 @@ class Watch:
         from controller.api.errors import ControllerError
 
         try:
-            found = await self._client.propose_moves(ProposeMoves(moves_max=0), timeout_s=_TIMEOUT_S)
+            found = await self._client.propose_moves(
+                ProposeMoves(moves_max=0), timeout_s=_TIMEOUT_S
+            )
         except (TimeoutError, ControllerError):
             return {}
         return {broker.node_id: broker for broker in found.before}
@@ -93,27 +104,47 @@ class Watch:
         totals: dict[str, int] = defaultdict(int)
         for address, partitions in self._led(addresses).items():
             topics = [
-                list_offsets.ListOffsetsTopic(name, [list_offsets.ListOffsetsPartition(number, timestamp=_LATEST) for number in numbers])
+                list_offsets.ListOffsetsTopic(
+                    name,
+                    [
+                        list_offsets.ListOffsetsPartition(number, timestamp=_LATEST)
+                        for number in numbers
+                    ],
+                )
                 for name, numbers in partitions.items()
             ]
             request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
             try:
                 answer = self._broker(address).ask(
-                    apis.LIST_OFFSETS, request, list_offsets.encode_request, list_offsets.decode_response, _TIMEOUT_S
+                    apis.LIST_OFFSETS,
+                    request,
+                    list_offsets.encode_request,
+                    list_offsets.decode_response,
+                    _TIMEOUT_S,
                 )
             except KafkaFailed:
                 self._forget(address)
                 continue
             for topic in answer.topics:
-                totals[topic.name] += sum(max(part.offset, 0) for part in topic.partitions if not part.error_code)
+                totals[topic.name] += sum(
+                    max(part.offset, 0) for part in topic.partitions if not part.error_code
+                )
         return dict(totals)
 
     def _led(self, addresses: list[str]) -> dict[str, dict[str, list[int]]]:
-        """Topics and partitions by the address of who leads them, as the first broker that answers tells."""
+        """Topics and partitions by the address of who leads them, as the first broker that answers
+        tells.
+        """
         request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
         for address in addresses:
             try:
-                answer = self._broker(address).ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response, _TIMEOUT_S)
+                answer = self._broker(address).ask(
+                    apis.METADATA,
+                    request,
+                    metadata.encode_request,
+                    metadata.decode_response,
+                    _TIMEOUT_S,
+                )
             except KafkaFailed:
                 self._forget(address)
                 continue

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Flights: Spark on the log, straight from object storage
 #
-# The topic `flights` holds the flights that left New York in 2013, as JSON, with the carrier as the key; `penstock demo --spark` shows how
-# it gets there. What follows needs the store's address and nothing else: no broker is asked, none needs to live. Open it as a notebook
-# (VS Code, Jupytext), or run it: `STORE=s3://... python flights_spark.py`.
+# The topic `flights` holds the flights that left New York in 2013, as JSON, with the carrier as the
+# key; `penstock demo --spark` shows how it gets there. What follows needs the store's address and
+# nothing else: no broker is asked, none needs to live. Open it as a notebook (VS Code, Jupytext),
+# or run it: `STORE=s3://... python flights_spark.py`.
 
 # %%
 import os
@@ -34,7 +35,10 @@ log.printSchema()
 log.select(log["key"].cast("string"), "partition", "offset", "timestamp").show(5, truncate=False)
 
 # %%
-values = f.from_json(log["value"].cast("string"), "carrier string, origin string, dest string, dep_delay long, distance long")
+values = f.from_json(
+    log["value"].cast("string"),
+    "carrier string, origin string, dest string, dep_delay long, distance long",
+)
 flights = log.select("timestamp", values.alias("flight")).select("timestamp", "flight.*").cache()
 
 # %% [markdown]
@@ -59,13 +63,20 @@ axes.set_ylabel("average departure delay, minutes")
 figure.savefig("flights.png")
 figure  # noqa: B018 - what a notebook shows
 
-# %% [markdown]
-# ## Only what is needed leaves the store
-# Partition, offset and timestamp are pushed down; columns that are not asked for are not even decoded.
+# %% [markdown] ## Only what is needed leaves the store Partition, offset and timestamp are pushed
+# down; columns that are not asked for are not even decoded.
 
 # %%
-offsets = spark.read.format("penstock").option("store", STORE).option("subscribe", "flights").option("columns", "partition,offset").load()
-offsets.where("partition = 0").agg(f.count("*").alias("records"), f.max("offset").alias("newest")).show()
+offsets = (
+    spark.read.format("penstock")
+    .option("store", STORE)
+    .option("subscribe", "flights")
+    .option("columns", "partition,offset")
+    .load()
+)
+offsets.where("partition = 0").agg(
+    f.count("*").alias("records"), f.max("offset").alias("newest")
+).show()
 
 # %% [markdown]
 # ## The same without Spark
@@ -77,7 +88,10 @@ import duckdb  # noqa: E402
 from penstock import scan  # noqa: E402
 
 keys = scan(STORE, "flights", columns=["key"])
-duckdb.sql("SELECT key::VARCHAR AS carrier, count(*) AS flights FROM keys GROUP BY 1 ORDER BY 2 DESC LIMIT 3").show()
+duckdb.sql(
+    "SELECT key::VARCHAR AS carrier, count(*) AS flights FROM keys GROUP BY 1 ORDER BY 2 DESC"
+    " LIMIT 3"
+).show()
 
 # %%
 spark.stop()

@@ -1,4 +1,6 @@
-"""Read partitions as Arrow columns straight from the store, without a broker. Needs the extra `reader` (pyarrow; numba for speed).
+"""Read partitions as Arrow columns straight from the store, without a broker. Needs the extra
+`reader` (pyarrow; numba for speed).
 
-Importing this package imports neither: `slices` and `errors` serve planners and drivers too. Programs import `scan` from `penstock`.
+Importing this package imports neither: `slices` and `errors` serve planners and drivers too.
+Programs import `scan` from `penstock`.
 """

@@ -1,8 +1,10 @@
-"""One event loop in the background for code without one, such as Spark's Python workers and planners.
+"""One event loop in the background for code without one, such as Spark's Python workers and
+planners.
 
-Invariant: a process has one background loop with one client per store URL, whatever number of readers; a fork begins anew with its own, as
-threads and sockets do not survive it. Must not import Arrow: processes that only look import this.
-Waits are bounded by the deadlines of the store's own calls. Source: Spark `python/pyspark/daemon.py` (workers are forked and used again).
+Invariant: a process has one background loop with one client per store URL, whatever number of
+readers; a fork begins anew with its own, as threads and sockets do not survive it. Must not import
+Arrow: processes that only look import this. Waits are bounded by the deadlines of the store's own
+calls. Source: Spark `python/pyspark/daemon.py` (workers are forked and used again).
 """
 
 import asyncio
@@ -53,7 +55,9 @@ class BackgroundLoop:
         """One that fails leaves none of the others open."""
         stores = list(self._stores.values())
         self._stores.clear()
-        for result in await asyncio.gather(*(store.close() for store in stores), return_exceptions=True):
+        for result in await asyncio.gather(
+            *(store.close() for store in stores), return_exceptions=True
+        ):
             if isinstance(result, BaseException):
                 raise result
 
@@ -72,12 +76,16 @@ class _Process:
             return self._background
 
     def forget(self) -> None:
-        """In the child of a fork: the thread is not there, the lock may be held by one that never lets go."""
+        """In the child of a fork: the thread is not there, the lock may be held by one that never
+        lets go.
+        """
         self._lock = Lock()
         self._background = None
 
     def close(self) -> None:
-        """At the interpreter's end, when it starts no threads any more: a store that would need one to close has nothing left to lose."""
+        """At the interpreter's end, when it starts no threads any more: a store that would need one
+        to close has nothing left to lose.
+        """
         background, self._background = self._background, None
         if background is not None:
             with suppress(RuntimeError, TimeoutError):

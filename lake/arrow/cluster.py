@@ -1,8 +1,11 @@
-"""A cluster by the address of its store, for code without an event loop: which partitions there are, plans, where timestamps lie, leases.
+"""A cluster by the address of its store, for code without an event loop: which partitions there
+are, plans, where timestamps lie, leases.
 
-Invariant: a process has one view per cluster, which goes forward only; work is done on the reader's background loop. All that is remembered
-belongs to the process, so this object is only a name: it may be pickled. Every wait has a deadline. Nothing is asked of brokers.
-Must not import Arrow at once: Spark makes a process to ask for the columns, and Arrow would take nearly half of its time.
+Invariant: a process has one view per cluster, which goes forward only; work is done on the reader's
+background loop. All that is remembered belongs to the process, so this object is only a name: it
+may be pickled. Every wait has a deadline. Nothing is asked of brokers.
+Must not import Arrow at once: Spark makes a process to ask for the columns, and Arrow would take
+nearly half of its time.
 """
 
 import asyncio
@@ -28,13 +31,17 @@ LOOKUPS_MAX: Final = 16
 """Partitions whose timestamps are looked up at once."""
 
 REPLANS_MAX: Final = 3
-"""Plans that are renewed in a row without one more record read. Objects of a fresh plan stay for a minute at least."""
+"""Plans that are renewed in a row without one more record read. Objects of a fresh plan stay for a
+minute at least.
+"""
 
 _VIEW_PLANS: Final = 3
 """As many as a view makes before it gives up."""
 
 _T = TypeVar("_T")
-_views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = WeakKeyDictionary()
+_views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = (
+    WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,14 @@ class StoreCluster:
     def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionOffsets]:
         """As of now; committed: with last stable offsets.
 
-        Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's errors; so do all below.
+        Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's
+        errors; so do all below.
         """
         return background().run(self._partitions(topic, committed), DEADLINE_S)
 
-    def plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None) -> list[Slice]:
+    def plan(
+        self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None
+    ) -> list[Slice]:
         """As of the last look. Raises as `ClusterView.plan`."""
         return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
 
@@ -64,7 +74,9 @@ class StoreCluster:
         return background().run(self._plan_anew(ranges), DEADLINE_S)
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
-        """By key what the last looks have read whole already: reading the slices needs no GET for it."""
+        """By key what the last looks have read whole already: reading the slices needs no GET for
+        it.
+        """
         return background().run(self._bodies(slices), DEADLINE_S)
 
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
@@ -76,20 +88,25 @@ class StoreCluster:
         return background().run(self._root(), DEADLINE_S)
 
     def first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
-        """In each range the first offset whose record is as young as the timestamp (ms), or None: Kafka's offsetsForTimes.
+        """In each range the first offset whose record is as young as the timestamp (ms), or None:
+        Kafka's offsetsForTimes.
 
         Raises ObjectStaysGone and ReadError too.
         """
         return background().run(self._first_at(wanted), DEADLINE_S)
 
-    def lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool) -> None:
-        """Keep the objects of `root` from being deleted, from now on for ttl_ms. Raises TooManyLeases, ObjectStoreError."""
+    def lease(
+        self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool
+    ) -> None:
+        """Keep the objects of `root` from being deleted, from now on for ttl_ms. Raises
+        TooManyLeases, ObjectStoreError.
+        """
         background().run(self._lease(lease_id, root, ttl_ms, owner, renewed), DEADLINE_S)
 
     def release(self, lease_id: UUID) -> None:
         background().run(self._release(lease_id), DEADLINE_S)
 
-    # --- on the loop ------------------------------------------------------------------------------------------------------------------
+    # --- on the loop ------------------------------------------------------------------------------
 
     async def view(self) -> ClusterView:
         """Called on the loop, as all below."""
@@ -97,7 +114,9 @@ class StoreCluster:
         views = _views.setdefault(shared, {})
         view = views.get((self.store_url, self.cluster_id))
         if view is None:
-            view = views[self.store_url, self.cluster_id] = ClusterView(await shared.store(self.store_url), self.cluster_id)
+            view = views[self.store_url, self.cluster_id] = ClusterView(
+                await shared.store(self.store_url), self.cluster_id
+            )
         return view
 
     async def _topics(self) -> list[TopicEntry]:
@@ -110,7 +129,9 @@ class StoreCluster:
         await view.refresh()
         return await _settled(view.partitions([topic], committed=committed))
 
-    async def _plan(self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
+    async def _plan(
+        self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None
+    ) -> list[Slice]:
         return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
 
     async def _plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
@@ -140,13 +161,17 @@ class StoreCluster:
 
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
         """By the indexes to the object, by its blocks and batches to the record."""
-        from lake.arrow.lookup import first_as_young  # Arrow, which most who look into a cluster do without
+        from lake.arrow.lookup import (
+            first_as_young,
+        )  # Arrow, which most who look into a cluster do without
 
         view = await self.view()
         store = await background().store(self.store_url)
         for attempt in range(REPLANS_MAX + 1):
             try:
-                return await first_as_young(store, await view.plan([wanted], timestamp_from_ms=timestamp_ms), timestamp_ms)
+                return await first_as_young(
+                    store, await view.plan([wanted], timestamp_from_ms=timestamp_ms), timestamp_ms
+                )
             except ObjectGone as gone:
                 if attempt == REPLANS_MAX:
                     raise ObjectStaysGone(gone.slice, attempt + 1, is_same=True) from None
@@ -154,7 +179,9 @@ class StoreCluster:
                 await view.refresh()
         raise AssertionError("the last attempt raises")
 
-    async def _lease(self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, renewed: bool) -> None:
+    async def _lease(
+        self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, renewed: bool
+    ) -> None:
         held = await self._held(lease_id, owner)
         await (held.renew if renewed else held.create)(root, ttl_ms)
 

@@ -1,7 +1,9 @@
-"""The columns that readers give, with exactly the Arrow types that Spark's `to_arrow_schema` derives from the schema of `format("kafka")`.
+"""The columns that readers give, with exactly the Arrow types that Spark's `to_arrow_schema`
+derives from the schema of `format("kafka")`.
 
-Invariant: every field is nullable, as there; `timestamp` counts microseconds of UTC; a record without headers has a null. Spark checks the
-first batch only and dies in the JVM on another type in a later one, so all batches are made here.
+Invariant: every field is nullable, as there; `timestamp` counts microseconds of UTC; a record
+without headers has a null. Spark checks the first batch only and dies in the JVM on another type in
+a later one, so all batches are made here.
 Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
 
@@ -25,7 +27,16 @@ NAMES: Final = tuple(str(field.name) for field in FIELDS)
 DEFAULT: Final = NAMES[:-1]
 """Without headers, which have to be asked for (`includeHeaders`)."""
 
-_WEIGHTS: Final = {"key": 4, "value": 4, "topic": 4, "partition": 4, "offset": 8, "timestamp": 8, "timestampType": 4, "headers": 4}
+_WEIGHTS: Final = {
+    "key": 4,
+    "value": 4,
+    "topic": 4,
+    "partition": 4,
+    "offset": 8,
+    "timestamp": 8,
+    "timestampType": 4,
+    "headers": 4,
+}
 _VALUES_MAX: Final = 16
 """Columns of one topic or partition kept ready; a task rarely reads more at once."""
 
@@ -36,21 +47,34 @@ _START: Final = 2
 
 
 def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Schema:
-    """Of these columns, in this order. views: key and value as `binary_view`. Raises ValueError for unknown columns."""
+    """Of these columns, in this order. views: key and value as `binary_view`. Raises ValueError for
+    unknown columns.
+    """
     unknown = [name for name in columns if name not in NAMES]
     if unknown or not columns or len(set(columns)) != len(columns):
-        raise ValueError(f"columns {list(columns)}: choose at least one, each once, of {', '.join(NAMES)}")
+        raise ValueError(
+            f"columns {list(columns)}: choose at least one, each once, of {', '.join(NAMES)}"
+        )
     fields = (FIELDS[NAMES.index(name)] for name in columns)
-    return pa.schema([field.with_type(pa.binary_view()) if views and field.type == pa.binary() else field for field in fields])
+    return pa.schema(
+        [
+            field.with_type(pa.binary_view()) if views and field.type == pa.binary() else field
+            for field in fields
+        ]
+    )
 
 
 def row_bytes(columns: Sequence[str], topic: str) -> int:
     """What a row weighs besides the bytes of key, value and headers."""
-    return sum(_WEIGHTS[name] for name in columns) + (len(topic.encode()) if "topic" in columns else 0)
+    return sum(_WEIGHTS[name] for name in columns) + (
+        len(topic.encode()) if "topic" in columns else 0
+    )
 
 
 class Places:
-    """Columns `topic` and `partition` of one Arrow batch after the other: a few stretches of rows, each of one partition."""
+    """Columns `topic` and `partition` of one Arrow batch after the other: a few stretches of rows,
+    each of one partition.
+    """
 
     __slots__ = ("_columns", "_rows_max", "_runs")
 
@@ -68,7 +92,9 @@ class Places:
             self._runs.append((topic, partition, row))
 
     def take(self, arrays: dict[str, Array], columns: Sequence[str], rows: int) -> None:
-        """Add the columns of so many rows, as far as they are wanted; the next rows are of the last partition."""
+        """Add the columns of so many rows, as far as they are wanted; the next rows are of the last
+        partition.
+        """
         if "topic" in columns:
             arrays["topic"] = self._column(_TOPIC, rows)
         if "partition" in columns:
@@ -81,7 +107,12 @@ class Places:
         if len(self._runs) == 1:
             return self._same(self._runs[0][field], rows)
         ends = [run[_START] for run in self._runs[1:]] + [rows]
-        return pa.concat_arrays([self._same(run[field], end - run[_START]) for run, end in zip(self._runs, ends, strict=True)])
+        return pa.concat_arrays(
+            [
+                self._same(run[field], end - run[_START])
+                for run, end in zip(self._runs, ends, strict=True)
+            ]
+        )
 
     def _same(self, value: str | int, rows: int) -> Array:
         """A column of one value; the longest possible one is kept, and a part of it given."""
@@ -95,7 +126,9 @@ class Places:
 
 
 def readable_names(names: Array) -> Array:
-    """Keys of headers as text: bytes that are not UTF-8 become U+FFFD, as in Kafka's Java client."""
+    """Keys of headers as text: bytes that are not UTF-8 become U+FFFD, as in Kafka's Java
+    client.
+    """
     try:
         names.validate(full=True)
     except pa.ArrowInvalid:

@@ -1,8 +1,10 @@
-"""Blocks of Kafka record batches to Arrow: walk the headers, check every CRC, leave out what is not wanted, decompress, decode.
+"""Blocks of Kafka record batches to Arrow: walk the headers, check every CRC, leave out what is not
+wanted, decompress, decode.
 
-Invariant: rows are a function of the offset range alone, in offset order; a batch's records are given only after its CRC held. Whatever
-the bytes are, they give rows or a ReadError that names object, partition and offset. Control batches and those of aborted transactions
-are never given. Memory: one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
+Invariant: rows are a function of the offset range alone, in offset order; a batch's records are
+given only after its CRC held. Whatever the bytes are, they give rows or a ReadError that names
+object, partition and offset. Control batches and those of aborted transactions are never given.
+Memory: one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
 Must not do I/O. Source: Kafka `Fetcher`, `CompletedFetch`.
 """
 
@@ -28,14 +30,18 @@ from stream.errors import BatchCorrupt
 from stream.format.transaction_log import AbortedTransaction
 
 _GROUP_BYTES: Final = 1 << 20
-"""Decompressed batches are decoded together up to about this size: more would leave the CPU's cache, less costs calls."""
+"""Decompressed batches are decoded together up to about this size: more would leave the CPU's
+cache, less costs calls.
+"""
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a block holds, [start_offset, end_offset) of a partition, and what of it is wanted, [low, high)."""
+    """What a block holds, [start_offset, end_offset) of a partition, and what of it is wanted,
+    [low, high).
+    """
 
     key: str
     topic: str
@@ -62,7 +68,9 @@ class Aborted:
         return bool(self._of)
 
     def has(self, producer_id: int, base_offset: int) -> bool:
-        """A producer's transactions do not overlap: only the last one that began before the batch can hold it."""
+        """A producer's transactions do not overlap: only the last one that began before the batch
+        can hold it.
+        """
         firsts, lasts = self._of.get(producer_id, ((), ()))
         number = bisect_right(firsts, base_offset) - 1
         return number >= 0 and base_offset <= lasts[number]
@@ -71,12 +79,23 @@ class Aborted:
 _NOTHING_ABORTED: Final = Aborted()
 
 
-def open_rows(columns: Sequence[str], config: ReadConfig, *, compiled: bool | None = None, size_bytes: int | None = None) -> t.Rows:
-    """The fast decoder where numba is installed, the kernels are at hand, and it is worth it; compiled: this one and no other.
+def open_rows(
+    columns: Sequence[str],
+    config: ReadConfig,
+    *,
+    compiled: bool | None = None,
+    size_bytes: int | None = None,
+) -> t.Rows:
+    """The fast decoder where numba is installed, the kernels are at hand, and it is worth it;
+    compiled: this one and no other.
 
     size_bytes: of what will be decoded, compressed or not; None: nobody knows.
     """
-    if find_spec("numba") is not None and kernel_build.are_wanted(size_bytes) if compiled is None else compiled:
+    if (
+        find_spec("numba") is not None and kernel_build.are_wanted(size_bytes)
+        if compiled is None
+        else compiled
+    ):
         from lake.arrow.decode_buffers import CompiledRows
 
         return CompiledRows(columns, config)
@@ -86,7 +105,9 @@ def open_rows(columns: Sequence[str], config: ReadConfig, *, compiled: bool | No
 
 
 class Decoder:
-    """Give it block after block, of any partitions; flush it at the end. One per task; serves one thread at a time."""
+    """Give it block after block, of any partitions; flush it at the end. One per task; serves one
+    thread at a time.
+    """
 
     def __init__(
         self,
@@ -96,7 +117,9 @@ class Decoder:
         compiled: bool | None = None,
         size_bytes: int | None = None,
     ) -> None:
-        """compiled, size_bytes: as for `open_rows`. Raises ValueError for columns that do not exist."""
+        """compiled, size_bytes: as for `open_rows`. Raises ValueError for columns that do not
+        exist.
+        """
         config = config or ReadConfig()
         self.schema = arrow_schema(columns, views=config.views)
         self._views = config.views
@@ -105,31 +128,48 @@ class Decoder:
         self._table: t.Table = np.zeros((t.TABLE_ROWS, t.TABLE_COLUMNS), np.int64)
 
     def decode(
-        self, data: Buffer, place: Place, aborted: Aborted = _NOTHING_ABORTED, *, min_timestamp_ms: int | None = None
+        self,
+        data: Buffer,
+        place: Place,
+        aborted: Aborted = _NOTHING_ABORTED,
+        *,
+        min_timestamp_ms: int | None = None,
     ) -> Iterator[RecordBatch]:
-        """Arrow batches as they fill up; rows may stay behind until the next call or `flush`. Exhaust it before calling anything else.
+        """Arrow batches as they fill up; rows may stay behind until the next call or `flush`.
+        Exhaust it before calling anything else.
 
-        min_timestamp_ms: batches whose max timestamp is older may be left out. Raises ReadError, after which the decoder is of no use.
+        min_timestamp_ms: batches whose max timestamp is older may be left out. Raises ReadError,
+        after which the decoder is of no use.
         """
         block = np.frombuffer(data, np.uint8)
         at, expected = 0, place.start_offset
         while at < block.size:
-            count, at, expected, code = self._rows.walk(block, at, expected, place.end_offset, self._table)
+            count, at, expected, code = self._rows.walk(
+                block, at, expected, place.end_offset, self._table
+            )
             if code != t.DONE:
                 raise _error(place, expected, f"{t.WHAT[code]} (byte {at} of the block)")
-            wanted, attributes = _choose(self._table[:count], memoryview(data), place, aborted, min_timestamp_ms)
+            wanted, attributes = _choose(
+                self._table[:count], memoryview(data), place, aborted, min_timestamp_ms
+            )
             for group in self._groups(block, wanted, attributes, place):
                 try:
                     yield from self._rows.add(group)
                 except t.BatchRefused as error:
-                    raise _error(place, int(group.table[error.row, t.BASE_OFFSET]), str(error)) from None
+                    raise _error(
+                        place, int(group.table[error.row, t.BASE_OFFSET]), str(error)
+                    ) from None
 
     def flush(self) -> Iterator[RecordBatch]:
         """The last rows, if any."""
         yield from self._rows.flush()
 
-    def _groups(self, block: t.Bytes, table: t.Table, attributes: int, place: Place) -> Iterable[t.Group]:
-        """Runs of batches that lie in one buffer: the block, or what they decompress to. attributes: of all of them, joined by or."""
+    def _groups(
+        self, block: t.Bytes, table: t.Table, attributes: int, place: Place
+    ) -> Iterable[t.Group]:
+        """Runs of batches that lie in one buffer: the block, or what they decompress to.
+        attributes: of all of them, joined by or.
+        """
         if not len(table):
             return ()
         if not attributes & COMPRESSION_MASK:
@@ -143,11 +183,18 @@ class Decoder:
             if codecs[first]:
                 last, source = self._inflate(block, table, codecs, first, place)
             else:
-                last, source = next((row for row in range(first, len(codecs)) if codecs[row]), len(codecs)), block
-            yield t.Group(source, table[first:last], place.topic, place.partition, place.low, place.high)
+                last, source = (
+                    next((row for row in range(first, len(codecs)) if codecs[row]), len(codecs)),
+                    block,
+                )
+            yield t.Group(
+                source, table[first:last], place.topic, place.partition, place.low, place.high
+            )
             first = last
 
-    def _inflate(self, block: t.Bytes, table: t.Table, codecs: Sequence[int], first: int, place: Place) -> tuple[int, t.Bytes]:
+    def _inflate(
+        self, block: t.Bytes, table: t.Table, codecs: Sequence[int], first: int, place: Place
+    ) -> tuple[int, t.Bytes]:
         """Decompress from row `first` on until there is enough: (row behind the last, buffer)."""
         used, row = 0, first
         if self._views:
@@ -163,23 +210,34 @@ class Decoder:
         return row, np.frombuffer(self._inflater.output, np.uint8)
 
 
-def _choose(table: t.Table, view: memoryview, place: Place, aborted: Aborted, min_timestamp_ms: int | None) -> tuple[t.Table, int]:
-    """The batches of which records are wanted, and all attributes that were met. CRCs are checked first: attributes must be true before a
-    batch is left out for them."""
+def _choose(
+    table: t.Table, view: memoryview, place: Place, aborted: Aborted, min_timestamp_ms: int | None
+) -> tuple[t.Table, int]:
+    """The batches of which records are wanted, and all attributes that were met. CRCs are checked
+    first: attributes must be true before a batch is left out for them.
+    """
     if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
-        table = table[(table[:, t.LAST_OFFSET] >= place.low) & (table[:, t.BASE_OFFSET] < place.high)]
+        table = table[
+            (table[:, t.LAST_OFFSET] >= place.low) & (table[:, t.BASE_OFFSET] < place.high)
+        ]
     met = 0
     for at, end, crc, attributes in table[:, t.CHECKED].tolist():
         met |= attributes
         if crc32c(view[at + CRC_START : end]) != crc:
             base_offset = int.from_bytes(view[at : at + 8], "big")
-            raise _error(place, base_offset, f"the batch does not match its checksum (byte {at} of the block)")
+            raise _error(
+                place,
+                base_offset,
+                f"the batch does not match its checksum (byte {at} of the block)",
+            )
     if met & (CONTROL_MASK | TRANSACTIONAL_MASK):
         attributes = table[:, t.ATTRIBUTES]
         keep = attributes & CONTROL_MASK == 0
         if aborted:
             for row in np.flatnonzero(keep & (attributes & TRANSACTIONAL_MASK != 0)).tolist():
-                keep[row] = not aborted.has(int(table[row, t.PRODUCER_ID]), int(table[row, t.BASE_OFFSET]))
+                keep[row] = not aborted.has(
+                    int(table[row, t.PRODUCER_ID]), int(table[row, t.BASE_OFFSET])
+                )
         table = table[keep]
     if min_timestamp_ms is not None:
         table = table[table[:, t.MAX_TIMESTAMP] >= min_timestamp_ms]

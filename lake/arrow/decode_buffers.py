@@ -1,8 +1,9 @@
 """Arrow's buffers around the compiled decoder: laid out in slabs, handed to Arrow without a copy.
 
-Invariant: the addresses in the job are those of slabs held here, and its capacities are true (there are `PADDING_BYTES` more behind data);
-nothing else lets compiled code write. An Arrow batch takes its slabs with it: see `slabs` for when they are written again. What views
-point into is held by the Arrow batch that has them.
+Invariant: the addresses in the job are those of slabs held here, and its capacities are true (there
+are `PADDING_BYTES` more behind data); nothing else lets compiled code write. An Arrow batch takes
+its slabs with it: see `slabs` for when they are written again. What views point into is held by the
+Arrow batch that has them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,13 +32,20 @@ from lake.arrow.slabs import Slab
 from lake.fetch.limits import VIEWED_BYTES_MAX, ReadConfig
 
 _WANTED: Final = {
-    "key": j.WANT_KEY, "value": j.WANT_VALUE, "offset": j.WANT_OFFSET, "timestamp": j.WANT_TIMESTAMP,
-    "timestampType": j.WANT_TIMESTAMP_TYPE, "headers": j.WANT_HEADERS,
-}  # fmt: skip
+    "key": j.WANT_KEY,
+    "value": j.WANT_VALUE,
+    "offset": j.WANT_OFFSET,
+    "timestamp": j.WANT_TIMESTAMP,
+    "timestampType": j.WANT_TIMESTAMP_TYPE,
+    "headers": j.WANT_HEADERS,
+}
 _NEEDS: Final = {
-    j.KEY_CAPACITY: j.NEED_KEY, j.VALUE_CAPACITY: j.NEED_VALUE, j.HEADERS_CAPACITY: j.NEED_HEADERS, j.NAME_CAPACITY: j.NEED_NAME,
+    j.KEY_CAPACITY: j.NEED_KEY,
+    j.VALUE_CAPACITY: j.NEED_VALUE,
+    j.HEADERS_CAPACITY: j.NEED_HEADERS,
+    j.NAME_CAPACITY: j.NEED_NAME,
     j.HEADER_VALUE_CAPACITY: j.NEED_HEADER_VALUE,
-}  # fmt: skip
+}
 _UNLIMITED: Final = 1 << 62
 """Capacity of a column of views: its bytes are not written."""
 
@@ -60,19 +68,29 @@ class CompiledRows:
         self._slabs: list[Slab] = []
         self._is_begun = False
         bytes_max = config.batch_bytes_max
-        self._capacities = dict.fromkeys(_NEEDS, bytes_max) | {j.HEADERS_CAPACITY: bytes_max // j.HEADER_ROOM_BYTES}
+        self._capacities = dict.fromkeys(_NEEDS, bytes_max) | {
+            j.HEADERS_CAPACITY: bytes_max // j.HEADER_ROOM_BYTES
+        }
         if config.views:
             self._capacities |= {j.KEY_CAPACITY: _UNLIMITED, j.VALUE_CAPACITY: _UNLIMITED}
-        self._layout = self._usual = Layout(columns, config.rows_max, self._capacities, views=config.views)
+        self._layout = self._usual = Layout(
+            columns, config.rows_max, self._capacities, views=config.views
+        )
         self._row_bytes: tuple[str, int] = "", row_bytes(columns, "")
         self._job: NDArray[np.int64] = np.zeros(j.JOB_SIZE, np.int64)
         self._job_address = address_of(self._job)
-        self._job[j.WANTED] = sum(_WANTED.get(name, 0) for name in columns) | (j.WANT_VIEWS if config.views else 0)
+        self._job[j.WANTED] = sum(_WANTED.get(name, 0) for name in columns) | (
+            j.WANT_VIEWS if config.views else 0
+        )
         self._job[j.ROWS_MAX] = config.rows_max
         self._job[j.BYTES_MAX] = bytes_max
 
-    def walk(self, block: t.Bytes, at: int, expected: int, end_offset: int, table: t.Table) -> tuple[int, int, int, int]:
-        return k.walk(address_of(block), at, block.size, expected, end_offset, address_of(table), len(table))
+    def walk(
+        self, block: t.Bytes, at: int, expected: int, end_offset: int, table: t.Table
+    ) -> tuple[int, int, int, int]:
+        return k.walk(
+            address_of(block), at, block.size, expected, end_offset, address_of(table), len(table)
+        )
 
     def add(self, group: t.Group) -> Iterator[RecordBatch]:
         assert group.table.flags.c_contiguous, "compiled code steps through the table by its own"
@@ -116,26 +134,39 @@ class CompiledRows:
         self._is_begun = True
 
     def _grow(self) -> None:
-        """A record larger than an Arrow batch, which has one of its own: nothing was written yet."""
+        """A record larger than an Arrow batch, which has one of its own: nothing was written
+        yet.
+        """
         job = self._job
-        assert job[j.OUT_ROWS] == 0, "with others before it, the record waits for the next Arrow batch"
-        needed = {capacity: max(usual, int(job[_NEEDS[capacity]])) for capacity, usual in self._capacities.items()}
+        assert job[j.OUT_ROWS] == 0, (
+            "with others before it, the record waits for the next Arrow batch"
+        )
+        needed = {
+            capacity: max(usual, int(job[_NEEDS[capacity]]))
+            for capacity, usual in self._capacities.items()
+        }
         self._begin(Layout(self._columns, self._config.rows_max, needed, views=self._config.views))
 
     def _take(self) -> RecordBatch:
         written = Written(self._job.tolist(), self._slabs, self._viewed.buffers)
         rows = written.job[j.OUT_ROWS]
-        arrays: dict[str, Array] = {name: column.array(written, rows) for name, column in self._layout.columns.items()}
+        arrays: dict[str, Array] = {
+            name: column.array(written, rows) for name, column in self._layout.columns.items()
+        }
         self._places.take(arrays, self._columns, rows)
         self._is_begun = False
         self._slabs = []
         if self._config.views:
             self._viewed = Viewed()
-        return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
+        return pa.RecordBatch.from_arrays(
+            [arrays[name] for name in self._columns], schema=self._schema
+        )
 
 
 class Viewed:
-    """The memory into which the views of one Arrow batch point: that of each GET once, however many blocks it brought."""
+    """The memory into which the views of one Arrow batch point: that of each GET once, however many
+    blocks it brought.
+    """
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
@@ -146,7 +177,9 @@ class Viewed:
         if not self.buffers or not _holds(self.buffers[-1], part):
             base: Any = source.base
             whole = pa.py_buffer((base.obj or source) if isinstance(base, memoryview) else source)
-            self.buffers.append(whole if whole.size <= VIEWED_BYTES_MAX and _holds(whole, part) else part)
+            self.buffers.append(
+                whole if whole.size <= VIEWED_BYTES_MAX and _holds(whole, part) else part
+            )
         viewed: int = len(self.buffers) - 1 | part.address - self.buffers[-1].address << 32
         return viewed
 

@@ -1,7 +1,9 @@
-"""A job: what a decoder is to do and how far it is, kept between calls of the compiled code as an array of int64.
+"""A job: what a decoder is to do and how far it is, kept between calls of the compiled code as an
+array of int64.
 
-The numbers below are its elements. Each output is an address and a capacity, in bytes for data, in elements for headers. Constants are
-frozen into compiled code; `kernel_cache` accounts for that. Must not import numba or pyarrow.
+The numbers below are its elements. Each output is an address and a capacity, in bytes for data, in
+elements for headers. Constants are frozen into compiled code; `kernel_cache` accounts for that.
+Must not import numba or pyarrow.
 """
 
 from typing import Final
@@ -60,7 +62,9 @@ HEADER_VALUE_VALID: Final = 45
 HEADER_VALUE_DATA: Final = 46
 SOURCE_BYTES: Final = 47
 VIEWED: Final = 48
-"""Where views find this source: the number of the data buffer, and in the upper half the source's position in it."""
+"""Where views find this source: the number of the data buffer, and in the upper half the source's
+position in it.
+"""
 JOB_SIZE: Final = 49
 
 # Bits of `WANTED`.

@@ -1,11 +1,14 @@
-"""Kafka record batches to Arrow's buffers, compiled, without the GIL; measured by `benchmarks/decode.py`.
+"""Kafka record batches to Arrow's buffers, compiled, without the GIL; measured by
+`benchmarks/decode.py`.
 
-Invariants: no byte is read outside [DATA_START, DATA_END) of a row and nothing is written behind the end of an output, whatever the input
-says: every length is compared with what is left before it is used, every output with its capacity before it is written. Everything that
-`stream.batch.records` refuses is refused. Same results as `decode_numpy`, which is what runs where numba is not installed.
+Invariants: no byte is read outside [DATA_START, DATA_END) of a row and nothing is written behind
+the end of an output, whatever the input
+says: every length is compared with what is left before it is used, every output with its capacity
+before it is written. Everything that `stream.batch.records` refuses is refused. Same results as
+`decode_numpy`, which is what runs where numba is not installed.
 
-Memory is addressed by number (`decode_memory`). Only `decode` and `walk` are called from outside; they take the addresses of arrays that
-their caller holds.
+Memory is addressed by number (`decode_memory`). Only `decode` and `walk` are called from outside;
+they take the addresses of arrays that their caller holds.
 Source: Kafka `DefaultRecord`; Arrow `BinaryType::c_type`, `BinaryViewType::c_type`.
 """
 
@@ -51,7 +54,9 @@ _SHORT_BYTES = 256
 
 
 def _compiled(signature: Untyped) -> Callable[[_Function], _Function]:
-    """Compiled when this module is imported, or loaded from the cache; with a signature, so that there is one version and no surprise."""
+    """Compiled when this module is imported, or loaded from the cache; with a signature, so that
+    there is one version and no surprise.
+    """
 
     def decorate(function: _Function) -> _Function:
         with kernel_cache.directory(*kernel_cache.KERNELS) as is_cached:
@@ -68,13 +73,17 @@ def _part(function: _Function) -> _Function:
 
 
 def _hot_part(function: _Function) -> _Function:
-    """Put into its callers, for it is called for every record: its results then stay in registers."""
+    """Put into its callers, for it is called for every record: its results then stay in
+    registers.
+    """
     compiled: _Function = _njit(nogil=True, forceinline=True)(function)
     return compiled
 
 
 @_part
-def _long_number_of(source: int, at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
+def _long_number_of(
+    source: int, at: int, end: int, last_shift: int, last_byte_max: int
+) -> tuple[int, int]:
     value, shift = 0, 0
     while shift <= last_shift and at < end:
         byte = u8(source, at)
@@ -90,8 +99,12 @@ def _long_number_of(source: int, at: int, end: int, last_shift: int, last_byte_m
 
 
 @_hot_part
-def _number_of(source: int, at: int, end: int, last_shift: int, last_byte_max: int) -> tuple[int, int]:
-    """(value, position behind it) of a zig-zag number; position -1 if it is none. 32 bits: 28, 15; 64 bits: 63, 1."""
+def _number_of(
+    source: int, at: int, end: int, last_shift: int, last_byte_max: int
+) -> tuple[int, int]:
+    """(value, position behind it) of a zig-zag number; position -1 if it is none. 32 bits: 28, 15;
+    64 bits: 63, 1.
+    """
     if end - at >= 2:
         first, second = u8(source, at), u8(source, at + 1)
         if first < 0x80:
@@ -104,7 +117,9 @@ def _number_of(source: int, at: int, end: int, last_shift: int, last_byte_max: i
 
 @_hot_part
 def _field(source: int, at: int, end: int) -> tuple[int, int, int]:
-    """(length or -1, position of the bytes, position behind them) of a nullable field; for a bad number -1 is behind, for a length -2."""
+    """(length or -1, position of the bytes, position behind them) of a nullable field; for a bad
+    number -1 is behind, for a length -2.
+    """
     length, at = _number_of(source, at, end, 28, 15)
     if at < 0:
         return length, at, -1
@@ -139,9 +154,13 @@ def _measure_headers(source: int, at: int, end: int, count: int) -> tuple[int, i
 
 
 @_hot_part
-def _parse(source: int, at: int, end: int, is_append_time: bool) -> tuple[int, int, int, int, int, int, int, int, int]:
-    """A record from behind its length to its end: (DONE or what is wrong, timestamp delta, offset delta, key length, key position,
-    value length, value position, header count, headers' position). The broker's time of appending is that of all records."""
+def _parse(
+    source: int, at: int, end: int, is_append_time: bool
+) -> tuple[int, int, int, int, int, int, int, int, int]:
+    """A record from behind its length to its end: (DONE or what is wrong, timestamp delta, offset
+    delta, key length, key position, value length, value position, header count, headers' position).
+    The broker's time of appending is that of all records.
+    """
     timestamp_delta, at = _number_of(source, at + 1, end, 63, 1)  # one byte of attributes, unused
     if at < 0:
         return t.BAD_VARINT, 0, 0, 0, 0, 0, 0, 0, 0
@@ -161,12 +180,24 @@ def _parse(source: int, at: int, end: int, is_append_time: bool) -> tuple[int, i
         return t.BAD_HEADER_COUNT, 0, 0, 0, 0, 0, 0, 0, 0
     code = t.BAD_RECORD_END if count == 0 and at != end else t.DONE
     timestamp_delta = 0 if is_append_time else timestamp_delta
-    return code, timestamp_delta, offset_delta, key_length, key_at, value_length, value_at, count, at
+    return (
+        code,
+        timestamp_delta,
+        offset_delta,
+        key_length,
+        key_at,
+        value_length,
+        value_at,
+        count,
+        at,
+    )
 
 
 @_hot_part
 def _short_number_of(source: int, at: int) -> tuple[int, int]:
-    """(number as it stands, before zig-zag; position behind it) of up to two bytes; position -1 if it is longer."""
+    """(number as it stands, before zig-zag; position behind it) of up to two bytes; position -1 if
+    it is longer.
+    """
     first = u8(source, at)
     if first < 0x80:
         return first, at + 1
@@ -176,7 +207,9 @@ def _short_number_of(source: int, at: int) -> tuple[int, int]:
 
 @_hot_part
 def _short_field(source: int, at: int) -> tuple[int, int, int]:
-    """As `_field`, for a length of up to two bytes; -1 is behind others. Whether the bytes are there is for the caller to see."""
+    """As `_field`, for a length of up to two bytes; -1 is behind others. Whether the bytes are
+    there is for the caller to see.
+    """
     number, at = _short_number_of(source, at)
     if number & 1 == 0:
         return number >> 1, at, at + (number >> 1) if at >= 0 else -1
@@ -184,12 +217,16 @@ def _short_field(source: int, at: int) -> tuple[int, int, int]:
 
 
 @_hot_part
-def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> tuple[int, int, int, int, int, int, int]:
-    """A record as nearly all are, of up to 8 KiB and without headers, from its length on: (its end, timestamp delta, offset delta, key
-    length, key position, value length, value position); end -1: it is none of these, or not sound, which the others find out.
+def _parse_plain(
+    source: int, at: int, data_end: int, is_append_time: bool
+) -> tuple[int, int, int, int, int, int, int]:
+    """A record as nearly all are, of up to 8 KiB and without headers, from its length on: (its end,
+    timestamp delta, offset delta, key length, key position, value length, value position); end -1:
+    it is none of these, or not sound, which the others find out.
 
-    Positions only grow, so most are checked by the last one alone: it has to be where the record ends. What is read before that lies
-    within the batch: the numbers before the key have 17 bytes at most, those behind it are read once they are known to be there.
+    Positions only grow, so most are checked by the last one alone: it has to be where the record
+    ends. What is read before that lies within the batch: the numbers before the key have 17 bytes
+    at most, those behind it are read once they are known to be there.
     """
     if data_end - at < _PLAIN_HEAD_BYTES:
         return -1, 0, 0, 0, 0, 0, 0
@@ -209,12 +246,22 @@ def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> t
     value_length, value_at, at = _short_field(source, at)
     if at != end - 1 or u8(source, at) != 0:
         return -1, 0, 0, 0, 0, 0, 0
-    return end, 0 if is_append_time else delta_ms, delta >> 1, key_length, key_at, value_length, value_at
+    return (
+        end,
+        0 if is_append_time else delta_ms,
+        delta >> 1,
+        key_length,
+        key_at,
+        value_length,
+        value_at,
+    )
 
 
 @_part
 def _headers_of(source: int, record: Untyped, end: int, wanted: int) -> tuple[int, int, int, int]:
-    """(DONE or what is wrong, what is wanted of them: count, bytes of names, bytes of values). They are checked all the same."""
+    """(DONE or what is wrong, what is wanted of them: count, bytes of names, bytes of values). They
+    are checked all the same.
+    """
     code, names, values = _measure_headers(source, record[8], end, record[7])
     if code or wanted & j.WANT_HEADERS == 0:
         return code, 0, 0, 0
@@ -267,13 +314,21 @@ def _put_header_value(source: int, at: int, length: int, header: int, job: int) 
         used += length
         set64(job, j.OUT_HEADER_VALUE, used)
     elif length < 0:
-        _put_null(get(job, j.HEADER_VALUE_VALID), get(job, j.HEADERS_CAPACITY), header, job, j.NULL_HEADER_VALUES)
+        _put_null(
+            get(job, j.HEADER_VALUE_VALID),
+            get(job, j.HEADERS_CAPACITY),
+            header,
+            job,
+            j.NULL_HEADER_VALUES,
+        )
     set32(get(job, j.HEADER_VALUE_OFFSETS), header + 1, used)
 
 
 @_part
 def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int) -> None:
-    """Append a record's headers, which `_measure_headers` found sound and for which there is room. No headers are a null, as in Spark."""
+    """Append a record's headers, which `_measure_headers` found sound and for which there is room.
+    No headers are a null, as in Spark.
+    """
     if count == 0:
         _put_null(get(job, j.LIST_VALID), get(job, j.ROWS_MAX), row, job, j.NULL_LISTS)
     header = get(job, j.OUT_HEADERS)
@@ -292,14 +347,36 @@ def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int)
 
 @_hot_part
 def _outputs(job: int, source: int) -> Untyped:
-    """What no record changes, read once a batch: for all that LLVM knows, every store to an output might change the job.
+    """What no record changes, read once a batch: for all that LLVM knows, every store to an output
+    might change the job.
 
-    Rows that weigh no more than any output has room for fit into all of them: one comparison a record instead of five."""
-    room = min(get(job, j.KEY_CAPACITY), get(job, j.VALUE_CAPACITY), get(job, j.NAME_CAPACITY), get(job, j.HEADER_VALUE_CAPACITY))
+    Rows that weigh no more than any output has room for fit into all of them: one comparison a
+    record instead of five.
+    """
+    room = min(
+        get(job, j.KEY_CAPACITY),
+        get(job, j.VALUE_CAPACITY),
+        get(job, j.NAME_CAPACITY),
+        get(job, j.HEADER_VALUE_CAPACITY),
+    )
     bytes_max = min(get(job, j.BYTES_MAX), room, j.HEADER_ROOM_BYTES * get(job, j.HEADERS_CAPACITY))
     limits = get(job, j.WANTED), get(job, j.ROWS_MAX), bytes_max, get(job, j.ROW_BYTES)
-    binary = get(job, j.KEY_OFFSETS), get(job, j.KEY_DATA), get(job, j.VALUE_OFFSETS), get(job, j.VALUE_DATA)
-    return limits + binary + (get(job, j.OFFSETS), get(job, j.TIMESTAMPS), source + get(job, j.SOURCE_BYTES), get(job, j.VIEWED))
+    binary = (
+        get(job, j.KEY_OFFSETS),
+        get(job, j.KEY_DATA),
+        get(job, j.VALUE_OFFSETS),
+        get(job, j.VALUE_DATA),
+    )
+    return (
+        limits
+        + binary
+        + (
+            get(job, j.OFFSETS),
+            get(job, j.TIMESTAMPS),
+            source + get(job, j.SOURCE_BYTES),
+            get(job, j.VIEWED),
+        )
+    )
 
 
 @_hot_part
@@ -318,7 +395,9 @@ def _note_used(job: int, used: Untyped) -> None:
 
 
 @_part
-def _room(job: int, used: Untyped, key: int, value: int, count: int, names: int, values: int) -> int:
+def _room(
+    job: int, used: Untyped, key: int, value: int, count: int, names: int, values: int
+) -> int:
     """DONE if the outputs take a record of these sizes, else GROW, and what is needed."""
     _note_used(job, used)
     fits = True
@@ -330,7 +409,9 @@ def _room(job: int, used: Untyped, key: int, value: int, count: int, names: int,
 
 
 @_hot_part
-def _put(source: int, at: int, length: int, used: int, row: int, offsets: int, data: int, source_end: int) -> int:
+def _put(
+    source: int, at: int, length: int, used: int, row: int, offsets: int, data: int, source_end: int
+) -> int:
     """Append a field as element `row`; there is room for it. Returns what is used then."""
     if length > 0:
         _copy_field(data + used, source + at, length, source_end)
@@ -340,8 +421,12 @@ def _put(source: int, at: int, length: int, used: int, row: int, offsets: int, d
 
 
 @_hot_part
-def _put_view(source: int, at: int, length: int, row: int, views: int, viewed: int, source_end: int) -> None:
-    """A field as element `row`: its length, then its bytes, or the first four of them and where they all are."""
+def _put_view(
+    source: int, at: int, length: int, row: int, views: int, viewed: int, source_end: int
+) -> None:
+    """A field as element `row`: its length, then its bytes, or the first four of them and where
+    they all are.
+    """
     from_, view = source + at, views + j.VIEW_BYTES * row
     if length > _INLINE_MAX:
         set64(view, 0, length | u32_at(from_) << 32)
@@ -375,7 +460,16 @@ def _put_short_view(from_: int, length: int, view: int) -> None:
 
 @_hot_part
 def _put_field(
-    source: int, at: int, length: int, used: int, row: int, offsets: int, data: int, source_end: int, viewed: int, wanted: int
+    source: int,
+    at: int,
+    length: int,
+    used: int,
+    row: int,
+    offsets: int,
+    data: int,
+    source_end: int,
+    viewed: int,
+    wanted: int,
 ) -> int:
     """Append a field as element `row`. Returns what is used of the data then."""
     if wanted & j.WANT_VIEWS:
@@ -386,17 +480,30 @@ def _put_field(
 
 @_hot_part
 def _append(
-    source: int, record: Untyped, headers: Untyped, offset: int, base_ms: int, used: Untyped, outputs: Untyped, job: int
+    source: int,
+    record: Untyped,
+    headers: Untyped,
+    offset: int,
+    base_ms: int,
+    used: Untyped,
+    outputs: Untyped,
+    job: int,
 ) -> Untyped:
     """One record to the end of the outputs: (DONE or what stands against it, what is used then)."""
     _, delta_ms, _, key_length, key_at, value_length, value_at, _, headers_at = record
     wanted, rows_max, bytes_max, row_bytes = outputs[:4]
-    key_offsets, key_data, value_offsets, value_data, offsets, timestamps, source_end, viewed = outputs[4:]
+    key_offsets, key_data, value_offsets, value_data, offsets, timestamps, source_end, viewed = (
+        outputs[4:]
+    )
     rows, used_bytes, key_used, value_used = used
     count, names, values, end = headers
-    key, value = max(key_length, 0) if wanted & j.WANT_KEY else 0, max(value_length, 0) if wanted & j.WANT_VALUE else 0
+    key, value = (
+        max(key_length, 0) if wanted & j.WANT_KEY else 0,
+        max(value_length, 0) if wanted & j.WANT_VALUE else 0,
+    )
     used_bytes += row_bytes + key + value + names + values + j.HEADER_ROOM_BYTES * count
-    # Room first: nothing may be written to a row that may not exist. A record larger than an Arrow batch has one of its own.
+    # Room first: nothing may be written to a row that may not exist. A record larger than an Arrow
+    # batch has one of its own.
     if rows >= rows_max or used_bytes > bytes_max:
         if rows:
             return t.FULL, used
@@ -408,9 +515,22 @@ def _append(
         if code:
             return code, used
     if wanted & j.WANT_KEY:
-        key_used = _put_field(source, key_at, key, key_used, rows, key_offsets, key_data, source_end, viewed, wanted)
+        key_used = _put_field(
+            source, key_at, key, key_used, rows, key_offsets, key_data, source_end, viewed, wanted
+        )
     if wanted & j.WANT_VALUE:
-        value_used = _put_field(source, value_at, value, value_used, rows, value_offsets, value_data, source_end, viewed, wanted)
+        value_used = _put_field(
+            source,
+            value_at,
+            value,
+            value_used,
+            rows,
+            value_offsets,
+            value_data,
+            source_end,
+            viewed,
+            wanted,
+        )
     if key_length < 0 or value_length < 0 or wanted & j.WANT_HEADERS:
         _put_rare(source, headers_at, end, count, rows, job, key_length < 0, value_length < 0)
     if wanted & j.WANT_OFFSET:
@@ -419,7 +539,16 @@ def _append(
 
 
 @_part
-def _put_rare(source: int, headers_at: int, end: int, count: int, row: int, job: int, no_key: bool, no_value: bool) -> None:
+def _put_rare(
+    source: int,
+    headers_at: int,
+    end: int,
+    count: int,
+    row: int,
+    job: int,
+    no_key: bool,
+    no_value: bool,
+) -> None:
     """Nulls, and headers."""
     wanted = get(job, j.WANTED)
     if no_key and wanted & j.WANT_KEY:
@@ -442,15 +571,29 @@ def _put_types(job: int, first: int, end: int, is_append_time: bool) -> None:
 @_part
 def _decode_batch(source: int, batch: int, job: int) -> int:
     """The rest of one batch: its records with offsets in [low, high)."""
-    at, data_end, base_offset = get(job, j.ROW_AT), get(batch, t.DATA_END), get(batch, t.BASE_OFFSET)
-    number, record_count, previous = get(job, j.ROW_RECORD), get(batch, t.RECORD_COUNT), get(job, j.ROW_DELTA)
-    low, high, last_delta = get(job, j.LOW_OFFSET), get(job, j.HIGH_OFFSET), get(batch, t.LAST_OFFSET) - base_offset
+    at, data_end, base_offset = (
+        get(job, j.ROW_AT),
+        get(batch, t.DATA_END),
+        get(batch, t.BASE_OFFSET),
+    )
+    number, record_count, previous = (
+        get(job, j.ROW_RECORD),
+        get(batch, t.RECORD_COUNT),
+        get(job, j.ROW_DELTA),
+    )
+    low, high, last_delta = (
+        get(job, j.LOW_OFFSET),
+        get(job, j.HIGH_OFFSET),
+        get(batch, t.LAST_OFFSET) - base_offset,
+    )
     is_append_time = get(batch, t.ATTRIBUTES) & 8 != 0
     base_ms = get(batch, t.MAX_TIMESTAMP if is_append_time else t.BASE_TIMESTAMP)
     outputs, used, rows_before = _outputs(job, source), _used(job), get(job, j.OUT_ROWS)
     code: int = t.DONE
     while number < record_count:
-        end, delta_ms, delta, key_length, key_at, value_length, value_at = _parse_plain(source, at, data_end, is_append_time)
+        end, delta_ms, delta, key_length, key_at, value_length, value_at = _parse_plain(
+            source, at, data_end, is_append_time
+        )
         record = t.DONE, delta_ms, delta, key_length, key_at, value_length, value_at, 0, end
         if end < 0:
             length, start = _number_of(source, at, data_end, 28, 15)
@@ -466,7 +609,16 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
         if code == t.DONE and record[7]:
             code, count, names, values = _headers_of(source, record, end, outputs[0])
         if code == t.DONE and low <= base_offset + delta < high:
-            code, used = _append(source, record, (count, names, values, end), base_offset + delta, base_ms, used, outputs, job)
+            code, used = _append(
+                source,
+                record,
+                (count, names, values, end),
+                base_offset + delta,
+                base_ms,
+                used,
+                outputs,
+                job,
+            )
         if code:
             break
         at, previous = end, delta
@@ -482,7 +634,13 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
 @_part
 def _begin_offsets(job: int) -> None:
     """The first element of each column begins at 0."""
-    for slot in (j.KEY_OFFSETS, j.VALUE_OFFSETS, j.LIST_OFFSETS, j.NAME_OFFSETS, j.HEADER_VALUE_OFFSETS):
+    for slot in (
+        j.KEY_OFFSETS,
+        j.VALUE_OFFSETS,
+        j.LIST_OFFSETS,
+        j.NAME_OFFSETS,
+        j.HEADER_VALUE_OFFSETS,
+    ):
         offsets = get(job, slot)
         if offsets != 0:
             set32(offsets, 0, 0)
@@ -490,16 +648,28 @@ def _begin_offsets(job: int) -> None:
 
 @_compiled(_types.int64(_types.int64, _types.int64, _types.int64, _types.int64, _types.int64))
 def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> int:
-    """Go on where the job says, through the first `count` rows of the table, until all is DONE, an output is FULL or has to GROW, or
-    something is wrong; which batch that is, the job says. All but source_bytes and count are addresses."""
+    """Go on where the job says, through the first `count` rows of the table, until all is DONE, an
+    output is FULL or has to GROW, or something is wrong; which batch that is, the job says. All but
+    source_bytes and count are addresses.
+    """
     set64(job, j.SOURCE_BYTES, source_bytes)
     if get(job, j.OUT_ROWS) == 0:
         _begin_offsets(job)
     while get(job, j.ROW) < count:
         batch = table + 8 * t.TABLE_COLUMNS * get(job, j.ROW)
         if get(job, j.ROW_AT) < 0:
-            start, end, records = get(batch, t.DATA_START), get(batch, t.DATA_END), get(batch, t.RECORD_COUNT)
-            if start < 0 or end < start or end > source_bytes or records < 0 or records > (end - start) // t.RECORD_BYTES_MIN:
+            start, end, records = (
+                get(batch, t.DATA_START),
+                get(batch, t.DATA_END),
+                get(batch, t.RECORD_COUNT),
+            )
+            if (
+                start < 0
+                or end < start
+                or end > source_bytes
+                or records < 0
+                or records > (end - start) // t.RECORD_BYTES_MIN
+            ):
                 return t.BAD_COUNT
             set64(job, j.ROW_AT, start)
             set64(job, j.ROW_RECORD, 0)
@@ -540,11 +710,23 @@ def _put_row(block: int, at: int, length: int, base_offset: int, delta: int, row
 
 
 @_compiled(
-    _types.UniTuple(_types.int64, 4)(_types.int64, _types.int64, _types.int64, _types.int64, _types.int64, _types.int64, _types.int64)
+    _types.UniTuple(_types.int64, 4)(
+        _types.int64,
+        _types.int64,
+        _types.int64,
+        _types.int64,
+        _types.int64,
+        _types.int64,
+        _types.int64,
+    )
 )
-def walk(block: int, at: int, end: int, expected: int, end_offset: int, table: int, rows_max: int) -> tuple[int, int, int, int]:
-    """Headers of a block from `at` to `end` into the table: (rows, position behind them, next offset, DONE or what is wrong there).
-    block and table are addresses; the table has rows_max rows."""
+def walk(
+    block: int, at: int, end: int, expected: int, end_offset: int, table: int, rows_max: int
+) -> tuple[int, int, int, int]:
+    """Headers of a block from `at` to `end` into the table: (rows, position behind them, next
+    offset, DONE or what is wrong there). block and table are addresses; the table has rows_max
+    rows.
+    """
     rows = 0
     while at < end and rows < rows_max:
         if end - at < _HEADER_BYTES or u8(block, at + 16) != _MAGIC:

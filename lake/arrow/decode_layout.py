@@ -1,7 +1,8 @@
 """How the outputs of an Arrow batch lie in its slabs, and the Arrow columns over them.
 
-Worked out once for a decoder, and once more for a record that is larger than an Arrow batch: Python around each of them costs 20 us, and
-twice that where what was decoded has just driven the interpreter out of the CPU's caches.
+Worked out once for a decoder, and once more for a record that is larger than an Arrow batch: Python
+around each of them costs 20 us, and twice that where what was decoded has just driven the
+interpreter out of the CPU's caches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,11 +39,17 @@ _TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), s
 _BINARY: Final = pa.binary()
 _BINARY_VIEW: Final = pa.binary_view()
 _STRING: Final = pa.string()
-_NUMBERS: Final = {"offset": (j.OFFSETS, 8), "timestamp": (j.TIMESTAMPS, 8), "timestampType": (j.TIMESTAMP_TYPES, 4)}
+_NUMBERS: Final = {
+    "offset": (j.OFFSETS, 8),
+    "timestamp": (j.TIMESTAMPS, 8),
+    "timestampType": (j.TIMESTAMP_TYPES, 4),
+}
 
 
 class _Nullable(NamedTuple):
-    """Where the job has the outputs of a binary column: offsets, validity and data lie side by side."""
+    """Where the job has the outputs of a binary column: offsets, validity and data lie side by
+    side.
+    """
 
     offsets: int
     used: int
@@ -62,11 +69,15 @@ _NULLABLE: Final = {
     "key": _Nullable(j.KEY_OFFSETS, j.OUT_KEY, j.NULL_KEYS, j.KEY_CAPACITY),
     "value": _Nullable(j.VALUE_OFFSETS, j.OUT_VALUE, j.NULL_VALUES, j.VALUE_CAPACITY),
 }
-_HEADER_VALUES: Final = _Nullable(j.HEADER_VALUE_OFFSETS, j.OUT_HEADER_VALUE, j.NULL_HEADER_VALUES, j.HEADER_VALUE_CAPACITY)
+_HEADER_VALUES: Final = _Nullable(
+    j.HEADER_VALUE_OFFSETS, j.OUT_HEADER_VALUE, j.NULL_HEADER_VALUES, j.HEADER_VALUE_CAPACITY
+)
 
 
 class Written(NamedTuple):
-    """What the compiled code has done to one Arrow batch. viewed: the buffers into which views point."""
+    """What the compiled code has done to one Arrow batch. viewed: the buffers into which views
+    point.
+    """
 
     job: Sequence[int]
     slabs: Sequence[Slab]
@@ -102,19 +113,27 @@ class _Numbers:
         self._room = room
 
     def array(self, written: Written, count: int) -> Array:
-        return pa.Array.from_buffers(self._kind, count, [None, self._room.buffer(written, self._width * count)], 0)
+        return pa.Array.from_buffers(
+            self._kind, count, [None, self._room.buffer(written, self._width * count)], 0
+        )
 
 
 class _Binary:
     def __init__(self, slots: _Nullable, rooms: _Rooms) -> None:
         self._used, self._nulls = slots.used, slots.nulls
-        self._valid, self._offsets, self._data = rooms[slots.valid], rooms[slots.offsets], rooms[slots.data]
+        self._valid, self._offsets, self._data = (
+            rooms[slots.valid],
+            rooms[slots.offsets],
+            rooms[slots.data],
+        )
 
     def array(self, written: Written, count: int) -> Array:
         nulls = written.job[self._nulls]
         valid = self._valid.buffer(written, _bits(count)) if nulls else None
         data = self._data.buffer(written, written.job[self._used])
-        return pa.Array.from_buffers(_BINARY, count, [valid, self._offsets.buffer(written, 4 * (count + 1)), data], nulls)
+        return pa.Array.from_buffers(
+            _BINARY, count, [valid, self._offsets.buffer(written, 4 * (count + 1)), data], nulls
+        )
 
 
 class _Views:
@@ -126,7 +145,10 @@ class _Views:
         nulls = written.job[self._nulls]
         valid = self._valid.buffer(written, _bits(count)) if nulls else None
         return pa.Array.from_buffers(
-            _BINARY_VIEW, count, [valid, self._views.buffer(written, j.VIEW_BYTES * count), *written.viewed], nulls
+            _BINARY_VIEW,
+            count,
+            [valid, self._views.buffer(written, j.VIEW_BYTES * count), *written.viewed],
+            nulls,
         )
 
 
@@ -139,9 +161,15 @@ class _Headers:
     def array(self, written: Written, count: int) -> Array:
         job = written.job
         headers, nulls = job[j.OUT_HEADERS], job[j.NULL_LISTS]
-        of_names = [None, self._name_offsets.buffer(written, 4 * (headers + 1)), self._name_data.buffer(written, job[j.OUT_NAME])]
+        of_names = [
+            None,
+            self._name_offsets.buffer(written, 4 * (headers + 1)),
+            self._name_data.buffer(written, job[j.OUT_NAME]),
+        ]
         names = readable_names(pa.Array.from_buffers(_STRING, headers, of_names, 0))
-        pairs = pa.Array.from_buffers(HEADER, headers, [None], 0, children=[names, self._values.array(written, headers)])
+        pairs = pa.Array.from_buffers(
+            HEADER, headers, [None], 0, children=[names, self._values.array(written, headers)]
+        )
         valid = self._valid.buffer(written, _bits(count)) if nulls else None
         outer = [valid, self._offsets.buffer(written, 4 * (count + 1))]
         return pa.Array.from_buffers(_TYPES["headers"], count, outer, nulls, children=[pairs])
@@ -150,7 +178,9 @@ class _Headers:
 class Layout:
     """Of Arrow batches of up to `rows` rows. capacities: by their slots in the job."""
 
-    def __init__(self, columns: Sequence[str], rows: int, capacities: Mapping[int, int], *, views: bool) -> None:
+    def __init__(
+        self, columns: Sequence[str], rows: int, capacities: Mapping[int, int], *, views: bool
+    ) -> None:
         self.homes: list[Home] = []
         """Of the slabs that one Arrow batch takes."""
         self.columns: dict[str, Column] = {}
@@ -163,11 +193,16 @@ class Layout:
         """What a job begins an Arrow batch with."""
         numbers = {name: _NUMBERS[name] for name in columns if name in _NUMBERS}
         rooms = self._lay("numbers", {slot: width * rows for slot, width in numbers.values()})
-        self.columns |= {name: _Numbers(_TYPES[name], width, rooms[slot]) for name, (slot, width) in numbers.items()}
+        self.columns |= {
+            name: _Numbers(_TYPES[name], width, rooms[slot])
+            for name, (slot, width) in numbers.items()
+        }
         for name in columns:
             if name in _NULLABLE:
                 slots = _NULLABLE[name]
-                rooms = self._lay(name, _sizes_of_views(slots, rows) if views else _sizes(slots, rows, capacities))
+                rooms = self._lay(
+                    name, _sizes_of_views(slots, rows) if views else _sizes(slots, rows, capacities)
+                )
                 self.columns[name] = _Views(slots, rooms) if views else _Binary(slots, rooms)
             elif name == "headers":
                 self.columns[name] = self._lay_headers(rows, capacities)
@@ -180,7 +215,9 @@ class Layout:
         return found
 
     def _lay(self, home: str, sizes: Mapping[int, int]) -> _Rooms:
-        """One slab more, in which these outputs lie behind each other. sizes: in bytes, by their slots in the job."""
+        """One slab more, in which these outputs lie behind each other. sizes: in bytes, by their
+        slots in the job.
+        """
         rooms: dict[int, _Room] = {}
         at = 0
         for slot, size_bytes in sizes.items():
@@ -193,7 +230,10 @@ class Layout:
 
     def _lay_headers(self, rows: int, capacities: Mapping[int, int]) -> _Headers:
         headers = capacities[j.HEADERS_CAPACITY]
-        sizes_of_names = {j.NAME_OFFSETS: 4 * (headers + 1), j.NAME_DATA: capacities[j.NAME_CAPACITY] + j.PADDING_BYTES}
+        sizes_of_names = {
+            j.NAME_OFFSETS: 4 * (headers + 1),
+            j.NAME_DATA: capacities[j.NAME_CAPACITY] + j.PADDING_BYTES,
+        }
         return _Headers(
             {
                 **self._lay("headers", {j.LIST_OFFSETS: 4 * (rows + 1), j.LIST_VALID: _bits(rows)}),
@@ -204,7 +244,11 @@ class Layout:
 
 
 def _sizes(slots: _Nullable, count: int, capacities: Mapping[int, int]) -> dict[int, int]:
-    return {slots.offsets: 4 * (count + 1), slots.valid: _bits(count), slots.data: capacities[slots.capacity] + j.PADDING_BYTES}
+    return {
+        slots.offsets: 4 * (count + 1),
+        slots.valid: _bits(count),
+        slots.data: capacities[slots.capacity] + j.PADDING_BYTES,
+    }
 
 
 def _sizes_of_views(slots: _Nullable, count: int) -> dict[int, int]:

@@ -1,8 +1,9 @@
 """Memory addressed by number, for compiled code: loads, stores and copies as LLVM has them.
 
-As in C, and for the same reason: handing arrays from one compiled function to another counts references, 0.7 us per record. Nothing here
-knows what may be read or written; whoever calls it has compared lengths and capacities first. Addresses are int64; what has an index
-counts elements of its own width and is aligned to it. Source: numba's `cgutils.raw_memcpy`, LLVM's `load` and `store`.
+As in C, and for the same reason: handing arrays from one compiled function to another counts
+references, 0.7 us per record. Nothing here knows what may be read or written; whoever calls it has
+compared lengths and capacities first. Addresses are int64; what has an index counts elements of its
+own width and is aligned to it. Source: numba's `cgutils.raw_memcpy`, LLVM's `load` and `store`.
 """
 
 from collections.abc import Callable
@@ -35,8 +36,12 @@ def _widened(builder: Untyped, value: Untyped, bits: int) -> Untyped:
 
 def _load(bits: int) -> Untyped:
     def load(typing: Untyped, address: Untyped, index: Untyped) -> Untyped:
-        def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
-            return _widened(builder, builder.load(_pointer(builder, arguments[0], bits, arguments[1])), bits)
+        def generate(
+            context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped
+        ) -> Untyped:
+            return _widened(
+                builder, builder.load(_pointer(builder, arguments[0], bits, arguments[1])), bits
+            )
 
         return _types.int64(_types.int64, _types.int64), generate
 
@@ -45,8 +50,12 @@ def _load(bits: int) -> Untyped:
 
 def _load_anywhere(bits: int) -> Untyped:
     def load(typing: Untyped, address: Untyped) -> Untyped:
-        def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
-            return _widened(builder, builder.load(_pointer(builder, arguments[0], bits), align=1), bits)
+        def generate(
+            context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped
+        ) -> Untyped:
+            return _widened(
+                builder, builder.load(_pointer(builder, arguments[0], bits), align=1), bits
+            )
 
         return _types.int64(_types.int64), generate
 
@@ -55,7 +64,9 @@ def _load_anywhere(bits: int) -> Untyped:
 
 def _store(bits: int) -> Untyped:
     def store(typing: Untyped, address: Untyped, index: Untyped, value: Untyped) -> Untyped:
-        def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
+        def generate(
+            context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped
+        ) -> Untyped:
             narrow = arguments[2] if bits == 64 else builder.trunc(arguments[2], _ir.IntType(bits))
             builder.store(narrow, _pointer(builder, arguments[0], bits, arguments[1]))
             return context.get_dummy_value()
@@ -66,7 +77,9 @@ def _store(bits: int) -> Untyped:
 
 
 def _memcpy(typing: Untyped, destination: Untyped, source: Untyped, length: Untyped) -> Untyped:
-    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
+    def generate(
+        context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped
+    ) -> Untyped:
         into, from_ = _pointer(builder, arguments[0], 8), _pointer(builder, arguments[1], 8)
         _cgutils.raw_memcpy(builder, into, from_, arguments[2], 1)
         return context.get_dummy_value()
@@ -75,10 +88,14 @@ def _memcpy(typing: Untyped, destination: Untyped, source: Untyped, length: Unty
 
 
 def _step(typing: Untyped, destination: Untyped, source: Untyped) -> Untyped:
-    def generate(context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped) -> Untyped:
+    def generate(
+        context: Untyped, builder: Untyped, signature: Untyped, arguments: Untyped
+    ) -> Untyped:
         kind = _ir.VectorType(_ir.IntType(8), STEP_BYTES)
         from_ = builder.inttoptr(arguments[1], kind.as_pointer())
-        builder.store(builder.load(from_, align=1), builder.inttoptr(arguments[0], kind.as_pointer()), align=1)
+        builder.store(
+            builder.load(from_, align=1), builder.inttoptr(arguments[0], kind.as_pointer()), align=1
+        )
         return context.get_dummy_value()
 
     return _types.void(_types.int64, _types.int64), generate
@@ -93,6 +110,8 @@ set8: Callable[[int, int, int], None] = _store(8)
 set32: Callable[[int, int, int], None] = _store(32)
 set64: Callable[[int, int, int], None] = _store(64)
 copy: Callable[[int, int, int], None] = _intrinsic(_memcpy)
-"""To, from, so many bytes. A byte loop instead costs a factor of eight: LLVM sees no memcpy in it."""
+"""To, from, so many bytes. A byte loop instead costs a factor of eight: LLVM sees no memcpy in
+it.
+"""
 copy_step: Callable[[int, int], None] = _intrinsic(_step)
 """To, from: `STEP_BYTES`, by one load and one store."""

@@ -1,7 +1,9 @@
-"""Kafka record batches to Arrow without a compiler: numpy reads the numbers of all records at once, Arrow's `take` copies the bytes.
+"""Kafka record batches to Arrow without a compiler: numpy reads the numbers of all records at once,
+Arrow's `take` copies the bytes.
 
-Invariant: the same rows and the same refusals as `decode_kernel`, but slower. Only the chain of record lengths is
-followed by a loop in Python, as each begins where the one before ends. Source: Kafka `DefaultRecord`.
+Invariant: the same rows and the same refusals as `decode_kernel`, but slower. Only the chain of
+record lengths is followed by a loop in Python, as each begins where the one before ends. Source:
+Kafka `DefaultRecord`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -78,7 +80,9 @@ class NumpyRows:
         self._rows = 0
         self._bytes = 0
 
-    def walk(self, block: t.Bytes, at: int, expected: int, end_offset: int, table: t.Table) -> tuple[int, int, int, int]:
+    def walk(
+        self, block: t.Bytes, at: int, expected: int, end_offset: int, table: t.Table
+    ) -> tuple[int, int, int, int]:
         row, end = 0, block.size
         while at < end and row < len(table):
             if end - at < HEADER_BYTES or block[at + 16] != MAGIC:
@@ -86,13 +90,27 @@ class NumpyRows:
             header = BatchHeader._make(BATCH_HEADER.unpack_from(block.data, at))
             if not HEADER_BYTES <= header.size_bytes <= end - at:
                 return row, at, expected, t.BAD_LENGTH
-            if header.base_offset < expected or header.last_offset_delta < 0 or header.next_offset > end_offset:
+            if (
+                header.base_offset < expected
+                or header.last_offset_delta < 0
+                or header.next_offset > end_offset
+            ):
                 return row, at, expected, t.BAD_OFFSETS
             behind = at + header.size_bytes
             table[row] = (
-                at, behind, header.crc, header.attributes, header.base_offset, header.last_offset, header.base_timestamp_ms,
-                header.max_timestamp_ms, header.producer_id, header.record_count, at + HEADER_BYTES, behind,
-            )  # fmt: skip
+                at,
+                behind,
+                header.crc,
+                header.attributes,
+                header.base_offset,
+                header.last_offset,
+                header.base_timestamp_ms,
+                header.max_timestamp_ms,
+                header.producer_id,
+                header.record_count,
+                at + HEADER_BYTES,
+                behind,
+            )
             expected, at, row = header.next_offset, behind, row + 1
         return row, at, expected, t.DONE
 
@@ -107,7 +125,10 @@ class NumpyRows:
         while at < batch.num_rows:
             before = int(weights[at - 1]) if at else 0
             room = self._config.batch_bytes_max - self._bytes + before
-            fit = min(int(np.searchsorted(weights, room, side="right")) - at, self._config.rows_max - self._rows)
+            fit = min(
+                int(np.searchsorted(weights, room, side="right")) - at,
+                self._config.rows_max - self._rows,
+            )
             if fit <= 0 and self._rows:
                 yield from self.flush()
                 continue
@@ -119,7 +140,9 @@ class NumpyRows:
 
     def flush(self) -> Iterator[RecordBatch]:
         if self._pending:
-            whole = self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
+            whole = (
+                self._pending[0] if len(self._pending) == 1 else pa.concat_batches(self._pending)
+            )
             self._pending, self._rows, self._bytes = [], 0, 0
             yield whole if self._views_schema is None else whole.cast(self._views_schema)
 
@@ -132,7 +155,9 @@ class NumpyRows:
         if "headers" in self._columns:
             headers = records.headers
             sizes = headers.names.length + np.maximum(headers.values.length, 0) + _OFFSET_BYTES
-            ends = np.concatenate(([0], np.cumsum(sizes)))[np.concatenate(([0], np.cumsum(headers.counts)))]
+            ends = np.concatenate(([0], np.cumsum(sizes)))[
+                np.concatenate(([0], np.cumsum(headers.counts)))
+            ]
             weights += np.diff(ends)[chosen]
         return weights
 
@@ -154,10 +179,12 @@ class NumpyRows:
         places = Places(len(chosen))
         places.begin(0, group.topic, group.partition)
         places.take(arrays, self._columns, len(chosen))
-        return pa.RecordBatch.from_arrays([arrays[name] for name in self._columns], schema=self._schema)
+        return pa.RecordBatch.from_arrays(
+            [arrays[name] for name in self._columns], schema=self._schema
+        )
 
 
-# --- reading records ------------------------------------------------------------------------------------------------------------------
+# --- reading records ------------------------------------------------------------------------------
 
 
 def _parse(group: t.Group) -> _Records:
@@ -175,7 +202,11 @@ def _parse(group: t.Group) -> _Records:
     table = group.table
     is_first = np.concatenate(([True], row[1:] != row[:-1])) if len(row) else np.zeros(0, np.bool_)
     before = np.where(is_first, -1, np.concatenate(([-1], delta[:-1]))) if len(row) else delta
-    _refuse(t.BAD_DELTA, (delta <= before) | (delta > (table[:, t.LAST_OFFSET] - table[:, t.BASE_OFFSET])[row]), row)
+    _refuse(
+        t.BAD_DELTA,
+        (delta <= before) | (delta > (table[:, t.LAST_OFFSET] - table[:, t.BASE_OFFSET])[row]),
+        row,
+    )
     return _Records(row, table[row, t.BASE_OFFSET] + delta, timestamp_delta_ms, key, value, headers)
 
 
@@ -188,7 +219,10 @@ def _frames(group: t.Group) -> tuple[_Numbers, _Numbers, _Numbers]:
     ends: list[int] = []
     table = group.table[:, [t.DATA_START, t.DATA_END, t.RECORD_COUNT]].tolist()
     for row, (data_start, data_end, count) in enumerate(table):
-        if not 0 <= data_start <= data_end <= len(plain) or not 0 <= count <= (data_end - data_start) // t.RECORD_BYTES_MIN:
+        if (
+            not 0 <= data_start <= data_end <= len(plain)
+            or not 0 <= count <= (data_end - data_start) // t.RECORD_BYTES_MIN
+        ):
             raise t.BatchRefused(t.BAD_COUNT, row)
         at = data_start
         for _ in range(count):
@@ -213,9 +247,17 @@ def _refuse(code: int, is_bad: NDArray[np.bool_], row: _Numbers) -> None:
 
 
 def _numbers(
-    source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers, *, last_shift: int = 28, last_byte_max: int = 15
+    source: t.Bytes,
+    at: _Numbers,
+    end: _Numbers,
+    row: _Numbers,
+    *,
+    last_shift: int = 28,
+    last_byte_max: int = 15,
 ) -> tuple[_Numbers, _Numbers]:
-    """(values, positions behind them) of zig-zag numbers that begin at `at`. 32 bits: 28, 15; 64 bits: 63, 1."""
+    """(values, positions behind them) of zig-zag numbers that begin at `at`. 32 bits: 28, 15; 64
+    bits: 63, 1.
+    """
     values: _Numbers = np.zeros(len(at), np.int64)
     behind = at.copy()
     left: _Numbers = np.arange(len(at))
@@ -232,14 +274,20 @@ def _numbers(
     return ((values >> 1) & _INT64_MAX) ^ -(values & 1), behind
 
 
-def _fields(source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers) -> tuple[_Fields, _Numbers]:
+def _fields(
+    source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers
+) -> tuple[_Fields, _Numbers]:
     length, at = _numbers(source, at, end, row)
     _refuse(t.BAD_FIELD, (length < -1) | (length > end - at), row)
     return _Fields(at, length), at + np.maximum(length, 0)
 
 
-def _parse_headers(source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers, count: _Numbers) -> tuple[_Headers, _Numbers]:
-    """First headers of all records that have one, then the second ones, and so on; put into the records' order at last."""
+def _parse_headers(
+    source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers, count: _Numbers
+) -> tuple[_Headers, _Numbers]:
+    """First headers of all records that have one, then the second ones, and so on; put into the
+    records' order at last.
+    """
     at = at.copy()
     owners: list[_Numbers] = []
     names: list[_Fields] = []
@@ -260,25 +308,34 @@ def _parse_headers(source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers, 
 
 
 def _joined(parts: Sequence[_Fields], order: _Numbers) -> _Fields:
-    return _Fields(np.concatenate([part.at for part in parts])[order], np.concatenate([part.length for part in parts])[order])
+    return _Fields(
+        np.concatenate([part.at for part in parts])[order],
+        np.concatenate([part.length for part in parts])[order],
+    )
 
 
-# --- writing columns ------------------------------------------------------------------------------------------------------------------
+# --- writing columns ------------------------------------------------------------------------------
 
 
 def _gather(source: t.Bytes, fields: _Fields, kind: DataType) -> Array:
-    """The fields as a column: every second element of a column over the whole buffer, whose other elements are what lies between them."""
+    """The fields as a column: every second element of a column over the whole buffer, whose other
+    elements are what lies between them.
+    """
     count = len(fields.at)
     if not count:
         return pa.array([], kind)
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2] = fields.at
     bounds[1::2] = fields.at + np.maximum(fields.length, 0)
-    everything = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(source)], 0)
+    everything = pa.Array.from_buffers(
+        kind, 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(source)], 0
+    )
     return everything.take(pa.array(np.arange(0, 2 * count, 2), mask=fields.length < 0))
 
 
-def _timestamps(group: t.Group, records: _Records, chosen: _Numbers, is_append_time: NDArray[np.bool_]) -> Array:
+def _timestamps(
+    group: t.Group, records: _Records, chosen: _Numbers, is_append_time: NDArray[np.bool_]
+) -> Array:
     row = records.row[chosen]
     base: _Numbers = group.table[row, t.BASE_TIMESTAMP]
     base[is_append_time] = group.table[row, t.MAX_TIMESTAMP][is_append_time]
@@ -286,7 +343,9 @@ def _timestamps(group: t.Group, records: _Records, chosen: _Numbers, is_append_t
     delta[is_append_time] = 0
     limit = t.TIMESTAMP_MS_MAX
     # Compared before they are added, so that nothing overflows.
-    is_bad: NDArray[np.bool_] = np.where(delta >= 0, base > limit - np.maximum(delta, 0), base < -limit - np.minimum(delta, 0))
+    is_bad: NDArray[np.bool_] = np.where(
+        delta >= 0, base > limit - np.maximum(delta, 0), base < -limit - np.minimum(delta, 0)
+    )
     _refuse(t.BAD_TIMESTAMP, is_bad, row)
     timestamp_ms: _Numbers = base + delta
     _refuse(t.BAD_TIMESTAMP, np.abs(timestamp_ms) > limit, row)
@@ -303,4 +362,6 @@ def _headers(source: t.Bytes, headers: _Headers, chosen: _Numbers) -> Array:
     count = headers.counts[chosen]
     offsets = np.concatenate(([0], np.cumsum(count))).astype(np.int32)
     bits = pa.py_buffer(np.packbits(count > 0, bitorder="little"))
-    return pa.Array.from_buffers(_TYPES["headers"], len(count), [bits, pa.py_buffer(offsets)], -1, children=[pairs])
+    return pa.Array.from_buffers(
+        _TYPES["headers"], len(count), [bits, pa.py_buffer(offsets)], -1, children=[pairs]
+    )

@@ -1,7 +1,9 @@
-"""What the decoders share: the table of batch headers, the state of an unfinished batch, and what may be wrong with one.
+"""What the decoders share: the table of batch headers, the state of an unfinished batch, and what
+may be wrong with one.
 
-A table has one row of int64 per Kafka batch. Data positions refer to whatever buffer holds the records: the block itself, or the
-decompressed bytes. Must not import numba or pyarrow. Constants are frozen into compiled code; `kernel_cache` accounts for that.
+A table has one row of int64 per Kafka batch. Data positions refer to whatever buffer holds the
+records: the block itself, or the decompressed bytes. Must not import numba or pyarrow. Constants
+are frozen into compiled code; `kernel_cache` accounts for that.
 """
 
 from collections.abc import Iterator
@@ -72,13 +74,18 @@ WHAT: Final = {
     BAD_HEADER_NAME: "the key of a record header is null",
     BAD_RECORD_END: "a record does not end where its length says",
     BAD_DELTA: "the offsets of the records do not grow, or go beyond the batch's last offset",
-    BAD_TIMESTAMP: "a timestamp does not fit into microseconds of 64 bits; leave out the column `timestamp` to read the rest",
+    BAD_TIMESTAMP: (
+        "a timestamp does not fit into microseconds of 64 bits; leave out the column `timestamp` to"
+        " read the rest"
+    ),
     BAD_END: "bytes are left behind the batch's last record",
 }
 
 
 class BatchRefused(Exception):
-    """What is wrong (a BAD code) in which row of the table; becomes a ReadError where object and partition are known."""
+    """What is wrong (a BAD code) in which row of the table; becomes a ReadError where object and
+    partition are known.
+    """
 
     def __init__(self, code: int, row: int) -> None:
         super().__init__(WHAT[code])
@@ -87,7 +94,9 @@ class BatchRefused(Exception):
 
 
 class Group(NamedTuple):
-    """Batches of one partition whose records lie in one buffer; records with offsets in [low, high) are wanted."""
+    """Batches of one partition whose records lie in one buffer; records with offsets in [low, high)
+    are wanted.
+    """
 
     source: Bytes
     table: Table
@@ -98,15 +107,21 @@ class Group(NamedTuple):
 
 
 class Rows(Protocol):
-    """Takes groups, gives Arrow batches: `decode_buffers.CompiledRows` or `decode_numpy.NumpyRows`."""
+    """Takes groups, gives Arrow batches: `decode_buffers.CompiledRows` or
+    `decode_numpy.NumpyRows`.
+    """
 
-    def walk(self, block: Bytes, at: int, expected: int, end_offset: int, table: Table) -> tuple[int, int, int, int]:
+    def walk(
+        self, block: Bytes, at: int, expected: int, end_offset: int, table: Table
+    ) -> tuple[int, int, int, int]:
         """Fill the table with headers from `at` on, of batches within [expected, end_offset):
         (rows, position behind them, next offset, DONE or what is wrong there)."""
         ...
 
     def add(self, group: Group) -> Iterator[Any]:
-        """Append a group's records; yields Arrow batches as they fill up. Raises BatchRefused. To be exhausted before the next call."""
+        """Append a group's records; yields Arrow batches as they fill up. Raises BatchRefused. To
+        be exhausted before the next call.
+        """
         ...
 
     def flush(self) -> Iterator[Any]:

@@ -1,10 +1,13 @@
-"""Compiles the kernels beside the first tasks on a machine: it takes 8 s of CPU, once per version, and no record waits for it.
+"""Compiles the kernels beside the first tasks on a machine: it takes 8 s of CPU, once per version,
+and no record waits for it.
 
-Until it is done tasks decode with `decode_numpy`, which gives the same rows; each task looks again. So do processes that have little to
-decode, for whom the import of the kernels would be most of the time. It is a process of its own: compiling
-in a thread would hold the GIL against the task that it is to help, and a process that ends must not take a compiler in mid-air with it.
-Invariants: one such process a machine and user at a time (a lock that it holds); it outlives the task that began it, and nobody waits for
-it. Where it fails, or where nothing can be kept, kernels are compiled in the open, at the next use, and the error is seen.
+Until it is done tasks decode with `decode_numpy`, which gives the same rows; each task looks again.
+So do processes that have little to decode, for whom the import of the kernels would be most of the
+time. It is a process of its own: compiling in a thread would hold the GIL against the task that it
+is to help, and a process that ends must not take a compiler in mid-air with it.
+Invariants: one such process a machine and user at a time (a lock that it holds); it outlives the
+task that began it, and nobody waits for it. Where it fails, or where nothing can be kept, kernels
+are compiled in the open, at the next use, and the error is seen.
 """
 
 import fcntl
@@ -18,8 +21,10 @@ from lake.arrow import kernel_cache
 
 _KERNELS: Final = "lake.arrow.decode_kernel"
 _WORTHWHILE_BYTES: Final = 16 << 20
-"""Numba and the kernels take a process about a second of CPU to import (1.4 s measured on a slow machine, where the other
-decoder does 16 MB/s of 16 KiB batches and 250 MB/s of 1 MiB ones with records of 1 KB)."""
+"""Numba and the kernels take a process about a second of CPU to import (1.4 s measured on a slow
+machine, where the other decoder does 16 MB/s of 16 KiB batches and 250 MB/s of 1 MiB ones with
+records of 1 KB).
+"""
 
 
 class _Build:
@@ -35,7 +40,9 @@ class _Decoded:
 
 
 def are_wanted(size_bytes: int | None) -> bool:
-    """Whether the kernels are at hand, and so much (None: nobody knows) is worth importing them, on top of what there was before."""
+    """Whether the kernels are at hand, and so much (None: nobody knows) is worth importing them, on
+    top of what there was before.
+    """
     if _KERNELS in sys.modules:
         return True
     if size_bytes is not None:

@@ -1,8 +1,10 @@
 """Where compiled kernels are kept: compiling takes some seconds, loading a third of one.
 
-Invariant: code is loaded only from a directory that belongs to this user alone, since numba unpickles what it finds; and never for other
-sources than those at hand, since the directory's name has their hash (numba itself looks at one file's time and size only). Where no such
-directory can be written, kernels are compiled once per process. `NUMBA_CACHE_DIR` is obeyed. Importing this does not import numba.
+Invariant: code is loaded only from a directory that belongs to this user alone, since numba
+unpickles what it finds; and never for other sources than those at hand, since the directory's name
+has their hash (numba itself looks at one file's time and size only). Where no such directory can be
+written, kernels are compiled once per process. `NUMBA_CACHE_DIR` is obeyed. Importing this does not
+import numba.
 """
 
 import os
@@ -24,7 +26,9 @@ KERNELS: Final = tuple(str(Path(__file__).with_name(name)) for name in _FILES)
 
 @contextmanager
 def directory(*sources: str) -> Generator[bool]:
-    """While this is open, numba puts what it compiles into our place; yields whether there is one. sources: files of the code."""
+    """While this is open, numba puts what it compiles into our place; yields whether there is one.
+    sources: files of the code.
+    """
     place = place_of(*sources)
     if place is None:
         yield False
@@ -43,7 +47,10 @@ def directory(*sources: str) -> Generator[bool]:
 def place_of(*sources: str) -> Path | None:
     """None: there is nowhere to keep anything."""
     try:
-        name = "penstock-" + sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
+        name = (
+            "penstock-"
+            + sha256(b"".join(Path(source).read_bytes() for source in sources)).hexdigest()[:16]
+        )
     except OSError:  # the package lies in an archive (`--py-files`)
         return None
     given = os.environ.get("NUMBA_CACHE_DIR")
@@ -51,8 +58,12 @@ def place_of(*sources: str) -> Path | None:
 
 
 def stamp_in(place: Path) -> Path:
-    """Says that everything was compiled with this Python and this numba. A hint: numba looks itself."""
-    return place / f"complete-{sys.implementation.cache_tag}-{version('numba')}-{platform.machine()}"
+    """Says that everything was compiled with this Python and this numba. A hint: numba looks
+    itself.
+    """
+    return (
+        place / f"complete-{sys.implementation.cache_tag}-{version('numba')}-{platform.machine()}"
+    )
 
 
 def complete(*sources: str) -> None:

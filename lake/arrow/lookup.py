@@ -1,4 +1,6 @@
-"""Where in slices the first record lies that is as young as a timestamp. Source: Kafka `offsetsForTimes`."""
+"""Where in slices the first record lies that is as young as a timestamp. Source: Kafka
+`offsetsForTimes`.
+"""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -12,10 +14,14 @@ from objectstore.ports import ObjectStore
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-async def first_as_young(store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int) -> int | None:
+async def first_as_young(
+    store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int
+) -> int | None:
     """Its offset; None: all are older. Raises as `read_slices`."""
     for part in slices:
-        async with aclosing(read_slices(store, [part], ("offset", "timestamp"), min_timestamp_ms=timestamp_ms)) as batches:
+        async with aclosing(
+            read_slices(store, [part], ("offset", "timestamp"), min_timestamp_ms=timestamp_ms)
+        ) as batches:
             async for batch in batches:
                 index = first_not_before(batch.column("timestamp"), timestamp_ms)
                 if index is not None:

@@ -1,4 +1,5 @@
-"""The one place where pyarrow is imported: it has no type information, so its objects go by these names and are Any to the checkers.
+"""The one place where pyarrow is imported: it has no type information, so its objects go by these
+names and are Any to the checkers.
 
 Must not contain anything else.
 """

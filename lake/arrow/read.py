@@ -1,7 +1,9 @@
-"""Slices as Arrow batches: fetched on the event loop, decoded in a thread (the kernel holds no GIL), so that both go on at once.
+"""Slices as Arrow batches: fetched on the event loop, decoded in a thread (the kernel holds no
+GIL), so that both go on at once.
 
-Invariant: rows come slice by slice in the order given, each slice's in offset order and no offset twice. When an object is gone, all rows
-before it are given first, so that whoever plans anew knows where to go on. Memory: about three parts and three Arrow batches.
+Invariant: rows come slice by slice in the order given, each slice's in offset order and no offset
+twice. When an object is gone, all rows before it are given first, so that whoever plans anew knows
+where to go on. Memory: about three parts and three Arrow batches.
 """
 
 import asyncio
@@ -45,14 +47,18 @@ async def read_slices(
 ) -> AsyncGenerator[RecordBatch, None]:
     """The records of all slices. `aclose` the iterator if it is not exhausted.
 
-    min_timestamp_ms: blocks and batches whose records are all older may be left out; records within others are not filtered.
-    Raises ObjectGone (re-plan), ReadError (damage), the store's errors; ValueError for unknown columns.
+    min_timestamp_ms: blocks and batches whose records are all older may be left out; records within
+    others are not filtered.
+    Raises ObjectGone (re-plan), ReadError (damage), the store's errors; ValueError for unknown
+    columns.
     """
     config = config or ReadConfig()
     size_bytes = sum(part.size_bytes for part in slices)
     decoder = await asyncio.to_thread(Decoder, columns, config, size_bytes=size_bytes)
     work = PartDecoder(decoder, aborted, min_timestamp_ms)
-    fetch = Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms)
+    fetch = Fetch(
+        store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms
+    )
     gone: ObjectGone | None = None
     try:
         while True:
@@ -74,9 +80,13 @@ async def read_slices(
 class PartDecoder:
     """A decoder, with what it needs to know of streams. Serves one thread at a time."""
 
-    def __init__(self, decoder: Decoder, aborted: AbortedByStream | None, min_timestamp_ms: int | None) -> None:
+    def __init__(
+        self, decoder: Decoder, aborted: AbortedByStream | None, min_timestamp_ms: int | None
+    ) -> None:
         self._decoder = decoder
-        self._aborted = {stream_id: Aborted(transactions) for stream_id, transactions in (aborted or {}).items()}
+        self._aborted = {
+            stream_id: Aborted(transactions) for stream_id, transactions in (aborted or {}).items()
+        }
         self._nothing = Aborted()
         self._min_timestamp_ms = min_timestamp_ms
 
@@ -87,9 +97,19 @@ class PartDecoder:
             try:
                 check_block(block, data, slice_.key)
             except ObjectCorrupt as error:
-                raise ReadError(slice_.key, slice_.topic, slice_.partition, block.start_offset, str(error)) from None
+                raise ReadError(
+                    slice_.key, slice_.topic, slice_.partition, block.start_offset, str(error)
+                ) from None
             place = Place(
-                slice_.key, slice_.topic, slice_.partition, block.start_offset, block.end_offset, slice_.start_offset, slice_.end_offset
+                slice_.key,
+                slice_.topic,
+                slice_.partition,
+                block.start_offset,
+                block.end_offset,
+                slice_.start_offset,
+                slice_.end_offset,
             )
             aborted = self._aborted.get(slice_.stream_id, self._nothing)
-            yield from self._decoder.decode(data, place, aborted, min_timestamp_ms=self._min_timestamp_ms)
+            yield from self._decoder.decode(
+                data, place, aborted, min_timestamp_ms=self._min_timestamp_ms
+            )

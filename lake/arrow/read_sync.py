@@ -1,6 +1,7 @@
 """Slices as Arrow batches for code without an event loop, such as Spark's Python workers.
 
-Fetching goes on in the background loop while the caller decodes and works. Waits are bounded by the deadlines of the store's own calls.
+Fetching goes on in the background loop while the caller decodes and works. Waits are bounded by the
+deadlines of the store's own calls.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -28,7 +29,9 @@ def read_slices_sync(
     min_timestamp_ms: int | None = None,
     bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
-    """As `read.read_slices`. Close the iterator if it is not exhausted. bodies: objects that the caller has whole, by key."""
+    """As `read.read_slices`. Close the iterator if it is not exhausted. bodies: objects that the
+    caller has whole, by key.
+    """
     config = config or ReadConfig()
     shared = background()
     decoder = Decoder(columns, config, size_bytes=sum(part.size_bytes for part in slices))
@@ -36,7 +39,14 @@ def read_slices_sync(
 
     async def open_fetch() -> Fetch:
         store = await shared.store(store_url)
-        return Fetch(store, slices, config, index_cache(store, config), min_timestamp_ms=min_timestamp_ms, bodies=bodies)
+        return Fetch(
+            store,
+            slices,
+            config,
+            index_cache(store, config),
+            min_timestamp_ms=min_timestamp_ms,
+            bodies=bodies,
+        )
 
     fetch = shared.run(open_fetch())
     gone: ObjectGone | None = None

@@ -1,8 +1,11 @@
-"""Read slices to their end although objects go meanwhile: what is gone is planned anew by its offsets.
+"""Read slices to their end although objects go meanwhile: what is gone is planned anew by its
+offsets.
 
-Invariants: every offset of the slices is given once, or there is an error that names it; whichever objects hold them, rows are the same,
-also if only committed ones are wanted: what was aborted is looked up once, before anything is read, for what is decided stays so.
-Renewed plans are of the newest manifest and of the same streams: a topic that was deleted and created again is a loss, not other rows.
+Invariants: every offset of the slices is given once, or there is an error that names it; whichever
+objects hold them, rows are the same, also if only committed ones are wanted: what was aborted is
+looked up once, before anything is read, for what is decided stays so. Renewed plans are of the
+newest manifest and of the same streams: a topic that was deleted and created again is a loss, not
+other rows.
 Source: ADR 0017.
 """
 
@@ -30,7 +33,9 @@ PAUSE_MS: Final = 1_000
 """Between plans that led to nothing: the next manifest comes a second later."""
 
 Lost = Callable[[StreamError], None]
-"""Told what cannot be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or those offsets are left out."""
+"""Told what cannot be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or
+those offsets are left out.
+"""
 
 Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
 Decider = Callable[[Sequence[OffsetRange]], AbortedByStream]
@@ -54,7 +59,8 @@ def read_renewed(
     lost: Lost = refuse,
     bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
-    """As `read_slices_sync`. committed: leave out aborted transactions; slices must end at last stable offsets or below.
+    """As `read_slices_sync`. committed: leave out aborted transactions; slices must end at last
+    stable offsets or below.
 
     Raises ObjectStaysGone if new plans do not help, OffsetsMissing, ReadError (damage).
     """
@@ -66,7 +72,13 @@ def read_renewed(
     while slices:
         try:
             batches = read_slices_sync(
-                cluster.store_url, slices, columns, aborted, config, min_timestamp_ms=min_timestamp_ms, bodies=bodies
+                cluster.store_url,
+                slices,
+                columns,
+                aborted,
+                config,
+                min_timestamp_ms=min_timestamp_ms,
+                bodies=bodies,
             )
             with closing(batches):
                 yield from batches
@@ -83,14 +95,22 @@ def read_renewed(
         slices = planned_anew(cluster.plan_anew, left, lost)
 
 
-def decided(look: Decider, slices: Sequence[Slice], lost: Lost = refuse) -> tuple[Sequence[Slice], AbortedByStream]:
-    """Those slices of which it is known still what was aborted in them, and that. Raises as `ClusterView.aborted`."""
+def decided(
+    look: Decider, slices: Sequence[Slice], lost: Lost = refuse
+) -> tuple[Sequence[Slice], AbortedByStream]:
+    """Those slices of which it is known still what was aborted in them, and that. Raises as
+    `ClusterView.aborted`.
+    """
     while slices:
         try:
             aborted = look(ranges_of(slices))
         except UnknownPartition as error:
             lost(error)
-            slices = [part for part in slices if part.topic != error.topic or error.partition not in {None, part.partition}]
+            slices = [
+                part
+                for part in slices
+                if part.topic != error.topic or error.partition not in {None, part.partition}
+            ]
         except OffsetsLost as error:
             lost(error)
             slices = [part for item in slices if (part := _slice_from(item, error)) is not None]
@@ -104,17 +124,28 @@ def decided(look: Decider, slices: Sequence[Slice], lost: Lost = refuse) -> tupl
 
 def planned_anew(plan: Planner, left: Sequence[Slice], lost: Lost = refuse) -> list[Slice]:
     """The same offsets, in the objects that hold them now."""
-    return planned(plan, ranges_of(left), {(part.topic, part.partition): part.stream_id for part in left}, lost)
+    return planned(
+        plan, ranges_of(left), {(part.topic, part.partition): part.stream_id for part in left}, lost
+    )
 
 
-def planned(plan: Planner, ranges: Sequence[OffsetRange], streams: Mapping[tuple[str, int], int], lost: Lost = refuse) -> list[Slice]:
+def planned(
+    plan: Planner,
+    ranges: Sequence[OffsetRange],
+    streams: Mapping[tuple[str, int], int],
+    lost: Lost = refuse,
+) -> list[Slice]:
     """Slices of these streams and no others. Raises as `ClusterView.plan`."""
     while ranges:
         try:
             slices = plan(ranges)
         except UnknownPartition as error:
             lost(error)
-            ranges = [item for item in ranges if item.topic != error.topic or error.partition not in {None, item.partition}]
+            ranges = [
+                item
+                for item in ranges
+                if item.topic != error.topic or error.partition not in {None, item.partition}
+            ]
         except OffsetsLost as error:
             lost(error)
             ranges = [_from(item, error) for item in ranges]
@@ -137,8 +168,12 @@ def ranges_of(slices: Sequence[Slice]) -> list[OffsetRange]:
     return ranges
 
 
-def _same_streams(slices: list[Slice], streams: Mapping[tuple[str, int], int], lost: Lost) -> list[Slice]:
-    others = sorted({part.topic for part in slices if part.stream_id != streams[part.topic, part.partition]})
+def _same_streams(
+    slices: list[Slice], streams: Mapping[tuple[str, int], int], lost: Lost
+) -> list[Slice]:
+    others = sorted(
+        {part.topic for part in slices if part.stream_id != streams[part.topic, part.partition]}
+    )
     for topic in others:
         lost(TopicReplaced(topic))
     return [part for part in slices if part.topic not in others]
@@ -149,9 +184,14 @@ def _has_advanced(before: Sequence[Slice], left: Sequence[Slice]) -> bool:
 
 
 def _slice_from(part: Slice, error: OffsetsLost) -> Slice | None:
-    if (part.topic, part.partition) != (error.topic, error.partition) or part.start_offset >= error.log_start:
+    if (part.topic, part.partition) != (
+        error.topic,
+        error.partition,
+    ) or part.start_offset >= error.log_start:
         return part
-    return replace(part, start_offset=error.log_start) if part.end_offset > error.log_start else None
+    return (
+        replace(part, start_offset=error.log_start) if part.end_offset > error.log_start else None
+    )
 
 
 def _from(item: OffsetRange, error: OffsetsLost) -> OffsetRange:

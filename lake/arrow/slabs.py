@@ -1,10 +1,12 @@
-"""Memory for Arrow's columns that is used again: pages fresh from the system cost more than decoding into them.
+"""Memory for Arrow's columns that is used again: pages fresh from the system cost more than
+decoding into them.
 
-Invariant: memory is given out again only when nothing refers to it any more. Every Arrow buffer over a slab holds the slab, whoever holds
-the buffer (another thread, C++, another library by Arrow's C interface); with the last of them the slab goes back. So what a reader got
-stays what it was for as long as it is held, and a reader that keeps everything simply gets fresh memory. Keys and values have slabs of
-their own: who keeps keys does not keep values. Waiting memory is limited in number and size. Source: Arrow `ForeignBuffer`,
-`PyForeignBuffer`.
+Invariant: memory is given out again only when nothing refers to it any more. Every Arrow buffer
+over a slab holds the slab, whoever holds the buffer (another thread, C++, another library by
+Arrow's C interface); with the last of them the slab goes back. So what a reader got stays what it
+was for as long as it is held, and a reader that keeps everything simply gets fresh memory. Keys and
+values have slabs of their own: who keeps keys does not keep values. Waiting memory is limited in
+number and size. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
 """
 
 from collections import deque
@@ -16,7 +18,9 @@ _ALIGNMENT: Final = 64
 """What Arrow recommends for the start of a buffer."""
 
 _WAITING_MAX: Final = 3
-"""Slabs of one home that wait. The one that came back last is taken first: some of it may be in the CPU's cache still."""
+"""Slabs of one home that wait. The one that came back last is taken first: some of it may be in the
+CPU's cache still.
+"""
 
 _HOMES_MAX: Final = 32
 _POOLED_BYTES_MAX: Final = 16 << 20
@@ -24,18 +28,23 @@ _POOLED_BYTES_MAX: Final = 16 << 20
 
 
 class Home:
-    """Where slabs of one column and size wait. Appending and popping are atomic, so it serves all threads, and `__del__`, which comes at
-    any time."""
+    """Where slabs of one column and size wait. Appending and popping are atomic, so it serves all
+    threads, and `__del__`, which comes at any time.
+    """
 
     __slots__ = ("size_bytes", "waiting")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.waiting: deque[Buffer] = deque(maxlen=0 if size_bytes > _POOLED_BYTES_MAX else _WAITING_MAX)
+        self.waiting: deque[Buffer] = deque(
+            maxlen=0 if size_bytes > _POOLED_BYTES_MAX else _WAITING_MAX
+        )
 
 
 _homes: Final[dict[tuple[str, int], Home]] = {}
-"""By column and size: a slab of a large column that became one of a small column would leave the CPU's caches cold."""
+"""By column and size: a slab of a large column that became one of a small column would leave the
+CPU's caches cold.
+"""
 
 
 class Slab:

@@ -1,10 +1,13 @@
-"""`scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas, Polars, DuckDB and programs of one's own.
+"""`scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas, Polars,
+DuckDB and programs of one's own.
 
-Invariants: what is read is decided once, by offsets, when `scan` is called: every pass over it gives the same rows, each offset once, in
-offset order within a partition, whatever compaction does meanwhile. What was acknowledged when `scan` was called is in it (WAL tails are
-read). A pass that lasts holds a lease; without one (a store that may only be read) it goes on and plans anew where objects went.
-With `isolation_level="read_committed"` it ends at the last stable offset and leaves out what was aborted; unless told, as with Kafka's
-consumers, transactions are not looked at. Cost: a look into the manifest, then about three parts of input and one Arrow batch of memory.
+Invariants: what is read is decided once, by offsets, when `scan` is called: every pass over it
+gives the same rows, each offset once, in offset order within a partition, whatever compaction does
+meanwhile. What was acknowledged when `scan` was called is in it (WAL tails are read). A pass that
+lasts holds a lease; without one (a store that may only be read) it goes on and plans anew where
+objects went. With `isolation_level="read_committed"` it ends at the last stable offset and leaves
+out what was aborted; unless told, as with Kafka's consumers, transactions are not looked at. Cost:
+a look into the manifest, then about three parts of input and one Arrow batch of memory.
 """
 
 import time
@@ -41,10 +44,14 @@ from stream.format.manifest.model import ManifestRoot
 _log = get_logger()
 
 Place: TypeAlias = str | int | datetime | Mapping[int, int]
-"""Where in each partition: `earliest`, `latest`, an offset, a moment (the first record that is as young), or an offset for each of them."""
+"""Where in each partition: `earliest`, `latest`, an offset, a moment (the first record that is as
+young), or an offset for each of them.
+"""
 
 LEASE_AFTER_S: Final = 30.0
-"""A pass that lasts longer holds a lease. Before, the delete grace of a minute protects it, and short passes cost no PUT."""
+"""A pass that lasts longer holds a lease. Before, the delete grace of a minute protects it, and
+short passes cost no PUT.
+"""
 
 LEASE_TTL_MS: Final = 600_000
 LEASE_RENEW_S: Final = 200.0
@@ -65,32 +72,38 @@ def scan(
     cluster_id: str = "",
     config: ReadConfig | None = None,
 ) -> "Scan":
-    """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is contacted.
+    """Read a topic, or a part of it, from the object store as Arrow record batches. No broker is
+    contacted.
 
-    This call fixes the offsets: records that are acknowledged later are not in the scan. Data is read when the scan is iterated.
+    This call fixes the offsets: records that are acknowledged later are not in the scan. Data is
+    read when the scan is iterated.
     Cost: one or two GETs for the manifest, one for each live WAL, and more only for timestamps.
 
     Args:
         store_url: The object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
         topic: The name of the topic.
         partitions: Partition numbers; by default those that `start` or `end` name, else all.
-        start: Where to begin: `earliest`, `latest`, an offset, a mapping from partition to offset, or a `datetime` with a time zone
+        start: Where to begin: `earliest`, `latest`, an offset, a mapping from partition to offset,
+        or a `datetime` with a time zone
             (the first record that is not older).
         end: Where to end, exclusive; given as `start` is.
-        columns: Columns of Spark's source for Kafka, such as `key`, `value` and `timestamp`; by default all but `headers`.
-        isolation_level: `read_committed` ends at the last stable offset and leaves out aborted transactions, as Kafka's consumers do.
+        columns: Columns of Spark's source for Kafka, such as `key`, `value` and `timestamp`; by
+        default all but `headers`.
+        isolation_level: `read_committed` ends at the last stable offset and leaves out aborted
+        transactions, as Kafka's consumers do.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
         cluster_id: The cluster, needed only if the store holds several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
 
     Returns:
-        A `Scan`: iterate it, call `to_table`, or hand it to Polars, DuckDB, pandas or whatever takes an Arrow stream.
+        A `Scan`: iterate it, call `to_table`, or hand it to Polars, DuckDB, pandas or whatever
+        takes an Arrow stream.
 
     Raises:
         ValueError: An argument is not allowed.
-        UnknownPartition: The topic or a partition does not exist.
-        OffsetsLost, OffsetsMissing: `start` lies below the log start of a partition, or `end` beyond its end.
-        ManifestNotFound, SeveralClusters: The store holds no such cluster, or several and `cluster_id` is empty.
+        UnknownPartition: The topic or a partition does not exist. OffsetsLost, OffsetsMissing:
+        `start` lies below the log start of a partition, or `end` beyond its end. ManifestNotFound,
+        SeveralClusters: The store holds no such cluster, or several and `cluster_id` is empty.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
@@ -105,10 +118,15 @@ def scan(
     if isolation_level not in _ISOLATION_LEVELS:
         raise ValueError(f"isolation_level {isolation_level!r}: {' or '.join(_ISOLATION_LEVELS)}")
     committed = isolation_level == "read_committed"
-    states = _chosen(topic, cluster.partitions(topic, committed=committed), _numbers(partitions, start, end))
+    states = _chosen(
+        topic, cluster.partitions(topic, committed=committed), _numbers(partitions, start, end)
+    )
     bounds = {state.partition: state.readable_end(committed=committed) for state in states}
     starts, ends = _offsets(cluster, states, bounds, start), _offsets(cluster, states, bounds, end)
-    ranges = [_range(state, bounds[state.partition], low, high) for state, low, high in zip(states, starts, ends, strict=True)]
+    ranges = [
+        _range(state, bounds[state.partition], low, high)
+        for state, low, high in zip(states, starts, ends, strict=True)
+    ]
     streams = {(topic, state.partition): int(state.stream_id) for state in states}
     return Scan(cluster, ranges, streams, schema, config, committed=committed)
 
@@ -116,8 +134,9 @@ def scan(
 class Scan:
     """A fixed range of offsets of each partition, as `scan` returns it.
 
-    Iterate it, any number of times, or hand it to whatever takes an Arrow stream: `polars.from_arrow(scan)`,
-    `duckdb.sql("SELECT count(*) FROM scan")`, `scan.to_table().to_pandas()`.
+    Iterate it, any number of times, or hand it to whatever takes an Arrow stream:
+    `polars.from_arrow(scan)`, `duckdb.sql("SELECT count(*) FROM scan")`,
+    `scan.to_table().to_pandas()`.
 
     Attributes:
         schema: The `pyarrow.Schema` of the batches.
@@ -147,7 +166,8 @@ class Scan:
         return {item.partition: (item.start_offset, item.end_offset) for item in self._ranges}
 
     def __iter__(self) -> Iterator[RecordBatch]:
-        """Yield `pyarrow.RecordBatch`es, partition by partition, in offset order. Close the iterator if it is not exhausted.
+        """Yield `pyarrow.RecordBatch`es, partition by partition, in offset order. Close the
+        iterator if it is not exhausted.
 
         Raises:
             OffsetsLost: Retention removed records of the scan meanwhile.
@@ -162,7 +182,14 @@ class Scan:
             return
         slices = planned(self._cluster.plan_anew, ranges, self._streams)
         bodies = self._cluster.bodies(slices)
-        batches = read_renewed(self._cluster, slices, self.schema.names, self._config, committed=self._committed, bodies=bodies)
+        batches = read_renewed(
+            self._cluster,
+            slices,
+            self.schema.names,
+            self._config,
+            committed=self._committed,
+            bodies=bodies,
+        )
         with closing(batches), closing(ScanLease(self._cluster)) as lease:
             for batch in batches:
                 yield batch
@@ -181,12 +208,17 @@ class Scan:
         return pa.Table.from_batches(iter(self), self.schema)
 
     def __repr__(self) -> str:
-        places = ", ".join(f"{topic}-{partition} [{start}, {end})" for topic, partition, start, end in self._ranges[:4])
+        places = ", ".join(
+            f"{topic}-{partition} [{start}, {end})"
+            for topic, partition, start, end in self._ranges[:4]
+        )
         return f"Scan({places}{', ...' if len(self._ranges) > 4 else ''})"
 
 
 class ScanLease:
-    """Of one pass: taken when it has lasted, renewed between batches, released at its end. Never fails: plans are renewed without it."""
+    """Of one pass: taken when it has lasted, renewed between batches, released at its end. Never
+    fails: plans are renewed without it.
+    """
 
     def __init__(self, cluster: StoreCluster, now_s: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
@@ -204,14 +236,20 @@ class ScanLease:
             self._cluster.lease(lease_id, self._root, LEASE_TTL_MS, "scan", renewed=is_held)
             self._lease_id = lease_id
         except (TooManyLeases, ObjectStoreError, TimeoutError) as error:
-            _log.warning("scan_without_lease", error=str(error), hint="objects that go meanwhile are planned anew")
+            _log.warning(
+                "scan_without_lease",
+                error=str(error),
+                hint="objects that go meanwhile are planned anew",
+            )
 
     def close(self) -> None:
         if self._lease_id is not None:
             try:
                 self._cluster.release(self._lease_id)
             except (ObjectStoreError, TimeoutError) as error:
-                _log.warning("scan_lease_not_released", error=str(error), hint="it expires by itself")
+                _log.warning(
+                    "scan_lease_not_released", error=str(error), hint="it expires by itself"
+                )
 
 
 def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list[int] | None:
@@ -222,11 +260,15 @@ def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list
     if partitions is None and named:
         partitions = sorted(named[0])
     if partitions is not None and any(not set(partitions) <= item for item in named):
-        raise ValueError(f"start and end must each name an offset for every partition of {sorted(partitions)}")
+        raise ValueError(
+            f"start and end must each name an offset for every partition of {sorted(partitions)}"
+        )
     return None if partitions is None else sorted(partitions)
 
 
-def _chosen(topic: str, states: Sequence[PartitionOffsets], numbers: Sequence[int] | None) -> list[PartitionOffsets]:
+def _chosen(
+    topic: str, states: Sequence[PartitionOffsets], numbers: Sequence[int] | None
+) -> list[PartitionOffsets]:
     existing = {state.partition: state for state in states}
     for number in numbers or ():
         if number not in existing:
@@ -234,7 +276,9 @@ def _chosen(topic: str, states: Sequence[PartitionOffsets], numbers: Sequence[in
     return [existing[number] for number in (sorted(existing) if numbers is None else numbers)]
 
 
-def _offsets(cluster: StoreCluster, states: Sequence[PartitionOffsets], ends: Mapping[int, int], place: Place) -> list[int]:
+def _offsets(
+    cluster: StoreCluster, states: Sequence[PartitionOffsets], ends: Mapping[int, int], place: Place
+) -> list[int]:
     """Of each partition."""
     if place == "earliest":
         return [state.log_start for state in states]
@@ -244,13 +288,25 @@ def _offsets(cluster: StoreCluster, states: Sequence[PartitionOffsets], ends: Ma
         if place.tzinfo is None:
             raise ValueError(f"{place!r} has no time zone")
         timestamp_ms = -((_EPOCH - place) // timedelta(milliseconds=1))
-        wanted = [(OffsetRange(state.topic, state.partition, state.log_start, ends[state.partition]), timestamp_ms) for state in states]
+        wanted = [
+            (
+                OffsetRange(state.topic, state.partition, state.log_start, ends[state.partition]),
+                timestamp_ms,
+            )
+            for state in states
+        ]
         found = cluster.first_at(wanted)
-        return [ends[state.partition] if offset is None else offset for state, offset in zip(states, found, strict=True)]
+        return [
+            ends[state.partition] if offset is None else offset
+            for state, offset in zip(states, found, strict=True)
+        ]
     if isinstance(place, Mapping):
         return [place[state.partition] for state in states]
     if isinstance(place, str):
-        raise ValueError(f"{place!r} is no place in a topic: 'earliest', 'latest', an offset, a datetime, or {{partition: offset}}")
+        raise ValueError(
+            f"{place!r} is no place in a topic: 'earliest', 'latest', an offset, a datetime, or"
+            " {partition: offset}"
+        )
     return [place] * len(states)
 
 

@@ -1,4 +1,5 @@
-"""What can go wrong when partitions are read from the store. Every message names object, partition and offset.
+"""What can go wrong when partitions are read from the store. Every message names object, partition
+and offset.
 
 Must survive pickling: executors raise them, drivers show them.
 """
@@ -10,7 +11,9 @@ from stream.errors import StreamError
 
 
 class ReadError(StreamError):
-    """Bytes that are not what they must be. Nothing is guessed and nothing skipped; reading again gives the same error."""
+    """Bytes that are not what they must be. Nothing is guessed and nothing skipped; reading again
+    gives the same error.
+    """
 
     def __init__(self, key: str, topic: str, partition: int, offset: int, what: str) -> None:
         super().__init__(f"object {key}, {topic}-{partition} at offset {offset}: {what}")
@@ -25,17 +28,19 @@ class ReadError(StreamError):
 
 
 class ObjectGone(StreamError):
-    """The object was compacted or expired since the plan was made: other objects hold its offsets now.
+    """The object was compacted or expired since the plan was made: other objects hold its offsets
+    now.
 
-    Everything before `slice` has been given completely, nothing of it and of `remaining` has: plan these offsets anew and go on.
+    Everything before `slice` has been given completely, nothing of it and of `remaining` has: plan
+    these offsets anew and go on.
     """
 
     retriable = True
 
     def __init__(self, slice_: Slice, remaining: tuple[Slice, ...] = ()) -> None:
         super().__init__(
-            f"object {slice_.key} with [{slice_.start_offset}, {slice_.end_offset}) of {slice_.topic}-{slice_.partition} is gone: "
-            "plan these offsets anew"
+            f"object {slice_.key} with [{slice_.start_offset}, {slice_.end_offset}) of"
+            f" {slice_.topic}-{slice_.partition} is gone: plan these offsets anew"
         )
         self.slice = slice_
         self.remaining = remaining
@@ -47,18 +52,29 @@ class ObjectGone(StreamError):
 class ObjectStaysGone(StreamError):
     """Plans of the newest manifest keep naming objects that the store does not have.
 
-    Rows before `slice` have been given. Reading them again gives the same error until an operator restores the object.
+    Rows before `slice` have been given. Reading them again gives the same error until an operator
+    restores the object.
     """
 
     def __init__(self, slice_: Slice, plans: int, *, is_same: bool = True) -> None:
-        """plans: how many were made in vain. is_same: the last ones named this object; else each named another one."""
-        part, offsets = f"{slice_.topic}-{slice_.partition}", f"[{slice_.start_offset}, {slice_.end_offset})"
+        """plans: how many were made in vain. is_same: the last ones named this object; else each
+        named another one.
+        """
+        part, offsets = (
+            f"{slice_.topic}-{slice_.partition}",
+            f"[{slice_.start_offset}, {slice_.end_offset})",
+        )
         named = "it" if is_same else "it or others that were gone"
-        cause = "the store has lost it" if is_same else "something deletes objects sooner than readers may take them for deleted"
+        cause = (
+            "the store has lost it"
+            if is_same
+            else "something deletes objects sooner than readers may take them for deleted"
+        )
         super().__init__(
-            f"{part}: offsets {offsets} cannot be read: object {slice_.key} is gone from the store, and {plans} plans named {named}: "
-            f"{cause}. `penstock doctor` lists what is lost. Restore the object (from a bucket version or a copy), or read the offsets "
-            "before and behind this range"
+            f"{part}: offsets {offsets} cannot be read: object {slice_.key} is gone from the store,"
+            f" and {plans} plans named {named}: {cause}. `penstock doctor` lists what is lost."
+            " Restore the object (from a bucket version or a copy), or read the offsets before and"
+            " behind this range"
         )
         self.slice = slice_
         self.plans = plans

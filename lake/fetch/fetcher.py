@@ -2,9 +2,10 @@
 
 What the caller has whole already is not asked for.
 
-Invariant: parts come in the order of the slices; on their way are at most `parts_ahead_max` parts' bytes (or one larger part), and indexes
-of `gets_in_flight_max` objects, of which small ones come whole. An object that is gone is ObjectGone with all that is left to read.
-Deadlines and retries are the store's. Source: AutoMQ `ObjectReader`.
+Invariant: parts come in the order of the slices; on their way are at most `parts_ahead_max` parts'
+bytes (or one larger part), and indexes of `gets_in_flight_max` objects, of which small ones come
+whole. An object that is gone is ObjectGone with all that is left to read. Deadlines and retries are
+the store's. Source: AutoMQ `ObjectReader`.
 """
 
 import asyncio
@@ -48,7 +49,9 @@ class Fetched:
 
 
 class Fetch:
-    """One pass over slices. `next` until it gives None, then (or at any time) `close`. Belongs to one event loop."""
+    """One pass over slices. `next` until it gives None, then (or at any time) `close`. Belongs to
+    one event loop.
+    """
 
     def __init__(
         self,
@@ -75,7 +78,9 @@ class Fetch:
         self._loading_bytes = 0
 
     async def next(self) -> Fetched | None:
-        """The next part, or None behind the last. Raises ObjectGone, ReadError and the store's errors."""
+        """The next part, or None behind the last. Raises ObjectGone, ReadError and the store's
+        errors.
+        """
         while True:
             self._go_ahead()
             if self._loading:
@@ -102,7 +107,9 @@ class Fetch:
         self._loading.clear()
 
     def _go_ahead(self) -> None:
-        """Start whatever may be under way. A failed object is left where it is: `next` meets it when its turn comes."""
+        """Start whatever may be under way. A failed object is left where it is: `next` meets it
+        when its turn comes.
+        """
         config = self._config
         while True:
             while self._objects and len(self._opening) < config.gets_in_flight_max:
@@ -110,29 +117,45 @@ class Fetch:
             while self._planned and len(self._loading) < config.gets_in_flight_max:
                 part, data = self._planned[0]
                 size_bytes = part.end - part.start
-                if self._loading and self._loading_bytes + size_bytes > config.parts_ahead_max * config.part_bytes_max:
+                if (
+                    self._loading
+                    and self._loading_bytes + size_bytes
+                    > config.parts_ahead_max * config.part_bytes_max
+                ):
                     return
                 self._planned.popleft()
                 self._loading_bytes += size_bytes
                 self._loading.append((part, asyncio.ensure_future(self._load(part, data))))
             opened = self._opening[0] if self._opening else None
-            if self._planned or opened is None or not opened.done() or opened.cancelled() or opened.exception() is not None:
+            if (
+                self._planned
+                or opened is None
+                or not opened.done()
+                or opened.cancelled()
+                or opened.exception() is not None
+            ):
                 return
             self._planned.extend(opened.result())
             self._opening.popleft()
 
-    # --- the store --------------------------------------------------------------------------------------------------------------------
+    # --- the store --------------------------------------------------------------------------------
 
     async def _open(self, numbered: list[_Numbered]) -> list[tuple[Part, bytes | None]]:
         """The parts to read of one object; with its bytes if they came along with the index."""
         first, slice_ = numbered[0]
         try:
             index, data = await self._index(slice_)
-            pieces = [piece for number, s in numbered for piece in pieces_of(number, s, index, self._config, self._min_timestamp_ms)]
+            pieces = [
+                piece
+                for number, s in numbered
+                for piece in pieces_of(number, s, index, self._config, self._min_timestamp_ms)
+            ]
         except ObjectNotFound:
             raise ObjectGone(slice_, tuple(self._slices[first + 1 :])) from None
         except ObjectCorrupt as error:
-            raise ReadError(slice_.key, slice_.topic, slice_.partition, slice_.start_offset, str(error)) from None
+            raise ReadError(
+                slice_.key, slice_.topic, slice_.partition, slice_.start_offset, str(error)
+            ) from None
         return [(part, data) for part in coalesce(pieces, self._config)]
 
     async def _index(self, slice_: Slice) -> tuple[ObjectIndex, bytes | None]:
@@ -164,7 +187,9 @@ class Fetch:
             raise ObjectGone(*rest_of(self._slices, piece)) from None
         except ObjectCorrupt as error:
             slice_ = piece.slice
-            raise ReadError(slice_.key, slice_.topic, slice_.partition, piece.block.start_offset, str(error)) from None
+            raise ReadError(
+                slice_.key, slice_.topic, slice_.partition, piece.block.start_offset, str(error)
+            ) from None
 
     async def _get(self, key: str, start: int, end: int) -> bytes:
         if end <= start:
@@ -172,7 +197,9 @@ class Fetch:
         try:
             data = await self._store.get_range(key, start, end - start)
         except RangeNotSatisfiable:
-            raise ObjectCorrupt(key, start, f"is shorter than the {end} bytes that were expected") from None
+            raise ObjectCorrupt(
+                key, start, f"is shorter than the {end} bytes that were expected"
+            ) from None
         if len(data) != end - start:
             raise ObjectCorrupt(key, start, f"{len(data)} bytes came, {end - start} were asked for")
         return data

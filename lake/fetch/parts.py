@@ -1,7 +1,8 @@
-"""Which bytes of an object to read for slices of it: the blocks of their streams and offsets, near ones together.
+"""Which bytes of an object to read for slices of it: the blocks of their streams and offsets, near
+ones together.
 
-Invariant: pieces come in the order of the slices and of their offsets, so that "everything before this piece" means something. Must not
-do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
+Invariant: pieces come in the order of the slices and of their offsets, so that "everything before
+this piece" means something. Must not do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,20 +35,36 @@ class Part:
     pieces: Sequence[Piece]
 
 
-def pieces_of(ordinal: int, slice_: Slice, index: ObjectIndex, config: ReadConfig, min_timestamp_ms: int | None = None) -> Iterator[Piece]:
+def pieces_of(
+    ordinal: int,
+    slice_: Slice,
+    index: ObjectIndex,
+    config: ReadConfig,
+    min_timestamp_ms: int | None = None,
+) -> Iterator[Piece]:
     """The blocks to read; those whose records are all older than min_timestamp_ms are left out.
 
     Raises ReadError if the object does not hold the slice, or a block is too large.
     """
     blocks = index.blocks_of(StreamId(slice_.stream_id), slice_.start_offset, slice_.end_offset)
-    if not blocks or blocks[0].start_offset > slice_.start_offset or blocks[-1].end_offset < slice_.end_offset:
-        what = f"the object does not hold [{slice_.start_offset}, {slice_.end_offset}) of stream {slice_.stream_id}"
+    if (
+        not blocks
+        or blocks[0].start_offset > slice_.start_offset
+        or blocks[-1].end_offset < slice_.end_offset
+    ):
+        what = (
+            f"the object does not hold [{slice_.start_offset}, {slice_.end_offset}) of stream"
+            f" {slice_.stream_id}"
+        )
         raise ReadError(slice_.key, slice_.topic, slice_.partition, slice_.start_offset, what)
     for block in blocks:
         if min_timestamp_ms is not None and block.max_timestamp_ms < min_timestamp_ms:
             continue
         if block.size_bytes > config.block_bytes_max:
-            what = f"a block of {block.size_bytes} bytes is larger than block_bytes_max = {config.block_bytes_max}"
+            what = (
+                f"a block of {block.size_bytes} bytes is larger than block_bytes_max ="
+                f" {config.block_bytes_max}"
+            )
             raise ReadError(slice_.key, slice_.topic, slice_.partition, block.start_offset, what)
         yield Piece(ordinal, slice_, block)
 
@@ -59,7 +76,10 @@ def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:
     start = end = 0
     for piece in pieces:
         position, block_end = piece.block.position, piece.block.position + piece.block.size_bytes
-        if run and (not 0 <= position - end <= config.gap_bytes_max or block_end - start > config.part_bytes_max):
+        if run and (
+            not 0 <= position - end <= config.gap_bytes_max
+            or block_end - start > config.part_bytes_max
+        ):
             parts.append(Part(start, end, run))
             run = []
         if not run:

@@ -1,8 +1,10 @@
-"""What one task reads: stretches of partitions, each in one object. Made by a planner on one machine, read on another.
+"""What one task reads: stretches of partitions, each in one object. Made by a planner on one
+machine, read on another.
 
-Invariant: a slice names object, stream and offsets completely, so that reading it needs the store and nothing else; its offsets were
-committed for this object, so the object holds them all. A partition's slices, one after the other, cover each offset once: that is the
-planner's promise. Must not import more than the standard library: drivers and executors pickle them by the thousand.
+Invariant: a slice names object, stream and offsets completely, so that reading it needs the store
+and nothing else; its offsets were committed for this object, so the object holds them all. A
+partition's slices, one after the other, cover each offset once: that is the planner's promise. Must
+not import more than the standard library: drivers and executors pickle them by the thousand.
 """
 
 from dataclasses import dataclass
@@ -12,7 +14,8 @@ from dataclasses import dataclass
 class Slice:
     """The part [start_offset, end_offset) of a partition that lies in one object.
 
-    size_bytes and record_count are what the metadata says of it, for packing and limits; for a part of a committed range, estimates.
+    size_bytes and record_count are what the metadata says of it, for packing and limits; for a part
+    of a committed range, estimates.
     """
 
     key: str
@@ -25,9 +28,20 @@ class Slice:
     size_bytes: int
     record_count: int
 
-    def __reduce__(self) -> tuple[type["Slice"], tuple[str, int, str, int, int, int, int, int, int]]:
-        """Pickled as a call: half the bytes of the default, and equal keys and topics are written once."""
+    def __reduce__(
+        self,
+    ) -> tuple[type["Slice"], tuple[str, int, str, int, int, int, int, int, int]]:
+        """Pickled as a call: half the bytes of the default, and equal keys and topics are written
+        once.
+        """
         return Slice, (
-            self.key, self.object_size_bytes, self.topic, self.partition, self.stream_id, self.start_offset, self.end_offset,
-            self.size_bytes, self.record_count,
-        )  # fmt: skip
+            self.key,
+            self.object_size_bytes,
+            self.topic,
+            self.partition,
+            self.stream_id,
+            self.start_offset,
+            self.end_offset,
+            self.size_bytes,
+            self.record_count,
+        )

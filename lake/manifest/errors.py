@@ -1,34 +1,46 @@
-"""What can go wrong for a reader of the manifest. Each message says which offsets or versions, and what to do."""
+"""What can go wrong for a reader of the manifest. Each message says which offsets or versions, and
+what to do.
+"""
 
 from stream.errors import StreamError
 
 
 class ManifestNotFound(StreamError):
-    """There is no manifest, or none of this cluster: nothing was published yet, or the address is another store's."""
+    """There is no manifest, or none of this cluster: nothing was published yet, or the address is
+    another store's.
+    """
 
     def __init__(self, cluster_id: str) -> None:
         whose = f"of cluster {cluster_id!r}" if cluster_id else "of any cluster"
         super().__init__(
-            f"the store holds no manifest {whose}: check its address, and that the controllers run with manifest_interval_ms > 0"
+            f"the store holds no manifest {whose}: check its address, and that the controllers run"
+            " with manifest_interval_ms > 0"
         )
         self.cluster_id = cluster_id
 
 
 class SeveralClusters(StreamError):
-    """The store holds manifests of more than one cluster: the reader has to say which one it wants."""
+    """The store holds manifests of more than one cluster: the reader has to say which one it
+    wants.
+    """
 
     def __init__(self, cluster_ids: list[str]) -> None:
-        super().__init__(f"the store holds several clusters, name one of them: {', '.join(cluster_ids)}")
+        super().__init__(
+            f"the store holds several clusters, name one of them: {', '.join(cluster_ids)}"
+        )
         self.cluster_ids = cluster_ids
 
 
 class ManifestWentBack(StreamError):
-    """The store's newest manifest is older than one that was read before: the store was rolled back, or is another one."""
+    """The store's newest manifest is older than one that was read before: the store was rolled
+    back, or is another one.
+    """
 
     def __init__(self, seen: tuple[int, int], found: tuple[int, int]) -> None:
         super().__init__(
-            f"the newest manifest is version {found[1]} of controller epoch {found[0]}, but version {seen[1]} of epoch {seen[0]} was read "
-            "before: the store was restored to an earlier state, or its address leads elsewhere now"
+            f"the newest manifest is version {found[1]} of controller epoch {found[0]}, but version"
+            f" {seen[1]} of epoch {seen[0]} was read before: the store was restored to an earlier"
+            " state, or its address leads elsewhere now"
         )
         self.seen = seen
         self.found = found
@@ -38,7 +50,11 @@ class UnknownPartition(StreamError):
     """The topic, or this partition of it, does not exist."""
 
     def __init__(self, topic: str, partition: int | None) -> None:
-        super().__init__(f"topic {topic!r} does not exist" if partition is None else f"topic {topic!r} has no partition {partition}")
+        super().__init__(
+            f"topic {topic!r} does not exist"
+            if partition is None
+            else f"topic {topic!r} has no partition {partition}"
+        )
         self.topic = topic
         self.partition = partition
 
@@ -46,10 +62,13 @@ class UnknownPartition(StreamError):
 class OffsetsLost(StreamError):
     """Offsets below the log start: retention or a deletion of records has removed them."""
 
-    def __init__(self, topic: str, partition: int, start_offset: int, end_offset: int, log_start: int) -> None:
+    def __init__(
+        self, topic: str, partition: int, start_offset: int, end_offset: int, log_start: int
+    ) -> None:
         super().__init__(
-            f"{topic}-{partition}: offsets [{start_offset}, {end_offset}) lie below the log start {log_start}: retention has removed them; "
-            "begin at the log start, or keep records longer (retention.ms, retention.bytes)"
+            f"{topic}-{partition}: offsets [{start_offset}, {end_offset}) lie below the log start"
+            f" {log_start}: retention has removed them; begin at the log start, or keep records"
+            " longer (retention.ms, retention.bytes)"
         )
         self.topic = topic
         self.partition = partition
@@ -59,12 +78,15 @@ class OffsetsLost(StreamError):
 
 
 class OffsetsMissing(StreamError):
-    """Offsets at or above the log start that neither the manifest nor the tails of the WALs know."""
+    """Offsets at or above the log start that neither the manifest nor the tails of the WALs
+    know.
+    """
 
     def __init__(self, topic: str, partition: int, start_offset: int, end_offset: int) -> None:
         super().__init__(
-            f"{topic}-{partition}: nothing is known of offsets [{start_offset}, {end_offset}): they lie beyond the end of the partition as "
-            "this view has it, so refresh it; if they were acknowledged long ago, the store has lost objects"
+            f"{topic}-{partition}: nothing is known of offsets [{start_offset}, {end_offset}): they"
+            " lie beyond the end of the partition as this view has it, so refresh it; if they were"
+            " acknowledged long ago, the store has lost objects"
         )
         self.topic = topic
         self.partition = partition
@@ -73,12 +95,16 @@ class OffsetsMissing(StreamError):
 
 
 class EndInDoubt(StreamError):
-    """Where a partition ends is not known: a WAL slot that may hold its newest records is lost or damaged."""
+    """Where a partition ends is not known: a WAL slot that may hold its newest records is lost or
+    damaged.
+    """
 
     retriable = True
 
     def __init__(self, topic: str, partition: int, known_end: int, error: StreamError) -> None:
-        super().__init__(f"{topic}-{partition}: only the records below offset {known_end} are known: {error}")
+        super().__init__(
+            f"{topic}-{partition}: only the records below offset {known_end} are known: {error}"
+        )
         self.topic = topic
         self.partition = partition
         self.known_end = known_end
@@ -89,15 +115,18 @@ class EndInDoubt(StreamError):
 
 
 class WalksTooSlow(StreamError):
-    """Walking the WALs took longer than brokers keep slots that are committed: slots may have gone before they were read."""
+    """Walking the WALs took longer than brokers keep slots that are committed: slots may have gone
+    before they were read.
+    """
 
     retriable = True
 
     def __init__(self, took_s: float, grace_s: float) -> None:
         super().__init__(
-            f"the WALs took {took_s:.1f} s to walk, but slots may be deleted {grace_s:.1f} s after their commit, and there were commits in "
-            "that time: read closer to the store, "
-            "or keep slots longer (wal.delete.grace.ms of the brokers, object.delete.grace.ms of the controllers)"
+            f"the WALs took {took_s:.1f} s to walk, but slots may be deleted {grace_s:.1f} s after"
+            " their commit, and there were commits in that time: read closer to the store, or keep"
+            " slots longer (wal.delete.grace.ms of the brokers, object.delete.grace.ms of the"
+            " controllers)"
         )
         self.took_s = took_s
         self.grace_s = grace_s
@@ -107,7 +136,10 @@ class TooManyLeases(StreamError):
     """The store holds as many leases as the controllers obey."""
 
     def __init__(self, count_max: int) -> None:
-        super().__init__(f"{count_max} leases exist already: release those that are not needed, or wait until they expire")
+        super().__init__(
+            f"{count_max} leases exist already: release those that are not needed, or wait until"
+            " they expire"
+        )
         self.count_max = count_max
 
 
@@ -115,5 +147,8 @@ class TopicReplaced(StreamError):
     """A topic was deleted and created again: its old offsets mean nothing in the new one."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic!r} was deleted and created again while it was read: read the new one from its beginning")
+        super().__init__(
+            f"topic {topic!r} was deleted and created again while it was read: read the new one"
+            " from its beginning"
+        )
         self.topic = topic

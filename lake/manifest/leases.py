@@ -1,4 +1,6 @@
-"""Leases that readers hold: what a lease is says `stream.format.manifest.lease`, who obeys it `controller.leader.leases`."""
+"""Leases that readers hold: what a lease is says `stream.format.manifest.lease`, who obeys it
+`controller.leader.leases`.
+"""
 
 from uuid import UUID
 
@@ -25,9 +27,11 @@ class HeldLease:
         self._owner = owner[:256]
 
     async def create(self, root: ManifestRoot, ttl_ms: int) -> Lease:
-        """Before anything that the manifest names is read. Cost: two LISTs and a PUT. Raises TooManyLeases, ObjectStoreError.
+        """Before anything that the manifest names is read. Cost: two LISTs and a PUT. Raises
+        TooManyLeases, ObjectStoreError.
 
-        What the manifest names is safe from now on if it is still the newest one afterwards; else what it named may have gone meanwhile.
+        What the manifest names is safe from now on if it is still the newest one afterwards; else
+        what it named may have gone meanwhile.
         """
         found: set[UUID] = set()
         async for info in self._store.list(lease_prefix(self._cluster_id)):
@@ -39,21 +43,30 @@ class HeldLease:
         return await self.renew(root, ttl_ms)
 
     async def renew(self, root: ManifestRoot, ttl_ms: int) -> Lease:
-        """Hold for `ttl_ms` from the moment of this call, however long it takes. Cost: a LIST, a PUT and a DELETE. Raises ObjectStoreError.
+        """Hold for `ttl_ms` from the moment of this call, however long it takes. Cost: a LIST, a
+        PUT and a DELETE. Raises ObjectStoreError.
 
-        root: the oldest manifest whose objects are still to be read; a younger one lets older objects go.
+        root: the oldest manifest whose objects are still to be read; a younger one lets older
+        objects go.
         """
         if not 0 < ttl_ms <= LEASE_MS_MAX:
             raise ValueError(f"a lease of {ttl_ms} ms: 1 to {LEASE_MS_MAX} are allowed")
         lease = Lease(self._owner, ttl_ms, root.version, root.metadata_offset, root.published_ms)
         before = await self._renewals()
         serial = max(before.values(), default=-1) + 1
-        await self._store.put(lease_key(self._cluster_id, self._lease_id, serial), msgspec.json.encode(lease))
+        await self._store.put(
+            lease_key(self._cluster_id, self._lease_id, serial), msgspec.json.encode(lease)
+        )
         if before:
             try:
                 await self._store.delete(list(before))
             except ObjectStoreError as error:
-                _log.warning("old_renewals_left", lease_id=str(self._lease_id), error=str(error), hint="the next renewal deletes them")
+                _log.warning(
+                    "old_renewals_left",
+                    lease_id=str(self._lease_id),
+                    error=str(error),
+                    hint="the next renewal deletes them",
+                )
         return lease
 
     async def release(self) -> None:
@@ -64,6 +77,9 @@ class HeldLease:
 
     async def _renewals(self) -> dict[str, int]:
         """Serials of this lease's objects, by their keys."""
-        infos = [info async for info in self._store.list(renewals_prefix(self._cluster_id, self._lease_id))]
+        infos = [
+            info
+            async for info in self._store.list(renewals_prefix(self._cluster_id, self._lease_id))
+        ]
         parsed = [(info.key, parse_lease_key(self._cluster_id, info.key)) for info in infos]
         return {key: found[1] for key, found in parsed if found is not None}

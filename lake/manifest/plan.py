@@ -1,8 +1,10 @@
 """Offsets to slices of objects: which object is read from where to where.
 
-Invariant: the slices of a partition cover [start, end) exactly once and in order, or there is an error that names the offsets; a slice
-never reaches beyond the range that was committed for its object, or that its WAL slot holds. Committed entries win over WAL slots, which
-may hold the same offsets for a while. Left out on purpose are only entries that are older than the timestamp asked for.
+Invariant: the slices of a partition cover [start, end) exactly once and in order, or there is an
+error that names the offsets; a slice never reaches beyond the range that was committed for its
+object, or that its WAL slot holds. Committed entries win over WAL slots, which may hold the same
+offsets for a while. Left out on purpose are only entries that are older than the timestamp asked
+for.
 Must not do I/O. Cost: 2 us a slice.
 """
 
@@ -37,7 +39,8 @@ class TailRange(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One partition as planning needs it. runs: committed entries in offset order, at least those that the wanted range touches.
+    """One partition as planning needs it. runs: committed entries in offset order, at least those
+    that the wanted range touches.
 
     end_offset: of all that is known, the tail included.
     """
@@ -50,10 +53,12 @@ class Source(NamedTuple):
 
 
 def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
-    """The run of WAL ranges that continues a stream at `position`, each clipped to what is new in it.
+    """The run of WAL ranges that continues a stream at `position`, each clipped to what is new in
+    it.
 
-    position: the committed end, or the log start if that is higher. What does not follow without a gap is not durable yet, or of a WAL
-    that began after the manifest: it is left out. Sorted by start, since a stream may have moved from one WAL to another.
+    position: the committed end, or the log start if that is higher. What does not follow without a
+    gap is not durable yet, or of a WAL that began after the manifest: it is left out. Sorted by
+    start, since a stream may have moved from one WAL to another.
     """
     joined: list[TailRange] = []
     for item in sorted(found, key=_start):
@@ -61,12 +66,16 @@ def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
             continue
         if item.start_offset > position:
             break
-        joined.append(item if item.start_offset == position else _clipped(item, position, item.end_offset))
+        joined.append(
+            item if item.start_offset == position else _clipped(item, position, item.end_offset)
+        )
         position = item.end_offset
     return joined
 
 
-def pages_wanted(pages: Sequence[PageRef], wanted: OffsetRange, timestamp_from_ms: int | None) -> list[PageRef]:
+def pages_wanted(
+    pages: Sequence[PageRef], wanted: OffsetRange, timestamp_from_ms: int | None
+) -> list[PageRef]:
     """Those that may hold something of the range."""
     return [
         page
@@ -78,9 +87,11 @@ def pages_wanted(pages: Sequence[PageRef], wanted: OffsetRange, timestamp_from_m
 
 
 def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = None) -> list[Slice]:
-    """Slices that hold the wanted offsets. timestamp_from_ms: objects with nothing as young as that are left out.
+    """Slices that hold the wanted offsets. timestamp_from_ms: objects with nothing as young as that
+    are left out.
 
-    Raises OffsetsLost (below the log start), OffsetsMissing (a hole, or beyond the end of what is known).
+    Raises OffsetsLost (below the log start), OffsetsMissing (a hole, or beyond the end of what is
+    known).
     """
     topic, partition, start, end = wanted
     if start >= end:
@@ -112,7 +123,9 @@ class _Cover:
         """What lies before `offset` was left out for its age, or is missing."""
         if offset > self._position:
             if self._timestamp_from_ms is None:
-                raise OffsetsMissing(self._wanted.topic, self._wanted.partition, self._position, offset)
+                raise OffsetsMissing(
+                    self._wanted.topic, self._wanted.partition, self._position, offset
+                )
             self._position = offset
 
     def take_run(self, run: Entries) -> None:
@@ -129,9 +142,22 @@ class _Cover:
             if youngest_ms is None or run.max_timestamps_ms[index] >= youngest_ms:
                 count, size_bytes = run.record_counts[index], run.sizes_bytes[index]
                 if end - low < high - start:
-                    count, size_bytes = _share(count, end - low, high - start), _share(size_bytes, end - low, high - start)
+                    count, size_bytes = (
+                        _share(count, end - low, high - start),
+                        _share(size_bytes, end - low, high - start),
+                    )
                 self.slices.append(
-                    Slice(keys[index], run.object_sizes_bytes[index], topic, partition, self._stream_id, low, end, size_bytes, count)
+                    Slice(
+                        keys[index],
+                        run.object_sizes_bytes[index],
+                        topic,
+                        partition,
+                        self._stream_id,
+                        low,
+                        end,
+                        size_bytes,
+                        count,
+                    )
                 )
             low = end
             if end == end_offset:
@@ -166,8 +192,13 @@ def _clipped(item: TailRange, start: int, end: int) -> TailRange:
     whole = item.end_offset - item.start_offset
     if end - start == whole:
         return item
-    count, size_bytes = _share(item.record_count, end - start, whole), _share(item.size_bytes, end - start, whole)
-    return item._replace(start_offset=start, end_offset=end, record_count=count, size_bytes=size_bytes)
+    count, size_bytes = (
+        _share(item.record_count, end - start, whole),
+        _share(item.size_bytes, end - start, whole),
+    )
+    return item._replace(
+        start_offset=start, end_offset=end, record_count=count, size_bytes=size_bytes
+    )
 
 
 def _share(number: int, part: int, whole: int) -> int:

@@ -1,7 +1,9 @@
-"""Read parts of manifest objects: a root with one GET of the tail, sections with one GET for neighbors.
+"""Read parts of manifest objects: a root with one GET of the tail, sections with one GET for
+neighbors.
 
-Invariant: what is returned was checked against the reference that asked for it. `ObjectNotFound` goes up: the version was deleted after its
-grace, so the reader's manifest is old. Limits: `GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
+Invariant: what is returned was checked against the reference that asked for it. `ObjectNotFound`
+goes up: the version was deleted after its grace, so the reader's manifest is old. Limits:
+`GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
 """
 
 import asyncio
@@ -49,8 +51,12 @@ class SectionReader:
         self._cluster_id = cluster_id
         self._gets = asyncio.Semaphore(GETS_IN_FLIGHT_MAX)
 
-    async def read(self, refs: Sequence[SectionRef], take: Callable[[SectionRef, memoryview, str], None]) -> None:
-        """`take` gets reference, raw bytes and the key of the object of each, in any order, one after the other."""
+    async def read(
+        self, refs: Sequence[SectionRef], take: Callable[[SectionRef, memoryview, str], None]
+    ) -> None:
+        """`take` gets reference, raw bytes and the key of the object of each, in any order, one
+        after the other.
+        """
         groups = _groups(sorted(set(refs)))
         reads = [asyncio.ensure_future(self._read(group)) for group in groups]
         try:
@@ -77,7 +83,9 @@ async def _get(store: ObjectStore, key: str, start: int, length: int) -> bytes:
     try:
         data = await store.get_range(key, start, length)
     except RangeNotSatisfiable:
-        raise ObjectCorrupt(key, start, "the object is shorter than a reference to it says") from None
+        raise ObjectCorrupt(
+            key, start, "the object is shorter than a reference to it says"
+        ) from None
     if len(data) != length:
         raise ObjectCorrupt(key, start, f"{len(data)} bytes came, {length} were asked for")
     return data

@@ -1,10 +1,13 @@
-"""What lies in WALs and is not committed yet: each live WAL walked from its first uncommitted slot to the first hole or fence.
+"""What lies in WALs and is not committed yet: each live WAL walked from its first uncommitted slot
+to the first hole or fence.
 
-Invariants: only the contiguous run of slots counts: it is what a recoverer would take, so what was acknowledged is in it, and
-what is in it is never taken back. A cursor goes forward only, so a running reader asks for new slots alone, and one that is idle costs one
-GET a WAL, and a LIST now and then. Slots are forgotten when the manifest says that they are committed. A slot that is lost or damaged is
-never passed over in silence: what it may concern is in doubt (`doubt_of`), and it is read again in the next walk. Must not write: readers
-never fence. Source: `stream.recovery.recoverer`, ADR 0037.
+Invariants: only the contiguous run of slots counts: it is what a recoverer would take, so what was
+acknowledged is in it, and what is in it is never taken back. A cursor goes forward only, so a
+running reader asks for new slots alone, and one that is idle costs one GET a WAL, and a LIST now
+and then. Slots are forgotten when the manifest says that they are committed. A slot that is lost or
+damaged is never passed over in silence: what it may concern is in doubt (`doubt_of`), and it is
+read again in the next walk. Must not write: readers never fence. Source:
+`stream.recovery.recoverer`, ADR 0037.
 """
 
 import asyncio
@@ -29,21 +32,29 @@ from stream.wal.slot_reader import Keep, read_slot
 _log = get_logger()
 
 SLOTS_MAX = 10_000
-"""Uncommitted slots of one WAL that are looked at; brokers keep a few hundred. What lies behind shows as soon as some are committed."""
+"""Uncommitted slots of one WAL that are looked at; brokers keep a few hundred. What lies behind
+shows as soon as some are committed.
+"""
 
 WALK_S_MAX = 10.0
-"""One walk ends after this even if there is more: a writer may be as fast as the store. The next walk goes on from there."""
+"""One walk ends after this even if there is more: a writer may be as fast as the store. The next
+walk goes on from there.
+"""
 
 LOOK_BEHIND_S = 30.0
-"""How often a LIST looks for slots behind the end of a WAL. A slot that the store lost under a living writer does not matter any more when
-the writer has merged and committed its data, which it does in this time (`upload.block.max.age.ms`)."""
+"""How often a LIST looks for slots behind the end of a WAL. A slot that the store lost under a
+living writer does not matter any more when the writer has merged and committed its data, which it
+does in this time (`upload.block.max.age.ms`).
+"""
 
 READ_AHEAD_MAX = 16
 GETS_IN_FLIGHT_MAX = 64
 """Over all WALs."""
 
 BODIES_BYTES_MAX = 8 << 20
-"""Of slots that came whole with their index, the newest are kept for who reads what was found: a second GET costs as much as the first."""
+"""Of slots that came whole with their index, the newest are kept for who reads what was found: a
+second GET costs as much as the first.
+"""
 
 
 class _Slot(NamedTuple):
@@ -55,7 +66,9 @@ class _Slot(NamedTuple):
 class _Cursor:
     """One WAL, as far as it was walked."""
 
-    def __init__(self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore, keep: Keep) -> None:
+    def __init__(
+        self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore, keep: Keep
+    ) -> None:
         self._store = store
         self._keep = keep
         self._writer = wal.writer
@@ -78,7 +91,8 @@ class _Cursor:
         self._next = max(self._next, sequence)
 
     async def advance(self) -> bool:
-        """Read to the first hole or fence, or for WALK_S_MAX. Return whether there are bad slots that the walk before did not find.
+        """Read to the first hole or fence, or for WALK_S_MAX. Return whether there are bad slots
+        that the walk before did not find.
 
         Raises ObjectStoreError; what was known before is then still known.
         """
@@ -102,7 +116,9 @@ class _Cursor:
         try:
             while not self._ended and len(self.slots) < SLOTS_MAX and now() < until:
                 while len(reads) < self._window:
-                    reads.append(asyncio.ensure_future(self._read(WalSequence(self._next + len(reads)))))
+                    reads.append(
+                        asyncio.ensure_future(self._read(WalSequence(self._next + len(reads))))
+                    )
                 index = await self._sound(reads.popleft()) or await self._lost(now(), reads)
                 if index is None:
                     break
@@ -123,24 +139,37 @@ class _Cursor:
             await asyncio.gather(*reads, return_exceptions=True)
         self._window = min(READ_AHEAD_MAX, found + 1)
         if len(self.slots) >= SLOTS_MAX:
-            _log.warning("wal_tail_too_long", node_id=self._writer.node_id, node_epoch=self._writer.node_epoch, slot_count=SLOTS_MAX)
+            _log.warning(
+                "wal_tail_too_long",
+                node_id=self._writer.node_id,
+                node_epoch=self._writer.node_epoch,
+                slot_count=SLOTS_MAX,
+            )
 
     def key_of(self, slot: _Slot) -> str:
         return wal_key(self._writer, slot.sequence)
 
     def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
-        """The first bad slot that may hold records of the stream, which is known without a gap up to `end`.
+        """The first bad slot that may hold records of the stream, which is known without a gap up
+        to `end`.
 
-        A range behind a bad slot that ends there or before proves that the bad slot held nothing that is missing.
+        A range behind a bad slot that ends there or before proves that the bad slot held nothing
+        that is missing.
         """
         if not self.bad_slots:
             return None
-        known = (slot.sequence for slot in self.slots if (part := slot.ranges.get(stream_id)) is not None and part.end_offset <= end)
+        known = (
+            slot.sequence
+            for slot in self.slots
+            if (part := slot.ranges.get(stream_id)) is not None and part.end_offset <= end
+        )
         proved = max(known, default=-1)
         return next((slot for slot in self.bad_slots if slot.sequence > proved), None)
 
     def has_gap_behind(self, stream_id: StreamId, end: int) -> bool:
-        """Return whether a slot holds records of the stream behind `end` that do not continue it."""
+        """Return whether a slot holds records of the stream behind `end` that do not continue
+        it.
+        """
         parts = (slot.ranges.get(stream_id) for slot in self.slots)
         return any(part is not None and part.start_offset > end for part in parts)
 
@@ -160,10 +189,18 @@ class _Cursor:
         except ObjectCorrupt as error:
             return BadSlot(self._next, error.key, error)
 
-    async def _lost(self, now: float, reads: Iterable[Awaitable[ObjectIndex | None]]) -> ObjectIndex | BadSlot | None:
-        """The next slot is free, or was; None: nothing proves that it was durable. reads: of slots behind it, which are under way."""
+    async def _lost(
+        self, now: float, reads: Iterable[Awaitable[ObjectIndex | None]]
+    ) -> ObjectIndex | BadSlot | None:
+        """The next slot is free, or was; None: nothing proves that it was durable. reads: of slots
+        behind it, which are under way.
+        """
         if self._behind is None:
-            known = [index for index in await asyncio.gather(*reads, return_exceptions=True) if isinstance(index, ObjectIndex)]
+            known = [
+                index
+                for index in await asyncio.gather(*reads, return_exceptions=True)
+                if isinstance(index, ObjectIndex)
+            ]
             is_proven = any(index.header.durable_below > self._next for index in known)
             if now < self._look_at + LOOK_BEHIND_S and not self._is_suspect and not is_proven:
                 return None
@@ -174,7 +211,9 @@ class _Cursor:
         if not proof:
             return None
         key = wal_key(self._writer, self._next)
-        return await self._sound(self._read(self._next)) or BadSlot(self._next, key, WalSlotLost(key, proof))
+        return await self._sound(self._read(self._next)) or BadSlot(
+            self._next, key, WalSlotLost(key, proof)
+        )
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         async with self._gets:
@@ -182,7 +221,9 @@ class _Cursor:
 
 
 class WalTails:
-    """The tails of all live WALs of a cluster. One per reader; `advance` is not to be called twice at once."""
+    """The tails of all live WALs of a cluster. One per reader; `advance` is not to be called twice
+    at once.
+    """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -195,7 +236,9 @@ class WalTails:
         return sum(len(cursor.slots) for cursor in self._cursors.values())
 
     def follow(self, wals: Sequence[LiveWal]) -> None:
-        """As the newest manifest has it: what ended is committed, and so is what lies below the first slots."""
+        """As the newest manifest has it: what ended is committed, and so is what lies below the
+        first slots.
+        """
         known, self._cursors = self._cursors, {}
         for wal in wals:
             cursor = known.get(wal.writer) or _Cursor(self._store, wal, self._gets, self._keep)
@@ -203,22 +246,30 @@ class WalTails:
             self._cursors[wal.writer] = cursor
 
     async def advance(self) -> bool:
-        """Read what is new in each of them, all at once. Return whether a bad slot was found that was not known."""
-        results = await asyncio.gather(*(cursor.advance() for cursor in self._cursors.values()), return_exceptions=True)
+        """Read what is new in each of them, all at once. Return whether a bad slot was found that
+        was not known.
+        """
+        results = await asyncio.gather(
+            *(cursor.advance() for cursor in self._cursors.values()), return_exceptions=True
+        )
         for result in results:
             if isinstance(result, BaseException):
                 raise result
         return any(results)
 
     def doubt_of(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
-        """A bad slot that may hold records of this data stream, which is known without a gap up to `end`; None: there is none.
+        """A bad slot that may hold records of this data stream, which is known without a gap up to
+        `end`; None: there is none.
 
-        leader: of the partition, by a root that is newer than the bad slot; -1: nobody. What one broker has not committed lies in a WAL of
-        that broker, for a partition changes its leader only when everything is committed. Records behind a gap name their WAL.
+        leader: of the partition, by a root that is newer than the bad slot; -1: nobody. What one
+        broker has not committed lies in a WAL of that broker, for a partition changes its leader
+        only when everything is committed. Records behind a gap name their WAL.
         """
         for writer, cursor in self._cursors.items():
             bad = cursor.bad_slot_of(stream_id, end)
-            if bad is not None and (leader in (-1, writer.node_id) or cursor.has_gap_behind(stream_id, end)):
+            if bad is not None and (
+                leader in (-1, writer.node_id) or cursor.has_gap_behind(stream_id, end)
+            ):
                 return bad
         return None
 
@@ -229,11 +280,16 @@ class WalTails:
     def _keep(self, key: str, index: ObjectIndex, body: bytes) -> None:
         """Only what is intact: who reads it later could not ask the store again."""
         view = memoryview(body)
-        if all(is_intact(block, view[block.position : block.position + block.size_bytes]) for block in index.blocks()):
+        if all(
+            is_intact(block, view[block.position : block.position + block.size_bytes])
+            for block in index.blocks()
+        ):
             self._bodies.put(key, body, len(body))
 
     def ranges_of(self, stream_id: StreamId) -> list[TailRange]:
-        """What the slots hold of one stream, committed or not, in no particular order across WALs."""
+        """What the slots hold of one stream, committed or not, in no particular order across
+        WALs.
+        """
         found: list[TailRange] = []
         for cursor in self._cursors.values():
             for slot in cursor.slots:
@@ -242,7 +298,13 @@ class WalTails:
                     key, size_bytes = cursor.key_of(slot), slot.object_size_bytes
                     found.append(
                         TailRange(
-                            key, size_bytes, part.start_offset, part.end_offset, part.record_count, part.size_bytes, part.max_timestamp_ms
+                            key,
+                            size_bytes,
+                            part.start_offset,
+                            part.end_offset,
+                            part.record_count,
+                            part.size_bytes,
+                            part.max_timestamp_ms,
                         )
                     )
         return found

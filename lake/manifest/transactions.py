@@ -1,6 +1,8 @@
-"""Events of transactions from the store: what the txn streams of partitions say, read as any slices are.
+"""Events of transactions from the store: what the txn streams of partitions say, read as any slices
+are.
 
-Invariant: events come in the order of their offsets, each once, and only those of batches that reach into the slices. Must not plan.
+Invariant: events come in the order of their offsets, each once, and only those of batches that
+reach into the slices. Must not plan.
 Source: `stream.format.transaction_log`.
 """
 
@@ -14,10 +16,17 @@ from objectstore.ports import ObjectStore
 from stream.batch.header import iter_headers
 from stream.errors import BatchCorrupt, ObjectCorrupt
 from stream.format.decoder import check_block
-from stream.format.transaction_log import AbortedTransaction, AbortedWithin, TransactionEventAt, decode_events
+from stream.format.transaction_log import (
+    AbortedTransaction,
+    AbortedWithin,
+    TransactionEventAt,
+    decode_events,
+)
 
 _CONFIG = ReadConfig(part_bytes_max=1 << 20, index_cache_bytes_max=4 << 20)
-"""Events are small and lie scattered: little is read ahead, for a range needs only those up to the first that decides it."""
+"""Events are small and lie scattered: little is read ahead, for a range needs only those up to the
+first that decides it.
+"""
 
 
 class TransactionEvents:
@@ -28,15 +37,23 @@ class TransactionEvents:
         self._indexes = IndexCache(_CONFIG.index_cache_bytes_max)
 
     async def last(self, slices: Sequence[Slice], end_offset: int) -> TransactionEventAt | None:
-        """The last one below `end_offset`. Raises ObjectGone, ReadError, ObjectCorrupt, the store's errors; so does what follows."""
+        """The last one below `end_offset`. Raises ObjectGone, ReadError, ObjectCorrupt, the store's
+        errors; so does what follows.
+        """
         last: TransactionEventAt | None = None
         async with aclosing(self._read(slices)) as batches:
             async for events in batches:
-                last = next((found for found in reversed(events) if found.offset < end_offset), last)
+                last = next(
+                    (found for found in reversed(events) if found.offset < end_offset), last
+                )
         return last
 
-    async def aborted(self, slices: Sequence[Slice], start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that overlap [start, end). slices: of the txn stream, from there to its end; no more of them is read than is needed."""
+    async def aborted(
+        self, slices: Sequence[Slice], start_offset: int, end_offset: int
+    ) -> list[AbortedTransaction]:
+        """Those that overlap [start, end). slices: of the txn stream, from there to its end; no
+        more of them is read than is needed.
+        """
         within = AbortedWithin(start_offset, end_offset)
         async with aclosing(self._read(slices)) as batches:
             async for events in batches:
@@ -45,7 +62,9 @@ class TransactionEvents:
                     break
         return within.by_first_offset()
 
-    async def _read(self, slices: Sequence[Slice]) -> AsyncGenerator[list[TransactionEventAt], None]:
+    async def _read(
+        self, slices: Sequence[Slice]
+    ) -> AsyncGenerator[list[TransactionEventAt], None]:
         fetch = Fetch(self._store, slices, _CONFIG, self._indexes)
         try:
             while (fetched := await fetch.next()) is not None:
@@ -54,7 +73,10 @@ class TransactionEvents:
                     check_block(piece.block, data, part.key)
                     try:
                         for at, header in iter_headers(data):
-                            if header.next_offset > part.start_offset and header.base_offset < part.end_offset:
+                            if (
+                                header.next_offset > part.start_offset
+                                and header.base_offset < part.end_offset
+                            ):
                                 yield decode_events(data[at : at + header.size_bytes])
                     except BatchCorrupt as error:
                         raise ObjectCorrupt(part.key, piece.block.position, str(error)) from None

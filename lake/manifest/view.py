@@ -1,9 +1,11 @@
-"""A cluster as a reader sees it that has only the store: the newest manifest, the tails of the WALs, and plans made from both.
+"""A cluster as a reader sees it that has only the store: the newest manifest, the tails of the
+WALs, and plans made from both.
 
-Invariants: one view is of one moment of the metadata, and goes forward only: a manifest older than one that was seen is refused. An offset
-that was seen is never unseen, because WAL slots are kept until a manifest says that they are committed. Nothing is asked of brokers or
-controllers. Cost: a refresh of an idle cluster is one GET for the manifest and one for each live WAL, all of keys that do not exist yet.
-One event loop; calls wait for one another.
+Invariants: one view is of one moment of the metadata, and goes forward only: a manifest older than
+one that was seen is refused. An offset that was seen is never unseen, because WAL slots are kept
+until a manifest says that they are committed. Nothing is asked of brokers or controllers. Cost: a
+refresh of an idle cluster is one GET for the manifest and one for each live WAL, all of keys that
+do not exist yet. One event loop; calls wait for one another.
 """
 
 import asyncio
@@ -63,12 +65,15 @@ from stream.format.manifest.model import (
 from stream.format.transaction_log import AbortedTransaction
 
 PROBE_S = 60.0
-"""Within this time since the newest version was known for sure, its successor cannot have been published and deleted again
-(`manifest_grace_ms` is longer): one GET of the next key tells whether there is a newer one. Afterwards a LIST does."""
+"""Within this time since the newest version was known for sure, its successor cannot have been
+published and deleted again (`manifest_grace_ms` is longer): one GET of the next key tells whether
+there is a newer one. Afterwards a LIST does.
+"""
 
 LEADERS_LAG_S = 3.0
-"""How long a manifest may lack a change of leader: `manifest.interval.ms` is 1 s, and a publication takes its time. Waited for only when a
-lost or damaged slot is found."""
+"""How long a manifest may lack a change of leader: `manifest.interval.ms` is 1 s, and a publication
+takes its time. Waited for only when a lost or damaged slot is found.
+"""
 
 _PROBES_MAX = 3
 _TRIES_MAX = 3
@@ -84,7 +89,8 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """One partition now. end_offset: of what is durable, WAL tails included; committed_end: of what needs no WAL.
+    """One partition now. end_offset: of what is durable, WAL tails included; committed_end: of what
+    needs no WAL.
 
     last_stable_offset: up to where transactions are decided, if it was asked for; never goes back.
     """
@@ -143,8 +149,9 @@ class ClusterView:
     async def refresh(self) -> ManifestRoot:
         """The newest manifest, and the WALs to their ends.
 
-        Raises ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, ObjectCorrupt (of a manifest), ObjectStoreError; the view
-        is then as before. Lost and damaged WAL slots raise EndInDoubt when the end of a partition is asked for that they may concern.
+        Raises ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, ObjectCorrupt (of
+        a manifest), ObjectStoreError; the view is then as before. Lost and damaged WAL slots raise
+        EndInDoubt when the end of a partition is asked for that they may concern.
         """
         async with self._lock:
             return await self._refresh()
@@ -152,24 +159,37 @@ class ClusterView:
     def topics(self, pattern: str | None = None) -> list[TopicEntry]:
         """All topics by name, or those whose whole name the regular expression matches."""
         matches = re.compile(pattern or ".*").fullmatch
-        return sorted((topic for topic in self.root.topics if matches(topic.name)), key=lambda topic: topic.name)
+        return sorted(
+            (topic for topic in self.root.topics if matches(topic.name)),
+            key=lambda topic: topic.name,
+        )
 
-    async def partitions(self, topics: Sequence[str], *, committed: bool = False) -> list[PartitionOffsets]:
-        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a topic that does not exist, EndInDoubt.
+    async def partitions(
+        self, topics: Sequence[str], *, committed: bool = False
+    ) -> list[PartitionOffsets]:
+        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a
+        topic that does not exist, EndInDoubt.
 
-        committed: with last stable offsets. Cost: a GET or two more for each partition whose transactions went on since the last time.
+        committed: with last stable offsets. Cost: a GET or two more for each partition whose
+        transactions went on since the last time.
         """
         return await self._tried(lambda: self._states(topics, committed))
 
-    async def plan(self, wanted: Sequence[OffsetRange], *, timestamp_from_ms: int | None = None) -> list[Slice]:
-        """Slices that cover the wanted offsets exactly once, in the order of `wanted`. See `lake.manifest.plan`.
+    async def plan(
+        self, wanted: Sequence[OffsetRange], *, timestamp_from_ms: int | None = None
+    ) -> list[Slice]:
+        """Slices that cover the wanted offsets exactly once, in the order of `wanted`. See
+        `lake.manifest.plan`.
 
-        Raises UnknownPartition, OffsetsLost, OffsetsMissing. Cost: a GET per shard and per 4 MiB of pages that are not in the cache.
+        Raises UnknownPartition, OffsetsLost, OffsetsMissing. Cost: a GET per shard and per 4 MiB of
+        pages that are not in the cache.
         """
         return await self._tried(lambda: self._plan(wanted, timestamp_from_ms))
 
     def bodies_of(self, slices: Iterable[Slice]) -> dict[str, bytes]:
-        """By key the objects that this view has read whole: WAL slots of a few KiB, to which nothing is ever changed."""
+        """By key the objects that this view has read whole: WAL slots of a few KiB, to which
+        nothing is ever changed.
+        """
         found: dict[str, bytes] = {}
         for key in {part.key for part in slices}:
             body = self._tails.body_of(key)
@@ -178,10 +198,12 @@ class ClusterView:
         return found
 
     async def aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
-        """By data stream id (every one that is asked for) what is aborted of the ranges: the same whenever it is asked.
+        """By data stream id (every one that is asked for) what is aborted of the ranges: the same
+        whenever it is asked.
 
-        Raises UnknownPartition; OffsetsLost if it is not known any more; OffsetsMissing for what is not decided yet. Cost: one or more GETs
-        for each range, none for partitions without transactions.
+        Raises UnknownPartition; OffsetsLost if it is not known any more; OffsetsMissing for what is
+        not decided yet. Cost: one or more GETs for each range, none for partitions without
+        transactions.
         """
         return await self._tried(lambda: self._aborted(wanted))
 
@@ -198,7 +220,9 @@ class ClusterView:
         raise AssertionError("the last attempt raises")
 
     async def committed(self, topic: str) -> list[CommittedLog]:
-        """Every entry of every partition, as of the last refresh: 100 bytes each. Raises UnknownPartition."""
+        """Every entry of every partition, as of the last refresh: 100 bytes each. Raises
+        UnknownPartition.
+        """
         async with self._lock:
             for attempt in range(_TRIES_MAX):
                 try:
@@ -209,7 +233,7 @@ class ClusterView:
                     await self._reload()
         raise AssertionError("the last attempt raises")
 
-    # --- the manifest -----------------------------------------------------------------------------------------------------------------
+    # --- the manifest -----------------------------------------------------------------------------
 
     async def _refresh(self) -> ManifestRoot:
         now = asyncio.get_running_loop().time
@@ -224,13 +248,15 @@ class ClusterView:
             wanted = {ref for topic in root.topics for ref in topic.shards}
             self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
             found_bad_slots = await self._tails.advance()
-            # What was committed later may be gone a grace after a newer root showed it: a slot that was free may have been taken before.
+            # What was committed later may be gone a grace after a newer root showed it: a slot that
+            # was free may have been taken before.
             took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
             is_whole = took_s <= grace_s or (await self._newest()).version == root.version
             if is_whole and not (found_bad_slots and tries_left):
                 return root
             if found_bad_slots:
-                # Whom a bad slot concerns depends on who led when it was written, which this root may not say yet.
+                # Whom a bad slot concerns depends on who led when it was written, which this root
+                # may not say yet.
                 await asyncio.sleep(LEADERS_LAG_S)
         raise WalksTooSlow(took_s, grace_s)
 
@@ -285,7 +311,7 @@ class ClusterView:
         self._newest_at = -PROBE_S
         await self._refresh()
 
-    # --- partitions -------------------------------------------------------------------------------------------------------------------
+    # --- partitions -------------------------------------------------------------------------------
 
     def _topic(self, name: str) -> TopicEntry:
         found = self._topics.get(name)
@@ -296,14 +322,26 @@ class ClusterView:
     async def _states(self, names: Sequence[str], committed: bool) -> list[PartitionOffsets]:
         topics = [self._topic(name) for name in names]
         await self._load_shards([ref for topic in topics for ref in topic.shards])
-        found = [(topic, entry) for topic in topics for ref in topic.shards for entry in self._shards[ref].partitions]
+        found = [
+            (topic, entry)
+            for topic in topics
+            for ref in topic.shards
+            for entry in self._shards[ref].partitions
+        ]
         states = [self._state(topic, entry) for topic, entry in found]
         if not committed:
             return states
         stable = await _gathered(
-            [(topic, entry, state.end_offset) for (topic, entry), state in zip(found, states, strict=True)], self._stable_end
+            [
+                (topic, entry, state.end_offset)
+                for (topic, entry), state in zip(found, states, strict=True)
+            ],
+            self._stable_end,
         )
-        return [replace(state, last_stable_offset=end) for state, end in zip(states, stable, strict=True)]
+        return [
+            replace(state, last_stable_offset=end)
+            for state, end in zip(states, stable, strict=True)
+        ]
 
     def _state(self, topic: TopicEntry, entry: PartitionEntry) -> PartitionOffsets:
         data = entry.data
@@ -311,7 +349,14 @@ class ClusterView:
         stream_id = StreamId(data.stream_id)
         self._check_end(topic.name, entry, end)
         return PartitionOffsets(
-            topic.name, topic.topic_id, entry.partition, stream_id, entry.leader, data.log_start, data.committed_end, end
+            topic.name,
+            topic.topic_id,
+            entry.partition,
+            stream_id,
+            entry.leader,
+            data.log_start,
+            data.committed_end,
+            end,
         )
 
     def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
@@ -325,7 +370,9 @@ class ClusterView:
         tail = joined_tail(position, self._tails.ranges_of(StreamId(entry.stream_id)))
         return tail, tail[-1].end_offset if tail else position
 
-    async def _plan(self, wanted: Sequence[OffsetRange], timestamp_from_ms: int | None) -> list[Slice]:
+    async def _plan(
+        self, wanted: Sequence[OffsetRange], timestamp_from_ms: int | None
+    ) -> list[Slice]:
         refs = [self._shard_of(item) for item in wanted]
         await self._load_shards(refs)
         entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
@@ -333,10 +380,17 @@ class ClusterView:
             _, end = self._tail_of(entry.data)
             if item.end_offset > end:
                 self._check_end(item.topic, entry, end)
-        planned = await self._slices([(item, entry.data) for item, entry in zip(wanted, entries, strict=True)], timestamp_from_ms)
+        planned = await self._slices(
+            [(item, entry.data) for item, entry in zip(wanted, entries, strict=True)],
+            timestamp_from_ms,
+        )
         return [part for parts in planned for part in parts]
 
-    async def _slices(self, wanted: Sequence[tuple[OffsetRange, StreamEntry]], timestamp_from_ms: int | None = None) -> list[list[Slice]]:
+    async def _slices(
+        self,
+        wanted: Sequence[tuple[OffsetRange, StreamEntry]],
+        timestamp_from_ms: int | None = None,
+    ) -> list[list[Slice]]:
         """Of ranges of streams, be they data or events."""
         pages = [pages_wanted(entry.pages, item, timestamp_from_ms) for item, entry in wanted]
         loaded = await self._load_pages([page for group in pages for page in group])
@@ -344,10 +398,16 @@ class ClusterView:
         for (item, entry), group in zip(wanted, pages, strict=True):
             tail, end = self._tail_of(entry)
             runs = [*(loaded[page.section] for page in group), entry.inline]
-            slices.append(plan(item, Source(entry.stream_id, entry.log_start, end, runs, tail), timestamp_from_ms))
+            slices.append(
+                plan(
+                    item,
+                    Source(entry.stream_id, entry.log_start, end, runs, tail),
+                    timestamp_from_ms,
+                )
+            )
         return slices
 
-    # --- transactions -----------------------------------------------------------------------------------------------------------------
+    # --- transactions -----------------------------------------------------------------------------
 
     async def _stable_end(self, wanted: tuple[TopicEntry, PartitionEntry, int]) -> int:
         """What the last event below the end of the data says."""
@@ -360,7 +420,8 @@ class ClusterView:
         if known is not None and known[0] == txn_end <= end_offset:
             unstable = known[1]
         else:
-            # A tail may show events of slots whose data follow a hole that was not there yet: then the last one is not the one that counts.
+            # A tail may show events of slots whose data follow a hole that was not there yet: then
+            # the last one is not the one that counts.
             low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
             item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
             (slices,) = await self._slices([(item, txn)])
@@ -380,7 +441,9 @@ class ClusterView:
             found.setdefault(entry.data.stream_id, []).extend(transactions)
         return found
 
-    async def _aborted_of(self, wanted: tuple[OffsetRange, PartitionEntry]) -> list[AbortedTransaction]:
+    async def _aborted_of(
+        self, wanted: tuple[OffsetRange, PartitionEntry]
+    ) -> list[AbortedTransaction]:
         item, entry = wanted
         topic, partition, start, end = item
         txn = entry.txn
@@ -403,7 +466,9 @@ class ClusterView:
             data = entry.data
             loaded = await self._load_pages(data.pages)
             runs = (*(loaded[page.section] for page in data.pages), data.inline)
-            logs.append(CommittedLog(entry.partition, StreamId(data.stream_id), data.log_start, runs))
+            logs.append(
+                CommittedLog(entry.partition, StreamId(data.stream_id), data.log_start, runs)
+            )
         return logs
 
     def _shard_of(self, item: OffsetRange) -> SectionRef:
@@ -413,9 +478,16 @@ class ClusterView:
         return topic.shards[item.partition // PARTITIONS_PER_SHARD]
 
     def _entry(self, ref: SectionRef, item: OffsetRange) -> PartitionEntry:
-        found = next((entry for entry in self._shards[ref].partitions if entry.partition == item.partition), None)
+        found = next(
+            (entry for entry in self._shards[ref].partitions if entry.partition == item.partition),
+            None,
+        )
         if found is None:
-            raise ObjectCorrupt(manifest_key(self._cluster_id, ref.version), ref.position, f"the shard lacks partition {item.partition}")
+            raise ObjectCorrupt(
+                manifest_key(self._cluster_id, ref.version),
+                ref.position,
+                f"the shard lacks partition {item.partition}",
+            )
         return found
 
     async def _load_shards(self, refs: Sequence[SectionRef]) -> None:
@@ -459,7 +531,9 @@ async def _gathered(items: Sequence[_K], look: Callable[[_K], Awaitable[_T]]) ->
 
 
 async def only_cluster(store: ObjectStore) -> str:
-    """The one cluster that publishes into this store: two LISTs. Raises ManifestNotFound, SeveralClusters."""
+    """The one cluster that publishes into this store: two LISTs. Raises ManifestNotFound,
+    SeveralClusters.
+    """
     found: list[str] = []
     after = ""
     while len(found) < 10:
@@ -478,4 +552,7 @@ async def only_cluster(store: ObjectStore) -> str:
 
 
 async def _first_key(store: ObjectStore, prefix: str, start_after: str = "") -> str | None:
-    return next(iter([info.key async for info in store.list(prefix, start_after=start_after, limit=1)]), None)
+    return next(
+        iter([info.key async for info in store.list(prefix, start_after=start_after, limit=1)]),
+        None,
+    )

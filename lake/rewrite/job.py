@@ -1,8 +1,11 @@
-"""One task of a bulk rewrite, wherever it runs: read some neighboring objects of a partition, write one.
+"""One task of a bulk rewrite, wherever it runs: read some neighboring objects of a partition, write
+one.
 
-Invariants: what is written is what brokers' compaction would write of the same sources (`stream.compaction.rewrite`), and the same bytes
-whoever does it again, so a repeated task replaces an object by itself. Nothing is PUT after the task's deadline, for the object may
-have been collected by then. Knows the store and nothing else; commits nothing. Holds its sources and the body of one PUT.
+Invariants: what is written is what brokers' compaction would write of the same sources
+(`stream.compaction.rewrite`), and the same bytes whoever does it again, so a repeated task replaces
+an object by itself. Nothing is PUT after the task's deadline, for the object may have been
+collected by then. Knows the store and nothing else; commits nothing. Holds its sources and the body
+of one PUT.
 """
 
 import asyncio
@@ -30,7 +33,9 @@ _READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """created_ms stands in the header of every attempt's object. put_until_ms: by the executor's clock."""
+    """created_ms stands in the header of every attempt's object. put_until_ms: by the executor's
+    clock.
+    """
 
     partition: int
     merge: Merge
@@ -41,8 +46,8 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """new: what was written. Else plan again: `gone`: the sources changed meanwhile; `late`: the task's time was over; or, neither of them,
-    the sources are damaged. `detail` says more.
+    """new: what was written. Else plan again: `gone`: the sources changed meanwhile; `late`: the
+    task's time was over; or, neither of them, the sources are damaged. `detail` says more.
     """
 
     task: RewriteTask
@@ -85,6 +90,13 @@ async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> R
     finally:
         await reader.close()
     if now_ms() > task.put_until_ms:
-        return RewriteResult(task, None, late=True, detail=f"{task.target.key} was prepared too long ago")
+        return RewriteResult(
+            task, None, late=True, detail=f"{task.target.key} was prepared too long ago"
+        )
     await store.put(task.target.key, built.chunks)
-    return RewriteResult(task, NewObject(task.target.object_id, task.target.key, output.role, built.size_bytes, built.ranges))
+    return RewriteResult(
+        task,
+        NewObject(
+            task.target.object_id, task.target.key, output.role, built.size_bytes, built.ranges
+        ),
+    )

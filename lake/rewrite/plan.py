@@ -1,8 +1,10 @@
-"""What a bulk rewrite of a topic rewrites: which neighboring objects of each partition become one, and how much of it at once.
+"""What a bulk rewrite of a topic rewrites: which neighboring objects of each partition become one,
+and how much of it at once.
 
-Invariants: what is left alone is left alone by every later run too (an object of half the target or more), so running it again and again
-costs nothing; a round is bounded in bytes and objects, a commit in sources. The rules are those of `stream.compaction.plan`, with larger
-numbers. Must not do I/O. Cost: a few microseconds for each object.
+Invariants: what is left alone is left alone by every later run too (an object of half the target or
+more), so running it again and again costs nothing; a round is bounded in bytes and objects, a
+commit in sources. The rules are those of `stream.compaction.plan`, with larger numbers. Must not do
+I/O. Cost: a few microseconds for each object.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +31,9 @@ class RewriteOptions:
     """Every limit of a run."""
 
     target_bytes: int = 64 * MIB
-    """Objects of about this size; a task holds twice as much. Objects of at least half of it are left alone."""
+    """Objects of about this size; a task holds twice as much. Objects of at least half of it are
+    left alone.
+    """
 
     round_bytes_max: int = 4 << 30
     """Rewritten between two commits of a partition: what a kill or a conflict may waste."""
@@ -38,7 +42,9 @@ class RewriteOptions:
     """Written in one round; the controller prepares and commits no more at once."""
 
     merge_sources_max: int = 4_000
-    """In one object. Fewer of them are less likely to meet what brokers compact at the end of the log."""
+    """In one object. Fewer of them are less likely to meet what brokers compact at the end of the
+    log.
+    """
 
     commit_sources_max: int = 10_000
     total_bytes_max: int = 1 << 50
@@ -62,7 +68,9 @@ class RewriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """object_count, size_bytes: of the whole partition as it is. merges: each becomes one object."""
+    """object_count, size_bytes: of the whole partition as it is. merges: each becomes one
+    object.
+    """
 
     partition: int
     stream_id: StreamId
@@ -85,7 +93,15 @@ def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[Pa
     for log in logs:
         ranges = ranges_of(log)
         size_bytes = sum(item.range.size_bytes for item in ranges)
-        plans.append(PartitionPlan(log.partition, log.stream_id, len(ranges), size_bytes, tuple(_merges(ranges, options))))
+        plans.append(
+            PartitionPlan(
+                log.partition,
+                log.stream_id,
+                len(ranges),
+                size_bytes,
+                tuple(_merges(ranges, options)),
+            )
+        )
     return plans
 
 
@@ -104,15 +120,23 @@ def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPla
     return found
 
 
-def cut_rounds(plans: Iterable[PartitionPlan], options: RewriteOptions) -> list[list[PartitionPlan]]:
-    """The same merges, in rounds of bounded size, in order; a partition occurs once in a round: that is its commit."""
+def cut_rounds(
+    plans: Iterable[PartitionPlan], options: RewriteOptions
+) -> list[list[PartitionPlan]]:
+    """The same merges, in rounds of bounded size, in order; a partition occurs once in a round:
+    that is its commit.
+    """
     rounds: list[list[PartitionPlan]] = [[]]
     left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
     for plan in plans:
         taken: list[Merge] = []
         left_sources = options.commit_sources_max
         for merge in plan.merges:
-            too_much = merge.size_bytes > left_bytes or not left_objects or len(merge.sources) > left_sources
+            too_much = (
+                merge.size_bytes > left_bytes
+                or not left_objects
+                or len(merge.sources) > left_sources
+            )
             if too_much and (taken or rounds[-1]):
                 _take(rounds[-1], plan, taken)
                 rounds.append([])
@@ -145,7 +169,11 @@ def ranges_of(log: CommittedLog) -> list[ObjectRange]:
                 run.sizes_bytes[index],
                 Millis(run.max_timestamps_ms[index]),
             )
-            found.append(ObjectRange(_BY_KEY, key, ObjectRole(run.roles[index]), run.object_sizes_bytes[index], part))
+            found.append(
+                ObjectRange(
+                    _BY_KEY, key, ObjectRole(run.roles[index]), run.object_sizes_bytes[index], part
+                )
+            )
     return found
 
 
@@ -159,13 +187,18 @@ def _merges(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iterable[
         if merge is not None:
             yield merge
             reached = merge.end_offset
-        step = next((index for index, item in enumerate(window) if item.range.start_offset >= reached), len(window))
+        step = next(
+            (index for index, item in enumerate(window) if item.range.start_offset >= reached),
+            len(window),
+        )
         # Nothing settled and nothing to merge: a few small ones at the end that are not worth it.
         at += step or len(window)
 
 
 def _window(ranges: Sequence[ObjectRange], at: int, bytes_max: int) -> Sequence[ObjectRange]:
-    """Enough for the next merge, whatever it is, and no more: it is looked at again for the one behind."""
+    """Enough for the next merge, whatever it is, and no more: it is looked at again for the one
+    behind.
+    """
     size_bytes = 0
     for end in range(at, min(at + _WINDOW_RANGES, len(ranges))):
         size_bytes += ranges[end].range.size_bytes

@@ -1,9 +1,11 @@
-"""The driver of a bulk rewrite: plan from the manifest, let tasks write, commit each partition at the controller.
+"""The driver of a bulk rewrite: plan from the manifest, let tasks write, commit each partition at
+the controller.
 
-Invariants: an object has an id of the controller's before its first byte is written, so that whatever a killed run leaves behind is
-collected; nothing changes before a commit, and a commit changes where offsets lie, never which there are. A conflict (brokers, retention
-or another run were faster) costs the work of the merges concerned, which are planned anew. Nothing is asked of brokers. Any number of
-runs may go on at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
+Invariants: an object has an id of the controller's before its first byte is written, so that
+whatever a killed run leaves behind is collected; nothing changes before a commit, and a commit
+changes where offsets lie, never which there are. A conflict (brokers, retention or another run were
+faster) costs the work of the merges concerned, which are planned anew. Nothing is asked of brokers.
+Any number of runs may go on at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
 """
 
 import asyncio
@@ -29,7 +31,9 @@ from stream.ports import NewObject, ObjectRange, PreparedObject
 _log = get_logger()
 
 PASSES_MAX: Final = 5
-"""Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older ones are out of brokers' way."""
+"""Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older
+ones are out of brokers' way.
+"""
 
 PUBLISH_S: Final = 30.0
 """How long to wait for a manifest that shows what was done. It comes within seconds."""
@@ -47,7 +51,9 @@ class Exchange:
 
 
 class RewriteMetadata(Protocol):
-    """The controller as a job sees it. Raises whatever the client does: then the outcome of the call is unknown."""
+    """The controller as a job sees it. Raises whatever the client does: then the outcome of the
+    call is unknown.
+    """
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
 
@@ -73,7 +79,9 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class RewriteReport:
-    """unresolved: merges that were still in conflict at the end. damaged: what could not be read, and was left alone."""
+    """unresolved: merges that were still in conflict at the end. damaged: what could not be read,
+    and was left alone.
+    """
 
     topic: str
     partitions: list[PartitionReport] = field(default_factory=list[PartitionReport])
@@ -83,7 +91,9 @@ class RewriteReport:
 
 
 class BulkRewrite:
-    """One run for one topic. run_tasks: returns when all are done. on_written: told the bytes of each commit."""
+    """One run for one topic. run_tasks: returns when all are done. on_written: told the bytes of
+    each commit.
+    """
 
     def __init__(
         self,
@@ -110,10 +120,14 @@ class BulkRewrite:
         self._left_alone: set[tuple[str, Offset]] = set()
 
     async def plan(self) -> list[PartitionPlan]:
-        """As of now. Raises UnknownPartition, ManifestNotFound, SeveralClusters, ObjectStoreError."""
+        """As of now. Raises UnknownPartition, ManifestNotFound, SeveralClusters,
+        ObjectStoreError.
+        """
         await self._view.refresh()
         fewer = max(_SOURCES_MIN, self._options.merge_sources_max >> 3 * self._passes)
-        plans = plan_topic(await self._view.committed(self._topic), replace(self._options, merge_sources_max=fewer))
+        plans = plan_topic(
+            await self._view.committed(self._topic), replace(self._options, merge_sources_max=fewer)
+        )
         return within((_without(plan, self._left_alone) for plan in plans), self._left_bytes)
 
     async def run(self) -> RewriteReport:
@@ -121,7 +135,9 @@ class BulkRewrite:
         for _ in range(PASSES_MAX):
             plans = await self.plan()
             for plan in plans:
-                self._reports.setdefault(plan.partition, PartitionReport(plan.partition, plan.object_count))
+                self._reports.setdefault(
+                    plan.partition, PartitionReport(plan.partition, plan.object_count)
+                )
             rounds = cut_rounds(plans, self._options)
             if not rounds:
                 break
@@ -172,7 +188,9 @@ class BulkRewrite:
                 self._left_alone.update(_places(merge))
         if not exchanges:
             return handled
-        for exchange, conflict in zip(exchanges, await self._metadata.commit(plan.stream_id, exchanges), strict=True):
+        for exchange, conflict in zip(
+            exchanges, await self._metadata.commit(plan.stream_id, exchanges), strict=True
+        ):
             handled.append(Merge(exchange.sources))
             if conflict:
                 self._conflict(report, conflict)
@@ -191,7 +209,8 @@ class BulkRewrite:
         _log.info("rewrite_conflict", topic=self._topic, partition=report.partition, detail=detail)
 
     async def _until_published(self, handled: Sequence[Merge]) -> None:
-        """Until a manifest misses a source of each of these where it was, so that the next plan is not made of what is over.
+        """Until a manifest misses a source of each of these where it was, so that the next plan is
+        not made of what is over.
 
         After a conflict the others stay where they are.
         """
@@ -200,16 +219,28 @@ class BulkRewrite:
         while left and asyncio.get_running_loop().time() < deadline:
             await self._view.refresh()
             logs = await self._view.committed(self._topic)
-            shown = {(key, Offset(run.bounds[at])) for log in logs for run in log.runs for at, key in enumerate(run.keys)}
+            shown = {
+                (key, Offset(run.bounds[at]))
+                for log in logs
+                for run in log.runs
+                for at, key in enumerate(run.keys)
+            }
             left = [places for places in left if places <= shown]
             if left:
                 await asyncio.sleep(_LOOK_S)
         if left:
-            _log.warning("rewrite_not_published", topic=self._topic, merges=len(left), hint="does a controller publish the manifest?")
+            _log.warning(
+                "rewrite_not_published",
+                topic=self._topic,
+                merges=len(left),
+                hint="does a controller publish the manifest?",
+            )
 
 
 def _without(plan: PartitionPlan, places: set[tuple[str, Offset]]) -> PartitionPlan:
-    return replace(plan, merges=tuple(merge for merge in plan.merges if places.isdisjoint(_places(merge))))
+    return replace(
+        plan, merges=tuple(merge for merge in plan.merges if places.isdisjoint(_places(merge)))
+    )
 
 
 def _places(merge: Merge) -> list[tuple[str, Offset]]:

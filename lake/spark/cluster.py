@@ -1,4 +1,5 @@
-"""Look into a cluster as Kafka's source does: topics that options name, their bounds, offsets of timestamps, a lease if there can be one.
+"""Look into a cluster as Kafka's source does: topics that options name, their bounds, offsets of
+timestamps, a lease if there can be one.
 
 Invariant: a `StoreCluster`, so it is only a name, may be pickled, and goes forward only.
 """
@@ -33,24 +34,34 @@ class Found(NamedTuple):
 @dataclass(frozen=True)
 class SparkCluster(StoreCluster):
     def find(self, topics: Topics, *, read_committed: bool, missing_ok: bool = False) -> Found:
-        """As of now. missing_ok: leave out what does not exist. Raises OffsetsMismatch for it otherwise."""
+        """As of now. missing_ok: leave out what does not exist. Raises OffsetsMismatch for it
+        otherwise.
+        """
         return background().run(self._find(topics, read_committed, missing_ok), DEADLINE_S)
 
-    def first_offsets(self, timestamps_ms: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int | None]:
-        """The first offset of each partition whose record is as young as asked for, as Kafka's offsetsForTimes."""
+    def first_offsets(
+        self, timestamps_ms: Offsets, bounds: Mapping[TopicPartition, Bounds]
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset of each partition whose record is as young as asked for, as Kafka's
+        offsetsForTimes.
+        """
         items = list(timestamps_ms)
-        found = self.first_at([(OffsetRange(*item, *bounds[item]), timestamps_ms[item]) for item in items])
+        found = self.first_at(
+            [(OffsetRange(*item, *bounds[item]), timestamps_ms[item]) for item in items]
+        )
         return dict(zip(items, found, strict=True))
 
     def keep(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
-        """Keep objects of now from being deleted. Answers why that was not possible: the query goes on, plans are renewed if need be."""
+        """Keep objects of now from being deleted. Answers why that was not possible: the query goes
+        on, plans are renewed if need be.
+        """
         try:
             self.lease(lease_id, self.root(), ttl_ms, "spark", renewed=renewed)
         except (TooManyLeases, ObjectStoreError, ValueError) as error:
             return str(error)
         return None
 
-    # --- on the loop ------------------------------------------------------------------------------------------------------------------
+    # --- on the loop ------------------------------------------------------------------------------
 
     async def view(self) -> ClusterView:
         try:
@@ -61,7 +72,9 @@ class SparkCluster(StoreCluster):
     async def _find(self, topics: Topics, read_committed: bool, missing_ok: bool) -> Found:
         view = await self.view()
         await view.refresh()
-        existing = {topic.name: str(topic.topic_id) for topic in view.topics(topics.pattern or None)}
+        existing = {
+            topic.name: str(topic.topic_id) for topic in view.topics(topics.pattern or None)
+        }
         if topics.pattern:
             names = sorted(existing.keys() - INTERNAL_TOPICS)
         else:
@@ -69,11 +82,15 @@ class SparkCluster(StoreCluster):
         missing = [name for name in names if name not in existing]
         if missing and not missing_ok:
             raise OffsetsMismatch(
-                f"topics do not exist: {', '.join(missing)}; the cluster has {', '.join(sorted(existing)[:20]) or 'none'}"
+                f"topics do not exist: {', '.join(missing)}; the cluster has"
+                f" {', '.join(sorted(existing)[:20]) or 'none'}"
             )
         names = [name for name in names if name in existing]
         states = await view.partitions(names, committed=read_committed)
-        bounds = {TopicPartition(state.topic, state.partition): _bounds(state, read_committed) for state in states}
+        bounds = {
+            TopicPartition(state.topic, state.partition): _bounds(state, read_committed)
+            for state in states
+        }
         if topics.partitions:
             bounds = _assigned(topics.partitions, bounds, missing_ok)
         return Found(bounds, {name: existing[name] for name in names})
@@ -83,7 +100,9 @@ def _bounds(state: PartitionOffsets, read_committed: bool) -> Bounds:
     return Bounds(state.log_start, state.readable_end(committed=read_committed))
 
 
-def _assigned(wanted: Sequence[TopicPartition], existing: dict[TopicPartition, Bounds], missing_ok: bool) -> dict[TopicPartition, Bounds]:
+def _assigned(
+    wanted: Sequence[TopicPartition], existing: dict[TopicPartition, Bounds], missing_ok: bool
+) -> dict[TopicPartition, Bounds]:
     missing = [item for item in wanted if item not in existing]
     if missing and not missing_ok:
         raise OffsetsMismatch(f"assigned partitions do not exist: {shown(missing)}")

@@ -1,4 +1,5 @@
-"""What a Spark job is told. Kafka's source words them (`kafka-error-conditions.json`, `KafkaSourceProvider`); so do we, where it has words.
+"""What a Spark job is told. Kafka's source words them (`kafka-error-conditions.json`,
+`KafkaSourceProvider`); so do we, where it has words.
 
 Must survive pickling: executors raise them, drivers show them.
 """
@@ -6,9 +7,10 @@ Must survive pickling: executors raise them, drivers show them.
 from stream.errors import StreamError
 
 _LOSS = (
-    "Some data may have been lost because they are not available in Kafka any more; either the data was aged out by Kafka or the topic may "
-    "have been deleted before all the data in the topic was processed. If you don't want your streaming query to fail on such cases, set "
-    "the source option failOnDataLoss to false. Reason: "
+    "Some data may have been lost because they are not available in Kafka any more; either the data"
+    " was aged out by Kafka or the topic may have been deleted before all the data in the topic was"
+    " processed. If you don't want your streaming query to fail on such cases, set the source"
+    " option failOnDataLoss to false. Reason: "
 )
 
 

@@ -1,7 +1,8 @@
 """Conditions that Spark pushes down, and what they leave of partitions, offsets and objects.
 
-Invariant: what is claimed is enforced exactly: topic and partition when planning, offset and timestamp row by row after pruning. None of
-the four columns is ever null. Timestamps are microseconds since 1970, as in Arrow. Source: `pyspark.sql.datasource.Filter`.
+Invariant: what is claimed is enforced exactly: topic and partition when planning, offset and
+timestamp row by row after pruning. None of the four columns is ever null. Timestamps are
+microseconds since 1970, as in Arrow. Source: `pyspark.sql.datasource.Filter`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,8 @@ class Pushed:
 
     def selects(self, topic: str, partition: int) -> bool:
         return all(
-            _HOLDS[item.operator](topic if item.column == "topic" else partition, item.value) != item.negated
+            _HOLDS[item.operator](topic if item.column == "topic" else partition, item.value)
+            != item.negated
             for item in self.conditions
             if item.column in {"topic", "partition"}
         )
@@ -48,7 +50,9 @@ class Pushed:
     def offsets(self, start: int, end: int) -> tuple[int, int]:
         """What the conditions leave of [start, end); there may be less in it."""
         low, high = self._bounds("offset")
-        return max(start, low if low is not None else start), min(end, high + 1 if high is not None else end)
+        return max(start, low if low is not None else start), min(
+            end, high + 1 if high is not None else end
+        )
 
     @property
     def timestamp_from_ms(self) -> int | None:

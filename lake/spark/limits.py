@@ -1,6 +1,7 @@
 """How much one micro-batch takes: by rows as Kafka's source does, and by bytes, which it cannot.
 
-Invariant: ends lie within [start, latest], every partition with anything new advances, and the answer depends on the arguments alone.
+Invariant: ends lie within [start, latest], every partition with anything new advances, and the
+answer depends on the arguments alone.
 Source: Spark `KafkaMicroBatchStream#rateLimit`, `#delayBatch`.
 """
 
@@ -20,26 +21,40 @@ def must_wait(rows: int, rows_min: int, since_last_ms: float, delay_ms_max: int)
 
 
 def limit_rows(rows_max: int, start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Of what is new, `rows_max` rows in proportion; a partition's share is rounded down, but is one at least.
+    """Of what is new, `rows_max` rows in proportion; a partition's share is rounded down, but is
+    one at least.
 
     start: also of partitions that are new.
     """
-    sizes = {item: end - start[item] for item, end in latest.items() if item in start and end > start[item]}
+    sizes = {
+        item: end - start[item]
+        for item, end in latest.items()
+        if item in start and end > start[item]
+    }
     total = sum(sizes.values())
     if total <= rows_max:
         return dict(latest)
     shares = {item: max(1, rows_max * size // total) for item, size in sizes.items()}
-    return {item: min(end, start[item] + shares[item]) if item in sizes else end for item, end in latest.items()}
+    return {
+        item: min(end, start[item] + shares[item]) if item in sizes else end
+        for item, end in latest.items()
+    }
 
 
-def limit_bytes(bytes_max: int, slices: Mapping[TopicPartition, Sequence[Slice]], latest: Offsets) -> dict[TopicPartition, int]:
-    """Of these slices, which begin at the partitions' starts and are in offset order, stored bytes in proportion; one offset at least."""
+def limit_bytes(
+    bytes_max: int, slices: Mapping[TopicPartition, Sequence[Slice]], latest: Offsets
+) -> dict[TopicPartition, int]:
+    """Of these slices, which begin at the partitions' starts and are in offset order, stored bytes
+    in proportion; one offset at least.
+    """
     sizes = {item: sum(part.size_bytes for part in parts) for item, parts in slices.items()}
     total = sum(sizes.values())
     if total <= bytes_max:
         return dict(latest)
     return dict(latest) | {
-        item: min(latest[item], _reached(parts, bytes_max * sizes[item] // total)) for item, parts in slices.items() if parts
+        item: min(latest[item], _reached(parts, bytes_max * sizes[item] // total))
+        for item, parts in slices.items()
+        if parts
     }
 
 

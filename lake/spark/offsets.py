@@ -1,6 +1,8 @@
-"""Offsets as Kafka's source writes them: `{"topic":{"0":23}}`, end exclusive, -1 for latest and -2 for earliest.
+"""Offsets as Kafka's source writes them: `{"topic":{"0":23}}`, end exclusive, -1 for latest and -2
+for earliest.
 
-Invariant: what is written is sorted, so that equal offsets are equal text. Checkpoints can be copied to `startingOffsets` of either source.
+Invariant: what is written is sorted, so that equal offsets are equal text. Checkpoints can be
+copied to `startingOffsets` of either source.
 Source: Spark `JsonUtils`, `KafkaOffsetRangeLimit`.
 """
 
@@ -41,29 +43,46 @@ def to_json(offsets: Offsets) -> OffsetsJson:
 
 def from_json(given: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
     """Of what `to_json` gave."""
-    return {TopicPartition(topic, int(number)): offset for topic, parts in given.items() for number, offset in parts.items()}
+    return {
+        TopicPartition(topic, int(number)): offset
+        for topic, parts in given.items()
+        for number, offset in parts.items()
+    }
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     try:
         return dict(_entries(text))
     except (ValueError, RecursionError):
-        raise InvalidOption(f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}') from None
+        raise InvalidOption(
+            f'Expected e.g. {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}, got {text}'
+        ) from None
 
 
 def parse_timestamps(text: str) -> dict[TopicPartition, int]:
     try:
         return dict(_entries(text))
     except (ValueError, RecursionError):
-        example = '{"topicA": {"0": 123456789, "1": 123456789},\n"topicB": {"0": 123456789, "1": 123456789}}'
+        example = (
+            '{"topicA": {"0": 123456789, "1": 123456789},\n"topicB": {"0": 123456789, "1":'
+            " 123456789}}"
+        )
         raise InvalidOption(f"Expected e.g. {example}, got {text}") from None
 
 
 def parse_partitions(text: str) -> list[TopicPartition]:
     try:
-        return sorted({TopicPartition(topic, _number(item)) for topic, parts in _object(json.loads(text)) for item in _list(parts)})
+        return sorted(
+            {
+                TopicPartition(topic, _number(item))
+                for topic, parts in _object(json.loads(text))
+                for item in _list(parts)
+            }
+        )
     except (ValueError, RecursionError):
-        raise InvalidOption(f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}') from None
+        raise InvalidOption(
+            f'Expected e.g. {{"topicA":[0,1],"topicB":[0,1]}}, got {text}'
+        ) from None
 
 
 def _entries(text: str) -> Iterator[tuple[TopicPartition, int]]:

@@ -1,7 +1,9 @@
-"""Options as text to options that mean something: those of `format("kafka")`, their defaults, checks and error texts, and a few of our own.
+"""Options as text to options that mean something: those of `format("kafka")`, their defaults,
+checks and error texts, and a few of our own.
 
-Invariant: the answer depends on the options alone; names are taken in any case. `kafka.*` options are for brokers: a few must not be set,
-one counts (`isolation.level`), the others are named in one warning, so that a job switches by changing its format.
+Invariant: the answer depends on the options alone; names are taken in any case. `kafka.*` options
+are for brokers: a few must not be set, one counts (`isolation.level`), the others are named in one
+warning, so that a job switches by changing its format.
 Source: Spark `KafkaSourceProvider`; `docs/reference/spark.md`.
 """
 
@@ -24,26 +26,58 @@ from lake.spark.offsets import (
 
 STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _KAFKA: Final = (
-    *STRATEGIES, "startingoffsets", "endingoffsets", "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "startingtimestamp",
-    "endingtimestamp", "startingoffsetsbytimestampstrategy", "failondataloss", "minpartitions", "maxrecordsperpartition",
-    "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "fetchoffset.numretries", "fetchoffset.retryintervalms",
-    "kafkaconsumer.polltimeoutms", "groupidprefix", "includeheaders",
-)  # fmt: skip
+    *STRATEGIES,
+    "startingoffsets",
+    "endingoffsets",
+    "startingoffsetsbytimestamp",
+    "endingoffsetsbytimestamp",
+    "startingtimestamp",
+    "endingtimestamp",
+    "startingoffsetsbytimestampstrategy",
+    "failondataloss",
+    "minpartitions",
+    "maxrecordsperpartition",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+    "fetchoffset.numretries",
+    "fetchoffset.retryintervalms",
+    "kafkaconsumer.polltimeoutms",
+    "groupidprefix",
+    "includeheaders",
+)
 _OURS: Final = (
-    "store", "cluster", "columns", "maxbytespertask", "maxbytespertrigger", "queryid", "initialoffsetslocation", "allowvolatilestart",
+    "store",
+    "cluster",
+    "columns",
+    "maxbytespertask",
+    "maxbytespertrigger",
+    "queryid",
+    "initialoffsetslocation",
+    "allowvolatilestart",
     "readleasettl",
-)  # fmt: skip
+)
 _WITHOUT_EFFECT: Final = ("kafkaconsumer.polltimeoutms", "groupidprefix")
 _LEASE_MS_MAX: Final = 7 * 86_400_000
 _INT64_MAX: Final = (1 << 63) - 1
 _QUERY_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _TIME: Final = re.compile(r"(-?[0-9]+)([a-z]*)")
-_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What is read; one of the three is set. pattern: a Python regular expression for whole names."""
+    """What is read; one of the three is set. pattern: a Python regular expression for whole
+    names.
+    """
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -121,9 +155,11 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         and not _flag(given, "allowVolatileStart")
     ):
         raise InvalidOption(
-            "a streaming query that starts at 'latest' or at a timestamp must remember where that was, or a crash in its first micro-batch "
-            "loses records: set the option 'queryId' to a name of its own (kept in the store), or 'initialOffsetsLocation' to a store URL; "
-            "or start at 'earliest' or at offsets; or set 'allowVolatileStart' to true to take the risk"
+            "a streaming query that starts at 'latest' or at a timestamp must remember where that"
+            " was, or a crash in its first micro-batch loses records: set the option 'queryId' to a"
+            " name of its own (kept in the store), or 'initialOffsetsLocation' to a store URL; or"
+            " start at 'earliest' or at offsets; or set 'allowVolatileStart' to true to take the"
+            " risk"
         )
     return ReadOptions(
         store=given["store"].strip(),
@@ -152,7 +188,9 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def check_common(options: Mapping[str, str]) -> None:
-    """What must hold of batch and streaming queries alike, in the order of Kafka's source. Raises InvalidOption."""
+    """What must hold of batch and streaming queries alike, in the order of Kafka's source. Raises
+    InvalidOption.
+    """
     given = {name.lower(): value for name, value in options.items()}
     _topics(given)
     _positive(given, "minPartitions")
@@ -160,14 +198,22 @@ def check_common(options: Mapping[str, str]) -> None:
     _check_kafka_options(given)
     low, high = _number(given, "minOffsetsPerTrigger"), _number(given, "maxOffsetsPerTrigger")
     if low is not None and high is not None and low > high:
-        raise InvalidOption(f"The value of minOffsetPerTrigger({low}) is higher than the maxOffsetsPerTrigger({high}).")
+        raise InvalidOption(
+            f"The value of minOffsetPerTrigger({low}) is higher than the"
+            f" maxOffsetsPerTrigger({high})."
+        )
     if not given.get("store", "").strip():
-        raise InvalidOption("Option 'store' must be specified: where the cluster keeps its objects, as in s3://bucket/prefix")
+        raise InvalidOption(
+            "Option 'store' must be specified: where the cluster keeps its objects, as in"
+            " s3://bucket/prefix"
+        )
     query_id = given.get("queryid")
     if _time_ms(given, "readLeaseTtl", "1h") > _LEASE_MS_MAX:
         raise InvalidOption("readLeaseTtl must be at most 7d")
     if query_id is not None and _QUERY_ID.fullmatch(query_id) is None:
-        raise InvalidOption(f"queryId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got {query_id!r}")
+        raise InvalidOption(
+            f"queryId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got {query_id!r}"
+        )
 
 
 def warnings(options: Mapping[str, str], *, streaming: bool) -> list[str]:
@@ -175,12 +221,26 @@ def warnings(options: Mapping[str, str], *, streaming: bool) -> list[str]:
     given = {name.lower() for name in options}
     found: list[str] = []
     if not streaming:
-        per_trigger = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
-        found += [f"{name} option ignored in batch queries" for name in per_trigger if name.lower() in given]
-    ignored = sorted(name for name in given if name.startswith("kafka.") and name != "kafka.isolation.level")
+        per_trigger = (
+            "maxOffsetsPerTrigger",
+            "minOffsetsPerTrigger",
+            "maxTriggerDelay",
+            "maxBytesPerTrigger",
+        )
+        found += [
+            f"{name} option ignored in batch queries"
+            for name in per_trigger
+            if name.lower() in given
+        ]
+    ignored = sorted(
+        name for name in given if name.startswith("kafka.") and name != "kafka.isolation.level"
+    )
     ignored += [name for name in _WITHOUT_EFFECT if name in given]
     if ignored:
-        found.append(f"options for brokers and consumers have no effect, the store is read directly: {', '.join(ignored)}")
+        found.append(
+            "options for brokers and consumers have no effect, the store is read directly:"
+            f" {', '.join(ignored)}"
+        )
     for name in sorted(given):
         if name not in _KAFKA and name not in _OURS and not name.startswith("kafka."):
             near = get_close_matches(name, [*_KAFKA, *_OURS], n=1)
@@ -188,30 +248,45 @@ def warnings(options: Mapping[str, str], *, streaming: bool) -> list[str]:
     return found
 
 
-# --- topics and limits ------------------------------------------------------------------------------------------------------------------
+# --- topics and limits ----------------------------------------------------------------------------
 
 
 def _topics(given: Mapping[str, str]) -> Topics:
     strategies = [name for name in STRATEGIES if name in given]
     if len(strategies) != 1:
-        begin = "Only one of the following options can be specified" if strategies else "One of the following options must be specified"
-        raise InvalidOption(f"{begin} for Kafka source: {', '.join(STRATEGIES)}. See the docs for more details.")
+        begin = (
+            "Only one of the following options can be specified"
+            if strategies
+            else "One of the following options must be specified"
+        )
+        raise InvalidOption(
+            f"{begin} for Kafka source: {', '.join(STRATEGIES)}. See the docs for more details."
+        )
     value = given[strategies[0]]
     if strategies[0] == "assign":
         if not value.strip().startswith("{"):
-            raise InvalidOption(f"No topicpartitions to assign as specified value for option 'assign' is '{value}'")
+            raise InvalidOption(
+                f"No topicpartitions to assign as specified value for option 'assign' is '{value}'"
+            )
         return Topics(partitions=tuple(parse_partitions(value)))
     if strategies[0] == "subscribe":
         names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
         if not names:
-            raise InvalidOption(f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'")
+            raise InvalidOption(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{value}'"
+            )
         return Topics(names=names)
     if not value.strip():
-        raise InvalidOption(f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{value}'")
+        raise InvalidOption(
+            "Pattern to subscribe is empty as specified value for option 'subscribePattern' is"
+            f" '{value}'"
+        )
     try:
         re.compile(value.strip())
     except (re.error, RecursionError) as error:
-        raise InvalidOption(f"subscribePattern {value!r} is no regular expression of Python: {error}") from None
+        raise InvalidOption(
+            f"subscribePattern {value!r} is no regular expression of Python: {error}"
+        ) from None
     return Topics(pattern=value.strip())
 
 
@@ -230,14 +305,18 @@ def _batch_limits(given: Mapping[str, str]) -> tuple[Limit, Limit]:
     if isinstance(starting, AtOffsets):
         for item, offset in sorted(starting.offsets.items()):
             if offset == LATEST:
-                raise InvalidOption(f"startingOffsets for {item} can't be latest for batch queries on Kafka")
+                raise InvalidOption(
+                    f"startingOffsets for {item} can't be latest for batch queries on Kafka"
+                )
     ending = _limit(given, "ending", Latest())
     if isinstance(ending, Earliest):
         raise InvalidOption("ending offset can't be earliest for batch queries on Kafka")
     if isinstance(ending, AtOffsets):
         for item, offset in sorted(ending.offsets.items()):
             if offset == EARLIEST:
-                raise InvalidOption(f"ending offset for {item} can't be earliest for batch queries on Kafka")
+                raise InvalidOption(
+                    f"ending offset for {item} can't be earliest for batch queries on Kafka"
+                )
     return starting, ending
 
 
@@ -269,8 +348,9 @@ def _check_order(starting: Limit, ending: Limit) -> None:
 def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
     if starts.keys() != ends.keys():
         raise OffsetsMismatch(
-            "The specified start offset and end offset should have the same topic-partitions. "
-            f"Topic-partitions for start offset: {shown(starts)}, topic-partitions for end offset: {shown(ends)}."
+            "The specified start offset and end offset should have the same topic-partitions."
+            f" Topic-partitions for start offset: {shown(starts)}, topic-partitions for end offset:"
+            f" {shown(ends)}."
         )
     for item, start in sorted(starts.items()):
         if start > ends[item] >= 0:
@@ -287,23 +367,26 @@ def _is_volatile(starting: Limit) -> bool:
     return not isinstance(starting, Earliest)
 
 
-# --- single values ----------------------------------------------------------------------------------------------------------------------
+# --- single values --------------------------------------------------------------------------------
 
 
 def _check_kafka_options(given: Mapping[str, str]) -> None:
     if "kafka.auto.offset.reset" in given:
         raise InvalidOption(
-            "Kafka option 'auto.offset.reset' is not supported. Instead set the source option 'startingoffsets' to 'earliest' or 'latest' "
-            "to specify where to start. Structured Streaming manages which offsets are consumed internally, rather than relying on the "
-            "kafkaConsumer to do it. This will ensure that no data is missed when new topics/partitions are dynamically subscribed. Note "
-            "that 'startingoffsets' only applies when a new Streaming query is started, and that resuming will always pick up from where "
-            "the query left off. See the docs for more details."
+            "Kafka option 'auto.offset.reset' is not supported. Instead set the source option"
+            " 'startingoffsets' to 'earliest' or 'latest' to specify where to start. Structured"
+            " Streaming manages which offsets are consumed internally, rather than relying on the"
+            " kafkaConsumer to do it. This will ensure that no data is missed when new"
+            " topics/partitions are dynamically subscribed. Note that 'startingoffsets' only"
+            " applies when a new Streaming query is started, and that resuming will always pick up"
+            " from where the query left off. See the docs for more details."
         )
     for what in ("key", "value"):
         if f"kafka.{what}.deserializer" in given:
             raise InvalidOption(
-                f"Kafka option '{what}.deserializer' is not supported as {what}s are deserialized as byte arrays with "
-                f"ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize the {what}s."
+                f"Kafka option '{what}.deserializer' is not supported as {what}s are deserialized"
+                " as byte arrays with ByteArrayDeserializer. Use DataFrame operations to"
+                f" explicitly deserialize the {what}s."
             )
     for name in ("enable.auto.commit", "interceptor.classes"):
         if f"kafka.{name}" in given:
@@ -314,14 +397,18 @@ def _check_kafka_options(given: Mapping[str, str]) -> None:
 def _isolation(given: Mapping[str, str]) -> str:
     level = given.get("kafka.isolation.level", "read_uncommitted").strip().lower()
     if level not in {"read_uncommitted", "read_committed"}:
-        raise InvalidOption(f"kafka.isolation.level must be read_uncommitted or read_committed, got {level!r}")
+        raise InvalidOption(
+            f"kafka.isolation.level must be read_uncommitted or read_committed, got {level!r}"
+        )
     return level
 
 
 def _strategy(given: Mapping[str, str]) -> str:
     strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in {"error", "latest"}:
-        raise InvalidOption(f"startingOffsetsByTimestampStrategy must be error or latest, got {strategy!r}")
+        raise InvalidOption(
+            f"startingOffsetsByTimestampStrategy must be error or latest, got {strategy!r}"
+        )
     return strategy
 
 

@@ -1,9 +1,11 @@
-"""Slices to tasks: a task costs 10 to 60 ms whatever it does, and one that is larger than the others is waited for.
+"""Slices to tasks: a task costs 10 to 60 ms whatever it does, and one that is larger than the
+others is waited for.
 
-Invariants: the tasks' slices are the given ones, each offset in one task; no task holds more bytes, rows or slices than allowed unless it
-is one single offset; a small object's slices stay together unless there would be a task more. Bytes are those in the store. Order is kept:
-objects as they first appear, within them as given. Source for `minPartitions` and `maxRecordsPerPartition`:
-Spark `KafkaOffsetRangeCalculator`.
+Invariants: the tasks' slices are the given ones, each offset in one task; no task holds more bytes,
+rows or slices than allowed unless it is one single offset; a small object's slices stay together
+unless there would be a task more. Bytes are those in the store. Order is kept: objects as they
+first appear, within them as given. Source for `minPartitions` and `maxRecordsPerPartition`: Spark
+`KafkaOffsetRangeCalculator`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +17,9 @@ SLICES_MAX = 1_000
 """Of one task, which is pickled and sent: about 60 bytes each."""
 
 _SMALL = 8
-"""What is smaller than 1/8 of a task is not cut to fill one up: two GETs cost more than a task that is a little smaller. A task more
-costs more than two GETs."""
+"""What is smaller than 1/8 of a task is not cut to fill one up: two GETs cost more than a task that
+is a little smaller. A task more costs more than two GETs.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +44,22 @@ class _Bin:
     rows: int = 0
 
     def takes(self, parts: Sequence[Slice]) -> bool:
-        """All of them. Small ones may go beyond the goal by half of what they are: otherwise every task stays a little below it, and what
-        they leave makes up one more, which all cores but one wait for."""
+        """All of them. Small ones may go beyond the goal by half of what they are: otherwise every
+        task stays a little below it, and what they leave makes up one more, which all cores but one
+        wait for.
+        """
         size_bytes, rows = _size_of(parts)
         end_bytes = self.bytes + size_bytes
-        near = _is_small(size_bytes, self.goal_bytes) and end_bytes - size_bytes // 2 <= self.goal_bytes
+        near = (
+            _is_small(size_bytes, self.goal_bytes)
+            and end_bytes - size_bytes // 2 <= self.goal_bytes
+        )
         fits = (end_bytes <= self.goal_bytes or near) and end_bytes <= self.limits.bytes_max
-        return fits and self.rows + rows <= self.limits.rows_bound and len(self.slices) + len(parts) <= SLICES_MAX
+        return (
+            fits
+            and self.rows + rows <= self.limits.rows_bound
+            and len(self.slices) + len(parts) <= SLICES_MAX
+        )
 
     def room(self, part: Slice) -> int:
         """How many offsets of it fit; at least one if nothing is there yet."""
@@ -71,7 +83,11 @@ class _Bins:
 
     def __init__(self, slices: Sequence[Slice], limits: TaskLimits) -> None:
         self._left_bytes, rows = _size_of(slices)
-        needed = (self._left_bytes, limits.bytes_max), (rows, limits.rows_bound), (len(slices), SLICES_MAX)
+        needed = (
+            (self._left_bytes, limits.bytes_max),
+            (rows, limits.rows_bound),
+            (len(slices), SLICES_MAX),
+        )
         self._left = max(limits.tasks_min, *(-(-total // most) for total, most in needed))
         self._limits = limits
         self.done: list[list[Slice]] = []
@@ -79,7 +95,10 @@ class _Bins:
 
     def may_close(self) -> bool:
         """There is something in it, and the others can take what it leaves of its share."""
-        return bool(self.current.slices) and self._left_bytes - self.current.bytes <= (self._left - 1) * self._limits.bytes_max
+        return (
+            bool(self.current.slices)
+            and self._left_bytes - self.current.bytes <= (self._left - 1) * self._limits.bytes_max
+        )
 
     def close(self) -> None:
         self.done.append(self.current.slices)
@@ -96,7 +115,11 @@ def pack(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
     """The slices of each task."""
     bins = _Bins(slices, limits)
     for group in _by_object(slices):
-        if not bins.current.takes(group) and _is_small(_size_of(group)[0], bins.current.goal_bytes) and bins.may_close():
+        if (
+            not bins.current.takes(group)
+            and _is_small(_size_of(group)[0], bins.current.goal_bytes)
+            and bins.may_close()
+        ):
             bins.close()
         if bins.current.takes(group):
             bins.current.add(group)
@@ -129,14 +152,21 @@ def _size_of(slices: Iterable[Slice]) -> tuple[int, int]:
 
 
 def cut(part: Slice, count: int) -> tuple[Slice, Slice | None]:
-    """Its first `count` > 0 offsets, and what is left. Bytes and records are shared in proportion."""
+    """Its first `count` > 0 offsets, and what is left. Bytes and records are shared in
+    proportion.
+    """
     rows = part.end_offset - part.start_offset
     if count >= rows:
         return part, None
     middle = part.start_offset + count
     size_bytes, records = part.size_bytes * count // rows, part.record_count * count // rows
     head = replace(part, end_offset=middle, size_bytes=size_bytes, record_count=records)
-    tail = replace(part, start_offset=middle, size_bytes=part.size_bytes - size_bytes, record_count=part.record_count - records)
+    tail = replace(
+        part,
+        start_offset=middle,
+        size_bytes=part.size_bytes - size_bytes,
+        record_count=part.record_count - records,
+    )
     return head, tail
 
 

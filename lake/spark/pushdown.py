@@ -1,8 +1,10 @@
-"""Spark's filters to conditions, and the trick that lets a reader offer push-down without demanding it.
+"""Spark's filters to conditions, and the trick that lets a reader offer push-down without demanding
+it.
 
-Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is false, its default; it decides by
-looking at `reader.pushFilters.__func__`. A descriptor shows it the inherited one: switched off, filters are not pushed and nothing fails;
-switched on, they come here. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
+Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled`
+is false, its default; it decides by looking at `reader.pushFilters.__func__`. A descriptor shows it
+the inherited one: switched off, filters are not pushed and nothing fails; switched on, they come
+here. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +29,14 @@ from lake.spark.filters import PUSHED_COLUMNS, Condition, Operator
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATORS: Final[dict[type[Filter], Operator]] = {
-    EqualTo: "=", EqualNullSafe: "=", LessThan: "<", LessThanOrEqual: "<=", GreaterThan: ">", GreaterThanOrEqual: ">=", In: "in",
-}  # fmt: skip
+    EqualTo: "=",
+    EqualNullSafe: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+}
 
 
 class TakesFilters(Protocol):
@@ -40,7 +48,9 @@ class TakesFilters(Protocol):
 class OfferedFilters:
     """The class attribute `pushFilters` of a reader."""
 
-    def __get__(self, reader: "TakesFilters", owner: type[object] | None = None) -> "Callable[[list[Filter]], Iterable[Filter]]":
+    def __get__(
+        self, reader: "TakesFilters", owner: type[object] | None = None
+    ) -> "Callable[[list[Filter]], Iterable[Filter]]":
         return _Offered(reader)
 
 
@@ -71,7 +81,11 @@ def _conditions(item: Filter) -> list[Condition] | None:
     """None: not ours. Empty: always true."""
     negated = isinstance(item, Not)
     inner: Any = item.child if isinstance(item, Not) else item
-    if isinstance(inner, Not) or len(inner.attribute) != 1 or inner.attribute[0] not in PUSHED_COLUMNS:
+    if (
+        isinstance(inner, Not)
+        or len(inner.attribute) != 1
+        or inner.attribute[0] not in PUSHED_COLUMNS
+    ):
         return None
     column: str = inner.attribute[0]
     if isinstance(inner, IsNotNull):
@@ -79,7 +93,9 @@ def _conditions(item: Filter) -> list[Condition] | None:
     operator = _operator(inner)
     if operator is None:
         return None
-    values = [_value(column, value) for value in (inner.value if operator == "in" else [inner.value])]
+    values = [
+        _value(column, value) for value in (inner.value if operator == "in" else [inner.value])
+    ]
     if None in values or (column == "topic" and operator not in {"=", "in"}):
         return None
     return [Condition(column, operator, tuple(values) if operator == "in" else values[0], negated)]

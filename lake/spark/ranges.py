@@ -1,8 +1,11 @@
-"""Which offsets are read: starts and ends against what the cluster has, and what is lost if it has it no more.
+"""Which offsets are read: starts and ends against what the cluster has, and what is lost if it has
+it no more.
 
-Invariants: a range never begins before its planned start and never ends behind its planned end; with `failOnDataLoss` nothing is left out
-without an error. A range of a micro-batch depends on (start, end) and on what was lost, on nothing else. Gaps inside a range (control
-records, compaction) are no loss. Source: Spark `KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`, `KafkaOffsetRangeCalculator`.
+Invariants: a range never begins before its planned start and never ends behind its planned end;
+with `failOnDataLoss` nothing is left out without an error. A range of a micro-batch depends on
+(start, end) and on what was lost, on nothing else. Gaps inside a range (control records,
+compaction) are no loss. Source: Spark `KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`,
+`KafkaOffsetRangeCalculator`.
 """
 
 from collections.abc import Callable, Mapping
@@ -34,25 +37,32 @@ def ends(bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
 
 
 def check_assigned(specified: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> None:
-    """Raises OffsetsMismatch: partitions that do not exist are as wrong as those that were forgotten."""
+    """Raises OffsetsMismatch: partitions that do not exist are as wrong as those that were
+    forgotten.
+    """
     if specified.keys() != bounds.keys():
         raise OffsetsMismatch(
-            "Partitions specified for Kafka start offsets don't match what are assigned. Maybe topic partitions are created or deleted "
-            "while the query is running. Use -1 for latest, -2 for earliest. "
-            f"Specified: {shown(specified)} Assigned: {shown(bounds)}"
+            "Partitions specified for Kafka start offsets don't match what are assigned. Maybe"
+            " topic partitions are created or deleted while the query is running. Use -1 for"
+            f" latest, -2 for earliest. Specified: {shown(specified)} Assigned: {shown(bounds)}"
         )
 
 
-def check_timestamps_assigned(specified: Offsets, bounds: Mapping[TopicPartition, Bounds], position: str) -> None:
+def check_timestamps_assigned(
+    specified: Offsets, bounds: Mapping[TopicPartition, Bounds], position: str
+) -> None:
     if specified.keys() != bounds.keys():
         raise OffsetsMismatch(
-            f"Partitions specified for Kafka timestamp based {position} offsets don't match what are assigned. Maybe topic partitions are "
-            "created or deleted while the query is running, or you didn't specify all the partitions. "
-            f"Specified: {shown(specified)} Assigned: {shown(bounds)}"
+            f"Partitions specified for Kafka timestamp based {position} offsets don't match what"
+            " are assigned. Maybe topic partitions are created or deleted while the query is"
+            f" running, or you didn't specify all the partitions. Specified: {shown(specified)}"
+            f" Assigned: {shown(bounds)}"
         )
 
 
-def resolved(offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+def resolved(
+    offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]
+) -> dict[TopicPartition, int]:
     """-2 and -1 become offsets."""
     found = dict(offsets)
     for item, offset in offsets.items():
@@ -63,40 +73,63 @@ def resolved(offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[
     return found
 
 
-def matched(found: Mapping[TopicPartition, int | None], timestamps_ms: Offsets, *, latest_if_no_match: bool) -> dict[TopicPartition, int]:
-    """Of a look-up by timestamp. Raises OffsetsMismatch where no record is young enough and that is not allowed."""
+def matched(
+    found: Mapping[TopicPartition, int | None], timestamps_ms: Offsets, *, latest_if_no_match: bool
+) -> dict[TopicPartition, int]:
+    """Of a look-up by timestamp. Raises OffsetsMismatch where no record is young enough and that is
+    not allowed.
+    """
     offsets: dict[TopicPartition, int] = {}
     for item, offset in found.items():
         if offset is None and not latest_if_no_match:
-            raise OffsetsMismatch(f"No offset matched from request of topic-partition {item} and timestamp {timestamps_ms[item]}.")
+            raise OffsetsMismatch(
+                f"No offset matched from request of topic-partition {item} and timestamp"
+                f" {timestamps_ms[item]}."
+            )
         offsets[item] = LATEST if offset is None else offset
     return offsets
 
 
-def batch_ranges(start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds], report: Report) -> list[OffsetRange]:
+def batch_ranges(
+    start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds], report: Report
+) -> list[OffsetRange]:
     """Of a batch query; start and end are of the same partitions and resolved."""
     for item in sorted(end):
         if start[item] > end[item]:
             raise OffsetsMismatch(
-                f"The resolved start offset {start[item]} is greater than the resolved end offset {end[item]} for topic {item.topic} "
-                f"partition {item.partition}. There may be multiple reasons: 1. Start offset is set to too big a value that after "
-                "resolution, end offset is smaller than it. There are multiple input cases: (a) Start offset is set to a timestamp, and "
-                "the end offset is set to an index. (b) Start offset is set to an index, and the end offset is set to a timestamp. "
-                "(c) Start offset is set, and the end offset is set to latest. 2. The Kafka topic partition is broken."
+                f"The resolved start offset {start[item]} is greater than the resolved end offset"
+                f" {end[item]} for topic {item.topic} partition {item.partition}. There may be"
+                " multiple reasons: 1. Start offset is set to too big a value that after"
+                " resolution, end offset is smaller than it. There are multiple input cases: (a)"
+                " Start offset is set to a timestamp, and the end offset is set to an index. (b)"
+                " Start offset is set to an index, and the end offset is set to a timestamp. (c)"
+                " Start offset is set, and the end offset is set to latest. 2. The Kafka topic"
+                " partition is broken."
             )
-    return [found for item in sorted(end) if (found := _clamped(item, start[item], end[item], bounds[item], report))]
+    return [
+        found
+        for item in sorted(end)
+        if (found := _clamped(item, start[item], end[item], bounds[item], report))
+    ]
 
 
-def new_starts(start: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
+def new_starts(
+    start: Offsets, bounds: Mapping[TopicPartition, Bounds]
+) -> dict[TopicPartition, int]:
     """Where each existing partition goes on: those that are new begin at their log start."""
     return {item: start.get(item, found.log_start) for item, found in bounds.items()}
 
 
-def stream_ranges(start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds], report: Report) -> list[OffsetRange]:
+def stream_ranges(
+    start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds], report: Report
+) -> list[OffsetRange]:
     """Of a micro-batch, first run or replayed."""
     new = end.keys() - start.keys()
     if missing := new - bounds.keys():
-        report(f"Cannot find initial offsets for partitions {shown(missing)}. They may have been deleted.")
+        report(
+            f"Cannot find initial offsets for partitions {shown(missing)}. They may have been"
+            " deleted."
+        )
     if deleted := (start.keys() - end.keys()) | ((start.keys() & end.keys()) - bounds.keys()):
         report(f"Partitions {shown(deleted)} have been deleted.")
     ranges: list[OffsetRange] = []
@@ -114,54 +147,74 @@ def stream_ranges(start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, 
 
 def changed(item: TopicPartition, before: int, now: int) -> str:
     return (
-        f"Partition {item} offset was changed from {before} to {now}. This could either be a user error that the start offset is set too "
-        "high and this is the first batch, or the kafka topic-partition is broken, and some data may have been missed."
+        f"Partition {item} offset was changed from {before} to {now}. This could either be a user"
+        " error that the start offset is set too high and this is the first batch, or the kafka"
+        " topic-partition is broken, and some data may have been missed."
     )
 
 
 def recreated(topics: Mapping[str, tuple[str, str]]) -> str:
     """topics: the ids of before and of now."""
-    ids = ", ".join(f"{name} (id {before}, now {now})" for name, (before, now) in sorted(topics.items()))
-    return f"Topics have been deleted and created again: {ids}. Offsets of the old ones mean nothing in the new ones."
+    ids = ", ".join(
+        f"{name} (id {before}, now {now})" for name, (before, now) in sorted(topics.items())
+    )
+    return (
+        f"Topics have been deleted and created again: {ids}. Offsets of the old ones mean nothing"
+        " in the new ones."
+    )
 
 
-def _clamped(item: TopicPartition, start: int, end: int, bounds: Bounds, report: Report) -> OffsetRange | None:
+def _clamped(
+    item: TopicPartition, start: int, end: int, bounds: Bounds, report: Report
+) -> OffsetRange | None:
     """What of it exists."""
     if start < min(end, bounds.log_start):
         report(
-            f"Could not read records in offset [{start}, {min(end, bounds.log_start)}) for topic partition {item}: the log starts at "
-            f"{bounds.log_start}. Start there, or keep records longer (retention.ms, retention.bytes)."
+            f"Could not read records in offset [{start}, {min(end, bounds.log_start)}) for topic"
+            f" partition {item}: the log starts at {bounds.log_start}. Start there, or keep records"
+            " longer (retention.ms, retention.bytes)."
         )
         start = bounds.log_start
     if end > bounds.end:
-        report(f"Could not read records in offset [{max(start, bounds.end)}, {end}) for topic partition {item}: it ends at {bounds.end}.")
+        report(
+            f"Could not read records in offset [{max(start, bounds.end)}, {end}) for topic"
+            f" partition {item}: it ends at {bounds.end}."
+        )
         end = bounds.end
     return OffsetRange(item.topic, item.partition, start, end) if start < end else None
 
 
 def check_frozen(frozen: Offsets, end: Offsets, latest: Offsets) -> None:
-    """`Trigger.AvailableNow`: no partition may come or go, and no end lie behind what was there at first. Raises OffsetsMismatch."""
-    again = "The error could be transient - restart your query, and report if you still see the same issue."
+    """`Trigger.AvailableNow`: no partition may come or go, and no end lie behind what was there at
+    first. Raises OffsetsMismatch.
+    """
+    again = (
+        "The error could be transient - restart your query, and report if you still see the same"
+        " issue."
+    )
     if frozen.keys() != end.keys():
         raise OffsetsMismatch(
-            "Kafka data source in Trigger.AvailableNow should provide the same topic partitions in pre-fetched offset to end offset for "
-            f"each microbatch. {again} topic-partitions for pre-fetched offset: {shown(frozen)}, topic-partitions for end offset: "
-            f"{shown(end)}."
+            "Kafka data source in Trigger.AvailableNow should provide the same topic partitions in"
+            f" pre-fetched offset to end offset for each microbatch. {again} topic-partitions for"
+            f" pre-fetched offset: {shown(frozen)}, topic-partitions for end offset: {shown(end)}."
         )
     if any(end[item] > frozen[item] for item in end):
         raise OffsetsMismatch(
-            "For Kafka data source with Trigger.AvailableNow, end offset should have lower or equal offset per each topic partition than "
-            f"pre-fetched offset. {again} pre-fetched offset: {_listed(frozen)}, end offset: {_listed(end)}."
+            "For Kafka data source with Trigger.AvailableNow, end offset should have lower or"
+            f" equal offset per each topic partition than pre-fetched offset. {again} pre-fetched"
+            f" offset: {_listed(frozen)}, end offset: {_listed(end)}."
         )
     if not end.keys() <= latest.keys():
         raise OffsetsMismatch(
-            "Some of partitions in Kafka topic(s) have been lost during running query with Trigger.AvailableNow. "
-            f"{again} topic-partitions for latest offset: {shown(latest)}, topic-partitions for end offset: {shown(end)}"
+            "Some of partitions in Kafka topic(s) have been lost during running query with"
+            f" Trigger.AvailableNow. {again} topic-partitions for latest offset: {shown(latest)},"
+            f" topic-partitions for end offset: {shown(end)}"
         )
     if any(end[item] > latest[item] for item in end):
         raise OffsetsMismatch(
-            "Some of partitions in Kafka topic(s) report available offset which is less than end offset during running query with "
-            f"Trigger.AvailableNow. {again} latest offset: {_listed(latest)}, end offset: {_listed(end)}"
+            "Some of partitions in Kafka topic(s) report available offset which is less than end"
+            f" offset during running query with Trigger.AvailableNow. {again} latest offset:"
+            f" {_listed(latest)}, end offset: {_listed(end)}"
         )
 
 

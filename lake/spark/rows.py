@@ -1,4 +1,6 @@
-"""Conditions on the rows of an Arrow batch. The one place of this package that computes with Arrow; its objects are Any to the checkers."""
+"""Conditions on the rows of an Arrow batch. The one place of this package that computes with Arrow;
+its objects are Any to the checkers.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +14,13 @@ from lake.arrow.pyarrow_untyped import (
 from lake.spark.filters import Condition
 
 _TIMESTAMP: Any = pa.timestamp("us", tz="UTC")
-_COMPARE: Any = {"=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+_COMPARE: Any = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
 
 
 def chosen(batch: RecordBatch, conditions: Sequence[Condition]) -> RecordBatch:

@@ -1,6 +1,8 @@
-"""Columns as Spark's types: the schema of `format("kafka")`, a choice of it, and one that the user gives.
+"""Columns as Spark's types: the schema of `format("kafka")`, a choice of it, and one that the user
+gives.
 
-Invariant: only columns and types that the reader makes are let through, since Spark checks neither; all are nullable, as there.
+Invariant: only columns and types that the reader makes are let through, since Spark checks neither;
+all are nullable, as there.
 Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
 
@@ -53,13 +55,22 @@ def checked_columns(schema: StructType) -> tuple[str, ...]:
         expected = _known(field.name, "the schema")
         if field.dataType != expected or not field.nullable:
             given = field.dataType.simpleString() + ("" if field.nullable else " not null")
-            raise InvalidOption(f"column {field.name} of the schema must be {expected.simpleString()} and nullable, got {given}")
+            raise InvalidOption(
+                f"column {field.name} of the schema must be {expected.simpleString()} and nullable,"
+                f" got {given}"
+            )
     return tuple(schema.fieldNames())
 
 
 def _known(name: str, where: str) -> DataType:
     if name not in _TYPES:
         near = get_close_matches(name.lower(), {known.lower() for known in _TYPES}, n=1)
-        hint = f"; did you mean {next(known for known in _TYPES if known.lower() == near[0])}?" if near else ""
-        raise InvalidOption(f"{where} names the unknown column {name!r}: choose of {', '.join(_TYPES)}{hint}")
+        hint = (
+            f"; did you mean {next(known for known in _TYPES if known.lower() == near[0])}?"
+            if near
+            else ""
+        )
+        raise InvalidOption(
+            f"{where} names the unknown column {name!r}: choose of {', '.join(_TYPES)}{hint}"
+        )
     return _TYPES[name]

@@ -1,9 +1,11 @@
-"""What Spark calls. `spark.read.format("penstock")`, `spark.readStream.format("penstock")`; for writing, the way to it.
+"""What Spark calls. `spark.read.format("penstock")`, `spark.readStream.format("penstock")`; for
+writing, the way to it.
 
-Invariants: rows are a function of the offset range alone, so a micro-batch that is replayed is the same; a streaming query's start is
-decided once. Constructors do nothing but check: Spark makes these objects in several processes, pickles them, and makes them again. Nothing
-here knows a broker; writing does (`lake/spark/sink`). Source: `pyspark.sql.datasource` of 4.3; Spark
-`KafkaBatch`, `KafkaMicroBatchStream`.
+Invariants: rows are a function of the offset range alone, so a micro-batch that is replayed is the
+same; a streaming query's start is decided once. Constructors do nothing but check: Spark makes
+these objects in several processes, pickles them, and makes them again. Nothing here knows a broker;
+writing does (`lake/spark/sink`). Source: `pyspark.sql.datasource` of 4.3; Spark `KafkaBatch`,
+`KafkaMicroBatchStream`.
 """
 
 import time
@@ -12,7 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -68,11 +76,15 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 LOOK_SERVES_S: Final = 5.0
-"""So long a look into the manifest is good enough for planning: objects stay for a minute at least after they are replaced."""
+"""So long a look into the manifest is good enough for planning: objects stay for a minute at least
+after they are replaced.
+"""
 
 
 def register(spark: SparkSession) -> None:
-    """Not needed where `pyspark_penstock` is on the path; also lets filters be pushed down, which Spark does not do by default."""
+    """Not needed where `pyspark_penstock` is on the path; also lets filters be pushed down, which
+    Spark does not do by default.
+    """
     spark.dataSource.register(PenstockSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
@@ -87,8 +99,12 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         check_common(self._options)
-        columns = tuple(name.strip() for name in self._options.get("columns", "").split(",") if name.strip())
-        return source_schema(columns, include_headers=self._options.get("includeheaders", "").lower() == "true")
+        columns = tuple(
+            name.strip() for name in self._options.get("columns", "").split(",") if name.strip()
+        )
+        return source_schema(
+            columns, include_headers=self._options.get("includeheaders", "").lower() == "true"
+        )
 
     def reader(self, schema: StructType) -> "BatchReader":
         return BatchReader(_Query(self._options, schema, streaming=False))
@@ -108,7 +124,9 @@ class PenstockSource(DataSource):
 
 
 class _Query:
-    """What batch and streaming readers share: options, the cluster, how to look into it and what to do about losses."""
+    """What batch and streaming readers share: options, the cluster, how to look into it and what to
+    do about losses.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, streaming: bool) -> None:
         self.options: ReadOptions = parse(options, streaming=streaming)
@@ -118,11 +136,15 @@ class _Query:
         self.notes = warnings(options, streaming=streaming)
 
     def find(self, *, missing_ok: bool = False) -> Found:
-        """As of now. A topic that was just created is in the manifest within a second: it is looked for again."""
+        """As of now. A topic that was just created is in the manifest within a second: it is looked
+        for again.
+        """
         options = self.options
         for tries_left in reversed(range(options.retries)):
             try:
-                return self.cluster.find(options.topics, read_committed=options.read_committed, missing_ok=missing_ok)
+                return self.cluster.find(
+                    options.topics, read_committed=options.read_committed, missing_ok=missing_ok
+                )
             except OffsetsMismatch:
                 if not tries_left:
                     raise
@@ -137,26 +159,42 @@ class _Query:
             return ranges.resolved(limit.offsets, bounds)
         if isinstance(limit, AtTimestamp | AtTimestamps):
             if isinstance(limit, AtTimestamps):
-                ranges.check_timestamps_assigned(limit.timestamps_ms, bounds, "start" if starting else "end")
+                ranges.check_timestamps_assigned(
+                    limit.timestamps_ms, bounds, "start" if starting else "end"
+                )
                 wanted: Offsets = limit.timestamps_ms
             else:
                 wanted = dict.fromkeys(bounds, limit.timestamp_ms)
             offsets = self.cluster.first_offsets(wanted, bounds)
-            matched = ranges.matched(offsets, wanted, latest_if_no_match=not starting or self.options.latest_if_no_match)
+            matched = ranges.matched(
+                offsets, wanted, latest_if_no_match=not starting or self.options.latest_if_no_match
+            )
             return ranges.resolved(matched, bounds)
-        return {item: bound.log_start if isinstance(limit, Earliest) else bound.end for item, bound in bounds.items()}
+        return {
+            item: bound.log_start if isinstance(limit, Earliest) else bound.end
+            for item, bound in bounds.items()
+        }
 
     def tasks(self, slices: Sequence[Slice]) -> list[InputPartition]:
         options = self.options
         limits = TaskLimits(
-            bytes_max=options.max_bytes_per_task, rows_max=options.max_records_per_partition, tasks_min=options.min_partitions
+            bytes_max=options.max_bytes_per_task,
+            rows_max=options.max_records_per_partition,
+            tasks_min=options.min_partitions,
         )
         bodies = self.cluster.bodies(slices)
         return [InputPartition(task_of(part, bodies)) for part in pack(slices, limits)]
 
     def task_reader(self, pushed: Pushed) -> TaskReader:
         options = self.options
-        return TaskReader(self.cluster, self.columns, pushed, options.fail_on_data_loss, options.retry_interval_ms, options.read_committed)
+        return TaskReader(
+            self.cluster,
+            self.columns,
+            pushed,
+            options.fail_on_data_loss,
+            options.retry_interval_ms,
+            options.read_committed,
+        )
 
     def report(self, reason: str) -> None:
         """Of a loss."""
@@ -166,9 +204,15 @@ class _Query:
 
     def keep_objects(self, *, renewed: bool) -> None:
         if self.options.read_lease_ttl_ms:
-            refused = self.cluster.keep(self.lease_id, self.options.read_lease_ttl_ms, renewed=renewed)
+            refused = self.cluster.keep(
+                self.lease_id, self.options.read_lease_ttl_ms, renewed=renewed
+            )
             if refused:
-                _log.warning("no_lease", reason=refused, hint="if objects are deleted meanwhile, their offsets are planned anew")
+                _log.warning(
+                    "no_lease",
+                    reason=refused,
+                    hint="if objects are deleted meanwhile, their offsets are planned anew",
+                )
 
     def warn(self) -> None:
         notes, self.notes = self.notes, []
@@ -196,8 +240,15 @@ class BatchReader(DataSourceReader):
         start = query.resolve(query.options.starting, found, starting=True)
         end = query.resolve(query.options.ending, found, starting=False)
         wanted = ranges.batch_ranges(start, end, found.bounds, query.report)
-        chosen = [_narrowed(item, pushed) for item in wanted if pushed.selects(item.topic, item.partition)]
-        return query.tasks(query.cluster.plan([item for item in chosen if item.start_offset < item.end_offset], pushed.timestamp_from_ms))
+        chosen = [
+            _narrowed(item, pushed) for item in wanted if pushed.selects(item.topic, item.partition)
+        ]
+        return query.tasks(
+            query.cluster.plan(
+                [item for item in chosen if item.start_offset < item.end_offset],
+                pushed.timestamp_from_ms,
+            )
+        )
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         return self._query.task_reader(self._pushed).read(partition.value)
@@ -224,7 +275,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_s = float("-inf")
         self._leased_s = float("-inf")
 
-    # --- offsets ----------------------------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetsJson:
         """Decided once, whatever happens before the first micro-batch is committed."""
@@ -235,7 +286,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._initial is None:
                 found = self._query.find()
                 self._check_ids(found)
-                offsets = to_json(self._query.resolve(self._query.options.starting, found, starting=True))
+                offsets = to_json(
+                    self._query.resolve(self._query.options.starting, found, starting=True)
+                )
                 self._initial = kept.decide(offsets) if kept else offsets
         return self._initial
 
@@ -264,34 +317,51 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if latest[item] < begin[item]:
                 self._query.report(ranges.changed(item, begin[item], latest[item]))
                 if item.topic not in self._recreated:
-                    latest = latest | {item: begin[item]}  # never back: these rows were given already
+                    latest = latest | {
+                        item: begin[item]
+                    }  # never back: these rows were given already
         self._latest = latest
         if missing := begin.keys() - latest.keys():
             self._query.report(f"Partitions {shown(missing)} have been deleted.")
-        return to_json(latest if isinstance(limit, ReadAllAvailable) else self._limited(begin, latest, found))
+        return to_json(
+            latest if isinstance(limit, ReadAllAvailable) else self._limited(begin, latest, found)
+        )
 
     def reportLatestOffset(self) -> OffsetsJson | None:
         """Shows in the progress beside the end of the micro-batch: how far behind it is."""
         return to_json(self._latest) if self._latest else None
 
-    def _limited(self, start: Offsets, latest: dict[TopicPartition, int], found: Found) -> dict[TopicPartition, int]:
+    def _limited(
+        self, start: Offsets, latest: dict[TopicPartition, int], found: Found
+    ) -> dict[TopicPartition, int]:
         options = self._query.options
         starts = dict(latest) | ranges.new_starts(start, found.bounds)
         now = time.monotonic()
         if self._frozen is None and options.min_offsets_per_trigger is not None:
             rows = available_rows(starts, latest)
-            if must_wait(rows, options.min_offsets_per_trigger, (now - self._last_batch_s) * 1_000, options.max_trigger_delay_ms):
+            if must_wait(
+                rows,
+                options.min_offsets_per_trigger,
+                (now - self._last_batch_s) * 1_000,
+                options.max_trigger_delay_ms,
+            ):
                 return dict(start)
             self._last_batch_s = now
         end = latest
         if options.max_offsets_per_trigger is not None:
             end = limit_rows(options.max_offsets_per_trigger, starts, end)
         if options.max_bytes_per_trigger is not None:
-            end = limit_bytes(options.max_bytes_per_trigger, self._slices_of(starts, end, found), end)
+            end = limit_bytes(
+                options.max_bytes_per_trigger, self._slices_of(starts, end, found), end
+            )
         return end
 
-    def _slices_of(self, start: Offsets, end: Offsets, found: Found) -> dict[TopicPartition, list[Slice]]:
-        """What the limit by bytes has to look at. Offsets that are gone are left to the plan, which reports them."""
+    def _slices_of(
+        self, start: Offsets, end: Offsets, found: Found
+    ) -> dict[TopicPartition, list[Slice]]:
+        """What the limit by bytes has to look at. Offsets that are gone are left to the plan, which
+        reports them.
+        """
         wanted = [
             OffsetRange(*item, max(start[item], bound.log_start), min(end[item], bound.end))
             for item, bound in found.bounds.items()
@@ -302,7 +372,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             by_partition.setdefault(TopicPartition(part.topic, part.partition), []).append(part)
         return by_partition
 
-    # --- micro-batches ----------------------------------------------------------------------------------------------------------------
+    # --- micro-batches ----------------------------------------------------------------------------
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
         """A function of the two: after a crash Spark calls nothing else."""
@@ -311,7 +381,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._frozen is not None and self._is_frozen_used:
             ranges.check_frozen(self._frozen, stop, ranges.ends(found.bounds))
         self._keep_objects()
-        return query.tasks(query.cluster.plan(ranges.stream_ranges(from_json(start), stop, found.bounds, query.report)))
+        return query.tasks(
+            query.cluster.plan(
+                ranges.stream_ranges(from_json(start), stop, found.bounds, query.report)
+            )
+        )
 
     def read(self, partition: InputPartition) -> Iterator["RecordBatch"]:
         return self._query.task_reader(Pushed()).read(partition.value)
@@ -323,21 +397,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._leased_s > float("-inf"):
             self._query.cluster.release(self._query.lease_id)
 
-    # --- what is there ----------------------------------------------------------------------------------------------------------------
+    # --- what is there ----------------------------------------------------------------------------
 
     def _found_for(self, end: Offsets) -> Found | None:
-        """What `latestOffset` has just seen, if it is enough: a second look costs as much as the first, and every record waits for it."""
+        """What `latestOffset` has just seen, if it is enough: a second look costs as much as the
+        first, and every record waits for it.
+        """
         found = self._found
         if found is None or time.monotonic() - self._found_s > LOOK_SERVES_S:
             return None
-        return found if all(item in found.bounds and offset <= found.bounds[item].end for item, offset in end.items()) else None
+        return (
+            found
+            if all(
+                item in found.bounds and offset <= found.bounds[item].end
+                for item, offset in end.items()
+            )
+            else None
+        )
 
     def _find_since(self, known: Offsets) -> Found:
-        """As of now; looked at again while it is older than what is known: a manifest may lag behind what this query has read."""
+        """As of now; looked at again while it is older than what is known: a manifest may lag
+        behind what this query has read.
+        """
         options, began_s = self._query.options, time.monotonic()
         found = self._query.find(missing_ok=True)
         for _ in range(options.retries - 1):
-            if not any(item in found.bounds and offset > found.bounds[item].end for item, offset in known.items()):
+            if not any(
+                item in found.bounds and offset > found.bounds[item].end
+                for item, offset in known.items()
+            ):
                 break
             time.sleep(options.retry_interval_ms / 1_000)
             found = self._query.find(missing_ok=True)
@@ -347,12 +435,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_ids(self, found: Found) -> None:
         """Offsets of a topic mean nothing in another that has its name."""
-        new = {name: topic_id for name, topic_id in found.topic_ids.items() if name not in self._topic_ids}
+        new = {
+            name: topic_id
+            for name, topic_id in found.topic_ids.items()
+            if name not in self._topic_ids
+        }
         if new:
             kept = self._start()
             self._topic_ids |= kept.topic_ids(new) if kept else new
         now = found.topic_ids
-        other = {name: (self._topic_ids[name], now[name]) for name in now if self._topic_ids[name] != now[name]}
+        other = {
+            name: (self._topic_ids[name], now[name])
+            for name in now
+            if self._topic_ids[name] != now[name]
+        }
         if other.keys() - self._recreated:
             self._query.report(ranges.recreated(other))
             self._recreated |= other.keys()
@@ -364,7 +460,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryStart(self._query.cluster, options.query_id, options.initial_offsets_location)
 
     def _keep_objects(self) -> None:
-        """One lease for the query, renewed at half its time: it may keep more than this micro-batch needs, never less."""
+        """One lease for the query, renewed at half its time: it may keep more than this micro-batch
+        needs, never less.
+        """
         now = time.monotonic()
         if now - self._leased_s > self._query.options.read_lease_ttl_ms / 2_000:
             self._query.keep_objects(renewed=self._leased_s > float("-inf"))

@@ -1,9 +1,11 @@
-"""Where a streaming query began, kept outside the process: Spark asks again after a crash in the first micro-batch, and is not told where
-its checkpoint lies.
+"""Where a streaming query began, kept outside the process: Spark asks again after a crash in the
+first micro-batch, and is not told where its checkpoint lies.
 
-Invariant: whoever writes first decides (`If-None-Match: *`), everybody else takes what lies there. Ids of topics are kept beside it, one
-object each, for offsets of a topic that was deleted and created again mean nothing. Nothing here is ever changed; deleting the prefix makes
-the query a new one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint); `docs/reference/formats.md` 10.
+Invariant: whoever writes first decides (`If-None-Match: *`), everybody else takes what lies there.
+Ids of topics are kept beside it, one object each, for offsets of a topic that was deleted and
+created again mean nothing. Nothing here is ever changed; deleting the prefix makes the query a new
+one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
+`docs/reference/formats.md` 10.
 """
 
 import asyncio
@@ -63,7 +65,9 @@ class QueryStart:
             async with turns:
                 return (await self._put(f"topics/{name}", _Topic(topic_id))).topic_id
 
-        return dict(zip(ids, await asyncio.gather(*(first(*item) for item in ids.items())), strict=True))
+        return dict(
+            zip(ids, await asyncio.gather(*(first(*item) for item in ids.items())), strict=True)
+        )
 
     async def _put(self, name: str, value: _Kept) -> _Kept:
         store, prefix = await self._place()
@@ -91,4 +95,6 @@ class QueryStart:
         view = await self.cluster.view()
         if not view.cluster_id:
             await view.refresh()
-        return await background().store(self.cluster.store_url), spark_query_prefix(view.cluster_id, self.query_id)
+        return await background().store(self.cluster.store_url), spark_query_prefix(
+            view.cluster_id, self.query_id
+        )

@@ -1,7 +1,8 @@
-"""What an executor is given, and what it does: read its slices to their end, leave out rows that were not asked for.
+"""What an executor is given, and what it does: read its slices to their end, leave out rows that
+were not asked for.
 
-Invariants: those of `lake.arrow.renew`: every offset of the slices is given once, or there is an error that names it. A loss is an error
-unless `failOnDataLoss` is false.
+Invariants: those of `lake.arrow.renew`: every offset of the slices is given once, or there is an
+error that names it. A loss is an error unless `failOnDataLoss` is false.
 """
 
 import gc
@@ -36,9 +37,11 @@ class _Kept:
 
 
 def keep_modules() -> None:
-    """What this process has imported is no garbage. PySpark collects garbage after every task, and walking over Arrow, numba and pandas
-    takes 50 to 100 ms, a sixth of the CPU of a scan. To be called when a task begins: right after such a collection nothing else is kept
-    but what the process holds anyway. Source: `pyspark.daemon`, `gc.freeze`."""
+    """What this process has imported is no garbage. PySpark collects garbage after every task, and
+    walking over Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan. To be
+    called when a task begins: right after such a collection nothing else is kept but what the
+    process holds anyway. Source: `pyspark.daemon`, `gc.freeze`.
+    """
     if len(sys.modules) != _Kept.modules_count:
         gc.freeze()
         _Kept.modules_count = len(sys.modules)
@@ -46,8 +49,10 @@ def keep_modules() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """bodies: by key those of the slices' objects that the planner has read whole. WAL slots are small and many: a task that has to get
-    each of them again takes longer for that than for all else."""
+    """bodies: by key those of the slices' objects that the planner has read whole. WAL slots are
+    small and many: a task that has to get each of them again takes longer for that than for all
+    else.
+    """
 
     slices: tuple[Slice, ...]
     bodies: Mapping[str, bytes]
@@ -79,7 +84,9 @@ class TaskReader:
 
         Raises ReadError (damage), DataLoss.
         """
-        from lake.arrow.renew import read_renewed  # Arrow: for those who read, not for those who plan
+        from lake.arrow.renew import (
+            read_renewed,
+        )  # Arrow: for those who read, not for those who plan
         from lake.spark.rows import chosen
 
         if task is None:
@@ -110,7 +117,9 @@ class TaskReader:
         if isinstance(error, UnknownPartition):
             reason = f"Partitions of {error.topic} have been deleted: {error}."
         elif isinstance(error, TopicReplaced):
-            reason = f"Topics have been deleted and created again while they were read: {error.topic}."
+            reason = (
+                f"Topics have been deleted and created again while they were read: {error.topic}."
+            )
         if self.fail_on_data_loss:
             raise DataLoss(reason)
         _log.warning("data_loss", reason=reason)

@@ -1,6 +1,8 @@
-"""Avro values by the schema they were written with: the binary form without a container, one record a value.
+"""Avro values by the schema they were written with: the binary form without a container, one record
+a value.
 
-Invariant: a value is consumed whole: bytes left over are an error, since Avro itself cannot tell another schema's bytes from its own.
+Invariant: a value is consumed whole: bytes left over are an error, since Avro itself cannot tell
+another schema's bytes from its own.
 Must not do I/O. Source: Avro 1.12 specification; fastavro decodes.
 """
 
@@ -16,9 +18,15 @@ from lake.arrow.pyarrow_untyped import DataType, pa
 from lake.table.errors import InvalidSchema
 
 _PRIMITIVES: Final[dict[str, Any]] = {
-    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(), "string": pa.string(),
-    "bytes": pa.binary(), "enum": pa.string(),
-}  # fmt: skip
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "enum": pa.string(),
+}
 _LOGICAL: Final[dict[tuple[str, str], Any]] = {
     ("int", "date"): pa.date32(),
     ("int", "time-millis"): pa.time64("us"),
@@ -33,13 +41,30 @@ _reader: Any = cast("Any", fastavro).schemaless_reader
 class AvroDecoder:
     """See the module."""
 
-    errors = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError, struct.error, StopIteration)
+    errors = (
+        ValueError,
+        EOFError,
+        IndexError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        MemoryError,
+        struct.error,
+        StopIteration,
+    )
 
     def __init__(self, schema: bytes) -> None:
         try:
             told = msgspec.json.decode(schema)
             self._schema: Any = cast("Any", fastavro.parse_schema(told))
-        except (msgspec.DecodeError, SchemaParseException, UnknownType, KeyError, TypeError, ValueError) as error:
+        except (
+            msgspec.DecodeError,
+            SchemaParseException,
+            UnknownType,
+            KeyError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise InvalidSchema(f"the schema is no Avro schema: {error}") from None
         if not isinstance(told, dict) or cast("dict[str, Any]", told).get("type") != "record":
             raise InvalidSchema("the schema must be an Avro record: its fields become columns")
@@ -49,7 +74,10 @@ class AvroDecoder:
         stream = BytesIO(value)
         row = _reader(stream, self._schema, None)
         if stream.tell() != len(value):
-            raise ValueError(f"{len(value) - stream.tell()} bytes are left behind the record: it was written with another schema")
+            raise ValueError(
+                f"{len(value) - stream.tell()} bytes are left behind the record: it was written"
+                " with another schema"
+            )
         return cast("dict[str, Any]", row)
 
 
@@ -61,11 +89,16 @@ class _Types:
 
     def type_of(self, told: Any, path: str, depth: int) -> DataType:  # noqa: ANN401 - JSON
         if depth > _DEPTH_MAX:
-            raise InvalidSchema(f"{path}: types that contain themselves, or are nested deeper than {_DEPTH_MAX}, become no column")
+            raise InvalidSchema(
+                f"{path}: types that contain themselves, or are nested deeper than {_DEPTH_MAX},"
+                " become no column"
+            )
         if isinstance(told, list):
             solid = [item for item in cast("Any", told) if item != "null"]
             if len(solid) != 1:
-                raise InvalidSchema(f"{path}: a union of more than one type and null becomes no column")
+                raise InvalidSchema(
+                    f"{path}: a union of more than one type and null becomes no column"
+                )
             return self.type_of(solid[0], path, depth)
         if isinstance(told, str):
             return self._of_name(told, path, depth)
@@ -89,17 +122,27 @@ class _Types:
         if kind == "record":
             fields = schema["fields"]
             return pa.struct(
-                [pa.field(field["name"], self.type_of(field["type"], f"{path}.{field['name']}", depth + 1)) for field in fields]
+                [
+                    pa.field(
+                        field["name"],
+                        self.type_of(field["type"], f"{path}.{field['name']}", depth + 1),
+                    )
+                    for field in fields
+                ]
             )
         if kind == "array":
-            return pa.list_(pa.field("element", self.type_of(schema["items"], f"{path}[]", depth + 1)))
+            return pa.list_(
+                pa.field("element", self.type_of(schema["items"], f"{path}[]", depth + 1))
+            )
         if kind == "map":
             return pa.map_(pa.string(), self.type_of(schema["values"], f"{path}.*", depth + 1))
         logical = schema.get("logicalType")
         if logical == "decimal":
             return pa.decimal128(schema["precision"], schema.get("scale", 0))
         if logical == "uuid":
-            raise InvalidSchema(f"{path}: logical type uuid becomes no column; leave out logicalType")
+            raise InvalidSchema(
+                f"{path}: logical type uuid becomes no column; leave out logicalType"
+            )
         if kind == "fixed":
             return pa.binary()
         return _LOGICAL.get((kind, str(logical))) or self._of_name(kind, path, depth)

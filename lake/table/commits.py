@@ -1,7 +1,8 @@
 """A commit, carried through to a known end: it is in the table, or it can never be.
 
-Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded; a process that ends in between leaves either a
-commit or files that nobody names. Source: `settle`, ADR 0021.
+Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded; a
+process that ends in between leaves either a commit or files that nobody names. Source: `settle`,
+ADR 0021.
 """
 
 import time
@@ -29,7 +30,9 @@ Sleep = Callable[[float], None]
 
 
 def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
-    """True: it is in the table. False: the table went on without it, plan anew. Raises CommitUnknown when that cannot be found out."""
+    """True: it is in the table. False: the table went on without it, plan anew. Raises
+    CommitUnknown when that cannot be found out.
+    """
     return _carried(table, commit, sleep, is_rewrite=False)
 
 
@@ -46,7 +49,12 @@ def _carried(table: ExportTable, commit: Commit, sleep: Sleep, *, is_rewrite: bo
         except (CommitConflict, CommitUnknown) as error:
             if attempt == TRIES_MAX - 1:
                 raise
-            _log.info("commit_not_acknowledged", table=table.name, commit_id=commit.commit_id, error=str(error)[:300])
+            _log.info(
+                "commit_not_acknowledged",
+                table=table.name,
+                commit_id=commit.commit_id,
+                error=str(error)[:300],
+            )
             if attempt:
                 sleep(min(WAIT_MS_MAX, WAIT_MS_MIN << attempt) / 1_000)
         else:

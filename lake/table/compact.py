@@ -1,8 +1,9 @@
 """Small files into large ones, beside a running export.
 
-Invariants: the rows of a table are the same before and after; offsets are those of whoever committed last. New batches do not disturb a
-rewrite, another rewrite of the same files does: then this one is thrown away. What was replaced stays where it is, for readers of
-older versions. Source: Iceberg's `rewrite_data_files`.
+Invariants: the rows of a table are the same before and after; offsets are those of whoever
+committed last. New batches do not disturb a rewrite, another rewrite of the same files does: then
+this one is thrown away. What was replaced stays where it is, for readers of older versions. Source:
+Iceberg's `rewrite_data_files`.
 """
 
 import time
@@ -34,25 +35,51 @@ class CompactReport:
 
 
 def compact(
-    table: ExportTable, engine: Engine, target_bytes: int = TARGET_BYTES, on_files: Callable[[int], None] = lambda _: None
+    table: ExportTable,
+    engine: Engine,
+    target_bytes: int = TARGET_BYTES,
+    on_files: Callable[[int], None] = lambda _: None,
 ) -> CompactReport:
-    """One commit. target_bytes: of Parquet. Raises CommitConflict if others rewrite the same files again and again."""
+    """One commit. target_bytes: of Parquet. Raises CommitConflict if others rewrite the same files
+    again and again.
+    """
     began = time.monotonic()
     for _ in range(ROUNDS_MAX):
         base = table.state()
         files = table.files()
         tasks = merge_tasks(files, target_bytes, new_attempt())
         if not tasks:
-            return CompactReport(len(files), len(files), 0, 0, 0, int((time.monotonic() - began) * 1_000))
+            return CompactReport(
+                len(files), len(files), 0, 0, 0, int((time.monotonic() - began) * 1_000)
+            )
         results: list[TaskResult] = []
         for result in engine.map(MergeJob(table.place(), table.layout, target_bytes), tasks):
             results.append(result)
             on_files(result.row_count)
         added = [file for result in results for file in result.added]
         removed = [file for result in results for file in result.removed]
-        commit = Commit(new_attempt(), base, base.topic, base.topic_id, base.batch_id, base.offsets, added, removed)
+        commit = Commit(
+            new_attempt(),
+            base,
+            base.topic,
+            base.topic_id,
+            base.batch_id,
+            base.offsets,
+            added,
+            removed,
+        )
         if commit_rewrite(table, commit):
-            rows, after = sum(result.row_count for result in results), len(files) - len(removed) + len(added)
-            return CompactReport(len(files), after, len(removed), len(added), rows, int((time.monotonic() - began) * 1_000))
+            rows, after = (
+                sum(result.row_count for result in results),
+                len(files) - len(removed) + len(added),
+            )
+            return CompactReport(
+                len(files),
+                after,
+                len(removed),
+                len(added),
+                rows,
+                int((time.monotonic() - began) * 1_000),
+            )
         table.place().delete(added)
     raise CommitConflict(f"others rewrite the files of table {table.name} all the time")

@@ -1,10 +1,12 @@
-"""A table as a directory of Parquet files with a log of numbered commits, for readers that know nothing but Parquet.
+"""A table as a directory of Parquet files with a log of numbered commits, for readers that know
+nothing but Parquet.
 
-    <table>/_penstock_log/00000000000000000017.json     what commit 17 added and removed, and the offsets after it
-    <table>/data/[_partition=3/][_day=2026-03-01/]*.parquet
+    <table>/_penstock_log/00000000000000000017.json     what commit 17 added and removed, and the
+    offsets after it <table>/data/[_partition=3/][_day=2026-03-01/]*.parquet
 
-Invariants: commit n + 1 is written with If-None-Match by who has read commit n, so one of two writers wins; a file that no commit names is
-none of the table's. Every `WHOLE_EVERY`th commit names all files, so readers begin there. Nothing is overwritten.
+Invariants: commit n + 1 is written with If-None-Match by who has read commit n, so one of two
+writers wins; a file that no commit names is none of the table's. Every `WHOLE_EVERY`th commit names
+all files, so readers begin there. Nothing is overwritten.
 Source: Delta Lake's log, made smaller; docs/reference/table.md has the format for readers.
 """
 
@@ -75,7 +77,9 @@ class DirectoryPlace:
     schema: Schema
     layout: Layout
 
-    def put(self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]) -> FileEntry:
+    def put(
+        self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]
+    ) -> FileEntry:
         path = f"data/{self._directory(group)}{name}"
         _run(_put(self.url, self.prefix + path, memoryview(data)))
         return FileEntry(path, footer.num_rows, len(data), group, first)
@@ -93,12 +97,16 @@ class DirectoryPlace:
         values = list(group)
         parts = [f"_partition={values.pop(0)}/"] if self.layout.by_partition else []
         if self.layout.by_day:
-            parts.append(f"_day={pa.scalar(values.pop(0), pa.int32()).cast(pa.date32()).as_py().isoformat()}/")
+            parts.append(
+                f"_day={pa.scalar(values.pop(0), pa.int32()).cast(pa.date32()).as_py().isoformat()}/"
+            )
         return "".join(parts)
 
 
 class DirectoryTable:
-    """url: of a store. name: keys begin with it. layout: of a table that is made, and must be that of one that exists; None: any."""
+    """url: of a store. name: keys begin with it. layout: of a table that is made, and must be that
+    of one that exists; None: any.
+    """
 
     def __init__(self, url: str, name: str, layout: Layout | None) -> None:
         self.name = name
@@ -118,7 +126,10 @@ class DirectoryTable:
                 self._files = {}
             for path in commit.remove:
                 self._files.pop(path, None)
-            self._files |= {file.path: FileEntry(file.path, file.rows, file.bytes, file.group, file.first) for file in commit.add}
+            self._files |= {
+                file.path: FileEntry(file.path, file.rows, file.bytes, file.group, file.first)
+                for file in commit.add
+            }
         if not commits:
             self._version = 0
             return TableState("0")
@@ -128,11 +139,19 @@ class DirectoryTable:
         if self._layout is None:
             self._layout = found
         elif found != self._layout:
-            raise InvalidTable(f"table {self.name} is partitioned by {last.layout or 'nothing'}: give the same options, or another table")
+            raise InvalidTable(
+                f"table {self.name} is partitioned by {last.layout or 'nothing'}: give the same"
+                " options, or another table"
+            )
         self._stored = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(last.schema)))
         offsets = {int(partition): offset for partition, offset in last.offsets.items()}
         return TableState(
-            str(last.version), last.topic, last.topic_id, last.batch_id, offsets, frozenset(commit.commit_id for commit in commits)
+            str(last.version),
+            last.topic,
+            last.topic_id,
+            last.batch_id,
+            offsets,
+            frozenset(commit.commit_id for commit in commits),
         )
 
     def prepare(self, schema: Schema) -> None:
@@ -147,7 +166,10 @@ class DirectoryTable:
         try:
             return pa.unify_schemas(known)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InvalidTable(f"table {self.name} has a column of another type: {error}; export into another table") from None
+            raise InvalidTable(
+                f"table {self.name} has a column of another type: {error}; export into another"
+                " table"
+            ) from None
 
     def files(self) -> list[FileEntry]:
         return list(self._files.values())
@@ -166,7 +188,11 @@ class DirectoryTable:
         version = self._version + 1
         whole = version % WHOLE_EVERY == 0
         removed = [file.path for file in commit.removed]
-        kept = [file for file in self._files.values() if file.path not in set(removed)] if whole else []
+        kept = (
+            [file for file in self._files.values() if file.path not in set(removed)]
+            if whole
+            else []
+        )
         layout = self.layout
         logged = LoggedCommit(
             version=version,
@@ -174,17 +200,33 @@ class DirectoryTable:
             topic=commit.topic,
             topic_id=commit.topic_id,
             batch_id=commit.batch_id,
-            offsets={str(partition): offset for partition, offset in sorted(commit.offsets.items())},
+            offsets={
+                str(partition): offset for partition, offset in sorted(commit.offsets.items())
+            },
             whole=whole,
-            layout=[name for name, wanted in (("_partition", layout.by_partition), ("_day", layout.by_day)) if wanted],
+            layout=[
+                name
+                for name, wanted in (("_partition", layout.by_partition), ("_day", layout.by_day))
+                if wanted
+            ],
             schema=self._schema().serialize().to_pybytes().hex(),
-            add=[LoggedFile(file.path, file.row_count, file.size_bytes, file.group, file.first) for file in [*kept, *commit.added]],
+            add=[
+                LoggedFile(file.path, file.row_count, file.size_bytes, file.group, file.first)
+                for file in [*kept, *commit.added]
+            ],
             remove=[] if whole else removed,
         )
         try:
-            _run(_put_if_absent(self._url, _log_key(self._prefix, version), msgspec.json.encode(logged)))
+            _run(
+                _put_if_absent(
+                    self._url, _log_key(self._prefix, version), msgspec.json.encode(logged)
+                )
+            )
         except PreconditionFailed as error:
-            raise CommitConflict(str(error)) from error  # also when an earlier try of ours landed: the log will tell by the commit's id
+            raise CommitConflict(
+                str(error)
+                # also when an earlier try of ours landed: the log will tell by the commit's id
+            ) from error
         except (ConditionalConflict, ObjectStoreError, TimeoutError) as error:
             raise CommitUnknown(str(error)) from error
 
@@ -193,7 +235,8 @@ class DirectoryTable:
         total_bytes = sum(file.size_bytes for file in self._files.values())
         if total_bytes > bytes_max:
             raise InvalidTable(
-                f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read its files with an engine"
+                f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read"
+                " its files with an engine"
             )
         place = self.place()
         tables = [place.read(file) for file in self._files.values()]

@@ -1,8 +1,9 @@
-"""Who runs tasks: threads of this process, or Spark. The job is the same and gives the same results.
+"""Who runs tasks: threads of this process, or Spark. The job is the same and gives the same
+results.
 
-Invariant: every task's result comes exactly once, or an error is raised; results of attempts that were repeated are lost with
-their files' names. The decoder and Arrow hold no GIL, so threads use all cores for raw values; other formats decode in Python,
-where Spark's processes help.
+Invariant: every task's result comes exactly once, or an error is raised; results of attempts that
+were repeated are lost with their files' names. The decoder and Arrow hold no GIL, so threads use
+all cores for raw values; other formats decode in Python, where Spark's processes help.
 Source: Spark `DataFrame.mapInArrow`.
 """
 
@@ -54,15 +55,23 @@ class LocalEngine:
 
 
 class SparkEngine:
-    """master: as for spark-submit; empty: what the environment says, else local[*]. Executors need this package installed."""
+    """master: as for spark-submit; empty: what the environment says, else local[*]. Executors need
+    this package installed.
+    """
 
     def __init__(self, master: str) -> None:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # without it workers run another Python, which lacks our packages
+        os.environ.setdefault(
+            "PYSPARK_PYTHON", sys.executable
+        )  # without it workers run another Python, which lacks our packages
         from pyspark.sql import SparkSession
 
         self._is_ours = SparkSession.getActiveSession() is None
         builder: Any = SparkSession.builder
-        builder = builder.appName("penstock").config("spark.ui.enabled", "false").config("spark.speculation", "false")
+        builder = (
+            builder.appName("penstock")
+            .config("spark.ui.enabled", "false")
+            .config("spark.speculation", "false")
+        )
         if master:
             builder = builder.master(master)
         self._session: Any = builder.getOrCreate()
@@ -74,12 +83,16 @@ class SparkEngine:
             for batch in batches:
                 for task in batch.column(0):
                     result = job(pickle.loads(task.as_py()), new_attempt)  # noqa: S301 - from the driver
-                    yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array([pickle.dumps(result)], pa.binary())], ["result"]
+                    )
 
         rows = [(bytearray(pickle.dumps(task)),) for task in tasks]
         plan = self._session.createDataFrame(rows, "task binary").repartition(len(rows))
         with warnings.catch_warnings():  # of a pandas that mapInArrow does not use
-            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+            warnings.filterwarnings(
+                "ignore", "PySpark does not yet fully support pandas", FutureWarning
+            )
             found = plan.mapInArrow(run, "result binary").collect()
         for row in found:
             yield pickle.loads(bytes(row.result))  # noqa: S301 - from our executors

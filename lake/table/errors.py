@@ -1,4 +1,6 @@
-"""What can go wrong in a table export. Each message says what to do. Must survive pickling: executors raise, drivers show."""
+"""What can go wrong in a table export. Each message says what to do. Must survive pickling:
+executors raise, drivers show.
+"""
 
 from stream.errors import StreamError
 

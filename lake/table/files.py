@@ -1,6 +1,8 @@
-"""Rows to Parquet files: in memory, one for each group of partition values, handed over whole when it is large enough.
+"""Rows to Parquet files: in memory, one for each group of partition values, handed over whole when
+it is large enough.
 
-Invariants: all rows of a file have the same partition values; a file appears whole or not at all, and under a name that no other attempt
+Invariants: all rows of a file have the same partition values; a file appears whole or not at all,
+and under a name that no other attempt
 uses: nothing is ever overwritten. Memory: the limits below, for each task at work.
 """
 
@@ -22,7 +24,9 @@ ROW_GROUP_BYTES_MAX: Final = 32 << 20
 """Of rows in memory, before they are encoded."""
 
 OPEN_FILES_MAX: Final = 16
-"""Days written at once; the one that was idle longest is closed when more are needed, and gets a second file if it comes again."""
+"""Days written at once; the one that was idle longest is closed when more are needed, and gets a
+second file if it comes again.
+"""
 
 _DELTA: Final = {OFFSET, TIMESTAMP, "offset", "timestamp"}
 _DICTIONARY: Final = {"_topic", PARTITION, "topic", "partition", "error"}
@@ -37,7 +41,9 @@ class FilePlace(Protocol):
         """Of the table: files have exactly this."""
         ...
 
-    def put(self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]) -> FileEntry:
+    def put(
+        self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]
+    ) -> FileEntry:
         """A new file."""
         ...
 
@@ -95,7 +101,9 @@ class GroupedFiles:
         self._done: list[FileEntry] = []
 
     def add(self, rows: Table) -> None:
-        """rows: of one Kafka partition, by names as in the table's schema; columns that it lacks are null."""
+        """rows: of one Kafka partition, by names as in the table's schema; columns that it lacks
+        are null.
+        """
         if not rows.num_rows:
             return
         named = PARTITION if PARTITION in rows.column_names else "partition"
@@ -127,7 +135,9 @@ class GroupedFiles:
         if file is None:
             if len(self._open) == OPEN_FILES_MAX:
                 self._close(next(iter(self._open)))
-            file = self._open[group] = _OpenFile(self._place.schema, f"{self._name}-{self._count:03}.parquet", group)
+            file = self._open[group] = _OpenFile(
+                self._place.schema, f"{self._name}-{self._count:03}.parquet", group
+            )
             self._count += 1
         self._open.move_to_end(group)
         if file.add(fitted(rows, self._place.schema), first) >= self._bytes_max:
@@ -140,20 +150,35 @@ class GroupedFiles:
 
 
 def fitted(rows: Table, schema: Schema) -> Table:
-    """The same rows with exactly these columns. Raises pa.ArrowInvalid where a value does not fit."""
+    """The same rows with exactly these columns. Raises pa.ArrowInvalid where a value does not
+    fit.
+    """
     names = set(rows.column_names)
-    columns = [rows.column(field.name).cast(field.type) if field.name in names else pa.nulls(rows.num_rows, field.type) for field in schema]
+    columns = [
+        rows.column(field.name).cast(field.type)
+        if field.name in names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _encodings(schema: Schema) -> dict[str, Any]:
-    """zstd:1; numbers that grow as differences; no dictionary for keys and raw values, which rarely come again."""
+    """zstd:1; numbers that grow as differences; no dictionary for keys and raw values, which rarely
+    come again.
+    """
     flat: Callable[[Any], bool] = lambda kind: not pa.types.is_nested(kind)  # noqa: E731 - a name for the line below
-    dictionary = [field.name for field in schema if field.name not in _DELTA | _BYTES and (flat(field.type) or field.name in _DICTIONARY)]
+    dictionary = [
+        field.name
+        for field in schema
+        if field.name not in _DELTA | _BYTES and (flat(field.type) or field.name in _DICTIONARY)
+    ]
     return {
         "compression": "zstd",
         "compression_level": 1,
         "use_dictionary": dictionary,
-        "column_encoding": {field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in _DELTA},
+        "column_encoding": {
+            field.name: "DELTA_BINARY_PACKED" for field in schema if field.name in _DELTA
+        },
         "store_schema": False,
     }

@@ -1,9 +1,11 @@
 """A table in Iceberg, through pyiceberg and any of its catalogs.
 
-Invariants: a commit is bound to the snapshot that was read before (pyiceberg's own repetitions, which would add the same files on top of
-anybody's, are off); offsets and batch id are in the summary of its snapshot and in the table's properties, in the same commit, so they
-survive rewrites by others and the expiry of snapshots. A rollback of the table takes the offsets back with it. Files carry field ids.
-Catalogs that do not compare versions (moto's Glue) lose commits whoever writes. Source: Iceberg spec v2.
+Invariants: a commit is bound to the snapshot that was read before (pyiceberg's own repetitions,
+which would add the same files on top of anybody's, are off); offsets and batch id are in the
+summary of its snapshot and in the table's properties, in the same commit, so they survive rewrites
+by others and the expiry of snapshots. A rollback of the table takes the offsets back with it. Files
+carry field ids. Catalogs that do not compare versions (moto's Glue) lose commits whoever writes.
+Source: Iceberg spec v2.
 """
 
 import json
@@ -58,7 +60,9 @@ _CREATE_TRIES: Final = 5
 
 @dataclass(frozen=True)
 class IcebergPlace:
-    """metadata: schema, partition spec and properties; its history is left out, for this travels with every task."""
+    """metadata: schema, partition spec and properties; its history is left out, for this travels
+    with every task.
+    """
 
     properties: Mapping[str, str]
     metadata: TableMetadata
@@ -67,7 +71,9 @@ class IcebergPlace:
     def schema(self) -> Schema:
         return _arrow_io.schema_to_pyarrow(self.metadata.schema())
 
-    def put(self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]) -> FileEntry:
+    def put(
+        self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]
+    ) -> FileEntry:
         metadata = self.metadata
         path = f"{metadata.location.rstrip('/')}/data/{name}"
         with self._io().new_output(path).create(overwrite=False) as stream:
@@ -94,17 +100,27 @@ class IcebergPlace:
         return FileEntry(path, footer.num_rows, len(data), group, first, FileScanTask(file))
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
-        """Columns by their field ids. Where other engines left deletes, pyiceberg reads; it gives empty lists for lists that are null."""
+        """Columns by their field ids. Where other engines left deletes, pyiceberg reads; it gives
+        empty lists for lists that are null.
+        """
         schema = self.metadata.schema()
         wanted = schema if columns is None else schema.select(*columns)
         if file.native.delete_files:
-            return _arrow_io.ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue()).to_table([file.native])
+            return _arrow_io.ArrowScan(self.metadata, self._io(), wanted, AlwaysTrue()).to_table(
+                [file.native]
+            )
         with self._io().new_input(file.path).open() as stream:
             found = pq.ParquetFile(pa.BufferReader(stream.read()))
         held_fields: list[Any] = list(found.schema_arrow)
         names = {_field_id(field.metadata): field.name for field in held_fields}
-        held = {field.name: names[field.field_id] for field in wanted.fields if field.field_id in names}
-        rows = found.read(columns=list(held.values())).select(list(held.values())).rename_columns(list(held))
+        held = {
+            field.name: names[field.field_id] for field in wanted.fields if field.field_id in names
+        }
+        rows = (
+            found.read(columns=list(held.values()))
+            .select(list(held.values()))
+            .rename_columns(list(held))
+        )
         return fitted(rows, _arrow_io.schema_to_pyarrow(wanted))
 
     def delete(self, files: list[FileEntry]) -> None:
@@ -120,7 +136,9 @@ class IcebergPlace:
 
 
 class IcebergTable:
-    """identifier: namespace and name, with a dot. layout: of a table that is made, and must be that of one that exists; None: any."""
+    """identifier: namespace and name, with a dot. layout: of a table that is made, and must be that
+    of one that exists; None: any.
+    """
 
     def __init__(self, catalog: Catalog, identifier: str, layout: Layout | None) -> None:
         self.name = identifier
@@ -163,7 +181,10 @@ class IcebergTable:
                 self._table = self._catalog.load_table(self.name)
                 continue
             except (ValueError, ValidationError) as error:
-                raise InvalidTable(f"table {self.name} has a column of another type: {error}; export into another table") from None
+                raise InvalidTable(
+                    f"table {self.name} has a column of another type: {error}; export into another"
+                    " table"
+                ) from None
             return
         raise CommitConflict(f"the schema of table {self.name} changes all the time")
 
@@ -177,15 +198,27 @@ class IcebergTable:
             file = task.file
             if file.spec_id != metadata.default_spec_id:
                 continue  # of another engine, or of an earlier layout: it stays as it is
-            group = tuple(int(file.partition[index]) for index in range(len(metadata.spec().fields)))
+            group = tuple(
+                int(file.partition[index]) for index in range(len(metadata.spec().fields))
+            )
             first = (_lower(file, ids.get(PARTITION), table), _lower(file, ids.get(OFFSET), table))
-            found.append(FileEntry(file.file_path, file.record_count, file.file_size_in_bytes, group, first, task))
+            found.append(
+                FileEntry(
+                    file.file_path, file.record_count, file.file_size_in_bytes, group, first, task
+                )
+            )
         return found
 
     def place(self) -> FilePlace:
         table = self._loaded()
         bare = table.metadata.model_copy(
-            update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None}
+            update={
+                "snapshots": [],
+                "snapshot_log": [],
+                "metadata_log": [],
+                "refs": {},
+                "current_snapshot_id": None,
+            }
         )
         return IcebergPlace(dict(table.io.properties), bare)
 
@@ -193,18 +226,29 @@ class IcebergTable:
         table = self._loaded()
         assert str(table.metadata.current_snapshot_id) == commit.base.version, "state() first"
         told = {
-            OFFSETS: json.dumps({commit.topic: {str(partition): offset for partition, offset in sorted(commit.offsets.items())}}),
+            OFFSETS: json.dumps(
+                {
+                    commit.topic: {
+                        str(partition): offset
+                        for partition, offset in sorted(commit.offsets.items())
+                    }
+                }
+            ),
             BATCH_ID: str(commit.batch_id),
             COMMIT_ID: commit.commit_id,
             TOPIC: commit.topic,
             TOPIC_ID: commit.topic_id,
         }
         once = table.metadata.properties | {TableProperties.COMMIT_NUM_RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": once})  # here only: nobody else's commits are meant
+        table.metadata = table.metadata.model_copy(
+            update={"properties": once}
+        )  # here only: nobody else's commits are meant
 
         def send() -> None:
             with table.transaction() as transaction:
-                transaction.set_properties({name: value for name, value in told.items() if name != COMMIT_ID})
+                transaction.set_properties(
+                    {name: value for name, value in told.items() if name != COMMIT_ID}
+                )
                 update = transaction.update_snapshot(snapshot_properties=told)
                 with update.overwrite() if commit.removed else update.merge_append() as snapshot:
                     for file in commit.removed:
@@ -220,7 +264,10 @@ class IcebergTable:
         scan: Any = table.scan()
         total_bytes = sum(task.file.file_size_in_bytes for task in scan.plan_files())
         if total_bytes > bytes_max:
-            raise InvalidTable(f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read it with an engine")
+            raise InvalidTable(
+                f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read"
+                " it with an engine"
+            )
         return scan.to_arrow()
 
     @property
@@ -234,7 +281,9 @@ class IcebergTable:
         return self._table
 
     def _create(self, schema: Schema) -> None:
-        """Two runs may do it at once: whatever a catalog calls that, afterwards the table is there."""
+        """Two runs may do it at once: whatever a catalog calls that, afterwards the table is
+        there.
+        """
         for attempt in range(_CREATE_TRIES):
             try:
                 self._create_once(schema)
@@ -264,8 +313,9 @@ class IcebergTable:
             self._layout = found or Layout()
         elif found != self._layout:
             raise InvalidTable(
-                f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: give the options it was made with "
-                "(--mode upsert adds _partition, --partition-by day the day), or another table"
+                f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: give"
+                " the options it was made with (--mode upsert adds _partition, --partition-by day"
+                " the day), or another table"
             )
 
 
@@ -279,7 +329,9 @@ def _conditionally(send: Callable[[], None]) -> None:
         send()
     except (CommitFailedException, ValidationException) as error:
         raise CommitConflict(str(error)) from error
-    except Exception as error:  # a catalog behind any network may fail in any way after it has committed
+    except (
+        Exception
+    ) as error:  # a catalog behind any network may fail in any way after it has committed
         raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
 
@@ -292,7 +344,9 @@ def _state_of(version: str, told: Mapping[str, str], commit_ids: set[str]) -> Ta
         return TableState(version, commit_ids=frozenset(commit_ids))
     parsed: dict[str, dict[str, int]] = json.loads(told[OFFSETS])
     offsets = {int(partition): offset for partition, offset in parsed[told[TOPIC]].items()}
-    return TableState(version, told[TOPIC], told[TOPIC_ID], int(told[BATCH_ID]), offsets, frozenset(commit_ids))
+    return TableState(
+        version, told[TOPIC], told[TOPIC_ID], int(told[BATCH_ID]), offsets, frozenset(commit_ids)
+    )
 
 
 def _layout_of(spec: PartitionSpec, metadata: TableMetadata) -> Layout | None:
@@ -310,7 +364,9 @@ def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:
     if field_id is None or not bounds or field_id not in bounds:
         return 0
     kind = table.schema().find_type(field_id)
-    return int(from_bytes(kind, bounds[field_id])) if isinstance(kind, IntegerType | LongType) else 0
+    return (
+        int(from_bytes(kind, bounds[field_id])) if isinstance(kind, IntegerType | LongType) else 0
+    )
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
@@ -318,9 +374,9 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     for attempt in range(_CREATE_TRIES):
         try:
             return load_catalog(name, **dict(properties))
-        except (
-            Exception
-        ) as error:  # of any database: two runs that make its tables at once disturb each other, the second time they are there
+        except Exception as error:
+            # of any database: two runs that make its tables at once disturb each other, the second
+            # time they are there
             if attempt == _CREATE_TRIES - 1 or isinstance(error, ValueError):
                 raise InvalidTable(f"the catalog cannot be opened: {error}") from error
     raise AssertionError("the last attempt raises")
@@ -328,4 +384,8 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
 
 def names_in(catalog: Catalog) -> list[str]:
     """Of all tables in namespaces of one level."""
-    return [".".join(table) for namespace in catalog.list_namespaces() for table in catalog.list_tables(namespace)]
+    return [
+        ".".join(table)
+        for namespace in catalog.list_namespaces()
+        for table in catalog.list_tables(namespace)
+    ]

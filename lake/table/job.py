@@ -1,7 +1,9 @@
-"""What an executor does with one task: read a stretch of the log, write files, say which. The same code in a thread and in Spark.
+"""What an executor does with one task: read a stretch of the log, write files, say which. The same
+code in a thread and in Spark.
 
-Invariants: a task gives each offset of its slices to exactly one row or dead letter, or raises; what it wrote is named in its result and
-nowhere else, so nothing that a failed or repeated attempt left behind is ever seen. Bytes stay here: results are some hundred bytes a file.
+Invariants: a task gives each offset of its slices to exactly one row or dead letter, or raises;
+what it wrote is named in its result and nowhere else, so nothing that a failed or repeated attempt
+left behind is ever seen. Bytes stay here: results are some hundred bytes a file.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +35,9 @@ ATTEMPT_SEPARATOR = "-a"
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """The same for all tasks of a batch; pickled once. attempt: a part of file names that differs between attempts at one task."""
+    """The same for all tasks of a batch; pickled once. attempt: a part of file names that differs
+    between attempts at one task.
+    """
 
     source: TopicSource
     value_format: ValueFormat
@@ -56,19 +60,31 @@ class ExportJob:
             for rows, bad, _ in self._read(task, counts):
                 files.add(rows)
                 rejects.add(bad)
-        return TaskResult(tuple(files.close()), tuple(removed), tuple(rejects.close()), counts[0], counts[1])
+        return TaskResult(
+            tuple(files.close()), tuple(removed), tuple(rejects.close()), counts[0], counts[1]
+        )
 
     def _read(self, task: FileTask, counts: list[int]) -> Iterator[tuple[Table, Table, Array]]:
         """Rows, dead letters, offsets of tombstones; and count them."""
         decoder = ValueDecoder(self.value_format)
         for batch in self.source.read(task.slices, read_columns(headers=self.headers)):
-            good, bad = rows_of(batch, decoder, headers=self.headers, keyed=self.upsert, rejects_from=task.rejects_from)
+            good, bad = rows_of(
+                batch,
+                decoder,
+                headers=self.headers,
+                keyed=self.upsert,
+                rejects_from=task.rejects_from,
+            )
             counts[0] += good.num_rows
             counts[1] += bad.num_rows
             yield good, bad, tombstones(batch)
 
-    def _upsert(self, task: FileTask, files: GroupedFiles, rejects: GroupedFiles, counts: list[int]) -> list[FileEntry]:
-        """The newest row of each key; files that hold older ones are written anew without them. -> those files."""
+    def _upsert(
+        self, task: FileTask, files: GroupedFiles, rejects: GroupedFiles, counts: list[int]
+    ) -> list[FileEntry]:
+        """The newest row of each key; files that hold older ones are written anew without them. ->
+        those files.
+        """
         newest: Table | None = None
         dead: list[Array] = []
         for rows, bad, gone in self._read(task, counts):
@@ -77,9 +93,18 @@ class ExportJob:
             rejects.add(bad)
         if newest is None or not newest.num_rows:
             return []
-        keys = pa.chunked_array([chunk.cast(pa.large_binary()) for chunk in newest.column(KEY).chunks], pa.large_binary())
+        keys = pa.chunked_array(
+            [chunk.cast(pa.large_binary()) for chunk in newest.column(KEY).chunks],
+            pa.large_binary(),
+        )
         removed = [file for file in task.existing if self._drop_keys(file, keys, files)]
-        files.add(newest.filter(pc.invert(pc.is_in(newest.column(OFFSET), value_set=pa.chunked_array(dead, pa.int64())))))
+        files.add(
+            newest.filter(
+                pc.invert(
+                    pc.is_in(newest.column(OFFSET), value_set=pa.chunked_array(dead, pa.int64()))
+                )
+            )
+        )
         return removed
 
     def _drop_keys(self, file: FileEntry, keys: Array, files: GroupedFiles) -> bool:
@@ -102,7 +127,9 @@ class MergeJob:
     file_bytes: int
 
     def __call__(self, task: MergeTask, attempt: Callable[[], str]) -> TaskResult:
-        files = GroupedFiles(self.place, self.layout, f"{task.name}{ATTEMPT_SEPARATOR}{attempt()}", self.file_bytes)
+        files = GroupedFiles(
+            self.place, self.layout, f"{task.name}{ATTEMPT_SEPARATOR}{attempt()}", self.file_bytes
+        )
         row_count = 0
         for file in task.files:
             rows = self.place.read(file)

@@ -1,7 +1,9 @@
-"""JSON values by a JSON Schema: `type`, `properties`, `required`, `items`, `additionalProperties` (as a map), `format`, `contentEncoding`.
+"""JSON values by a JSON Schema: `type`, `properties`, `required`, `items`, `additionalProperties`
+(as a map), `format`, `contentEncoding`.
 
-Invariant: strict. A number is no string, a fraction no integer; what the schema requires and the value lacks is an error. Members that the
-schema does not name are left out. Must not do I/O. Source: JSON Schema 2020-12; msgspec checks and builds the row in one go.
+Invariant: strict. A number is no string, a fraction no integer; what the schema requires and the
+value lacks is an error. Members that the schema does not name are left out. Must not do I/O.
+Source: JSON Schema 2020-12; msgspec checks and builds the row in one go.
 """
 
 import datetime as dt
@@ -20,7 +22,10 @@ _typed_dict: Any = TypedDict
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
     ("string", ""): (str, pa.string()),
-    ("string", "date-time"): (Annotated[dt.datetime, msgspec.Meta(tz=True)], pa.timestamp("us", tz="UTC")),
+    ("string", "date-time"): (
+        Annotated[dt.datetime, msgspec.Meta(tz=True)],
+        pa.timestamp("us", tz="UTC"),
+    ),
     ("string", "date"): (dt.date, pa.date32()),
     ("string", "time"): (dt.time, pa.time64("us")),
     ("string", "base64"): (bytes, pa.binary()),
@@ -44,7 +49,10 @@ class JsonDecoder:
         except msgspec.DecodeError as error:
             raise InvalidSchema(f"the schema is no JSON: {error}") from None
         if not isinstance(told, dict) or cast("dict[str, Any]", told).get("type") != "object":
-            raise InvalidSchema("the schema must be a JSON Schema with type 'object' at the top: its properties become columns")
+            raise InvalidSchema(
+                "the schema must be a JSON Schema with type 'object' at the top: its properties"
+                " become columns"
+            )
         kind, self.struct = _object(cast("dict[str, Any]", told), "$")
         self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(kind)
 
@@ -55,7 +63,10 @@ class JsonDecoder:
 def _object(told: dict[str, Any], path: str) -> tuple[Any, DataType]:
     properties = told.get("properties")
     if not isinstance(properties, dict):
-        raise InvalidSchema(f"{path}: an object needs 'properties'; one with any members is a map: 'additionalProperties' with a type")
+        raise InvalidSchema(
+            f"{path}: an object needs 'properties'; one with any members is a map:"
+            " 'additionalProperties' with a type"
+        )
     required = set(cast("list[str]", told.get("required", ())))
     members: dict[str, Any] = {}
     fields: list[Any] = []
@@ -84,7 +95,10 @@ def _solid(name: str, schema: dict[str, Any], path: str) -> tuple[Any, DataType]
         return _object(schema, path)
     if name == "object":
         if not isinstance(schema.get("additionalProperties"), dict):
-            raise InvalidSchema(f"{path}: an object needs 'properties', or 'additionalProperties' with a type for a map")
+            raise InvalidSchema(
+                f"{path}: an object needs 'properties', or 'additionalProperties' with a type for"
+                " a map"
+            )
         kind, column = _type(schema["additionalProperties"], f"{path}.*")
         return types.GenericAlias(dict, (str, kind)), pa.map_(pa.string(), column)
     if name == "array":
@@ -93,5 +107,8 @@ def _solid(name: str, schema: dict[str, Any], path: str) -> tuple[Any, DataType]
     detail = str(schema.get("contentEncoding") or schema.get("format") or "")
     found = _SCALARS.get((name, detail)) or _SCALARS.get((name, ""))
     if found is None:
-        raise InvalidSchema(f"{path}: type {name!r} is none of {', '.join(sorted({scalar for scalar, _ in _SCALARS}))}, object, array")
+        raise InvalidSchema(
+            f"{path}: type {name!r} is none of"
+            f" {', '.join(sorted({scalar for scalar, _ in _SCALARS}))}, object, array"
+        )
     return found

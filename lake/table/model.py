@@ -15,7 +15,9 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table is partitioned: by the Kafka partition, so that upserts know where a key may be, and by the day of the timestamp."""
+    """How a table is partitioned: by the Kafka partition, so that upserts know where a key may be,
+    and by the day of the timestamp.
+    """
 
     by_partition: bool = False
     by_day: bool = False
@@ -37,7 +39,9 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """version: changes with every commit, whoever made it. offsets: the next of each partition. batch_id: 0 before the first batch."""
+    """version: changes with every commit, whoever made it. offsets: the next of each partition.
+    batch_id: 0 before the first batch.
+    """
 
     version: str
     topic: str = ""
@@ -50,7 +54,8 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Files in and out, and what the table says afterwards; all of it or nothing, and only if the table is still as in `base`.
+    """Files in and out, and what the table says afterwards; all of it or nothing, and only if the
+    table is still as in `base`.
 
     commit_id: of this attempt to write a batch; it stays the same when the commit is sent again.
     """

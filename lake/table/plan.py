@@ -1,7 +1,8 @@
 """Which offsets a batch takes, how they become tasks, and which files are worth joining.
 
-Invariants: a batch continues each partition where the table ended, without a gap and without overlap; each offset is in one task; a task
-holds one partition only, its slices in offset order. Bytes are those in the store. Must not do I/O.
+Invariants: a batch continues each partition where the table ended, without a gap and without
+overlap; each offset is in one task; a task holds one partition only, its slices in offset order.
+Bytes are those in the store. Must not do I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,15 +26,20 @@ class Bounds(NamedTuple):
     end_offset: int
 
 
-def wanted_ranges(topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool) -> list[OffsetRange]:
-    """What the table lacks. A partition that it does not know begins at its log start. Raises RecordsLost unless they may be skipped."""
+def wanted_ranges(
+    topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool
+) -> list[OffsetRange]:
+    """What the table lacks. A partition that it does not know begins at its log start. Raises
+    RecordsLost unless they may be skipped.
+    """
     ranges: list[OffsetRange] = []
     for partition, (start, end) in sorted(bounds.items()):
         position = next_offsets.get(partition, start)
         if position < start and not skip_lost:
             raise RecordsLost(
-                f"{topic}-{partition}: offsets [{position}, {start}) were removed by retention before they reached the table; "
-                "go on without them with --skip-lost, and keep records longer (retention.ms, retention.bytes)"
+                f"{topic}-{partition}: offsets [{position}, {start}) were removed by retention"
+                " before they reached the table; go on without them with --skip-lost, and keep"
+                " records longer (retention.ms, retention.bytes)"
             )
         position = max(position, start)
         if position < end:
@@ -42,9 +48,11 @@ def wanted_ranges(topic: str, next_offsets: Mapping[int, int], bounds: Mapping[i
 
 
 def cut_batch(slices: Sequence[Slice], bytes_max: int) -> list[Slice]:
-    """The beginning of every partition, in shares of what is left of it, so that all arrive at their ends together.
+    """The beginning of every partition, in shares of what is left of it, so that all arrive at
+    their ends together.
 
-    slices: of any partitions, each one's in offset order. At least one offset of each partition is taken.
+    slices: of any partitions, each one's in offset order. At least one offset of each partition is
+    taken.
     """
     total_bytes = sum(part.size_bytes for part in slices)
     if total_bytes <= bytes_max:
@@ -77,7 +85,9 @@ def file_tasks(
     rejects_from: Mapping[int, int],
     existing: Mapping[int, Sequence[FileEntry]] | None,
 ) -> list[FileTask]:
-    """A task for every `bytes_max` of a partition. existing: files by partition, for upserts, whose partitions are never divided."""
+    """A task for every `bytes_max` of a partition. existing: files by partition, for upserts, whose
+    partitions are never divided.
+    """
     tasks: list[FileTask] = []
     for partition, group in groupby(slices, key=lambda part: part.partition):
         whole = list(group)
@@ -90,8 +100,13 @@ def file_tasks(
 
 
 def merge_tasks(files: Iterable[FileEntry], target_bytes: int, prefix: str) -> list[MergeTask]:
-    """Neighbors of one group that are smaller than half the target, as many as make up one file; never a single one."""
-    small = sorted((file for file in files if file.size_bytes * 2 < target_bytes), key=lambda file: (file.group, file.first, file.path))
+    """Neighbors of one group that are smaller than half the target, as many as make up one file;
+    never a single one.
+    """
+    small = sorted(
+        (file for file in files if file.size_bytes * 2 < target_bytes),
+        key=lambda file: (file.group, file.first, file.path),
+    )
     tasks: list[MergeTask] = []
     for _, neighbors in groupby(small, key=lambda file: file.group):
         run: list[FileEntry] = []
@@ -128,7 +143,13 @@ def _pieces(parts: list[Slice], bytes_max: int) -> list[list[Slice]]:
 
 
 def _cut(part: Slice, room_bytes: int) -> tuple[Slice, Slice | None]:
-    """As many of its offsets as fit, at least one, and the rest. Bytes and records are shared in proportion."""
+    """As many of its offsets as fit, at least one, and the rest. Bytes and records are shared in
+    proportion.
+    """
     offsets = part.end_offset - part.start_offset
-    count = offsets if part.size_bytes <= room_bytes else max(1, offsets * room_bytes // part.size_bytes)
+    count = (
+        offsets
+        if part.size_bytes <= room_bytes
+        else max(1, offsets * room_bytes // part.size_bytes)
+    )
     return cut(part, count)

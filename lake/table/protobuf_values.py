@@ -1,8 +1,10 @@
-"""Protobuf values by a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`) and the name of a message.
+"""Protobuf values by a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`) and
+the name of a message.
 
-Invariants: fields go by their names in the .proto file; what is not set and has presence is null, what has none is its default; enums are
-their names, or their numbers as text where there is no name; `Timestamp` is a timestamp. Unknown fields are left out. Unsigned 64-bit
-numbers beyond the signed are an error of their row. Must not do I/O. Source: Protobuf descriptor.proto.
+Invariants: fields go by their names in the .proto file; what is not set and has presence is null,
+what has none is its default; enums are their names, or their numbers as text where there is no
+name; `Timestamp` is a timestamp. Unknown fields are left out. Unsigned 64-bit numbers beyond the
+signed are an error of their row. Must not do I/O. Source: Protobuf descriptor.proto.
 """
 
 import datetime as dt
@@ -21,8 +23,15 @@ _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MESSAGE: Final = 10
 _SCALARS: Final[dict[int, Any]] = {
-    1: pa.int32(), 2: pa.int64(), 3: pa.int64(), 4: pa.int64(), 5: pa.float64(), 6: pa.float32(), 7: pa.bool_(), 8: pa.string(),
-}  # fmt: skip
+    1: pa.int32(),
+    2: pa.int64(),
+    3: pa.int64(),
+    4: pa.int64(),
+    5: pa.float64(),
+    6: pa.float32(),
+    7: pa.bool_(),
+    8: pa.string(),
+}
 """By FieldDescriptor.cpp_type; 9 is string or bytes."""
 
 _BYTES_TYPE: Final = 12
@@ -30,7 +39,9 @@ _STRING: Final = 9
 
 
 class ProtobufDecoder:
-    """See the module. framed: behind Confluent's schema id come the indexes of the message within its file."""
+    """See the module. framed: behind Confluent's schema id come the indexes of the message within
+    its file.
+    """
 
     errors = (DecodeError, ValueError, OverflowError)
 
@@ -41,14 +52,25 @@ class ProtobufDecoder:
             for file in files.file:
                 pool.Add(file)
         except (DecodeError, TypeError) as error:
-            raise InvalidSchema(f"the schema is no descriptor set (protoc --include_imports --descriptor_set_out): {error}") from None
+            raise InvalidSchema(
+                "the schema is no descriptor set (protoc --include_imports --descriptor_set_out):"
+                f" {error}"
+            ) from None
         if not message:
-            raise InvalidSchema("format protobuf needs the full name of the message: --message package.Name")
+            raise InvalidSchema(
+                "format protobuf needs the full name of the message: --message package.Name"
+            )
         try:
             descriptor: Any = pool.FindMessageTypeByName(message)
         except KeyError:
-            known = sorted(f"{file.package}.{kind.name}".lstrip(".") for file in files.file for kind in file.message_type)
-            raise InvalidSchema(f"the descriptor set has no message {message!r}; it has {', '.join(known)[:500]}") from None
+            known = sorted(
+                f"{file.package}.{kind.name}".lstrip(".")
+                for file in files.file
+                for kind in file.message_type
+            )
+            raise InvalidSchema(
+                f"the descriptor set has no message {message!r}; it has {', '.join(known)[:500]}"
+            ) from None
         self._class: Any = GetMessageClass(descriptor)
         self._framed = framed
         self.struct: DataType = _struct(descriptor, message, 0)
@@ -79,8 +101,16 @@ def _zigzag(data: bytes, at: int) -> tuple[int, int]:
 
 def _struct(descriptor: Any, path: str, depth: int) -> DataType:  # noqa: ANN401 - generated at run time
     if depth > _DEPTH_MAX:
-        raise InvalidSchema(f"{path}: messages that contain themselves, or are nested deeper than {_DEPTH_MAX}, become no column")
-    return pa.struct([pa.field(field.name, _column(field, f"{path}.{field.name}", depth)) for field in descriptor.fields])
+        raise InvalidSchema(
+            f"{path}: messages that contain themselves, or are nested deeper than {_DEPTH_MAX},"
+            " become no column"
+        )
+    return pa.struct(
+        [
+            pa.field(field.name, _column(field, f"{path}.{field.name}", depth))
+            for field in descriptor.fields
+        ]
+    )
 
 
 def _column(field: Any, path: str, depth: int) -> DataType:  # noqa: ANN401

@@ -1,4 +1,6 @@
-"""Parts of pyarrow beside `lake.arrow.pyarrow_untyped`: untyped, so Any to the checkers. Must not contain anything else."""
+"""Parts of pyarrow beside `lake.arrow.pyarrow_untyped`: untyped, so Any to the checkers. Must not
+contain anything else.
+"""
 
 from typing import Any, TypeAlias
 

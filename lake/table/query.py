@@ -1,6 +1,8 @@
-"""SQL on the tables of a warehouse, for a look: DuckDB over the rows of the tables that the query names.
+"""SQL on the tables of a warehouse, for a look: DuckDB over the rows of the tables that the query
+names.
 
-Invariant: a look is bounded in bytes; a table is read as of one version. Tables go by their names, with or without the namespace.
+Invariant: a look is bounded in bytes; a table is read as of one version. Tables go by their names,
+with or without the namespace.
 DuckDB fetches nothing by itself: no extension, no network.
 """
 
@@ -15,11 +17,15 @@ BYTES_MAX = 2 << 30
 
 
 def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
-    """The answer, as Arrow. Raises InvalidTable for what is no query, or of no tables that there are."""
+    """The answer, as Arrow. Raises InvalidTable for what is no query, or of no tables that there
+    are.
+    """
     import duckdb
 
     known = warehouse.tables()
-    connection = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
+    connection = duckdb.connect(
+        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+    )
     try:
         for name in known:
             if _is_named(name, sql):
@@ -28,7 +34,9 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
                 connection.register(short, rows)
                 if space:
                     connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{space}"')
-                    connection.execute(f'CREATE VIEW "{space}"."{short}" AS SELECT * FROM "{short}"')  # noqa: S608 - names of tables
+                    connection.execute(
+                        f'CREATE VIEW "{space}"."{short}" AS SELECT * FROM "{short}"'  # noqa: S608
+                    )
         answer: Any = connection.sql(sql)
         if answer is None:
             raise InvalidTable("this is no query: it has no answer")
@@ -40,5 +48,7 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
 
 
 def _is_named(name: str, sql: str) -> bool:
-    """Whether the text has the name anywhere: one table too many costs reading it, one too few an error."""
+    """Whether the text has the name anywhere: one table too many costs reading it, one too few an
+    error.
+    """
     return name.rpartition(".")[2].lower() in sql.lower()

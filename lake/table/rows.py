@@ -1,7 +1,8 @@
 """Kafka records to rows of the table and of its dead letters, and rows by day and by key.
 
-Invariants: columns that begin with _ say where a row comes from; every record is a row or a dead letter. Of a key the highest offset of its
-partition wins, a tombstone removes it. Must not do I/O. Source: Confluent Tableflow and Aiven's Iceberg topics.
+Invariants: columns that begin with _ say where a row comes from; every record is a row or a dead
+letter. Of a key the highest offset of its partition wins, a tombstone removes it. Must not do I/O.
+Source: Confluent Tableflow and Aiven's Iceberg topics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,14 @@ PARTITION: Final = "_partition"
 OFFSET: Final = "_offset"
 TIMESTAMP: Final = "_timestamp"
 KEY: Final = "_key"
-_NAMES: Final = {"topic": "_topic", "partition": PARTITION, "offset": OFFSET, "timestamp": TIMESTAMP, "key": KEY, "headers": "_headers"}
+_NAMES: Final = {
+    "topic": "_topic",
+    "partition": PARTITION,
+    "offset": OFFSET,
+    "timestamp": TIMESTAMP,
+    "key": KEY,
+    "headers": "_headers",
+}
 _TYPES: Final = {
     "topic": pa.string(),
     "partition": pa.int32(),
@@ -65,13 +73,19 @@ def row_schema(values: Schema, *, headers: bool) -> Schema:
     return pa.schema([*(pa.field(_NAMES[name], _TYPES[name]) for name in names), *values])
 
 
-def rows_of(batch: RecordBatch, decoder: ValueDecoder, *, headers: bool, keyed: bool, rejects_from: int) -> Rows:
-    """keyed: records without a key are dead letters. rejects_from: dead letters below are left out, they are in their table already."""
+def rows_of(
+    batch: RecordBatch, decoder: ValueDecoder, *, headers: bool, keyed: bool, rejects_from: int
+) -> Rows:
+    """keyed: records without a key are dead letters. rejects_from: dead letters below are left out,
+    they are in their table already.
+    """
     decoded = decoder.decode(batch.column("value"))
     schema = row_schema(decoder.schema, headers=headers)
     kept = batch if decoded.good is None else batch.take(pa.array(decoded.good, pa.int64()))
     origin = [kept.column(name) for name in read_columns(headers=headers) if name != "value"]
-    good = pa.Table.from_arrays([*origin, *(decoded.columns[field.name] for field in decoder.schema)], schema=schema)
+    good = pa.Table.from_arrays(
+        [*origin, *(decoded.columns[field.name] for field in decoder.schema)], schema=schema
+    )
     rejects = [_rejects(batch, decoded.errors)] if decoded.errors else []
     if keyed and good.column(KEY).null_count:
         keyless = kept.filter(pc.is_null(kept.column("key")))
@@ -79,7 +93,9 @@ def rows_of(batch: RecordBatch, decoder: ValueDecoder, *, headers: bool, keyed: 
         good = good.filter(pc.is_valid(good.column(KEY)))
     found = pa.concat_tables(rejects) if rejects else REJECTS.empty_table()
     if found.num_rows:
-        found = found.filter(pc.greater_equal(found.column("offset"), rejects_from)).sort_by("offset")
+        found = found.filter(pc.greater_equal(found.column("offset"), rejects_from)).sort_by(
+            "offset"
+        )
     return Rows(good, found)
 
 
@@ -95,7 +111,9 @@ def newest_by_key(rows: Table) -> Table:
 
 
 def by_day(rows: Table) -> Iterator[tuple[int, Table]]:
-    """Rows by the days of their timestamps, counted from 1970 in UTC; the order within a day is kept."""
+    """Rows by the days of their timestamps, counted from 1970 in UTC; the order within a day is
+    kept.
+    """
     days = days_of(rows.column(TIMESTAMP))
     found = pc.unique(days).to_pylist()
     for day in sorted(found):
@@ -106,7 +124,9 @@ def days_of(timestamps: Array) -> Array:
     """Rounded down, before 1970 too, as Iceberg's day transform does."""
     counts = timestamps.cast(pa.int64())
     days = pc.divide(counts, _DAY_US)
-    return pc.subtract(days, pc.cast(pc.less(pc.subtract(counts, pc.multiply(days, _DAY_US)), 0), pa.int64()))
+    return pc.subtract(
+        days, pc.cast(pc.less(pc.subtract(counts, pc.multiply(days, _DAY_US)), 0), pa.int64())
+    )
 
 
 def _rejects(batch: RecordBatch, errors: Sequence[tuple[int, str]]) -> Table:

@@ -1,7 +1,9 @@
 """The topic as the export reads it: from the store alone, planned anew when objects are gone.
 
-Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that cannot be read whole is an error. Only
-what is decided is read, and nothing that was aborted. An object of this class is only a name: it may be pickled."""
+Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that
+cannot be read whole is an error. Only what is decided is read, and nothing that was aborted. An
+object of this class is only a name: it may be pickled.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +22,14 @@ class TopicSource:
     topic: str
 
     def look(self) -> tuple[str, dict[int, Bounds]]:
-        """The topic's id and its partitions, as of now. Raises UnknownPartition, ManifestNotFound, ObjectStoreError."""
+        """The topic's id and its partitions, as of now. Raises UnknownPartition, ManifestNotFound,
+        ObjectStoreError.
+        """
         states = self.cluster.partitions(self.topic, committed=True)
-        bounds = {state.partition: Bounds(state.log_start, state.readable_end(committed=True)) for state in states}
+        bounds = {
+            state.partition: Bounds(state.log_start, state.readable_end(committed=True))
+            for state in states
+        }
         return str(states[0].topic_id), bounds
 
     def plan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
@@ -30,5 +37,7 @@ class TopicSource:
         return self.cluster.plan(ranges)
 
     def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[RecordBatch]:
-        """Raises ReadError (damage), OffsetsLost, TopicReplaced (the topic was deleted and created again meanwhile)."""
+        """Raises ReadError (damage), OffsetsLost, TopicReplaced (the topic was deleted and created
+        again meanwhile).
+        """
         return read_renewed(self.cluster, slices, columns, committed=True)

@@ -1,9 +1,11 @@
-"""Batch after batch from the topic into the table: read the table's offsets, plan, let the engine write, commit.
+"""Batch after batch from the topic into the table: read the table's offsets, plan, let the engine
+write, commit.
 
-Invariants: nothing is remembered between batches but what the table says, so a run may end anywhere and another go on, or
-several go at once. Dead letters are committed before the rows of their batch, with offsets of their own; who plans again leaves
-out those that are there already. Where a table begins is its first commit, so `--from latest` means the moment of the first
-run, not of each. Source: ADR 0021.
+Invariants: nothing is remembered between batches but what the table says, so a run may end anywhere
+and another go on, or several go at once. Dead letters are committed before the rows of their batch,
+with offsets of their own; who plans again leaves out those that are there already. Where a table
+begins is its first commit, so `--from latest` means the moment of the first run, not of each.
+Source: ADR 0021.
 """
 
 import time
@@ -52,7 +54,9 @@ class SyncOptions:
     from_latest: bool = False
     skip_lost: bool = False
     batch_bytes: int = 1 << 30
-    """Bytes of the log in one commit, about. Upserts keep the newest rows of a partition's part in memory."""
+    """Bytes of the log in one commit, about. Upserts keep the newest rows of a partition's part in
+    memory.
+    """
 
     file_bytes: int = 256 << 20
     """Bytes of the log in one file, about; never more bytes of Parquet."""
@@ -86,7 +90,9 @@ class _Overtaken(Exception):
 
 
 class TableSync:
-    """table, rejects: the table and its dead letters. on_files: called with the records of each task that is done."""
+    """table, rejects: the table and its dead letters. on_files: called with the records of each
+    task that is done.
+    """
 
     def __init__(
         self,
@@ -105,17 +111,23 @@ class TableSync:
         self._engine = engine
         self._options = options
         self._on_files = on_files
-        self._schema = row_schema(ValueDecoder(options.value_format).schema, headers=options.headers)
+        self._schema = row_schema(
+            ValueDecoder(options.value_format).schema, headers=options.headers
+        )
 
     def run_batch(self) -> BatchReport | None:
-        """None: the table has everything. Raises TableError, the reader's errors, ManifestNotFound, the store's errors."""
+        """None: the table has everything. Raises TableError, the reader's errors, ManifestNotFound,
+        the store's errors.
+        """
         began = time.monotonic()
         for _ in range(REPLANS_MAX):
             try:
                 return self._try_batch(began)
             except _Overtaken:
                 continue
-        raise CommitConflict(f"another run commits to table {self._table.name} all the time: leave it to that")
+        raise CommitConflict(
+            f"another run commits to table {self._table.name} all the time: leave it to that"
+        )
 
     def _try_batch(self, began: float) -> BatchReport | None:
         """Raises _Overtaken."""
@@ -125,7 +137,9 @@ class TableSync:
             raise OtherTopic(self._table.name, self._source.topic, topic_id, base.topic_id)
         if not base.batch_id and self._options.from_latest:
             base = self._begin_at_end(base, topic_id, bounds)
-        ranges = wanted_ranges(self._source.topic, base.offsets, bounds, skip_lost=self._options.skip_lost)
+        ranges = wanted_ranges(
+            self._source.topic, base.offsets, bounds, skip_lost=self._options.skip_lost
+        )
         slices = cut_batch(self._source.plan(ranges), self._options.batch_bytes)
         if not slices:
             return None
@@ -140,21 +154,32 @@ class TableSync:
         if not commit_batch(self._table, commit):
             self._discard(results)
             raise _Overtaken
-        _log.info("batch_committed", table=self._table.name, batch_id=commit.batch_id, files=len(commit.added))
+        _log.info(
+            "batch_committed",
+            table=self._table.name,
+            batch_id=commit.batch_id,
+            files=len(commit.added),
+        )
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
 
     def _prepared(self, base: TableState) -> TableState:
-        """The table with all columns; adding them is a version of its own. Raises _Overtaken if its offsets are others now."""
+        """The table with all columns; adding them is a version of its own. Raises _Overtaken if its
+        offsets are others now.
+        """
         self._table.prepare(self._schema)
         found = self._table.state()
         if (found.batch_id, dict(found.offsets)) != (base.batch_id, dict(base.offsets)):
             raise _Overtaken
         return found
 
-    def _begin_at_end(self, base: TableState, topic_id: str, bounds: Mapping[int, Bounds]) -> TableState:
+    def _begin_at_end(
+        self, base: TableState, topic_id: str, bounds: Mapping[int, Bounds]
+    ) -> TableState:
         """Write down where the table begins, before anything else."""
         offsets = {partition: bound.end_offset for partition, bound in bounds.items()}
-        if not commit_batch(self._table, self._commit_of(self._prepared(base), topic_id, [], offsets)):
+        if not commit_batch(
+            self._table, self._commit_of(self._prepared(base), topic_id, [], offsets)
+        ):
             raise _Overtaken
         return self._table.state()
 
@@ -164,7 +189,9 @@ class TableSync:
             existing = {}
             for file in self._table.files():
                 existing.setdefault(file.group[0], []).append(file)
-        return file_tasks(slices, self._options.file_bytes, f"b{base.batch_id + 1}", known.offsets, existing)
+        return file_tasks(
+            slices, self._options.file_bytes, f"b{base.batch_id + 1}", known.offsets, existing
+        )
 
     def _written(self, tasks: list[FileTask]) -> list[TaskResult]:
         options = self._options
@@ -188,34 +215,73 @@ class TableSync:
             raise
         return results
 
-    def _commit_rejects(self, known: TableState, topic_id: str, results: list[TaskResult], slices: list[Slice]) -> bool:
+    def _commit_rejects(
+        self, known: TableState, topic_id: str, results: list[TaskResult], slices: list[Slice]
+    ) -> bool:
         added = [file for result in results for file in result.rejects]
         if not added:
             return True
         ends = end_offsets({}, slices)
-        offsets = dict(known.offsets) | {partition: max(end, known.offsets.get(partition, 0)) for partition, end in ends.items()}
-        commit = Commit(new_attempt(), self._rejects.state(), self._source.topic, topic_id, known.batch_id + 1, offsets, added)
-        if (commit.base.batch_id, dict(commit.base.offsets)) != (known.batch_id, dict(known.offsets)):
+        offsets = dict(known.offsets) | {
+            partition: max(end, known.offsets.get(partition, 0)) for partition, end in ends.items()
+        }
+        commit = Commit(
+            new_attempt(),
+            self._rejects.state(),
+            self._source.topic,
+            topic_id,
+            known.batch_id + 1,
+            offsets,
+            added,
+        )
+        if (commit.base.batch_id, dict(commit.base.offsets)) != (
+            known.batch_id,
+            dict(known.offsets),
+        ):
             return False
         return commit_batch(self._rejects, commit)
 
-    def _commit_of(self, base: TableState, topic_id: str, results: list[TaskResult], offsets: Mapping[int, int]) -> Commit:
+    def _commit_of(
+        self, base: TableState, topic_id: str, results: list[TaskResult], offsets: Mapping[int, int]
+    ) -> Commit:
         added = [file for result in results for file in result.added]
         removed = [file for result in results for file in result.removed]
-        return Commit(new_attempt(), base, self._source.topic, topic_id, base.batch_id + 1, offsets, added, removed)
+        return Commit(
+            new_attempt(),
+            base,
+            self._source.topic,
+            topic_id,
+            base.batch_id + 1,
+            offsets,
+            added,
+            removed,
+        )
 
     def _discard(self, results: list[TaskResult]) -> None:
-        """Files that no commit names, nor ever will. Dead letters may have been committed before the rows were not."""
+        """Files that no commit names, nor ever will. Dead letters may have been committed before
+        the rows were not.
+        """
         self._table.place().delete([file for result in results for file in result.added])
-        named = {file.path for file in self._rejects.files()} if self._rejects.state().batch_id else set[str]()
-        self._rejects.place().delete([file for result in results for file in result.rejects if file.path not in named])
+        named = (
+            {file.path for file in self._rejects.files()}
+            if self._rejects.state().batch_id
+            else set[str]()
+        )
+        self._rejects.place().delete(
+            [file for result in results for file in result.rejects if file.path not in named]
+        )
 
 
 def _remaining(offsets: Mapping[int, int], bounds: Mapping[int, Bounds]) -> int:
-    return sum(max(0, bound.end_offset - offsets.get(partition, bound.start_offset)) for partition, bound in bounds.items())
+    return sum(
+        max(0, bound.end_offset - offsets.get(partition, bound.start_offset))
+        for partition, bound in bounds.items()
+    )
 
 
-def _report(commit: Commit, results: list[TaskResult], slices: list[Slice], remaining: int, began: float) -> BatchReport:
+def _report(
+    commit: Commit, results: list[TaskResult], slices: list[Slice], remaining: int, began: float
+) -> BatchReport:
     return BatchReport(
         commit.batch_id,
         sum(result.row_count for result in results),

@@ -1,7 +1,8 @@
 """The port through which the export sees a table: its state, its files, one conditional commit.
 
-Invariant: a commit happens whole or not at all, and only on top of the version that it names. Implementations never retry a commit: what
-to do next depends on the offsets that are found then (`settle`). Source: ADR 0021.
+Invariant: a commit happens whole or not at all, and only on top of the version that it names.
+Implementations never retry a commit: what to do next depends on the offsets that are found then
+(`settle`). Source: ADR 0021.
 """
 
 from typing import Protocol
@@ -33,7 +34,9 @@ class ExportTable(Protocol):
         ...
 
     def prepare(self, schema: Schema) -> None:
-        """Create the table, or add the columns that it lacks. Raises InvalidTable if a column has another type."""
+        """Create the table, or add the columns that it lacks. Raises InvalidTable if a column has
+        another type.
+        """
         ...
 
     def files(self) -> list[FileEntry]:

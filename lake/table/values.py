@@ -1,8 +1,9 @@
 """Values to columns: the formats, and what they have in common.
 
-Invariants: a value becomes a row or an error, never both and never neither; one that does not decode disturbs no other. Columns are all
-nullable, so that a tombstone is a row of nulls and a field that comes or goes needs no rewrite. Rows are a function of the values and the
-schema alone. Must not do I/O: schemas are given as bytes.
+Invariants: a value becomes a row or an error, never both and never neither; one that does not
+decode disturbs no other. Columns are all nullable, so that a tombstone is a row of nulls and a
+field that comes or goes needs no rewrite. Rows are a function of the values and the schema alone.
+Must not do I/O: schemas are given as bytes.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ _CONFLUENT_BYTES: Final = 5
 class ValueFormat(NamedTuple):
     """How values are written. Travels to executors, which make the decoder themselves.
 
-    schema: content of the schema's file. message: the Protobuf message. framed: values begin with Confluent's magic byte and schema id.
+    schema: content of the schema's file. message: the Protobuf message. framed: values begin with
+    Confluent's magic byte and schema id.
     """
 
     name: str = "raw"
@@ -48,7 +50,9 @@ class RowDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """columns: of the rows that are good, in order. errors: index in the batch and reason of each of the others."""
+    """columns: of the rows that are good, in order. errors: index in the batch and reason of each
+    of the others.
+    """
 
     columns: dict[str, Array]
     good: Sequence[int] | None
@@ -67,7 +71,9 @@ class ValueDecoder:
         self.schema: Schema = _columns(self._decoder)
 
     def decode(self, values: Array) -> Decoded:
-        """values: binary, nulls are tombstones. Cost: raw none, else some microseconds for each value and field."""
+        """values: binary, nulls are tombstones. Cost: raw none, else some microseconds for each
+        value and field.
+        """
         decoder = self._decoder
         if decoder is None:
             return Decoded({"value": values}, None, [])
@@ -83,7 +89,10 @@ class ValueDecoder:
                 rows.append(row)
                 good.append(index)
         array = self._converted(decoder, rows, good, errors)
-        columns = {field.name: column for field, column in zip(decoder.struct, array.flatten(), strict=True)}
+        columns = {
+            field.name: column
+            for field, column in zip(decoder.struct, array.flatten(), strict=True)
+        }
         return Decoded(columns, good if errors else None, sorted(errors))
 
     def _payload(self, buffer: Any) -> memoryview:  # noqa: ANN401 - pyarrow is untyped
@@ -91,12 +100,18 @@ class ValueDecoder:
         if not self._framed:
             return data
         if len(data) < _CONFLUENT_BYTES or data[0] != CONFLUENT_MAGIC:
-            raise ValueError("the value does not begin with a magic byte 0 and a schema id of 4 bytes")
+            raise ValueError(
+                "the value does not begin with a magic byte 0 and a schema id of 4 bytes"
+            )
         return data[_CONFLUENT_BYTES:]
 
     @staticmethod
-    def _converted(decoder: RowDecoder, rows: list[Any], good: list[int], errors: list[tuple[int, str]]) -> Array:
-        """What Python could read and Arrow cannot hold (a number beyond 64 bits) is an error of its row, found by trying each."""
+    def _converted(
+        decoder: RowDecoder, rows: list[Any], good: list[int], errors: list[tuple[int, str]]
+    ) -> Array:
+        """What Python could read and Arrow cannot hold (a number beyond 64 bits) is an error of its
+        row, found by trying each.
+        """
         try:
             return pa.array(rows, decoder.struct)
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
@@ -118,10 +133,16 @@ def _columns(decoder: RowDecoder | None) -> Schema:
         return pa.schema([pa.field("value", pa.binary())])
     fields = list(decoder.struct)
     if not fields:
-        raise InvalidSchema("the schema has no fields: a table needs at least one; --format raw keeps values as they are")
+        raise InvalidSchema(
+            "the schema has no fields: a table needs at least one; --format raw keeps values as"
+            " they are"
+        )
     reserved = [field.name for field in fields if field.name.startswith("_")]
     if reserved:
-        raise InvalidSchema(f"fields {', '.join(reserved)}: names that begin with _ are the table's own; rename them, or use --format raw")
+        raise InvalidSchema(
+            f"fields {', '.join(reserved)}: names that begin with _ are the table's own; rename"
+            " them, or use --format raw"
+        )
     return pa.schema(fields)
 
 

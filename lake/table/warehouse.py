@@ -1,7 +1,8 @@
 """Where tables are: a warehouse directory or bucket, and for Iceberg a catalog.
 
-Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or `s3://BUCKET/PREFIX?endpoint=...` as for the log.
-A file warehouse without a catalog gets SQLite within it; elsewhere a catalog has to be named. Source: pyiceberg's configuration.
+Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or
+`s3://BUCKET/PREFIX?endpoint=...` as for the log. A file warehouse without a catalog gets SQLite
+within it; elsewhere a catalog has to be named. Source: pyiceberg's configuration.
 """
 
 from collections.abc import Mapping
@@ -27,7 +28,9 @@ _DEFAULT_NAMESPACE: Final = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warehouse:
-    """kind: iceberg or parquet. catalog_properties: win over what follows from the rest. Raises InvalidTable."""
+    """kind: iceberg or parquet. catalog_properties: win over what follows from the rest. Raises
+    InvalidTable.
+    """
 
     kind: str
     location: str
@@ -42,17 +45,26 @@ class Warehouse:
         if self.kind not in KINDS:
             raise InvalidTable(f"--to {self.kind!r}: choose one of {', '.join(KINDS)}")
         if self.catalog_type and self.catalog_type not in CATALOGS:
-            raise InvalidTable(f"--catalog-type {self.catalog_type!r}: choose one of {', '.join(CATALOGS)}")
+            raise InvalidTable(
+                f"--catalog-type {self.catalog_type!r}: choose one of {', '.join(CATALOGS)}"
+            )
 
     def table(self, name: str, layout: Layout | None) -> ExportTable:
-        """One table, which may not exist yet. layout: None for one that does, whatever its layout is."""
+        """One table, which may not exist yet. layout: None for one that does, whatever its layout
+        is.
+        """
         if self.kind == "parquet":
             if not name or name.startswith(".") or "/" in name:
-                raise InvalidTable(f"table name {name!r}: it becomes a directory, so it must have no slash and not begin with a dot")
+                raise InvalidTable(
+                    f"table name {name!r}: it becomes a directory, so it must have no slash and not"
+                    " begin with a dot"
+                )
             return DirectoryTable(self._url(), name, layout)
         from lake.table.iceberg import IcebergTable, open_catalog
 
-        return IcebergTable(open_catalog(self.catalog_name, self.properties()), qualified(name), layout)
+        return IcebergTable(
+            open_catalog(self.catalog_name, self.properties()), qualified(name), layout
+        )
 
     def existing(self, name: str) -> ExportTable:
         """One table, with the layout that it has."""
@@ -81,9 +93,19 @@ class Warehouse:
                 directory.mkdir(parents=True, exist_ok=True)
                 found |= {"type": "sql", "uri": f"sqlite:///{directory / _SQLITE}"}
         else:
-            found |= {"warehouse": f"s3://{store.bucket}/{store.prefix}".rstrip("/"), **_s3_properties(store)}
-            if not self.catalog_type and not self.catalog_uri and "uri" not in self.catalog_properties:
-                raise InvalidTable("a warehouse in S3 needs a catalog: --catalog-type glue, or --catalog-uri of a REST or SQL catalog")
+            found |= {
+                "warehouse": f"s3://{store.bucket}/{store.prefix}".rstrip("/"),
+                **_s3_properties(store),
+            }
+            if (
+                not self.catalog_type
+                and not self.catalog_uri
+                and "uri" not in self.catalog_properties
+            ):
+                raise InvalidTable(
+                    "a warehouse in S3 needs a catalog: --catalog-type glue, or --catalog-uri of a"
+                    " REST or SQL catalog"
+                )
         if self.catalog_type:
             found["type"] = self.catalog_type
         if self.catalog_uri:
@@ -91,7 +113,9 @@ class Warehouse:
         return found | dict(self.catalog_properties)
 
     def _url(self) -> str:
-        return f"file:{Path(self.location).absolute()}" if ":" not in self.location else self.location
+        return (
+            f"file:{Path(self.location).absolute()}" if ":" not in self.location else self.location
+        )
 
     def _store(self) -> DirectoryConfig | S3Config:
         try:

@@ -1,1 +1,3 @@
-"""Kafka record batches as bytes: headers without copies, records when somebody really needs them."""
+"""Kafka record batches as bytes: headers without copies, records when somebody really needs
+them.
+"""

@@ -1,8 +1,10 @@
 """The four codecs of Kafka batches, with a limit on what comes out.
 
-Invariant: never allocates more than the limit, nor by a length that the input merely declares; damaged input and input that would grow over
-the limit raise BatchCorrupt. Output space grows fourfold from what is usual, so a bomb costs at most the limit once more by a third.
-Snappy comes in two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama); both are read, raw is written.
+Invariant: never allocates more than the limit, nor by a length that the input merely declares;
+damaged input and input that would grow over the limit raise BatchCorrupt. Output space grows
+fourfold from what is usual, so a bomb costs at most the limit once more by a third.
+Snappy comes in two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python,
+sarama); both are read, raw is written.
 Source: Kafka `CompressionType`, snappy-java `SnappyOutputStream`.
 """
 
@@ -15,7 +17,9 @@ from base.buffers import Buffer
 from stream.errors import BatchCorrupt
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
-"""Default limit. Producers' batches are limited to about 1 MiB compressed (message.max.bytes); text compresses 5 to 20 times."""
+"""Default limit. Producers' batches are limited to about 1 MiB compressed (message.max.bytes); text
+compresses 5 to 20 times.
+"""
 
 
 class Compression(IntEnum):
@@ -35,7 +39,9 @@ _OUTPUT_TOO_SMALL = "failed to write whole buffer"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _SNAPPY_RATIO_MAX = 32
-"""A snappy copy of 3 bytes gives 64 at most: a raw block that declares more than this per byte is a lie."""
+"""A snappy copy of 3 bytes gives 64 at most: a raw block that declares more than this per byte is a
+lie.
+"""
 
 
 def compress(compression: Compression, data: Buffer) -> bytes:
@@ -50,8 +56,12 @@ def compress(compression: Compression, data: Buffer) -> bytes:
     return bytes(data)
 
 
-def decompress(compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> memoryview:
-    """The plain bytes; `data` itself if it is not compressed. Raises BatchCorrupt for unknown codecs, damage and bombs."""
+def decompress(
+    compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> memoryview:
+    """The plain bytes; `data` itself if it is not compressed. Raises BatchCorrupt for unknown
+    codecs, damage and bombs.
+    """
     if compression == Compression.NONE:
         return memoryview(data)
     inflater = Inflater(bytes_max)
@@ -60,36 +70,50 @@ def decompress(compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYT
 
 
 class Inflater:
-    """Decompresses one batch after the other into the same memory: fresh memory would cost as much as lz4 itself."""
+    """Decompresses one batch after the other into the same memory: fresh memory would cost as much
+    as lz4 itself.
+    """
 
     __slots__ = ("_bytes_max", "output")
 
     def __init__(self, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.output = bytearray()
-        """Replaced when it has to grow, never resized: views of an earlier one stay what they are."""
+        """Replaced when it has to grow, never resized: views of an earlier one stay what they
+        are.
+        """
 
     def append(self, compression: int, data: Buffer, used: int) -> int:
-        """Put the plain bytes behind the first `used` of `output`; returns their end. Raises as `decompress` does."""
+        """Put the plain bytes behind the first `used` of `output`; returns their end. Raises as
+        `decompress` does.
+        """
         if compression == Compression.SNAPPY:
             return self._snappy(memoryview(data), used)
         decompress_into = _DECOMPRESS_INTO.get(compression)
         if decompress_into is None:
-            raise BatchCorrupt(f"compression {compression} is not known; 0 none, 1 gzip, 2 snappy, 3 lz4 and 4 zstd are")
-        capacity = self._room(used, min(self._bytes_max, max(_OUTPUT_BYTES_MIN, _GROWTH * len(data))))
+            raise BatchCorrupt(
+                f"compression {compression} is not known; 0 none, 1 gzip, 2 snappy, 3 lz4 and 4"
+                " zstd are"
+            )
+        capacity = self._room(
+            used, min(self._bytes_max, max(_OUTPUT_BYTES_MIN, _GROWTH * len(data)))
+        )
         while True:
             try:
                 return used + decompress_into(data, memoryview(self.output)[used : used + capacity])
             except cramjam.DecompressionError as error:
                 if str(error) != _OUTPUT_TOO_SMALL:
                     raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
-            # The codecs stop at the end of the output they are given; a stream that wants more is tried again with more, up to the limit.
+            # The codecs stop at the end of the output they are given; a stream that wants more is
+            # tried again with more, up to the limit.
             if capacity >= self._bytes_max:
                 raise BatchCorrupt(f"records decompress to more than {self._bytes_max} bytes")
             capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
 
     def renew(self, bytes_min: int) -> None:
-        """Leave `output` to those who refer to it, and go on in other memory, of which there is this much at first."""
+        """Leave `output` to those who refer to it, and go on in other memory, of which there is
+        this much at first.
+        """
         self.output = bytearray(bytes_min)
 
     def _room(self, used: int, bytes_min: int) -> int:
@@ -108,7 +132,9 @@ class Inflater:
             size_bytes = int.from_bytes(data[at : at + 4], "big")
             at += 4
             if size_bytes > len(data) - at:
-                raise BatchCorrupt(f"a snappy block of {size_bytes} bytes has {len(data) - at} left")
+                raise BatchCorrupt(
+                    f"a snappy block of {size_bytes} bytes has {len(data) - at} left"
+                )
             used = self._snappy_block(data[at : at + size_bytes], used, limit - used)
             at += size_bytes
         return used
@@ -117,11 +143,17 @@ class Inflater:
         try:
             declared = cramjam.snappy.decompress_raw_len(block)
             if declared > bytes_max or declared > _SNAPPY_RATIO_MAX * len(block):
-                raise BatchCorrupt(f"a snappy block of {len(block)} bytes declares {declared}, {bytes_max} are allowed")
+                raise BatchCorrupt(
+                    f"a snappy block of {len(block)} bytes declares {declared}, {bytes_max} are"
+                    " allowed"
+                )
             if len(self.output) - used < declared:
-                # Xerial blocks come by the dozen: growing by half again keeps copies of what is there few.
+                # Xerial blocks come by the dozen: growing by half again keeps copies of what is
+                # there few.
                 self._room(used, max(declared, min(bytes_max, used // 2)))
-            return used + cramjam.snappy.decompress_raw_into(block, memoryview(self.output)[used : used + declared])
+            return used + cramjam.snappy.decompress_raw_into(
+                block, memoryview(self.output)[used : used + declared]
+            )
         except cramjam.DecompressionError as error:
             raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
 

@@ -1,7 +1,9 @@
-"""Control batches: the markers that end transactions. Key and value are byte for byte as Kafka writes them.
+"""Control batches: the markers that end transactions. Key and value are byte for byte as Kafka
+writes them.
 
-Invariant: a marker is one record in a batch of its own, transactional and control, without a sequence; it takes one offset. The serial of
-its transaction is a record header, which Kafka's clients and tools skip.
+Invariant: a marker is one record in a batch of its own, transactional and control, without a
+sequence; it takes one offset. The serial of its transaction is a record header, which Kafka's
+clients and tools skip.
 Must not: decide whether a marker may be written (`broker.partition` does).
 Source: Kafka `ControlRecordType`, `EndTransactionMarker`; KIP-98.
 """
@@ -33,10 +35,14 @@ class Marker(NamedTuple):
     committed: bool
     coordinator_epoch: int
     serial: int = NO_SERIAL
-    """Of the transaction. It grows with each transaction of the producer within one coordinator epoch. NO_SERIAL: the sender gave none."""
+    """Of the transaction. It grows with each transaction of the producer within one coordinator
+    epoch. NO_SERIAL: the sender gave none.
+    """
 
 
-def encode_marker(marker: Marker, now_ms: int, *, base_offset: int = 0, leader_epoch: int = -1) -> bytearray:
+def encode_marker(
+    marker: Marker, now_ms: int, *, base_offset: int = 0, leader_epoch: int = -1
+) -> bytearray:
     key = _KEY.pack(_VERSION, _COMMIT if marker.committed else _ABORT)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
     headers = () if marker.serial <= NO_SERIAL else ((_SERIAL_HEADER, _SERIAL.pack(marker.serial)),)
@@ -51,14 +57,18 @@ def encode_marker(marker: Marker, now_ms: int, *, base_offset: int = 0, leader_e
 
 
 def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marker:
-    """Of a control batch whose header has this producer. Raises BatchCorrupt for anything but a commit or an abort."""
+    """Of a control batch whose header has this producer. Raises BatchCorrupt for anything but a
+    commit or an abort.
+    """
     try:
         (record,) = decode_records(batch)
         _, kind = _KEY.unpack(record.key or b"")
         _, coordinator_epoch = _VALUE.unpack((record.value or b"")[: _VALUE.size])
         serial = _serial(record.headers)
     except (ValueError, struct.error) as error:
-        raise BatchCorrupt(f"a control batch of producer {producer_id} holds no marker: {error}") from None
+        raise BatchCorrupt(
+            f"a control batch of producer {producer_id} holds no marker: {error}"
+        ) from None
     if kind not in {_ABORT, _COMMIT}:
         raise BatchCorrupt(f"a control batch of producer {producer_id} has type {kind}")
     return Marker(producer_id, producer_epoch, kind == _COMMIT, coordinator_epoch, serial)

@@ -1,8 +1,10 @@
-"""Headers of Kafka v2 record batches, read and patched in place: the only part of a batch that the write and read paths look at.
+"""Headers of Kafka v2 record batches, read and patched in place: the only part of a batch that the
+write and read paths look at.
 
-Invariant: a header that `parse_header` or `batch_span` returned lies wholly inside the buffer, batch bytes included, and its offsets fit
-into 64 bits. Never copies payload, never looks at records. Everything behind the CRC field is covered by the batch's CRC32C; base offset
-and leader epoch lie before it, so the broker may set them without touching the checksum.
+Invariant: a header that `parse_header` or `batch_span` returned lies wholly inside the buffer,
+batch bytes included, and its offsets fit into 64 bits. Never copies payload, never looks at
+records. Everything behind the CRC field is covered by the batch's CRC32C; base offset and leader
+epoch lie before it, so the broker may set them without touching the checksum.
 Source: Kafka `DefaultRecordBatch`, KIP-98.
 """
 
@@ -35,8 +37,8 @@ TIMESTAMP_LOG_APPEND_TIME = 1
 _BATCH_LENGTH_MIN = HEADER_BYTES - BATCH_OVERHEAD
 _OFFSET_MAX = (1 << 63) - 1
 
-# base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp, producer id and epoch,
-# base sequence, record count
+# base offset, batch length, leader epoch, magic, crc, attributes, last offset delta, base and max
+# timestamp, producer id and epoch, base sequence, record count
 HEADER = Struct(">qiibIhiqqqhii")
 _SPAN = Struct(">qi4xb6xi8xq")
 _OFFSET = Struct(">q")
@@ -86,7 +88,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> int:
-        return TIMESTAMP_LOG_APPEND_TIME if self.attributes & TIMESTAMP_TYPE_MASK else TIMESTAMP_CREATE_TIME
+        return (
+            TIMESTAMP_LOG_APPEND_TIME
+            if self.attributes & TIMESTAMP_TYPE_MASK
+            else TIMESTAMP_CREATE_TIME
+        )
 
     @property
     def is_transactional(self) -> bool:
@@ -105,36 +111,59 @@ class BatchSpan(NamedTuple):
 
 
 def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
-    """The header at `at`; raises BatchCorrupt unless the whole batch lies in the buffer. Checks no CRC. 0.6 us."""
+    """The header at `at`; raises BatchCorrupt unless the whole batch lies in the buffer. Checks no
+    CRC. 0.6 us.
+    """
     if at < 0 or len(buf) - at < HEADER_BYTES:
-        raise BatchCorrupt(f"{len(buf) - at} bytes are left at {at}, a batch header has {HEADER_BYTES}")
+        raise BatchCorrupt(
+            f"{len(buf) - at} bytes are left at {at}, a batch header has {HEADER_BYTES}"
+        )
     header = BatchHeader._make(_unpack_header(buf, at))
-    _check(header.magic, header.batch_length, len(buf) - at, header.base_offset, header.last_offset_delta)
+    _check(
+        header.magic,
+        header.batch_length,
+        len(buf) - at,
+        header.base_offset,
+        header.last_offset_delta,
+    )
     if header.record_count < 0:
         raise BatchCorrupt(f"record count {header.record_count} is negative")
     return header
 
 
 def batch_span(buf: Buffer, at: int = 0) -> BatchSpan:
-    """What walking and planning need: a little cheaper than `parse_header` (0.5 us). Raises BatchCorrupt as that does."""
+    """What walking and planning need: a little cheaper than `parse_header` (0.5 us). Raises
+    BatchCorrupt as that does.
+    """
     if at < 0 or len(buf) - at < HEADER_BYTES:
-        raise BatchCorrupt(f"{len(buf) - at} bytes are left at {at}, a batch header has {HEADER_BYTES}")
+        raise BatchCorrupt(
+            f"{len(buf) - at} bytes are left at {at}, a batch header has {HEADER_BYTES}"
+        )
     base, length, magic, delta, max_timestamp_ms = _unpack_span(buf, at)
     _check(magic, length, len(buf) - at, base, delta)
     return BatchSpan(base, base + delta + 1, BATCH_OVERHEAD + length, max_timestamp_ms)
 
 
-def _check(magic: int, length: int, left_bytes: int, base_offset: int, last_offset_delta: int) -> None:
+def _check(
+    magic: int, length: int, left_bytes: int, base_offset: int, last_offset_delta: int
+) -> None:
     if magic != MAGIC:
-        raise BatchCorrupt(f"magic {magic}: only record batches of format {MAGIC} are stored (message formats 0 and 1 ended with Kafka 4)")
+        raise BatchCorrupt(
+            f"magic {magic}: only record batches of format {MAGIC} are stored (message formats 0"
+            " and 1 ended with Kafka 4)"
+        )
     if length < _BATCH_LENGTH_MIN or length > left_bytes - BATCH_OVERHEAD:
-        raise BatchCorrupt(f"batch length {length} is outside [{_BATCH_LENGTH_MIN}, {left_bytes - BATCH_OVERHEAD}]")
+        raise BatchCorrupt(
+            f"batch length {length} is outside [{_BATCH_LENGTH_MIN}, {left_bytes - BATCH_OVERHEAD}]"
+        )
     if base_offset < 0 or last_offset_delta < 0 or base_offset + last_offset_delta >= _OFFSET_MAX:
         raise BatchCorrupt(f"offsets {base_offset} + {last_offset_delta} are negative or too large")
 
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each of the concatenated batches; a trailing partial batch raises BatchCorrupt."""
+    """(position, header) of each of the concatenated batches; a trailing partial batch raises
+    BatchCorrupt.
+    """
     at, end = 0, len(buf)
     while at < end:
         header = parse_header(buf, at)
@@ -143,22 +172,28 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_crc(buf: Buffer, at: int = 0) -> bool:
-    """Whether the bytes of the batch at `at` match its CRC32C. 27 GB/s; raises BatchCorrupt if it has no sound header."""
+    """Whether the bytes of the batch at `at` match its CRC32C. 27 GB/s; raises BatchCorrupt if it
+    has no sound header.
+    """
     size_bytes = batch_span(buf, at).size_bytes
     (expected,) = _CRC.unpack_from(buf, at + CRC_AT)
     return bool(crc32c(memoryview(buf)[at + CRC_START : at + size_bytes]) == expected)
 
 
-def patch_offset_and_epoch(buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int) -> None:
+def patch_offset_and_epoch(
+    buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int
+) -> None:
     """Give the batch its place in the log. The CRC does not cover these fields."""
     _OFFSET.pack_into(buf, at, base_offset)
     _EPOCH.pack_into(buf, at + 12, leader_epoch)
 
 
 def patch_log_append_time(buf: bytearray | memoryview, at: int, timestamp_ms: int) -> None:
-    """Make `timestamp_ms` the timestamp of every record (message.timestamp.type=LogAppendTime) and renew the CRC.
+    """Make `timestamp_ms` the timestamp of every record (message.timestamp.type=LogAppendTime) and
+    renew the CRC.
 
-    Readers take max timestamp for all records of such a batch; the records and the base timestamp stay as the producer wrote them.
+    Readers take max timestamp for all records of such a batch; the records and the base timestamp
+    stay as the producer wrote them.
     """
     size_bytes = batch_span(buf, at).size_bytes
     (attributes,) = _ATTRIBUTES.unpack_from(buf, at + _ATTRIBUTES_AT)

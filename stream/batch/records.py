@@ -1,7 +1,9 @@
-"""Records inside batches, for those who must look: look-ups by time, internal topics, the meta stream, log compaction.
+"""Records inside batches, for those who must look: look-ups by time, internal topics, the meta
+stream, log compaction.
 
-Invariant: `decode_records(encode_batch(records))` gives the same records, and a batch is decoded wholly or not at all: CRC, count, lengths
-and offsets must agree, else BatchCorrupt. Costs 2 to 3 us per record: not for the produce and fetch paths, which keep batches closed.
+Invariant: `decode_records(encode_batch(records))` gives the same records, and a batch is decoded
+wholly or not at all: CRC, count, lengths and offsets must agree, else BatchCorrupt. Costs 2 to 3 us
+per record: not for the produce and fetch paths, which keep batches closed.
 Source: Kafka `DefaultRecord`, `DefaultRecordBatch`.
 """
 
@@ -31,7 +33,9 @@ Header = tuple[str, bytes | None]
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, two lengths, header count. More records than bytes / 7 cannot be."""
+"""Length, attributes, two deltas, two lengths, header count. More records than bytes / 7 cannot
+be.
+"""
 
 
 class Record(NamedTuple):
@@ -42,15 +46,23 @@ class Record(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-def decode_records(batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
+def decode_records(
+    batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> list[Record]:
     """All records of the batch at the beginning of `batch`. Raises BatchCorrupt."""
     return list(_iterate(batch, decompressed_bytes_max))
 
 
 def first_record_at_or_after(
-    batch: Buffer, timestamp_ms: int, *, from_offset: int = 0, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    batch: Buffer,
+    timestamp_ms: int,
+    *,
+    from_offset: int = 0,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at `from_offset` or later that has at least this timestamp; None if there is none."""
+    """(offset, timestamp) of the first record at `from_offset` or later that has at least this
+    timestamp; None if there is none.
+    """
     if parse_header(batch).max_timestamp_ms < timestamp_ms:
         return None
     for record in _iterate(batch, decompressed_bytes_max):
@@ -63,7 +75,11 @@ def _iterate(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:
     header = parse_header(batch)
     if not check_crc(batch):
         raise BatchCorrupt(f"the batch at offset {header.base_offset} does not match its checksum")
-    data = decompress(header.compression, memoryview(batch)[HEADER_BYTES : header.size_bytes], decompressed_bytes_max)
+    data = decompress(
+        header.compression,
+        memoryview(batch)[HEADER_BYTES : header.size_bytes],
+        decompressed_bytes_max,
+    )
     if header.record_count > len(data) // _RECORD_BYTES_MIN:
         raise BatchCorrupt(f"{header.record_count} records cannot lie in {len(data)} bytes")
     # Plain bytes are indexed and sliced twice as fast as a view.
@@ -76,7 +92,10 @@ def _iterate(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:
         record = _record(plain, at, at + length, header)
         delta = record.offset - header.base_offset
         if not previous_delta < delta <= header.last_offset_delta:
-            raise BatchCorrupt(f"offset delta {delta} after {previous_delta}, the last one is {header.last_offset_delta}")
+            raise BatchCorrupt(
+                f"offset delta {delta} after {previous_delta}, the last one is"
+                f" {header.last_offset_delta}"
+            )
         previous_delta = delta
         at += length
         yield record
@@ -141,9 +160,11 @@ def encode_batch(
     compression: Compression = Compression.NONE,
     attributes: int = 0,
 ) -> bytearray:
-    """One batch, CRC filled in. `records` have offsets of base_offset or more, growing; they may have gaps (compacted logs).
+    """One batch, CRC filled in. `records` have offsets of base_offset or more, growing; they may
+    have gaps (compacted logs).
 
-    last_offset: the last offset that the batch covers, by default that of its last record. attributes: the bits besides compression.
+    last_offset: the last offset that the batch covers, by default that of its last record.
+    attributes: the bits besides compression.
     Raises ValueError for offsets that do not fit.
     """
     data, base_timestamp_ms = bytearray(), records[0].timestamp_ms if records else -1
@@ -155,21 +176,37 @@ def encode_batch(
         _append_record(data, record, base_offset, base_timestamp_ms)
     last_offset_delta = (previous if last_offset is None else last_offset) - base_offset
     if not max(0, previous - base_offset) <= last_offset_delta <= _INT32_MAX:
-        raise ValueError(f"a batch of offsets {base_offset} to {previous} cannot end with delta {last_offset_delta}")
+        raise ValueError(
+            f"a batch of offsets {base_offset} to {previous} cannot end with delta"
+            f" {last_offset_delta}"
+        )
     payload = data if compression == Compression.NONE else compress(compression, data)
     batch = bytearray(HEADER_BYTES)
     batch += payload
     fields = (
-        base_offset, len(batch) - BATCH_OVERHEAD, leader_epoch, MAGIC, 0, attributes | compression, last_offset_delta, base_timestamp_ms,
-        max((record.timestamp_ms for record in records), default=-1), producer_id, producer_epoch, base_sequence, len(records),
-    )  # fmt: skip
+        base_offset,
+        len(batch) - BATCH_OVERHEAD,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes | compression,
+        last_offset_delta,
+        base_timestamp_ms,
+        max((record.timestamp_ms for record in records), default=-1),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
     HEADER.pack_into(batch, 0, *fields)
     crc = crc32c(memoryview(batch)[CRC_START:])
     HEADER.pack_into(batch, 0, *fields[:4], crc, *fields[5:])
     return batch
 
 
-def _append_record(out: bytearray, record: Record, base_offset: int, base_timestamp_ms: int) -> None:
+def _append_record(
+    out: bytearray, record: Record, base_offset: int, base_timestamp_ms: int
+) -> None:
     body = bytearray(1)
     append_varint(body, record.timestamp_ms - base_timestamp_ms)
     append_varint(body, record.offset - base_offset)

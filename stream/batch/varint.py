@@ -1,6 +1,7 @@
 """Zig-zag varints as Kafka records use them (Protocol Buffers `sint32`/`sint64`).
 
-Invariant: a value is accepted only if it fits the width asked for and ends inside the buffer. Source: Kafka `ByteUtils#readVarint`.
+Invariant: a value is accepted only if it fits the width asked for and ends inside the buffer.
+Source: Kafka `ByteUtils#readVarint`.
 """
 
 from stream.errors import BatchCorrupt
@@ -12,7 +13,9 @@ _VARLONG_BITS_MAX = 64
 
 
 def read_varint(buf: Indexed, at: int, end: int) -> tuple[int, int]:
-    """(value, position behind it); 32 bits. Lengths and small deltas have one byte, which is the fast path: 0.15 us."""
+    """(value, position behind it); 32 bits. Lengths and small deltas have one byte, which is the
+    fast path: 0.15 us.
+    """
     if at < end:
         byte = buf[at]
         if byte < 0x80:

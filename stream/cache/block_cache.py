@@ -1,8 +1,9 @@
-"""What was read from objects, kept by bytes; what is being read now, read once for everybody who wants it.
+"""What was read from objects, kept by bytes; what is being read now, read once for everybody who
+wants it.
 
-Invariant: `ByteLru` never weighs more than its limit; a key has at most one load under way; a waiter that gives up disturbs nobody.
-A failed load fails its waiters and leaves nothing behind, so the next one tries again; a load may fail for some of its keys only. Must not
-know what is cached.
+Invariant: `ByteLru` never weighs more than its limit; a key has at most one load under way; a
+waiter that gives up disturbs nobody. A failed load fails its waiters and leaves nothing behind, so
+the next one tries again; a load may fail for some of its keys only. Must not know what is cached.
 Source: AutoMQ `DataBlockCache`.
 """
 
@@ -16,11 +17,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Load = Callable[[Sequence[K]], Awaitable[Sequence[tuple[V, int] | Exception]]]
-"""Gets (value, weight in bytes), or what is wrong with it, for each of the keys, in their order. Raises what is wrong with all of them."""
+"""Gets (value, weight in bytes), or what is wrong with it, for each of the keys, in their order.
+Raises what is wrong with all of them.
+"""
 
 
 class ByteLru(Generic[K, V]):
-    """Least recently used leaves first. Pure; something heavier than the whole limit is not kept at all."""
+    """Least recently used leaves first. Pure; something heavier than the whole limit is not kept at
+    all.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -88,7 +93,9 @@ class LoadingCache(Generic[K, V]):
         return found
 
     async def get_each(self, keys: Sequence[K], load: Load[K, V]) -> list[V | Exception]:
-        """Return the value of each key, or its error. Keys neither kept nor on their way are loaded by one call of `load`."""
+        """Return the value of each key, or its error. Keys neither kept nor on their way are loaded
+        by one call of `load`.
+        """
         found: dict[K, V | Exception] = {}
         flights: dict[K, asyncio.Future[V]] = {}
         claimed: list[K] = []
@@ -108,7 +115,8 @@ class LoadingCache(Generic[K, V]):
             self._start(claimed, load)
         for key, flight in flights.items():
             try:
-                # Shielded: the load goes on for the other waiters, and for the cache, when this one is cancelled.
+                # Shielded: the load goes on for the other waiters, and for the cache, when this one
+                # is cancelled.
                 found[key] = await asyncio.shield(flight)
             except Exception as error:  # noqa: BLE001 - returned: the caller decides what the other values are worth without it
                 found[key] = error
@@ -119,7 +127,9 @@ class LoadingCache(Generic[K, V]):
         self._loads.add(task)
         task.add_done_callback(partial(self._settle, claimed))
 
-    def _settle(self, claimed: list[K], task: asyncio.Task[Sequence[tuple[V, int] | Exception]]) -> None:
+    def _settle(
+        self, claimed: list[K], task: asyncio.Task[Sequence[tuple[V, int] | Exception]]
+    ) -> None:
         self._loads.discard(task)
         flights = [self._flights.pop(key) for key in claimed]
         error = None if task.cancelled() else task.exception()

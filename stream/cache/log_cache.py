@@ -1,8 +1,10 @@
-"""Recent batches of all streams in memory: tail reads never touch the store, and merging them into objects needs no GET.
+"""Recent batches of all streams in memory: tail reads never touch the store, and merging them into
+objects needs no GET.
 
-Invariants: per stream the entries follow one another without a gap; they enter in WAL order when they are durable; a block is evicted only
-when it is committed, oldest first; `size_bytes` counts every entry with its overhead. Blocks: one active (takes entries), archived ones
-(being uploaded, frozen), committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`.
+Invariants: per stream the entries follow one another without a gap; they enter in WAL order when
+they are durable; a block is evicted only when it is committed, oldest first; `size_bytes` counts
+every entry with its overhead. Blocks: one active (takes entries), archived ones (being uploaded,
+frozen), committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -23,7 +25,9 @@ from stream.config import StreamConfig
 from stream.errors import NotContiguous
 
 ENTRY_OVERHEAD_BYTES = 600
-"""What one entry costs besides its payload: 525 measured (the entry, its ints, the memoryview, list slots) and the buffer's own object."""
+"""What one entry costs besides its payload: 525 measured (the entry, its ints, the memoryview, list
+slots) and the buffer's own object.
+"""
 
 _HEAD_SLACK_COUNT = 256
 _MERGED_BLOCKS = 8
@@ -31,7 +35,9 @@ _MERGED_BLOCKS = 8
 
 @dataclass(slots=True)
 class AppendEntry:
-    """One or more whole batches of one stream, offsets already patched in. `payload` must not change any more: it is never copied."""
+    """One or more whole batches of one stream, offsets already patched in. `payload` must not
+    change any more: it is never copied.
+    """
 
     stream_id: StreamId
     base_offset: Offset
@@ -43,7 +49,9 @@ class AppendEntry:
 
 @dataclass(slots=True)
 class BlockRun:
-    """What one stream has in one block. `entries` is emptied when the block is committed (the stream's own list keeps them)."""
+    """What one stream has in one block. `entries` is emptied when the block is committed (the
+    stream's own list keeps them).
+    """
 
     entries: list[AppendEntry]
     entry_count: int
@@ -57,7 +65,9 @@ class BlockRun:
 
 @dataclass(slots=True)
 class CacheSegment:
-    """All entries between two cuts. A stream that is closed in place leaves it (`LogCache.drop`), also while it is being uploaded."""
+    """All entries between two cuts. A stream that is closed in place leaves it (`LogCache.drop`),
+    also while it is being uploaded.
+    """
 
     opened_at: float
     end_sequence: WalSequence
@@ -102,7 +112,9 @@ _EVICTED = AppendEntry(StreamId(-1), Offset(0), Offset(0), 0, Millis(-1), b"")
 
 
 class LogCache:
-    """Single-threaded; every method is synchronous and O(streams touched) except reads, which are O(log entries)."""
+    """Single-threaded; every method is synchronous and O(streams touched) except reads, which are
+    O(log entries).
+    """
 
     def __init__(self, config: StreamConfig) -> None:
         self._config = config
@@ -131,8 +143,12 @@ class LogCache:
         waiting = next((block for block in self._blocks if not block.committed), self._active)
         return None if waiting is None else waiting.opened_at
 
-    def add(self, runs: Mapping[StreamId, Sequence[AppendEntry]], end_sequence: WalSequence, now: float) -> None:
-        """Take in what one WAL slot made durable. Raises NotContiguous before anything of the offending stream is stored."""
+    def add(
+        self, runs: Mapping[StreamId, Sequence[AppendEntry]], end_sequence: WalSequence, now: float
+    ) -> None:
+        """Take in what one WAL slot made durable. Raises NotContiguous before anything of the
+        offending stream is stored.
+        """
         active = self._active
         if active is None:
             active = self._active = CacheSegment(now, end_sequence)
@@ -159,11 +175,16 @@ class LogCache:
         self._evict()
 
     def archive_due(self, now: float) -> bool:
-        """Whether the active block is large, old or wide enough to be uploaded, or spread over many slots."""
+        """Whether the active block is large, old or wide enough to be uploaded, or spread over many
+        slots.
+        """
         active, config = self._active, self._config
         if active is None:
             return False
-        if active.slot_count >= config.block_slots_max and len(active.runs) <= active.slot_count * config.block_streams_per_slot:
+        if (
+            active.slot_count >= config.block_slots_max
+            and len(active.runs) <= active.slot_count * config.block_streams_per_slot
+        ):
             age_max_ms = config.block_slots_age_ms
         else:
             age_max_ms = config.block_age_max_ms
@@ -181,14 +202,20 @@ class LogCache:
         return block
 
     def mark_committed(self, block: CacheSegment) -> None:
-        """The block's ranges are in the metadata: from now on it may be evicted. Must come in the order of `archive`."""
+        """The block's ranges are in the metadata: from now on it may be evicted. Must come in the
+        order of `archive`.
+        """
         index = next(i for i, candidate in enumerate(self._blocks) if not candidate.committed)
         assert self._blocks[index] is block, "blocks are committed in WAL order"
         block.committed = True
         self._uncommitted_bytes -= block.size_bytes
         for run in block.runs.values():
             run.entries = []
-        if index > 0 and self._blocks[index - 1].size_bytes + block.size_bytes <= self._config.block_bytes_max // _MERGED_BLOCKS:
+        if (
+            index > 0
+            and self._blocks[index - 1].size_bytes + block.size_bytes
+            <= self._config.block_bytes_max // _MERGED_BLOCKS
+        ):
             _merge(self._blocks[index - 1], block)
             del self._blocks[index]
         self._evict()
@@ -213,10 +240,14 @@ class LogCache:
         log = self._streams.get(stream_id)
         return None if log is None else log.starts[log.head]
 
-    def read(self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int) -> list[Buffer] | None:
-        """Whole batches from the one that holds `offset` up to `end_offset`: at least one, then as many as fit into `max_bytes`.
+    def read(
+        self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
+    ) -> list[Buffer] | None:
+        """Whole batches from the one that holds `offset` up to `end_offset`: at least one, then as
+        many as fit into `max_bytes`.
 
-        None: `offset` lies before what is cached, or nothing of the stream is. Empty: `offset` is at or behind the end.
+        None: `offset` lies before what is cached, or nothing of the stream is. Empty: `offset` is
+        at or behind the end.
         """
         log = self._streams.get(stream_id)
         if log is None:
@@ -232,8 +263,14 @@ class LogCache:
             if entry.base_offset >= end_offset:
                 break
             payload, complete = entry.payload, True
-            if entry.base_offset < offset or entry.end_offset > end_offset or len(payload) > left_bytes:
-                payload, complete = _cut(payload, offset, end_offset, left_bytes, at_least_one=not found)
+            if (
+                entry.base_offset < offset
+                or entry.end_offset > end_offset
+                or len(payload) > left_bytes
+            ):
+                payload, complete = _cut(
+                    payload, offset, end_offset, left_bytes, at_least_one=not found
+                )
             if payload:
                 found.append(payload)
                 left_bytes -= len(payload)
@@ -250,7 +287,9 @@ class LogCache:
         return log.entries[max(log.head, bisect_right(log.starts, offset, log.head) - 1) :]
 
     def entries_of(self, stream_id: StreamId, start: int, end: int) -> list[AppendEntry] | None:
-        """The entries that cover [start, end) exactly; None: some are not here, or one lies across a border."""
+        """The entries that cover [start, end) exactly; None: some are not here, or one lies across
+        a border.
+        """
         log = self._streams.get(stream_id)
         if log is None or start >= end:
             return None
@@ -263,21 +302,33 @@ class LogCache:
     def check_invariants(self) -> None:
         blocks = list(self._blocks) if self._active is None else [*self._blocks, self._active]
         assert self._size_bytes == sum(block.size_bytes for block in blocks), "bytes do not add up"
-        assert self._uncommitted_bytes == sum(block.size_bytes for block in blocks if not block.committed), "uncommitted bytes differ"
+        assert self._uncommitted_bytes == sum(
+            block.size_bytes for block in blocks if not block.committed
+        ), "uncommitted bytes differ"
         committed = [block.committed for block in blocks]
         assert committed == sorted(committed, reverse=True), "blocks were committed out of order"
         counts: dict[StreamId, int] = {}
         for block in blocks:
-            assert block.size_bytes == sum(run.size_bytes for run in block.runs.values()), "a block's bytes do not add up"
+            assert block.size_bytes == sum(run.size_bytes for run in block.runs.values()), (
+                "a block's bytes do not add up"
+            )
             for stream_id, run in block.runs.items():
                 counts[stream_id] = counts.get(stream_id, 0) + run.entry_count
-        assert counts == {stream_id: len(log.entries) - log.head for stream_id, log in self._streams.items()}, "entries differ"
+        assert counts == {
+            stream_id: len(log.entries) - log.head for stream_id, log in self._streams.items()
+        }, "entries differ"
         for log in self._streams.values():
             live = log.entries[log.head :]
-            assert all(a.end_offset == b.base_offset for a, b in pairwise(live)), "a gap in a stream"
+            assert all(a.end_offset == b.base_offset for a, b in pairwise(live)), (
+                "a gap in a stream"
+            )
 
     def _evict(self) -> None:
-        while self._size_bytes > self._config.log_cache_bytes_max and self._blocks and self._blocks[0].committed:
+        while (
+            self._size_bytes > self._config.log_cache_bytes_max
+            and self._blocks
+            and self._blocks[0].committed
+        ):
             block = self._blocks.popleft()
             self._size_bytes -= block.size_bytes
             for stream_id, run in block.runs.items():
@@ -286,7 +337,9 @@ class LogCache:
 
 
 def _merge(older: CacheSegment, newer: CacheSegment) -> None:
-    """Two small committed blocks become one, so that an idle broker does not collect thousands of them."""
+    """Two small committed blocks become one, so that an idle broker does not collect thousands of
+    them.
+    """
     for stream_id, run in newer.runs.items():
         known = older.runs.get(stream_id)
         if known is None:
@@ -299,8 +352,12 @@ def _merge(older: CacheSegment, newer: CacheSegment) -> None:
     older.end_sequence = newer.end_sequence
 
 
-def _cut(payload: Buffer, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool) -> tuple[Buffer, bool]:
-    """The batches of one entry that a read may have, and whether they reach its end. Most entries are one batch: one header is walked."""
+def _cut(
+    payload: Buffer, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
+) -> tuple[Buffer, bool]:
+    """The batches of one entry that a read may have, and whether they reach its end. Most entries
+    are one batch: one header is walked.
+    """
     start: int | None = None
     at = 0
     while at < len(payload):
@@ -309,7 +366,11 @@ def _cut(payload: Buffer, offset: int, end_offset: int, max_bytes: int, *, at_le
             break
         if start is None and span.next_offset > offset:
             start = at
-        if start is not None and at + span.size_bytes - start > max_bytes and not (at_least_one and at == start):
+        if (
+            start is not None
+            and at + span.size_bytes - start > max_bytes
+            and not (at_least_one and at == start)
+        ):
             break
         at += span.size_bytes
     return (b"" if start is None else memoryview(payload)[start:at]), at == len(payload)

@@ -1,9 +1,11 @@
-"""Merge ranges away: read what the plan names, write it as objects of our own, exchange the ranges in one transaction.
+"""Merge ranges away: read what the plan names, write it as objects of our own, exchange the ranges
+in one transaction.
 
-Invariant: only streams that this process holds open are touched, asked again right before writing and before the commit (the controller has
-the last word); the exchange happens whole or not at all. A round that fails leaves only prepared objects, which expire. A stream whose
-objects are damaged is set aside until the next start: never rewritten, never in the way of others. One round at a time; holds
-`round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ `CompactionManager`.
+Invariant: only streams that this process holds open are touched, asked again right before writing
+and before the commit (the controller has the last word); the exchange happens whole or not at all.
+A round that fails leaves only prepared objects, which expire. A stream whose objects are damaged is
+set aside until the next start: never rewritten, never in the way of others. One round at a time;
+holds `round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ `CompactionManager`.
 """
 
 import asyncio
@@ -16,8 +18,22 @@ import structlog
 from base.clock import WallClock
 from base.ids import Offset, StreamId
 from objectstore.ports import ObjectStore
-from stream.compaction.plan import CompactionConfig, Merge, Output, check_outputs, plan_round, plan_stream, replaced_by
-from stream.compaction.rewrite import Cached, SourceEntries, build_output, nothing_cached, read_entries
+from stream.compaction.plan import (
+    CompactionConfig,
+    Merge,
+    Output,
+    check_outputs,
+    plan_round,
+    plan_stream,
+    replaced_by,
+)
+from stream.compaction.rewrite import (
+    Cached,
+    SourceEntries,
+    build_output,
+    nothing_cached,
+    read_entries,
+)
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced, WalFenced
 from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRange, StreamMetadata
 from stream.read.object_reader import ObjectReader
@@ -49,7 +65,9 @@ class RoundReport:
 
 @dataclass(slots=True)
 class MergeCounts:
-    """They only grow, but for `settled_at`: of the loop's clock, when a look last found nothing to merge (at first: when it began)."""
+    """They only grow, but for `settled_at`: of the loop's clock, when a look last found nothing to
+    merge (at first: when it began).
+    """
 
     settled_at: float
     rounds: int = 0
@@ -60,8 +78,9 @@ class MergeCounts:
 
 
 class Merger:
-    """owned: the streams open here now; asked again and again. writer: who this is, for the headers of objects. cached: of what was written
-    a short while ago; it spares a GET for each WAL object (50 a second, 2 ms of CPU each) and the store's share of that.
+    """owned: the streams open here now; asked again and again. writer: who this is, for the headers
+    of objects. cached: of what was written a short while ago; it spares a GET for each WAL object
+    (50 a second, 2 ms of CPU each) and the store's share of that.
     """
 
     def __init__(
@@ -89,7 +108,9 @@ class Merger:
         self.counts = MergeCounts(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        """Rounds until there is nothing to do, then a pause, for ever. Cancel it to stop; ends by itself when this node is fenced."""
+        """Rounds until there is nothing to do, then a pause, for ever. Cancel it to stop; ends by
+        itself when this node is fenced.
+        """
         while True:
             merged = False
             try:
@@ -103,31 +124,48 @@ class Merger:
             await asyncio.sleep(0 if merged else self._config.interval_ms / 1000)
 
     async def run_round(self) -> RoundReport | None:
-        """One exchange; None if nothing is worth one. Raises what store and metadata raise; damaged sources are set aside."""
+        """One exchange; None if nothing is worth one. Raises what store and metadata raise; damaged
+        sources are set aside.
+        """
         outputs = plan_round(await self._find(), self._config)
         if not outputs:
             self.counts.settled_at = asyncio.get_running_loop().time()
             return None
         try:
             entries = await read_entries(
-                self._reader, [merge for output in outputs for merge in output.merges], self._cached, in_haste=False
+                self._reader,
+                [merge for output in outputs for merge in output.merges],
+                self._cached,
+                in_haste=False,
             )
             objects = await self._write(outputs, entries)
         except (ObjectCorrupt, NotContiguous) as error:
             self._set_aside_damaged(outputs, error)
             raise
         self._check_still_owned(outputs)
-        await self._metadata.commit(CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs)))
+        await self._metadata.commit(
+            CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs))
+        )
         merges = [merge for output in outputs for merge in output.merges]
-        report = RoundReport(len(merges), sum(len(merge.sources) for merge in merges), len(objects), sum(new.size_bytes for new in objects))
+        report = RoundReport(
+            len(merges),
+            sum(len(merge.sources) for merge in merges),
+            len(objects),
+            sum(new.size_bytes for new in objects),
+        )
         self.counts.rounds += 1
         self.counts.sources += report.source_count
         self.counts.objects += report.object_count
         self.counts.written_bytes += report.size_bytes
-        _log.info("ranges_merged", streams=report.stream_count, sources=report.source_count, size_bytes=report.size_bytes)
+        _log.info(
+            "ranges_merged",
+            streams=report.stream_count,
+            sources=report.source_count,
+            size_bytes=report.size_bytes,
+        )
         return report
 
-    # --- finding ----------------------------------------------------------------------------------------------------------------------
+    # --- finding ----------------------------------------------------------------------------------
 
     async def _find(self) -> list[Merge]:
         merges: list[Merge] = []
@@ -140,8 +178,11 @@ class Merger:
             try:
                 merge, settled[stream.stream_id] = self._plan_stream(stream)
             except NotContiguous as error:
-                # The image may be ahead of `start_offset` while a trim is under way: left alone this time, looked at again.
-                _log.warning("log_index_not_contiguous", stream_id=stream.stream_id, error=str(error))
+                # The image may be ahead of `start_offset` while a trim is under way: left alone
+                # this time, looked at again.
+                _log.warning(
+                    "log_index_not_contiguous", stream_id=stream.stream_id, error=str(error)
+                )
                 continue
             if merge is not None:
                 merges.append(merge)
@@ -152,7 +193,11 @@ class Merger:
         start = max(stream.start_offset, self._settled.get(stream.stream_id, Offset(0)))
         end = self._metadata.committed_end(stream.stream_id)
         for _ in range(_PAGES_PER_LOOK):
-            ranges = self._metadata.objects(stream.stream_id, start, end, self._config.page_ranges) if start < end else []
+            ranges = (
+                self._metadata.objects(stream.stream_id, start, end, self._config.page_ranges)
+                if start < end
+                else []
+            )
             if not ranges:
                 break
             merge, settled = plan_stream(ranges, self._config)
@@ -161,7 +206,7 @@ class Merger:
             start = settled
         return None, start
 
-    # --- writing ----------------------------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     async def _write(self, outputs: Sequence[Output], entries: SourceEntries) -> list[NewObject]:
         built = [build_output(output, self._writer, self._now_ms(), entries) for output in outputs]
@@ -171,7 +216,9 @@ class Merger:
         objects: list[NewObject] = []
         for output, item, target in zip(outputs, built, prepared, strict=True):
             await self._store.put(target.key, item.chunks)
-            objects.append(NewObject(target.object_id, target.key, output.role, item.size_bytes, item.ranges))
+            objects.append(
+                NewObject(target.object_id, target.key, output.role, item.size_bytes, item.ranges)
+            )
         return objects
 
     def _check_still_owned(self, outputs: Sequence[Output]) -> None:
@@ -179,9 +226,13 @@ class Merger:
         for output in outputs:
             for merge in output.merges:
                 if merge.stream_id not in owned:
-                    raise StreamFenced(merge.stream_id, "it was closed here while its ranges were being merged")
+                    raise StreamFenced(
+                        merge.stream_id, "it was closed here while its ranges were being merged"
+                    )
 
-    def _set_aside_damaged(self, outputs: Sequence[Output], error: ObjectCorrupt | NotContiguous) -> None:
+    def _set_aside_damaged(
+        self, outputs: Sequence[Output], error: ObjectCorrupt | NotContiguous
+    ) -> None:
         for output in outputs:
             for merge in output.merges:
                 if any(_is_blamed(source, error) for source in merge.sources):
@@ -190,4 +241,8 @@ class Merger:
 
 
 def _is_blamed(source: ObjectRange, error: ObjectCorrupt | NotContiguous) -> bool:
-    return source.key == error.key if isinstance(error, ObjectCorrupt) else source.range.stream_id == error.stream_id
+    return (
+        source.key == error.key
+        if isinstance(error, ObjectCorrupt)
+        else source.range.stream_id == error.stream_id
+    )

@@ -1,9 +1,12 @@
-"""What to merge away: which committed ranges of our own streams are rewritten together, and into which objects.
+"""What to merge away: which committed ranges of our own streams are rewritten together, and into
+which objects.
 
-Invariant, checked by `check_outputs` before anything is committed: outputs hold exactly the offsets of their inputs, without hole or
-overlap, of streams that were offered and of no others. A round is bounded in bytes and ranges. Fails closed: input that is not contiguous
-raises. Cost: a small range is rewritten only into one at least twice its size, so a byte is rewritten about log2(small_bytes_max / size)
-times at most. Must not read objects. Source: AutoMQ `CompactionAnalyzer`.
+Invariant, checked by `check_outputs` before anything is committed: outputs hold exactly the offsets
+of their inputs, without hole or overlap, of streams that were offered and of no others. A round is
+bounded in bytes and ranges. Fails closed: input that is not contiguous raises. Cost: a small range
+is rewritten only into one at least twice its size, so a byte is rewritten about
+log2(small_bytes_max / size) times at most. Must not read objects. Source: AutoMQ
+`CompactionAnalyzer`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,22 +21,36 @@ from stream.ports import ObjectRange, ObjectRole, ReplacedRange, StreamRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionConfig:
-    interval_ms: Annotated[int, Setting("compaction.interval.ms", Kind.DURATION, 1, 3_600_000)] = 20_000
-    """Pause between looks at the metadata. A WAL object that was committed in place costs its full size until it is merged away."""
+    interval_ms: Annotated[int, Setting("compaction.interval.ms", Kind.DURATION, 1, 3_600_000)] = (
+        20_000
+    )
+    """Pause between looks at the metadata. A WAL object that was committed in place costs its full
+    size until it is merged away.
+    """
 
-    small_bytes_max: Annotated[int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1)] = 4 << 20
+    small_bytes_max: Annotated[int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1)] = (
+        4 << 20
+    )
     """Ranges of this size are left alone for good: a reader gets 4 MiB with one GET."""
 
-    small_count_min: Annotated[int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000)] = 8
-    """So many small neighbors are worth one rewrite. Smaller: fewer GETs for catch-up readers, more rewriting."""
+    small_count_min: Annotated[
+        int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000)
+    ] = 8
+    """So many small neighbors are worth one rewrite. Smaller: fewer GETs for catch-up readers, more
+    rewriting.
+    """
 
-    round_bytes_max: Annotated[int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30)] = 64 << 20
+    round_bytes_max: Annotated[
+        int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30)
+    ] = 64 << 20
     """Read, held in memory and written by one round."""
 
     round_ranges_max: int = 4_000
     """Sources in one commit; the controller takes 20,000."""
 
-    object_bytes_max: Annotated[int, Setting("compaction.object.max.bytes", Kind.BYTES, 1, 1 << 30)] = 32 << 20
+    object_bytes_max: Annotated[
+        int, Setting("compaction.object.max.bytes", Kind.BYTES, 1, 1 << 30)
+    ] = 32 << 20
     """Larger objects are not begun; one range may be larger."""
 
     stream_object_bytes_min: int = 8 << 20
@@ -73,7 +90,9 @@ class Merge:
 
 
 class StreamPlan(NamedTuple):
-    """merge: the next one for this stream, if any. settled_offset: nothing before it will ever be merged; look from there next time."""
+    """merge: the next one for this stream, if any. settled_offset: nothing before it will ever be
+    merged; look from there next time.
+    """
 
     merge: Merge | None
     settled_offset: Offset
@@ -110,7 +129,9 @@ def _is_mergeable(source: ObjectRange, config: CompactionConfig) -> bool:
 
 
 def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """The part of a run of mergeable neighbors that is worth a rewrite now: all if many, else the stretch of WAL ranges in it."""
+    """The part of a run of mergeable neighbors that is worth a rewrite now: all if many, else the
+    stretch of WAL ranges in it.
+    """
     many = list(run)
     rest_bytes = sum(source.range.size_bytes for source in many)
     while many and many[0].role != ObjectRole.WAL and 2 * many[0].range.size_bytes > rest_bytes:
@@ -123,7 +144,9 @@ def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Objec
 
 
 def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """As many from the beginning as fit into one object; always one. A WAL range is worth it alone, anything else is not."""
+    """As many from the beginning as fit into one object; always one. A WAL range is worth it alone,
+    anything else is not.
+    """
     size_bytes = count = 0
     for source in run[: config.round_ranges_max]:
         size_bytes += source.range.size_bytes
@@ -134,10 +157,14 @@ def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Obje
 
 
 def plan_round(merges: Iterable[Merge], config: CompactionConfig) -> tuple[Output, ...]:
-    """Outputs for as many merges as one round may carry, one per stream, WAL ranges first: they keep whole WAL objects alive."""
+    """Outputs for as many merges as one round may carry, one per stream, WAL ranges first: they
+    keep whole WAL objects alive.
+    """
     taken: dict[StreamId, Merge] = {}
     bytes_left, ranges_left = config.round_bytes_max, config.round_ranges_max
-    for merge in sorted(merges, key=lambda merge: all(source.role != ObjectRole.WAL for source in merge.sources)):
+    for merge in sorted(
+        merges, key=lambda merge: all(source.role != ObjectRole.WAL for source in merge.sources)
+    ):
         size_bytes, count = merge.size_bytes, len(merge.sources)
         if merge.stream_id in taken or (taken and (size_bytes > bytes_left or count > ranges_left)):
             continue
@@ -166,7 +193,12 @@ def _shared_output(merges: Sequence[Merge]) -> Output:
 def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
     """What the controller is to take out in the same transaction."""
     return tuple(
-        ReplacedRange(source.range.stream_id, source.object_id, source.range.start_offset, source.range.end_offset)
+        ReplacedRange(
+            source.range.stream_id,
+            source.object_id,
+            source.range.start_offset,
+            source.range.end_offset,
+        )
         for output in outputs
         for merge in output.merges
         for source in merge.sources
@@ -174,12 +206,18 @@ def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
 
 
 def check_outputs(outputs: Sequence[Output], written: Sequence[tuple[StreamRange, ...]]) -> None:
-    """The last check before the commit: `written[i]` are the ranges of the object built for outputs[i]. Raises NotContiguous."""
+    """The last check before the commit: `written[i]` are the ranges of the object built for
+    outputs[i]. Raises NotContiguous.
+    """
     seen: set[StreamId] = set()
     for output, ranges in zip(outputs, written, strict=True):
         for merge, found in zip(output.merges, ranges, strict=True):
             _check_contiguous(merge.sources)
-            if found.stream_id != merge.stream_id or found.stream_id in seen or found.start_offset != merge.start_offset:
+            if (
+                found.stream_id != merge.stream_id
+                or found.stream_id in seen
+                or found.start_offset != merge.start_offset
+            ):
                 raise NotContiguous(merge.stream_id, merge.start_offset, found.start_offset)
             if found.end_offset != merge.end_offset:
                 raise NotContiguous(merge.stream_id, merge.end_offset, found.end_offset)
@@ -190,6 +228,10 @@ def _check_contiguous(ranges: Sequence[ObjectRange]) -> None:
     stream_id, expected = ranges[0].range.stream_id, ranges[0].range.start_offset
     for source in ranges:
         found = source.range
-        if found.stream_id != stream_id or found.start_offset != expected or found.end_offset <= expected:
+        if (
+            found.stream_id != stream_id
+            or found.start_offset != expected
+            or found.end_offset <= expected
+        ):
             raise NotContiguous(stream_id, expected, found.start_offset)
         expected = found.end_offset

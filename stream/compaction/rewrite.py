@@ -1,8 +1,11 @@
-"""Read the sources of merges, and build the objects that take their place: by a broker for its own streams, by a job for a whole topic.
+"""Read the sources of merges, and build the objects that take their place: by a broker for its own
+streams, by a job for a whole topic.
 
-Invariants: an entry is a whole block's part of its source's range, from a block whose checksum held, without a hole (`NotContiguous`), or
-what was appended here and is still in memory; an object is a function of its sources, its writer and its time of creation, so that a job
-that builds it again builds the same bytes. Must not commit anything, nor know who owns a stream. Holds all that it reads.
+Invariants: an entry is a whole block's part of its source's range, from a block whose checksum
+held, without a hole (`NotContiguous`), or what was appended here and is still in memory; an object
+is a function of its sources, its writer and its time of creation, so that a job that builds it
+again builds the same bytes. Must not commit anything, nor know who owns a stream. Holds all that it
+reads.
 Source: AutoMQ `CompactionUploader`, `DataBlockReader`.
 """
 
@@ -43,12 +46,18 @@ def nothing_cached(stream_id: StreamId, start: Offset, end: Offset) -> None:
 
 
 async def read_entries(
-    reader: ObjectReader, merges: Iterable[Merge], cached: Cached = nothing_cached, *, in_haste: bool = True
+    reader: ObjectReader,
+    merges: Iterable[Merge],
+    cached: Cached = nothing_cached,
+    *,
+    in_haste: bool = True,
 ) -> SourceEntries:
-    """Entries of every source. Sources that lie in one object are read together: their streams are neighbors there.
+    """Entries of every source. Sources that lie in one object are read together: their streams are
+    neighbors there.
 
-    in_haste: several objects at a time. Else one, and a pause behind it that is as long: who has clients to serve leaves them half of the
-    store's time, and their PUTs do not queue behind these GETs (with S3's 30 ms that is still 16 objects a second).
+    in_haste: several objects at a time. Else one, and a pause behind it that is as long: who has
+    clients to serve leaves them half of the store's time, and their PUTs do not queue behind these
+    GETs (with S3's 30 ms that is still 16 objects a second).
 
     Raises ObjectNotFound, ObjectCorrupt, NotContiguous, ObjectStoreError.
     """
@@ -63,7 +72,10 @@ async def read_entries(
             else:
                 entries[_key(source)] = list(found)
         await asyncio.sleep(0)  # a round may have thousands of sources
-    turns, now = asyncio.Semaphore(_OBJECTS_READ_AT_ONCE if in_haste else 1), asyncio.get_running_loop().time
+    turns, now = (
+        asyncio.Semaphore(_OBJECTS_READ_AT_ONCE if in_haste else 1),
+        asyncio.get_running_loop().time,
+    )
 
     async def read_object(sources: Sequence[ObjectRange]) -> None:
         async with turns:
@@ -86,9 +98,18 @@ async def read_entries(
     return entries
 
 
-def build_output(output: Output, writer: BrokerIncarnation, created_ms: Millis, entries: SourceEntries) -> BuiltObject:
-    """The object of what was read. Compare its ranges with `plan.check_outputs` before anything is committed."""
-    runs = [StreamRun(merge.stream_id, [entry for source in merge.sources for entry in entries[_key(source)]]) for merge in output.merges]
+def build_output(
+    output: Output, writer: BrokerIncarnation, created_ms: Millis, entries: SourceEntries
+) -> BuiltObject:
+    """The object of what was read. Compare its ranges with `plan.check_outputs` before anything is
+    committed.
+    """
+    runs = [
+        StreamRun(
+            merge.stream_id, [entry for source in merge.sources for entry in entries[_key(source)]]
+        )
+        for merge in output.merges
+    ]
     return build_object(output.role, writer, WalSequence(NO_SEQUENCE), created_ms, runs)
 
 

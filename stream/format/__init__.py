@@ -1,1 +1,3 @@
-"""The one object format: layout, writer and reader, all pure. Byte by byte in docs/reference/formats.md."""
+"""The one object format: layout, writer and reader, all pure. Byte by byte in
+docs/reference/formats.md.
+"""

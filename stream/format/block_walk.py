@@ -1,7 +1,8 @@
 """Walk the batches of a block that was read for a committed range, and cut out what is wanted.
 
-Invariant: only whole batches inside the range are given out, in offset order; a block whose batches overlap, lie outside the block
-or across a border of the range raises ObjectCorrupt, even though its checksum held. Must not do I/O. Costs 1 us per batch.
+Invariant: only whole batches inside the range are given out, in offset order; a block whose batches
+overlap, lie outside the block or across a border of the range raises ObjectCorrupt, even though its
+checksum held. Must not do I/O. Costs 1 us per batch.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ class Piece:
 
 
 def batches_of(piece: Piece, data: bytes) -> Iterator[tuple[int, BatchSpan]]:
-    """(position, span) of the batches of a block that belong to the range; a block may hold more of the stream than was committed."""
+    """(position, span) of the batches of a block that belong to the range; a block may hold more of
+    the stream than was committed.
+    """
     block, wanted = piece.block, piece.source.range
     at, expected = 0, block.start_offset
     while at < len(data):
@@ -34,19 +37,29 @@ def batches_of(piece: Piece, data: bytes) -> Iterator[tuple[int, BatchSpan]]:
         except BatchCorrupt as error:
             raise ObjectCorrupt(piece.source.key, block.position + at, str(error)) from None
         if span.base_offset < expected or span.next_offset > block.end_offset:
-            what = f"a batch of [{span.base_offset}, {span.next_offset}) after {expected} in a block that ends at {block.end_offset}"
+            what = (
+                f"a batch of [{span.base_offset}, {span.next_offset}) after {expected} in a block"
+                f" that ends at {block.end_offset}"
+            )
             raise ObjectCorrupt(piece.source.key, block.position + at, what)
         if span.next_offset > wanted.start_offset and span.base_offset < wanted.end_offset:
             if span.base_offset < wanted.start_offset or span.next_offset > wanted.end_offset:
-                what = f"a batch of [{span.base_offset}, {span.next_offset}) lies across a border of {wanted}"
+                what = (
+                    f"a batch of [{span.base_offset}, {span.next_offset}) lies across a border of"
+                    f" {wanted}"
+                )
                 raise ObjectCorrupt(piece.source.key, block.position + at, what)
             yield at, span
         expected = Offset(span.next_offset)
         at += span.size_bytes
 
 
-def cut(piece: Piece, data: bytes, start: int, end_offset: int, left_bytes: int, *, min_one: bool) -> tuple[memoryview, int, bool]:
-    """(batches from the one with `start` on, offset to go on at, whether the block holds nothing more that is wanted now)."""
+def cut(
+    piece: Piece, data: bytes, start: int, end_offset: int, left_bytes: int, *, min_one: bool
+) -> tuple[memoryview, int, bool]:
+    """(batches from the one with `start` on, offset to go on at, whether the block holds nothing
+    more that is wanted now).
+    """
     begin = end = -1
     position = start
     for at, span in batches_of(piece, data):
@@ -58,20 +71,30 @@ def cut(piece: Piece, data: bytes, start: int, end_offset: int, left_bytes: int,
             return memoryview(data)[begin : max(begin, end)], position, False
         end = at + span.size_bytes
         position = span.next_offset
-    return memoryview(data)[max(begin, 0) : max(end, 0)], min(piece.block.end_offset, piece.source.range.end_offset), True
+    return (
+        memoryview(data)[max(begin, 0) : max(end, 0)],
+        min(piece.block.end_offset, piece.source.range.end_offset),
+        True,
+    )
 
 
-def find_timestamp(piece: Piece, data: bytes, timestamp_ms: int, start_offset: int) -> tuple[int, int] | None:
+def find_timestamp(
+    piece: Piece, data: bytes, timestamp_ms: int, start_offset: int
+) -> tuple[int, int] | None:
     for at, span in batches_of(piece, data):
         if span.max_timestamp_ms >= timestamp_ms and span.next_offset > start_offset:
-            found = first_record_at_or_after(memoryview(data)[at:], timestamp_ms, from_offset=start_offset)
+            found = first_record_at_or_after(
+                memoryview(data)[at:], timestamp_ms, from_offset=start_offset
+            )
             if found is not None:
                 return found
     return None
 
 
 def entry_of(piece: Piece, data: bytes) -> RunEntry:
-    """All of the block that belongs to the range, for writing it elsewhere. A hole raises NotContiguous: it is not ours to bridge."""
+    """All of the block that belongs to the range, for writing it elsewhere. A hole raises
+    NotContiguous: it is not ours to bridge.
+    """
     wanted = piece.source.range
     start = expected = max(piece.block.start_offset, wanted.start_offset)
     end = min(piece.block.end_offset, wanted.end_offset)

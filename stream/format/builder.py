@@ -1,8 +1,9 @@
 """Build objects: WAL, stream-set and stream objects from runs of batches, and fences.
 
-Invariant: what `build_object` returns, `reader.verify_object` accepts; payload is referenced, never copied. Blocks are cut only between
-entries, so a block always holds whole batches. A gap or overlap inside a run, or streams out of order, raises NotContiguous or ValueError:
-such an object is never built. Must not do I/O or look at record bytes. Layout: `docs/reference/formats.md`.
+Invariant: what `build_object` returns, `reader.verify_object` accepts; payload is referenced, never
+copied. Blocks are cut only between entries, so a block always holds whole batches. A gap or overlap
+inside a run, or streams out of order, raises NotContiguous or ValueError: such an object is never
+built. Must not do I/O or look at record bytes. Layout: `docs/reference/formats.md`.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,9 @@ _NO_TIME = Millis(0)
 
 
 class Entry(Protocol):
-    """One or more whole batches covering [base_offset, end_offset). `stream.storage.AppendEntry` is one."""
+    """One or more whole batches covering [base_offset, end_offset). `stream.storage.AppendEntry` is
+    one.
+    """
 
     @property
     def base_offset(self) -> Offset: ...
@@ -62,7 +65,9 @@ class StreamRun:
 
 @dataclass(frozen=True, slots=True)
 class BuiltObject:
-    """chunks: the body for `ObjectStore.put`, in order. footer: equal footers mean equal objects (it covers header and blocks by CRC)."""
+    """chunks: the body for `ObjectStore.put`, in order. footer: equal footers mean equal objects
+    (it covers header and blocks by CRC).
+    """
 
     chunks: list[Buffer]
     size_bytes: int
@@ -93,7 +98,18 @@ class _Builder:
             if entry.base_offset != end or entry.end_offset <= end or not payload_bytes:
                 raise NotContiguous(stream_id, end, entry.base_offset)
             if size_bytes and size_bytes + payload_bytes > block_bytes_max:
-                self._add_block(BlockEntry(stream_id, block_start, end, max_timestamp_ms, self.position, size_bytes, records, crc))
+                self._add_block(
+                    BlockEntry(
+                        stream_id,
+                        block_start,
+                        end,
+                        max_timestamp_ms,
+                        self.position,
+                        size_bytes,
+                        records,
+                        crc,
+                    )
+                )
                 run_records += records
                 block_start, size_bytes, crc, records, max_timestamp_ms = end, 0, 0, 0, Millis(-1)
             crc = crc32c(payload, crc)
@@ -104,8 +120,28 @@ class _Builder:
                 max_timestamp_ms = entry.max_timestamp_ms
                 run_timestamp_ms = max(run_timestamp_ms, max_timestamp_ms)
             end = entry.end_offset
-        self._add_block(BlockEntry(stream_id, block_start, end, max_timestamp_ms, self.position, size_bytes, records, crc))
-        self.ranges.append(StreamRange(stream_id, start, end, run_records + records, self.position - run_position, run_timestamp_ms))
+        self._add_block(
+            BlockEntry(
+                stream_id,
+                block_start,
+                end,
+                max_timestamp_ms,
+                self.position,
+                size_bytes,
+                records,
+                crc,
+            )
+        )
+        self.ranges.append(
+            StreamRange(
+                stream_id,
+                start,
+                end,
+                run_records + records,
+                self.position - run_position,
+                run_timestamp_ms,
+            )
+        )
 
     def _add_block(self, block: BlockEntry) -> None:
         self.index.append(layout.ENTRY.pack(*block))
@@ -124,36 +160,70 @@ def build_object(
 ) -> BuiltObject:
     """An object of `runs`, which are sorted by stream id, one per stream, none empty.
 
-    sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see `ObjectHeader`; only WAL objects have one. A
-    stream object has exactly one run.
+    sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see
+    `ObjectHeader`; only WAL objects have one. A stream object has exactly one run.
     Cost: 1 us per entry and 2 us per block besides the CRC (27 GB/s).
     """
-    if role not in layout.INDEXED_ROLES or not runs or (role == ObjectRole.STREAM and len(runs) != 1):
+    if (
+        role not in layout.INDEXED_ROLES
+        or not runs
+        or (role == ObjectRole.STREAM and len(runs) != 1)
+    ):
         raise ValueError(f"an object of role {role.name} cannot hold {len(runs)} runs")
     builder = _Builder(_pack_header(role, writer, sequence, created_ms, depth), block_bytes_max)
     previous = -1
     for run in runs:
         if run.stream_id <= previous or not run.entries:
-            raise ValueError(f"stream {run.stream_id} after {previous}: runs are sorted by stream, one per stream, none empty")
+            raise ValueError(
+                f"stream {run.stream_id} after {previous}: runs are sorted by stream, one per"
+                " stream, none empty"
+            )
         previous = run.stream_id
         builder.add_run(run)
     index = b"".join(builder.index)
     if len(index) > layout.INDEX_BYTES_MAX:
-        raise ValueError(f"the index would have {len(index)} bytes, {layout.INDEX_BYTES_MAX} are allowed: write several objects")
+        raise ValueError(
+            f"the index would have {len(index)} bytes, {layout.INDEX_BYTES_MAX} are allowed: write"
+            " several objects"
+        )
     footer = _pack_footer(builder.position, index)
     builder.chunks += (index, footer)
-    return BuiltObject(builder.chunks, builder.position + len(index) + len(footer), tuple(builder.ranges), footer)
+    return BuiltObject(
+        builder.chunks, builder.position + len(index) + len(footer), tuple(builder.ranges), footer
+    )
 
 
-def fence_object(writer: BrokerIncarnation, sequence: WalSequence, created_ms: Millis = _NO_TIME) -> bytes:
-    """The object that ends a WAL at slot `sequence`: a header and nothing else. `writer` is who fences, for the fenced one's log."""
+def fence_object(
+    writer: BrokerIncarnation, sequence: WalSequence, created_ms: Millis = _NO_TIME
+) -> bytes:
+    """The object that ends a WAL at slot `sequence`: a header and nothing else. `writer` is who
+    fences, for the fenced one's log.
+    """
     return _pack_header(ObjectRole.FENCE, writer, sequence, created_ms)
 
 
-def _pack_header(role: ObjectRole, writer: BrokerIncarnation, sequence: WalSequence, created_ms: Millis, depth: int = 0) -> bytes:
+def _pack_header(
+    role: ObjectRole,
+    writer: BrokerIncarnation,
+    sequence: WalSequence,
+    created_ms: Millis,
+    depth: int = 0,
+) -> bytes:
     header = bytearray(layout.HEADER_BYTES)
     node_id, node_epoch = writer
-    layout.HEADER.pack_into(header, 0, layout.MAGIC, layout.VERSION, role, node_id, node_epoch, sequence, created_ms, depth, 0)
+    layout.HEADER.pack_into(
+        header,
+        0,
+        layout.MAGIC,
+        layout.VERSION,
+        role,
+        node_id,
+        node_epoch,
+        sequence,
+        created_ms,
+        depth,
+        0,
+    )
     crc = crc32c(memoryview(header)[: layout.HEADER_CRC_AT])
     layout.HEADER_CRC.pack_into(header, layout.HEADER_CRC_AT, crc)
     return bytes(header)
@@ -161,6 +231,18 @@ def _pack_header(role: ObjectRole, writer: BrokerIncarnation, sequence: WalSeque
 
 def _pack_footer(index_position: int, index: bytes) -> bytes:
     footer = bytearray(layout.FOOTER_BYTES)
-    layout.FOOTER.pack_into(footer, 0, index_position, len(index), crc32c(index), layout.VERSION, layout.ENTRY_BYTES, 0, layout.END_MAGIC)
-    layout.HEADER_CRC.pack_into(footer, layout.FOOTER_CRC_AT, crc32c(memoryview(footer)[: layout.FOOTER_CRC_AT]))
+    layout.FOOTER.pack_into(
+        footer,
+        0,
+        index_position,
+        len(index),
+        crc32c(index),
+        layout.VERSION,
+        layout.ENTRY_BYTES,
+        0,
+        layout.END_MAGIC,
+    )
+    layout.HEADER_CRC.pack_into(
+        footer, layout.FOOTER_CRC_AT, crc32c(memoryview(footer)[: layout.FOOTER_CRC_AT])
+    )
     return bytes(footer)

@@ -1,7 +1,9 @@
-"""Names of everything in the bucket. Nothing else in the system puts a key together or takes one apart.
+"""Names of everything in the bucket. Nothing else in the system puts a key together or takes one
+apart.
 
-Invariant: parse(format(x)) == x, and parse answers None for every key that format would not give (no second spelling of a name).
-Data keys begin with the object id's hex digits reversed, so that consecutive ids spread over the store's key partitions.
+Invariant: parse(format(x)) == x, and parse answers None for every key that format would not give
+(no second spelling of a name). Data keys begin with the object id's hex digits reversed, so that
+consecutive ids spread over the store's key partitions.
 Must not touch the store. Source: AutoMQ `ObjectUtils#genKey`, KRaft snapshot file names.
 """
 
@@ -30,7 +32,9 @@ _WAL_KEY = re.compile(r"wal/(0|[1-9][0-9]{0,9})/(0|[1-9][0-9]{0,18})/([0-9]{20})
 _DATA_KEY = re.compile(r"data/[0-9a-f]{8}/(0|[1-9][0-9]{0,18})")
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MANIFEST_KEY = re.compile(r"manifest/([A-Za-z0-9_-]{1,64})/([0-9]{20})")
-_LEASE_NAME = re.compile(r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-([0-9]{10})")
+_LEASE_NAME = re.compile(
+    r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-([0-9]{10})"
+)
 _NINES = 10**20 - 1
 _SNAPSHOT_NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
 _BACKUP_NAME = re.compile(r"[0-9]{20}")
@@ -64,7 +68,9 @@ def parse_wal_key(key: str) -> WalSlot | None:
 
 
 def data_key(object_id: ObjectId) -> str:
-    """Key of a stream-set or stream object, from the lower 32 bits of its id reversed: id 0x1a2b is data/b2a10000/6699."""
+    """Key of a stream-set or stream object, from the lower 32 bits of its id reversed: id 0x1a2b is
+    data/b2a10000/6699.
+    """
     return f"data/{f'{object_id & 0xFFFFFFFF:08x}'[::-1]}/{object_id}"
 
 
@@ -77,7 +83,9 @@ def parse_data_key(key: str) -> ObjectId | None:
 
 
 def meta_prefix(cluster_id: str) -> str:
-    """Everything the controller publishes for one cluster. Cluster ids are 1..64 of [A-Za-z0-9_-]; others raise ValueError."""
+    """Everything the controller publishes for one cluster. Cluster ids are 1..64 of [A-Za-z0-9_-];
+    others raise ValueError.
+    """
     return f"{META_ROOT}{_checked(cluster_id)}/"
 
 
@@ -102,7 +110,9 @@ def backup_prefix(cluster_id: str) -> str:
 
 
 def backup_key(cluster_id: str, first_offset: int) -> str:
-    """Committed metadata records from `first_offset` on, or the fence that ends a backup there. Key order is offset order."""
+    """Committed metadata records from `first_offset` on, or the fence that ends a backup there. Key
+    order is offset order.
+    """
     return f"{backup_prefix(cluster_id)}{first_offset:020d}"
 
 
@@ -117,16 +127,24 @@ def parse_cluster_id(key: str) -> str | None:
     """Which cluster a key below `META_ROOT` belongs to; None: to none."""
     root, _, rest = key.partition("/")
     cluster_id, slash, _ = rest.partition("/")
-    return cluster_id if f"{root}/" == META_ROOT and slash and _CLUSTER_ID.fullmatch(cluster_id) else None
+    return (
+        cluster_id
+        if f"{root}/" == META_ROOT and slash and _CLUSTER_ID.fullmatch(cluster_id)
+        else None
+    )
 
 
 def manifest_prefix(cluster_id: str) -> str:
-    """The public manifest of one cluster, newest version first. ValueError for what is no cluster id."""
+    """The public manifest of one cluster, newest version first. ValueError for what is no cluster
+    id.
+    """
     return f"{MANIFEST_ROOT}{_checked(cluster_id)}/"
 
 
 def manifest_key(cluster_id: str, version: int) -> str:
-    """Each of the version's 20 digits is subtracted from 9, so that a LIST of one key gives the newest."""
+    """Each of the version's 20 digits is subtracted from 9, so that a LIST of one key gives the
+    newest.
+    """
     return f"{manifest_prefix(cluster_id)}{_NINES - version:020d}"
 
 
@@ -160,13 +178,21 @@ def parse_lease_key(cluster_id: str, key: str) -> tuple[UUID, int] | None:
 
 
 def spark_query_prefix(cluster_id: str, query_id: str) -> str:
-    """What a streaming query of Spark must remember outside its checkpoint. query_id: checked by `lake.spark.options`."""
+    """What a streaming query of Spark must remember outside its checkpoint. query_id: checked by
+    `lake.spark.options`.
+    """
     return f"{SPARK_ROOT}{_checked(cluster_id)}/{query_id}/"
 
 
 def staged_prefix(write_id: str, batch_id: int | None = None) -> str:
-    """Rows that wait for their transaction, of all batches or of one; key order is the order of batches. write_id: a UUID."""
-    return f"{STAGED_ROOT}{write_id}/" if batch_id is None else f"{STAGED_ROOT}{write_id}/{batch_id:020d}/"
+    """Rows that wait for their transaction, of all batches or of one; key order is the order of
+    batches. write_id: a UUID.
+    """
+    return (
+        f"{STAGED_ROOT}{write_id}/"
+        if batch_id is None
+        else f"{STAGED_ROOT}{write_id}/{batch_id:020d}/"
+    )
 
 
 def staged_key(write_id: str, batch_id: int, task: int, attempt: UUID, number: int) -> str:
@@ -175,5 +201,8 @@ def staged_key(write_id: str, batch_id: int, task: int, attempt: UUID, number: i
 
 def _checked(cluster_id: str) -> str:
     if _CLUSTER_ID.fullmatch(cluster_id) is None:
-        raise ValueError(f"cluster id {cluster_id!r} is not allowed in a key: use 1 to 64 of A-Z, a-z, 0-9, '_' and '-'")
+        raise ValueError(
+            f"cluster id {cluster_id!r} is not allowed in a key: use 1 to 64 of A-Z, a-z, 0-9, '_'"
+            " and '-'"
+        )
     return cluster_id

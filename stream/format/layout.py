@@ -1,8 +1,10 @@
-"""Byte layout of Penstock objects: constants and structs, nothing else. `docs/reference/formats.md` says the same in prose.
+"""Byte layout of Penstock objects: constants and structs, nothing else. `docs/reference/formats.md`
+says the same in prose.
 
     header | blocks, without gaps | index = copy of the header + one entry per block | footer
 
-A fence object is a header alone. All numbers are big-endian. **Stored: never change a struct without a new VERSION.**
+A fence object is a header alone. All numbers are big-endian. **Stored: never change a struct
+without a new VERSION.**
 Must not contain logic: writer and reader share nothing but this.
 """
 
@@ -16,19 +18,23 @@ MAGIC = b"PENSTOCK"
 END_MAGIC = b"KCOTSNEP"
 VERSION = 1
 
-# magic, version, role, reserved (0), node id, node epoch, WAL sequence, created ms, depth, CRC32C of the 44 bytes before it
+# magic, version, role, reserved (0), node id, node epoch, WAL sequence, created ms, depth, CRC32C
+# of the 44 bytes before it
 HEADER = Struct(">8sHBxiqqqII")
 HEADER_BYTES = HEADER.size
 HEADER_CRC = Struct(">I")
 HEADER_CRC_AT = HEADER_BYTES - 4
 
-# stream id, start offset, end offset, max timestamp ms, position, size, record count, CRC32C of the block; sorted by (stream, start)
+# stream id, start offset, end offset, max timestamp ms, position, size, record count, CRC32C of the
+# block; sorted by (stream, start)
 ENTRY = Struct(">qqqqQIII")
 ENTRY_BYTES = ENTRY.size
 
 
 class BlockEntry(NamedTuple):
-    """Where a block of one stream lies: [position, position + size_bytes) of the object holds [start_offset, end_offset)."""
+    """Where a block of one stream lies: [position, position + size_bytes) of the object holds
+    [start_offset, end_offset).
+    """
 
     stream_id: StreamId
     start_offset: Offset
@@ -40,19 +46,24 @@ class BlockEntry(NamedTuple):
     crc: int
 
 
-# index position, index size, CRC32C of the index, version, entry size, CRC32C of the 24 bytes before it, magic
+# index position, index size, CRC32C of the index, version, entry size, CRC32C of the 24 bytes
+# before it, magic
 FOOTER = Struct(">QQIHHI8s")
 FOOTER_BYTES = FOOTER.size
 FOOTER_CRC_AT = 24
 
 BLOCK_BYTES_MAX = 1 << 20
-"""A block is closed when the next entry would make it larger. One entry larger than this is a block of its own."""
+"""A block is closed when the next entry would make it larger. One entry larger than this is a block
+of its own.
+"""
 
 INDEX_BYTES_MAX = 32 << 20
 """About 645,000 blocks. Readers refuse more before they fetch or allocate anything."""
 
 TAIL_BYTES = 64 << 10
-"""What to read first from the end of an object: footer and an index of up to 1,258 blocks with one GET."""
+"""What to read first from the end of an object: footer and an index of up to 1,258 blocks with one
+GET.
+"""
 
 NO_SEQUENCE = -1
 """WAL sequence of objects that are not WAL slots."""

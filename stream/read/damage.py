@@ -1,7 +1,8 @@
 """Remember which objects reads found damaged or gone, for logs, metrics and the doctor.
 
-Invariant: bounded by `OBJECTS_MAX`. An object that an operator restored leaves the list with the next read of the same place, or when no
-read met it for `KEPT_S`. Times are the caller's monotonic seconds. Pure.
+Invariant: bounded by `OBJECTS_MAX`. An object that an operator restored leaves the list with the
+next read of the same place, or when no read met it for `KEPT_S`. Times are the caller's monotonic
+seconds. Pure.
 Must not decide whether an object is damaged: `stream.read.stream_reader` does.
 """
 
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 DamageKind = Literal["gone", "corrupt"]
-"""gone: the store does not have the object that the metadata refer to. corrupt: bytes do not match their checksum or layout."""
+"""gone: the store does not have the object that the metadata refer to. corrupt: bytes do not match
+their checksum or layout.
+"""
 DAMAGE_KINDS: Final[tuple[DamageKind, ...]] = ("gone", "corrupt")
 
 OBJECTS_MAX: Final = 1_000
@@ -20,12 +23,15 @@ KNOWN_S: Final = 60.0
 LOG_EVERY_S: Final = 60.0
 """For each object."""
 CERTAIN_S: Final = 10.0
-"""An object that is gone for so long is lost. Metadata are behind by less, or the broker has lost its session."""
+"""An object that is gone for so long is lost. Metadata are behind by less, or the broker has lost
+its session.
+"""
 
 
 @dataclass(slots=True)
 class Damage:
-    """An object that could not be read. count: reads that ended at it. stream_id, offset: where the last one did.
+    """An object that could not be read. count: reads that ended at it. stream_id, offset: where the
+    last one did.
 
     first_s: when the present row of such reads began, none of them `KNOWN_S` after the one before.
     """
@@ -54,13 +60,19 @@ class DamageLog:
         self.reads: Counter[DamageKind] = Counter()
         """Reads that ended at a damaged object, so far."""
 
-    def met(self, key: str, kind: DamageKind, what: str, *, stream_id: int, offset: int, now_s: float) -> tuple[Damage, bool]:
-        """Note that a read ended at `key`. Return what is known of the object, and whether to log it now."""
+    def met(
+        self, key: str, kind: DamageKind, what: str, *, stream_id: int, offset: int, now_s: float
+    ) -> tuple[Damage, bool]:
+        """Note that a read ended at `key`. Return what is known of the object, and whether to log
+        it now.
+        """
         self._forget(now_s)
         self.reads[kind] += 1
         known = self._met.get(key)
         if known is None or known.kind != kind:
-            known = self._met[key] = Damage(key, kind, what, stream_id, offset, now_s, now_s, logged_s=now_s)
+            known = self._met[key] = Damage(
+                key, kind, what, stream_id, offset, now_s, now_s, logged_s=now_s
+            )
             self._met.move_to_end(key)
             if len(self._met) > OBJECTS_MAX:
                 self._met.popitem(last=False)
@@ -85,7 +97,11 @@ class DamageLog:
 
     def healed(self, stream_id: int, start: int, end: int) -> None:
         """Note that [start, end) was read: forget damage at which the last read ended in there."""
-        for key in [item.key for item in self._met.values() if item.stream_id == stream_id and start <= item.offset < end]:
+        for key in [
+            item.key
+            for item in self._met.values()
+            if item.stream_id == stream_id and start <= item.offset < end
+        ]:
             del self._met[key]
 
     def listed(self, now_s: float) -> list[Damage]:

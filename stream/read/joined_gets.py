@@ -1,10 +1,13 @@
-"""Ranges of one object that are asked for in the same turn of the event loop, and lie near each other, come with one GET.
+"""Ranges of one object that are asked for in the same turn of the event loop, and lie near each
+other, come with one GET.
 
-Objects hold streams side by side, and partitions that open together, or are fetched by one request, want neighboring blocks of the same
-objects at the same moment: after a failover 17 partitions made 150 GETs of 60 KB, and now make 9 of 1 MB. A GET costs 3 to 5 ms of CPU and
-0.4 USD per million, whatever it brings.
-Invariant: who asks gets its own bytes or its own error: a damaged object's other ranges are read again by themselves. Bounded by
-get_bytes_max for each GET; nobody waits longer than to the end of the turn. Must not cache anything, nor know what the bytes mean.
+Objects hold streams side by side, and partitions that open together, or are fetched by one request,
+want neighboring blocks of the same objects at the same moment: after a failover 17 partitions made
+150 GETs of 60 KB, and now make 9 of 1 MB. A GET costs 3 to 5 ms of CPU and 0.4 USD per million,
+whatever it brings.
+Invariant: who asks gets its own bytes or its own error: a damaged object's other ranges are read
+again by themselves. Bounded by get_bytes_max for each GET; nobody waits longer than to the end of
+the turn. Must not cache anything, nor know what the bytes mean.
 """
 
 import asyncio
@@ -34,7 +37,9 @@ class _Asked:
 
 
 class JoinedGets:
-    """gap_bytes_max: this much may be read for nothing to save a GET. get_bytes_max: of a GET that joins several."""
+    """gap_bytes_max: this much may be read for nothing to save a GET. get_bytes_max: of a GET that
+    joins several.
+    """
 
     def __init__(self, get: Get, *, gap_bytes_max: int, get_bytes_max: int) -> None:
         self._get = get
@@ -60,11 +65,18 @@ class JoinedGets:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _send(self, key: str) -> None:
-        waiting = sorted((asked for asked in self._asked.pop(key) if not asked.answer.done()), key=lambda asked: asked.start)
+        waiting = sorted(
+            (asked for asked in self._asked.pop(key) if not asked.answer.done()),
+            key=lambda asked: asked.start,
+        )
         group: list[_Asked] = []
         end = 0
         for asked in waiting:
-            near = group and asked.start - end <= self._gap_bytes_max and max(end, asked.end) - group[0].start <= self._get_bytes_max
+            near = (
+                group
+                and asked.start - end <= self._gap_bytes_max
+                and max(end, asked.end) - group[0].start <= self._get_bytes_max
+            )
             if group and not near:
                 self._start(group)
                 group = []
@@ -81,7 +93,9 @@ class JoinedGets:
     async def _fetch(self, group: list[_Asked]) -> None:
         start = group[0].start
         try:
-            data = await self._get(group[0].source, start, max(asked.end for asked in group) - start)
+            data = await self._get(
+                group[0].source, start, max(asked.end for asked in group) - start
+            )
         except asyncio.CancelledError:
             for asked in group:
                 asked.answer.cancel()

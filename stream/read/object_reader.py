@@ -1,10 +1,12 @@
-"""Read committed stretches of streams out of objects: indexes and blocks through caches, neighboring blocks with one GET, ahead of
-readers that go forward.
+"""Read committed stretches of streams out of objects: indexes and blocks through caches,
+neighboring blocks with one GET, ahead of readers that go forward.
 
-Invariant: what is returned are whole batches, in offset order, of the stream and inside the committed ranges, from blocks whose checksums
-held. An error counts only where a read begins: before an object that is damaged, gone or out of reach, the intact batches are returned, and
-the read that begins there raises. ObjectCorrupt means wrong bytes. `ObjectNotFound` goes up: plan again from the metadata.
-Memory in flight is at most gets_in_flight_max x get_bytes_max (plus one block each). Deadlines and retries are the store's.
+Invariant: what is returned are whole batches, in offset order, of the stream and inside the
+committed ranges, from blocks whose checksums held. An error counts only where a read begins: before
+an object that is damaged, gone or out of reach, the intact batches are returned, and the read that
+begins there raises. ObjectCorrupt means wrong bytes. `ObjectNotFound` goes up: plan again from the
+metadata. Memory in flight is at most gets_in_flight_max x get_bytes_max (plus one block each).
+Deadlines and retries are the store's.
 Source: AutoMQ `StreamReader`, `ObjectReader`.
 """
 
@@ -42,14 +44,20 @@ _GAP_BYTES = 128 << 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReaderConfig:
     index_cache_bytes_max: int = 32 << 20
-    """Indexes kept: 52 bytes a block, so that about 500,000 blocks of up to 1 MiB need no second look at their objects."""
+    """Indexes kept: 52 bytes a block, so that about 500,000 blocks of up to 1 MiB need no second
+    look at their objects.
+    """
 
     whole_bytes_max: int = 1 << 20
-    """Objects up to this size are read whole with their index: one GET serves all streams in it, which is what many partitions that open
-    after a failover want at once. A lone reader of a small stream pays about 10 ms more for the first bytes, and saves the second GET."""
+    """Objects up to this size are read whole with their index: one GET serves all streams in it,
+    which is what many partitions that open after a failover want at once. A lone reader of a small
+    stream pays about 10 ms more for the first bytes, and saves the second GET.
+    """
 
     get_bytes_max: int = 4 << 20
-    """Neighboring blocks up to this size are one GET. Larger: fewer GETs (0.4 USD per million), longer until the first byte."""
+    """Neighboring blocks up to this size are one GET. Larger: fewer GETs (0.4 USD per million),
+    longer until the first byte.
+    """
 
     gets_in_flight_max: int = 32
     read_bytes_max: int = 64 << 20
@@ -69,13 +77,19 @@ class ObjectReaderConfig:
 class ObjectReader:
     """One per process; serves all streams."""
 
-    def __init__(self, store: ObjectStore, block_cache: BlockCache, config: ObjectReaderConfig | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, block_cache: BlockCache, config: ObjectReaderConfig | None = None
+    ) -> None:
         self._store = store
         self._blocks = block_cache
         self._config = config or ObjectReaderConfig()
-        self._indexes: LoadingCache[str, ObjectIndex] = LoadingCache(self._config.index_cache_bytes_max)
+        self._indexes: LoadingCache[str, ObjectIndex] = LoadingCache(
+            self._config.index_cache_bytes_max
+        )
         self._gets = asyncio.Semaphore(self._config.gets_in_flight_max)
-        self._joined = JoinedGets(self._get, gap_bytes_max=_GAP_BYTES, get_bytes_max=self._config.get_bytes_max)
+        self._joined = JoinedGets(
+            self._get, gap_bytes_max=_GAP_BYTES, get_bytes_max=self._config.get_bytes_max
+        )
         self._read_ahead = ReadAhead(
             bytes_min=self._config.read_ahead_bytes_min,
             bytes_max=self._config.read_ahead_bytes_max,
@@ -84,12 +98,21 @@ class ObjectReader:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read(
-        self, ranges: Sequence[ObjectRange], start: int, max_bytes: int, min_one: bool = True, *, end_offset: int = _INT64_MAX
+        self,
+        ranges: Sequence[ObjectRange],
+        start: int,
+        max_bytes: int,
+        min_one: bool = True,
+        *,
+        end_offset: int = _INT64_MAX,
     ) -> list[memoryview]:
-        """Whole batches from the one that contains `start` on, each view holding one or more; at most max_bytes.
+        """Whole batches from the one that contains `start` on, each view holding one or more; at
+        most max_bytes.
 
-        ranges: of one stream, in order and without gaps, the first contains `start`. min_one: the first batch is returned however large.
-        end_offset: batches that begin there or later are left out. Returns [] only if max_bytes is too small or compaction left no batch.
+        ranges: of one stream, in order and without gaps, the first contains `start`. min_one: the
+        first batch is returned however large.
+        end_offset: batches that begin there or later are left out. Returns [] only if max_bytes is
+        too small or compaction left no batch.
         """
         _check_ranges(ranges, start)
         max_bytes = min(max_bytes, self._config.read_bytes_max)
@@ -106,7 +129,9 @@ class ObjectReader:
                         raise data
                     break
                 first = min_one and not batches
-                view, position, whole = cut(piece, data, position, end_offset, left_bytes, min_one=first)
+                view, position, whole = cut(
+                    piece, data, position, end_offset, left_bytes, min_one=first
+                )
                 if view:
                     batches.append(view)
                     left_bytes -= len(view)
@@ -115,15 +140,22 @@ class ObjectReader:
             at = position
         return self._took(ranges, start, at, batches)
 
-    async def offset_for_timestamp(self, ranges: Sequence[ObjectRange], timestamp_ms: int, start_offset: int = 0) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at start_offset or later whose timestamp is at least timestamp_ms; None: no such.
+    async def offset_for_timestamp(
+        self, ranges: Sequence[ObjectRange], timestamp_ms: int, start_offset: int = 0
+    ) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at start_offset or later whose timestamp is at
+        least timestamp_ms; None: no such.
 
-        ranges as for `read`, where those with an older max timestamp may be missing. Opens one block after another until one has it;
-        max timestamps in metadata, index and batch headers mean that hardly ever a second one is opened. Raises ObjectCorrupt,
-        ObjectNotFound and the store's errors for a block that may hold the record: what lies behind it is no answer.
+        ranges as for `read`, where those with an older max timestamp may be missing. Opens one
+        block after another until one has it; max timestamps in metadata, index and batch headers
+        mean that hardly ever a second one is opened. Raises ObjectCorrupt, ObjectNotFound and the
+        store's errors for a block that may hold the record: what lies behind it is no answer.
         """
         for source in ranges:
-            if source.range.max_timestamp_ms < timestamp_ms or source.range.end_offset <= start_offset:
+            if (
+                source.range.max_timestamp_ms < timestamp_ms
+                or source.range.end_offset <= start_offset
+            ):
                 continue
             for piece in await self.pieces(source, max(start_offset, source.range.start_offset)):
                 if piece.block.max_timestamp_ms < timestamp_ms:
@@ -135,7 +167,9 @@ class ObjectReader:
         return None
 
     async def index(self, source: ObjectRange) -> ObjectIndex:
-        """The index of an object, from the cache or with one GET (two if it has more than 1,258 blocks)."""
+        """The index of an object, from the cache or with one GET (two if it has more than 1,258
+        blocks).
+        """
         return await self._indexes.get(source.key, lambda _: self._load_index(source))
 
     def keep(self, key: str, index: ObjectIndex, data: bytes) -> None:
@@ -148,7 +182,9 @@ class ObjectReader:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel reads ahead and loads; callers of `read` get CancelledError. Closes the block cache too."""
+        """Cancel reads ahead and loads; callers of `read` get CancelledError. Closes the block
+        cache too.
+        """
         for task in self._tasks:
             task.cancel()
         await self.idle()
@@ -156,10 +192,13 @@ class ObjectReader:
         await self._blocks.close()
         await self._joined.close()
 
-    # --- planning ---------------------------------------------------------------------------------------------------------------------
+    # --- planning ---------------------------------------------------------------------------------
 
-    async def _plan(self, ranges: Sequence[ObjectRange], start: int, end_offset: int, max_bytes: int) -> list[Piece]:
-        """Blocks from `start` on worth at least max_bytes, not counting the first one, of which less may be wanted.
+    async def _plan(
+        self, ranges: Sequence[ObjectRange], start: int, end_offset: int, max_bytes: int
+    ) -> list[Piece]:
+        """Blocks from `start` on worth at least max_bytes, not counting the first one, of which
+        less may be wanted.
 
         Ends before an object whose index cannot be read; raises its error if that is the first one.
         """
@@ -187,23 +226,43 @@ class ObjectReader:
                 pieces.append(piece)
         return pieces
 
-    async def pieces(self, source: ObjectRange, start: int = 0, end_offset: int = _INT64_MAX) -> list[Piece]:
-        """Blocks of the range from `start` on. The object must hold all of the range that was committed for it."""
+    async def pieces(
+        self, source: ObjectRange, start: int = 0, end_offset: int = _INT64_MAX
+    ) -> list[Piece]:
+        """Blocks of the range from `start` on. The object must hold all of the range that was
+        committed for it.
+        """
         index, wanted = await self.index(source), source.range
         held = index.blocks_of(wanted.stream_id, wanted.start_offset, wanted.end_offset)
-        if not held or held[0].start_offset > wanted.start_offset or held[-1].end_offset < wanted.end_offset:
-            raise ObjectCorrupt(source.key, 0, f"does not hold {wanted}, which was committed for it")
-        return [Piece(source, block) for block in held if block.end_offset > start and block.start_offset < end_offset]
+        if (
+            not held
+            or held[0].start_offset > wanted.start_offset
+            or held[-1].end_offset < wanted.end_offset
+        ):
+            raise ObjectCorrupt(
+                source.key, 0, f"does not hold {wanted}, which was committed for it"
+            )
+        return [
+            Piece(source, block)
+            for block in held
+            if block.end_offset > start and block.start_offset < end_offset
+        ]
 
-    # --- loading ----------------------------------------------------------------------------------------------------------------------
+    # --- loading ----------------------------------------------------------------------------------
 
     async def _load(self, pieces: Sequence[Piece]) -> list[bytes | Exception]:
         """Return each block, or why it cannot be had."""
         groups = self._groups(pieces, 0)
-        return [data for blocks in await asyncio.gather(*map(self._load_group, groups)) for data in blocks]
+        return [
+            data
+            for blocks in await asyncio.gather(*map(self._load_group, groups))
+            for data in blocks
+        ]
 
     def _groups(self, pieces: Sequence[Piece], gap_bytes_max: int) -> list[list[Piece]]:
-        """Neighbors in one object, in its order and at most this far apart: one GET each, of at most get_bytes_max or one block."""
+        """Neighbors in one object, in its order and at most this far apart: one GET each, of at
+        most get_bytes_max or one block.
+        """
         groups: list[list[Piece]] = []
         key, start, end = "", 0, 0
         for piece in pieces:
@@ -218,7 +277,9 @@ class ObjectReader:
         return groups
 
     async def load_uncached(self, pieces: Sequence[Piece]) -> list[bytes]:
-        """Blocks of one object, in its order, one GET after another: for rewriting, which should not push out what readers need."""
+        """Blocks of one object, in its order, one GET after another: for rewriting, which should
+        not push out what readers need.
+        """
         loaded: list[bytes] = []
         for group in self._groups(pieces, _GAP_BYTES):
             loaded += [data for data, _ in _all_of(await self._get_blocks(group))]
@@ -233,7 +294,9 @@ class ObjectReader:
         return await self._blocks.get_each(list(by_key), load)
 
     async def _get_blocks(self, pieces: Sequence[Piece]) -> Sequence[tuple[bytes, int] | Exception]:
-        """Return each block with its weight, or ObjectCorrupt. Raises what is wrong with all of them."""
+        """Return each block with its weight, or ObjectCorrupt. Raises what is wrong with all of
+        them.
+        """
         source, start = pieces[0].source, pieces[0].block.position
         end = pieces[-1].block.position + pieces[-1].block.size_bytes
         data, shift = await self._joined.get(source, start, end - start)
@@ -241,7 +304,11 @@ class ObjectReader:
         for piece in pieces:
             at = piece.block.position - start + shift
             # Copied, so that keeping one block does not keep its neighbors.
-            block = data if len(data) == piece.block.size_bytes else data[at : at + piece.block.size_bytes]
+            block = (
+                data
+                if len(data) == piece.block.size_bytes
+                else data[at : at + piece.block.size_bytes]
+            )
             try:
                 check_block(piece.block, block, source.key)
             except ObjectCorrupt as error:
@@ -252,7 +319,9 @@ class ObjectReader:
 
     async def _load_index(self, source: ObjectRange) -> list[tuple[ObjectIndex, int]]:
         size_bytes = source.object_size_bytes
-        position = 0 if size_bytes <= self._config.whole_bytes_max else max(0, size_bytes - TAIL_BYTES)
+        position = (
+            0 if size_bytes <= self._config.whole_bytes_max else max(0, size_bytes - TAIL_BYTES)
+        )
         tail = await self._get(source, position, size_bytes - position)
         index = parse_tail(tail, size_bytes, source.key)
         if isinstance(index, NeedMore):
@@ -267,7 +336,9 @@ class ObjectReader:
         return [(index, index.size_bytes)]
 
     def _keep_all(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """A small object came whole with its index: its blocks need no second GET. A damaged one fails whoever reads it, nobody else."""
+        """A small object came whole with its index: its blocks need no second GET. A damaged one
+        fails whoever reads it, nobody else.
+        """
         for entry in index.blocks():
             block = data[entry.position : entry.position + entry.size_bytes]
             if is_intact(entry, block):
@@ -280,19 +351,33 @@ class ObjectReader:
             async with self._gets:
                 data = await self._store.get_range(source.key, start, length)
         except ObjectNotFound:
-            raise ObjectNotFound(source.key) from None  # the store's own name for it may have a prefix
+            raise ObjectNotFound(
+                source.key
+            ) from None  # the store's own name for it may have a prefix
         except RangeNotSatisfiable:
-            raise ObjectCorrupt(source.key, start, f"is shorter than the {source.object_size_bytes} bytes that were committed") from None
+            raise ObjectCorrupt(
+                source.key,
+                start,
+                f"is shorter than the {source.object_size_bytes} bytes that were committed",
+            ) from None
         if len(data) != length:
-            raise ObjectCorrupt(source.key, start, f"{len(data)} bytes came, {length} were asked for")
+            raise ObjectCorrupt(
+                source.key, start, f"{len(data)} bytes came, {length} were asked for"
+            )
         return data
 
-    # --- reading ahead ----------------------------------------------------------------------------------------------------------------
+    # --- reading ahead ----------------------------------------------------------------------------
 
-    def _took(self, ranges: Sequence[ObjectRange], start: int, next_offset: int, batches: list[memoryview]) -> list[memoryview]:
+    def _took(
+        self, ranges: Sequence[ObjectRange], start: int, next_offset: int, batches: list[memoryview]
+    ) -> list[memoryview]:
         reader = self._read_ahead.took(ranges[0].range.stream_id, start, next_offset)
         end = ranges[-1].range.end_offset
-        if reader is None or max(next_offset, reader.ahead_until) >= end or len(self._tasks) >= self._config.read_ahead_tasks_max:
+        if (
+            reader is None
+            or max(next_offset, reader.ahead_until) >= end
+            or len(self._tasks) >= self._config.read_ahead_tasks_max
+        ):
             return batches
         reader.is_busy = True
         task = asyncio.ensure_future(self._fetch_ahead(ranges, next_offset, reader))
@@ -310,13 +395,20 @@ class ObjectReader:
         except ObjectNotFound:
             return
         except (ObjectStoreError, StreamError) as error:
-            _log.warning("read_ahead_failed", stream_id=ranges[0].range.stream_id, offset=start, error=str(error))
+            _log.warning(
+                "read_ahead_failed",
+                stream_id=ranges[0].range.stream_id,
+                offset=start,
+                error=str(error),
+            )
         finally:
             reader.is_busy = False
 
 
 async def _each(calls: Iterable[Awaitable[_T]]) -> list[_T | Exception]:
-    """Return the result or the error of each call, all made at once. A cancelled one cancels the caller."""
+    """Return the result or the error of each call, all made at once. A cancelled one cancels the
+    caller.
+    """
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, Exception):

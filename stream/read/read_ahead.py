@@ -1,7 +1,9 @@
-"""How far to read ahead of whom: readers are recognized by asking for the offset at which their last read ended.
+"""How far to read ahead of whom: readers are recognized by asking for the offset at which their
+last read ended.
 
-Invariant: a first read never reads ahead; each read that continues doubles the window up to the limit; a reader that jumps is a new one. At
-most `readers_max` are remembered, the longest silent is forgotten. Must not do I/O. Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
+Invariant: a first read never reads ahead; each read that continues doubles the window up to the
+limit; a reader that jumps is a new one. At most `readers_max` are remembered, the longest silent is
+forgotten. Must not do I/O. Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
 """
 
 from collections import OrderedDict
@@ -30,14 +32,20 @@ class ReadAhead:
         return len(self._readers)
 
     def took(self, stream_id: StreamId, start_offset: int, next_offset: int) -> Reader | None:
-        """[start, next) was read: the reader to read ahead for now, or None (a new one, or one with half its window still before it)."""
+        """[start, next) was read: the reader to read ahead for now, or None (a new one, or one with
+        half its window still before it).
+        """
         reader = self._readers.pop((stream_id, start_offset), None)
         if reader is None:
             reader = Reader()
             due = False
         else:
-            reader.window_bytes = min(self._bytes_max, max(self._bytes_min, 2 * reader.window_bytes))
-            due = not reader.is_busy and next_offset >= (reader.ahead_from + reader.ahead_until) // 2
+            reader.window_bytes = min(
+                self._bytes_max, max(self._bytes_min, 2 * reader.window_bytes)
+            )
+            due = (
+                not reader.is_busy and next_offset >= (reader.ahead_from + reader.ahead_until) // 2
+            )
         self._readers[(stream_id, next_offset)] = reader
         if len(self._readers) > self._readers_max:
             self._readers.popitem(last=False)

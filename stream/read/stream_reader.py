@@ -1,8 +1,10 @@
 """Reads across memory and objects: the log cache first, committed objects for what is older.
 
-Invariant: what is returned begins with the batch that holds the offset and has no gap; data is either in the cache (until it is committed)
-or in the metadata's ranges, so a place that neither knows is an error, never skipped. An object that compaction removed under a read is
-planned anew. Damage counts only when further looks, each by a new plan, meet it in the same object again. Must not cache anything itself.
+Invariant: what is returned begins with the batch that holds the offset and has no gap; data is
+either in the cache (until it is committed) or in the metadata's ranges, so a place that neither
+knows is an error, never skipped. An object that compaction removed under a read is planned anew.
+Damage counts only when further looks, each by a new plan, meet it in the same object again. Must
+not cache anything itself.
 Source: AutoMQ `S3Storage.read0`.
 """
 
@@ -25,8 +27,10 @@ from stream.read.object_reader import ObjectReader
 
 _REPLANS_MAX = 5
 _LOOKS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
-"""Failed looks at one object, one after the other, that are damage. A new plan settles whether an object is gone. An answer of the store
-may be wrong several times in a row, and the error for damage is one that many clients do not survive."""
+"""Failed looks at one object, one after the other, that are damage. A new plan settles whether an
+object is gone. An answer of the store may be wrong several times in a row, and the error for damage
+is one that many clients do not survive.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -35,7 +39,12 @@ class StreamReader:
     """Reads of all streams of one process. damage: what they meet is noted there."""
 
     def __init__(
-        self, cache: LogCache, metadata: StreamMetadata, objects: ObjectReader, config: StreamConfig, damage: DamageLog | None = None
+        self,
+        cache: LogCache,
+        metadata: StreamMetadata,
+        objects: ObjectReader,
+        config: StreamConfig,
+        damage: DamageLog | None = None,
     ) -> None:
         self._cache = cache
         self._metadata = metadata
@@ -43,7 +52,9 @@ class StreamReader:
         self._plan_max = config.read_plan_objects_max
         self._damage = DamageLog() if damage is None else damage
 
-    async def read(self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int) -> list[Buffer]:
+    async def read(
+        self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
+    ) -> list[Buffer]:
         """See Storage.read."""
         looks = _Looks(self._damage, stream_id)
         while offset < end_offset:
@@ -58,7 +69,11 @@ class StreamReader:
                 continue
             if batches:
                 if self._damage:
-                    self._damage.healed(stream_id, offset, max(header.next_offset for _, header in iter_headers(batches[-1])))
+                    self._damage.healed(
+                        stream_id,
+                        offset,
+                        max(header.next_offset for _, header in iter_headers(batches[-1])),
+                    )
                 return [*batches]
             offset = ranges[-1].range.end_offset
         return []
@@ -66,13 +81,19 @@ class StreamReader:
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.offset_for_timestamp. Ranges that are too old are skipped by the metadata's timestamps, without I/O."""
+        """See Storage.offset_for_timestamp. Ranges that are too old are skipped by the metadata's
+        timestamps, without I/O.
+        """
         offset, looks = start_offset, _Looks(self._damage, stream_id)
         found: tuple[int, int] | None = None
         while found is None and offset < end_offset:
             cached_from = self._cache.start_of(stream_id)
             cold_end = end_offset if cached_from is None else min(end_offset, cached_from)
-            ranges = self._metadata.objects(stream_id, offset, cold_end, self._plan_max) if offset < cold_end else []
+            ranges = (
+                self._metadata.objects(stream_id, offset, cold_end, self._plan_max)
+                if offset < cold_end
+                else []
+            )
             if not ranges:
                 found = self._timestamp_in_cache(stream_id, timestamp_ms, offset)
                 break
@@ -82,26 +103,50 @@ class StreamReader:
                 looks.failed(error, offset)
                 continue
             offset = max(offset, ranges[-1].range.end_offset)
-        return None if found is None or found[0] >= end_offset else (Offset(found[0]), Millis(found[1]))
+        return (
+            None
+            if found is None or found[0] >= end_offset
+            else (Offset(found[0]), Millis(found[1]))
+        )
 
-    async def newest_timestamp(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset) -> tuple[Offset, Millis] | None:
-        """See Storage.newest_timestamp. Only a range that crosses an end can have a time that no record between the two offsets has."""
-        for timestamp_ms in sorted(self._newest_timestamps(stream_id, start_offset, end_offset), reverse=True):
-            found = await self.offset_for_timestamp(stream_id, timestamp_ms, start_offset, end_offset)
+    async def newest_timestamp(
+        self, stream_id: StreamId, start_offset: Offset, end_offset: Offset
+    ) -> tuple[Offset, Millis] | None:
+        """See Storage.newest_timestamp. Only a range that crosses an end can have a time that no
+        record between the two offsets has.
+        """
+        for timestamp_ms in sorted(
+            self._newest_timestamps(stream_id, start_offset, end_offset), reverse=True
+        ):
+            found = await self.offset_for_timestamp(
+                stream_id, timestamp_ms, start_offset, end_offset
+            )
             if found is not None:
                 return found
         return None
 
-    def _newest_timestamps(self, stream_id: StreamId, offset: Offset, end_offset: Offset) -> set[Millis]:
-        """Of each committed range and each entry behind them that is whole below `end_offset`: one that is not may not be durable yet."""
+    def _newest_timestamps(
+        self, stream_id: StreamId, offset: Offset, end_offset: Offset
+    ) -> set[Millis]:
+        """Of each committed range and each entry behind them that is whole below `end_offset`: one
+        that is not may not be durable yet.
+        """
         found: set[Millis] = set()
-        while offset < end_offset and (ranges := self._metadata.objects(stream_id, offset, end_offset, self._plan_max)):
+        while offset < end_offset and (
+            ranges := self._metadata.objects(stream_id, offset, end_offset, self._plan_max)
+        ):
             found.update(source.range.max_timestamp_ms for source in ranges)
             offset = ranges[-1].range.end_offset
-        found.update(entry.max_timestamp_ms for entry in self._cache.entries_after(stream_id, offset) if entry.end_offset <= end_offset)
+        found.update(
+            entry.max_timestamp_ms
+            for entry in self._cache.entries_after(stream_id, offset)
+            if entry.end_offset <= end_offset
+        )
         return found
 
-    def _timestamp_in_cache(self, stream_id: StreamId, timestamp_ms: int, offset: Offset) -> tuple[int, int] | None:
+    def _timestamp_in_cache(
+        self, stream_id: StreamId, timestamp_ms: int, offset: Offset
+    ) -> tuple[int, int] | None:
         """Entries and batches know their newest timestamp, so hardly more than one is decoded."""
         for entry in self._cache.entries_after(stream_id, offset):
             if entry.max_timestamp_ms < timestamp_ms or entry.end_offset <= offset:
@@ -117,7 +162,9 @@ class StreamReader:
     def _plan(self, stream_id: StreamId, offset: Offset, end_offset: Offset) -> list[ObjectRange]:
         ranges = self._metadata.objects(stream_id, offset, end_offset, self._plan_max)
         if not ranges or ranges[0].range.start_offset > offset:
-            known = ranges[0].range.start_offset if ranges else self._metadata.committed_end(stream_id)
+            known = (
+                ranges[0].range.start_offset if ranges else self._metadata.committed_end(stream_id)
+            )
             raise OffsetOutOfRange(stream_id, offset, known, end_offset)
         return ranges
 
@@ -135,21 +182,32 @@ class _Looks:
     def failed(self, error: ObjectNotFound | ObjectCorrupt, offset: Offset) -> None:
         """Return if another look is worth it.
 
-        Raises ObjectCorrupt, ObjectMissing or ObjectLost for damage, and `error` after too many looks at ever other objects.
+        Raises ObjectCorrupt, ObjectMissing or ObjectLost for damage, and `error` after too many
+        looks at ever other objects.
         """
         kind: DamageKind = "gone" if isinstance(error, ObjectNotFound) else "corrupt"
         now_s = asyncio.get_running_loop().time()
         self._count += 1
         self._doubted_count = self._doubted_count + 1 if self._doubted == (error.key, kind) else 1
         self._doubted = error.key, kind
-        if self._doubted_count < _LOOKS_MAX[kind] and not self._damage.is_known(error.key, kind, now_s):
+        if self._doubted_count < _LOOKS_MAX[kind] and not self._damage.is_known(
+            error.key, kind, now_s
+        ):
             if self._count > _REPLANS_MAX:
                 raise error
             return
-        damage, is_due = self._damage.met(error.key, kind, str(error), stream_id=self._stream_id, offset=offset, now_s=now_s)
+        damage, is_due = self._damage.met(
+            error.key, kind, str(error), stream_id=self._stream_id, offset=offset, now_s=now_s
+        )
         if is_due:
             _log.error(
-                "object_damaged", key=error.key, kind=kind, stream_id=self._stream_id, offset=offset, reads=damage.count, error=str(error)
+                "object_damaged",
+                key=error.key,
+                kind=kind,
+                stream_id=self._stream_id,
+                offset=offset,
+                reads=damage.count,
+                error=str(error),
             )
         if isinstance(error, ObjectCorrupt):
             raise error

@@ -1,9 +1,11 @@
 """Which part of a WAL may be used although some of its slots are lost or damaged. Pure.
 
-Invariants: a range is given out only if it continues its stream without a gap. A partition is sound only if its data stream goes on
-without a gap behind the last bad slot: that proves that no bad slot held records of it. Every other partition is in doubt. Its streams end
-before the first bad slot that may concern them, as if the writer had died there; a transaction's event lies in the slot of its data, so no
-event is used without its data, and a checkpoint is used only where its data is. Must not do I/O. Source: docs/adr/0037.
+Invariants: a range is given out only if it continues its stream without a gap. A partition is sound
+only if its data stream goes on without a gap behind the last bad slot: that proves that no bad slot
+held records of it. Every other partition is in doubt. Its streams end before the first bad slot
+that may concern them, as if the writer had died there; a transaction's event lies in the slot of
+its data, so no event is used without its data, and a checkpoint is used only where its data is.
+Must not do I/O. Source: docs/adr/0037.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,8 +28,9 @@ class BadSlot(NamedTuple):
 class Loss(NamedTuple):
     """What bad slots do to one data stream.
 
-    start_offset: the first offset that is not known to exist. end_offset: one behind the last offset that later slots hold; None: no later
-    slot holds anything of the stream, so the bad slots held an unknown number of its records, perhaps none.
+    start_offset: the first offset that is not known to exist. end_offset: one behind the last
+    offset that later slots hold; None: no later slot holds anything of the stream, so the bad slots
+    held an unknown number of its records, perhaps none.
     """
 
     stream_id: StreamId
@@ -44,7 +47,9 @@ class _Broken:
 
 @dataclass(slots=True)
 class Salvage:
-    """Give it every slot of the WAL in order. ends: of the streams that the writer still owns. data_of: the data stream beside each."""
+    """Give it every slot of the WAL in order. ends: of the streams that the writer still owns.
+    data_of: the data stream beside each.
+    """
 
     ends: dict[StreamId, Offset]
     data_of: Mapping[StreamId, StreamId]
@@ -57,15 +62,27 @@ class Salvage:
     def add_bad(self, slot: BadSlot) -> None:
         self.bad_slots.append(slot)
 
-    def take(self, sequence: WalSequence, ranges: tuple[StreamRange, ...]) -> tuple[StreamRange, ...]:
-        """The ranges of a good slot that may be committed. Raises NotContiguous for a gap that no bad slot explains. O(ranges)."""
+    def take(
+        self, sequence: WalSequence, ranges: tuple[StreamRange, ...]
+    ) -> tuple[StreamRange, ...]:
+        """The ranges of a good slot that may be committed. Raises NotContiguous for a gap that no
+        bad slot explains. O(ranges).
+        """
         owned = [item for item in ranges if item.stream_id in self.ends]
-        taken = [item for item in owned if self._is_data(item.stream_id) and self._takes_data(sequence, item)]
-        taken += [item for item in owned if not self._is_data(item.stream_id) and self._takes_other(item)]
+        taken = [
+            item
+            for item in owned
+            if self._is_data(item.stream_id) and self._takes_data(sequence, item)
+        ]
+        taken += [
+            item for item in owned if not self._is_data(item.stream_id) and self._takes_other(item)
+        ]
         return tuple(sorted(taken, key=_stream_id))
 
     def losses(self, accepted: Collection[WalSequence] = ()) -> Iterator[Loss]:
-        """Every data stream that a bad slot concerns, or may concern. Bad slots that are accepted do not count."""
+        """Every data stream that a bad slot concerns, or may concern. Bad slots that are accepted
+        do not count.
+        """
         for stream_id, end in sorted(self.ends.items() if self.bad_slots else ()):
             if not self._is_data(stream_id):
                 continue

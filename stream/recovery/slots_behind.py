@@ -1,9 +1,10 @@
 """Tell a free slot from a lost one: what lies behind a hole says whether the hole was durable.
 
-Invariant: a slot counts as lost only if an object proves it. A data slot names in its header how many slots before it were not durable when
-it was written, so all below those were; a fence lies in the first slot that was free, so all below it were there; and a slot that a LIST
-showed was there. That a LIST does not show a slot means nothing. Cost: one LIST, and one GET if it shows something behind a hole.
-Used by recovery and by readers of the tail. Source: docs/adr/0037.
+Invariant: a slot counts as lost only if an object proves it. A data slot names in its header how
+many slots before it were not durable when it was written, so all below those were; a fence lies in
+the first slot that was free, so all below it were there; and a slot that a LIST showed was there.
+That a LIST does not show a slot means nothing. Cost: one LIST, and one GET if it shows something
+behind a hole. Used by recovery and by readers of the tail. Source: docs/adr/0037.
 """
 
 from bisect import bisect_left
@@ -37,15 +38,19 @@ class SlotsBehind:
     async def list(self) -> None:
         """Find the slots from `start` on. Raises ObjectStoreError."""
         after = wal_key(self._writer, WalSequence(self._start - 1)) if self._start else ""
-        async for info in self._store.list(wal_prefix(self._writer), start_after=after, limit=LISTED_MAX):
+        async for info in self._store.list(
+            wal_prefix(self._writer), start_after=after, limit=LISTED_MAX
+        ):
             slot = parse_wal_key(info.key)
             if slot is not None and slot.writer == self._writer:
                 self._listed.append(slot.sequence)
 
     async def proof_of(self, hole: WalSequence) -> str:
-        """What proves that the slot was durable; empty: nothing does. Call `list` first. Raises ObjectStoreError.
+        """What proves that the slot was durable; empty: nothing does. Call `list` first. Raises
+        ObjectStoreError.
 
-        A writer that still runs may have filled it meanwhile: it is lost only if it is missing when it is read once more, after this.
+        A writer that still runs may have filled it meanwhile: it is lost only if it is missing when
+        it is read once more, after this.
         """
         at = bisect_left(self._listed, hole)
         if at < len(self._listed) and self._listed[at] == hole:

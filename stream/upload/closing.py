@@ -1,7 +1,9 @@
-"""Close streams without rewriting a byte: name the WAL slots that hold what is not merged yet, and close, in one transaction.
+"""Close streams without rewriting a byte: name the WAL slots that hold what is not merged yet, and
+close, in one transaction.
 
-Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which it was closed, so no merge that is
-under way can commit it again, and a later opening of the same stream starts clean (A -> B -> A). Everything of it must be confirmed before.
+Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which
+it was closed, so no merge that is under way can commit it again, and a later opening of the same
+stream starts clean (A -> B -> A). Everything of it must be confirmed before.
 Source: AutoMQ `S3Stream#close`, `S3Storage#forceUpload`.
 """
 
@@ -39,7 +41,9 @@ class Closer:
         cut: Callable[[], None],
         forget: Callable[[Iterable[StreamHandle]], None],
     ) -> None:
-        """cut: archive the active block and submit it. forget: take the streams out of everything that is local."""
+        """cut: archive the active block and submit it. forget: take the streams out of everything
+        that is local.
+        """
         self._config = config
         self._handles = handles
         self._slots = slots
@@ -49,15 +53,21 @@ class Closer:
         self._forget = forget
 
     async def close(self, handles: Sequence[StreamHandle]) -> None:
-        """Commit in place and close. Appends must be refused and everything confirmed. Raises WalFenced.
+        """Commit in place and close. Appends must be refused and everything confirmed. Raises
+        WalFenced.
 
         A stream that turns out to be fenced or deleted is forgotten without a close.
         """
-        if self._slots.range_count([handle.stream_id for handle in handles]) > self._config.close_in_place_ranges_max:
+        if (
+            self._slots.range_count([handle.stream_id for handle in handles])
+            > self._config.close_in_place_ranges_max
+        ):
             await self._merge_first()
         async with self._lane.turn:
             wanted = [handle for handle in handles if self._handles.get(handle.stream_id) is handle]
-            objects = self._slots.take_in_place([handle.stream_id for handle in wanted if not handle.fenced])
+            objects = self._slots.take_in_place(
+                [handle.stream_id for handle in wanted if not handle.fenced]
+            )
             chunks = _chunks_of(objects, self._config)
             for chunk in chunks[:-1]:
                 await self._send(chunk, wanted, [])
@@ -73,12 +83,23 @@ class Closer:
         await asyncio.wait([merging], timeout=self._config.close_upload_wait_ms / 1000)
         merging.cancel()
 
-    async def _send(self, objects: Sequence[NewObject], wanted: Sequence[StreamHandle], closing: Sequence[StreamHandle]) -> None:
+    async def _send(
+        self,
+        objects: Sequence[NewObject],
+        wanted: Sequence[StreamHandle],
+        closing: Sequence[StreamHandle],
+    ) -> None:
         def build() -> CommitObjects:
             ours = {handle.stream_id for handle in wanted if not handle.fenced}
             return CommitObjects(
-                objects=tuple(found for item in objects if (found := _only(item, ours)) is not None),
-                closes=tuple(CloseStream(item.stream_id, item.epoch, item.confirmed_offset) for item in closing if not item.fenced),
+                objects=tuple(
+                    found for item in objects if (found := _only(item, ours)) is not None
+                ),
+                closes=tuple(
+                    CloseStream(item.stream_id, item.epoch, item.confirmed_offset)
+                    for item in closing
+                    if not item.fenced
+                ),
             )
 
         if objects or any(not handle.fenced for handle in closing):
@@ -87,16 +108,23 @@ class Closer:
 
 def _only(item: NewObject, stream_ids: set[StreamId]) -> NewObject | None:
     ranges = tuple(found for found in item.ranges if found.stream_id in stream_ids)
-    return NewObject(item.object_id, item.key, item.role, item.size_bytes, ranges) if ranges else None
+    return (
+        NewObject(item.object_id, item.key, item.role, item.size_bytes, ranges) if ranges else None
+    )
 
 
 def _chunks_of(objects: Sequence[NewObject], config: StreamConfig) -> list[list[NewObject]]:
-    """At least one chunk, in slot order, within the limits of one commit (one object may have as many ranges as it has)."""
+    """At least one chunk, in slot order, within the limits of one commit (one object may have as
+    many ranges as it has).
+    """
     chunks: list[list[NewObject]] = [[]]
     range_count = 0
     for item in objects:
         chunk = chunks[-1]
-        if chunk and (range_count + len(item.ranges) > config.commit_ranges_max or len(chunk) >= config.commit_objects_max):
+        if chunk and (
+            range_count + len(item.ranges) > config.commit_ranges_max
+            or len(chunk) >= config.commit_objects_max
+        ):
             chunks.append([])
             chunk = chunks[-1]
             range_count = 0

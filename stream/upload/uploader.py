@@ -1,9 +1,11 @@
-"""Merge what the log cache holds into objects, commit them in WAL order, then let go of the WAL slots behind them.
+"""Merge what the log cache holds into objects, commit them in WAL order, then let go of the WAL
+slots behind them.
 
-Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a block's slots are deleted only when its
-commit is in the controllers' backup and in the manifest and a grace after that is over, and never if they were committed in place; a stream
-that was closed meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, an object with nothing else is
-left to expire.
+Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a
+block's slots are deleted only when its commit is in the controllers' backup and in the manifest and
+a grace after that is over, and never if they were committed in place; a stream that was closed
+meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, an
+object with nothing else is left to expire.
 Every failure is retried: appends go on until the byte limits push back.
 Source: AutoMQ `DefaultUploadWriteAheadLogTask`.
 """
@@ -29,7 +31,14 @@ from stream.config import StreamConfig
 from stream.errors import StreamError, WalFailed, WalFenced
 from stream.format.builder import BuiltObject, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRole, PreparedObject, StreamMetadata
+from stream.ports import (
+    BrokerIncarnation,
+    CommitObjects,
+    NewObject,
+    ObjectRole,
+    PreparedObject,
+    StreamMetadata,
+)
 from stream.upload.commits import CommitLane
 
 _log = structlog.get_logger(__name__)
@@ -55,7 +64,9 @@ class UploadedObject:
 
 
 def plan_objects(block: CacheSegment, config: StreamConfig) -> list[PlannedObject]:
-    """Streams with much data get objects of their own, the others share; none is larger than one entry more than the limit. Pure."""
+    """Streams with much data get objects of their own, the others share; none is larger than one
+    entry more than the limit. Pure.
+    """
     planned: list[PlannedObject] = []
     shared: list[StreamRun] = []
     shared_bytes = 0
@@ -78,7 +89,9 @@ def plan_objects(block: CacheSegment, config: StreamConfig) -> list[PlannedObjec
 
 
 def _shared_object(runs: list[StreamRun]) -> PlannedObject:
-    return PlannedObject(ObjectRole.STREAM if len(runs) == 1 else ObjectRole.STREAM_SET, tuple(runs))
+    return PlannedObject(
+        ObjectRole.STREAM if len(runs) == 1 else ObjectRole.STREAM_SET, tuple(runs)
+    )
 
 
 def _split(entries: list[AppendEntry], bytes_max: int) -> list[list[AppendEntry]]:
@@ -97,14 +110,18 @@ def _split(entries: list[AppendEntry], bytes_max: int) -> list[list[AppendEntry]
 class UploadCounts:
     """They only grow. Latencies are of steps, with all their tries."""
 
-    latencies: dict[str, LatencyHistogram] = field(default_factory=lambda: {step: LatencyHistogram() for step in UPLOAD_STEPS})
+    latencies: dict[str, LatencyHistogram] = field(
+        default_factory=lambda: {step: LatencyHistogram() for step in UPLOAD_STEPS}
+    )
     failures: Counter[str] = field(default_factory=Counter[str])
     written_bytes: int = 0
     object_count: int = 0
 
 
 class Uploader:
-    """The background pipeline: prepare -> PUT in parallel -> commit in order. One task per block, so a handful at most."""
+    """The background pipeline: prepare -> PUT in parallel -> commit in order. One task per block,
+    so a handful at most.
+    """
 
     def __init__(
         self,
@@ -119,7 +136,9 @@ class Uploader:
         on_committed: Callable[[CacheSegment], list[str]],
         on_failed: Callable[[StreamError], None],
     ) -> None:
-        """on_committed: inside the commit's turn; returns the keys of WAL slots to delete after the grace."""
+        """on_committed: inside the commit's turn; returns the keys of WAL slots to delete after the
+        grace.
+        """
         self._store = store
         self._metadata = metadata
         self._identity = identity
@@ -147,14 +166,18 @@ class Uploader:
             await asyncio.wait([self._last])
 
     async def stop(self) -> None:
-        """Abandon what is under way: it is in the WAL, recovery commits it. Slots not deleted yet are left to the janitor."""
+        """Abandon what is under way: it is in the WAL, recovery commits it. Slots not deleted yet
+        are left to the janitor.
+        """
         for task in self._tasks:
             task.cancel()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def _process(self, block: CacheSegment, before: asyncio.Task[bool] | None) -> bool:
-        """True when committed. A block whose predecessor was not must not be: its `wal_committed` would pass over that one's slots."""
+        """True when committed. A block whose predecessor was not must not be: its `wal_committed`
+        would pass over that one's slots.
+        """
         try:
             uploaded, prepared_at = await self._upload(block)
             if before is not None and not await asyncio.shield(before):
@@ -167,21 +190,35 @@ class Uploader:
             return False
         except Exception as error:  # noqa: BLE001 - nothing after this block may be committed: the storage has to know
             _log.exception("upload_failed_unexpectedly", end_sequence=block.end_sequence)
-            self._on_failed(WalFailed(block.end_sequence, f"its data could not be merged: {error!r}"))
+            self._on_failed(
+                WalFailed(block.end_sequence, f"its data could not be merged: {error!r}")
+            )
             return False
         if keys:
             self._delete_after_grace(keys, self._metadata.position())
         return True
 
-    async def _commit(self, block: CacheSegment, uploaded: list[UploadedObject], prepared_at: float) -> None:
-        """Prepared objects expire. When the controller was away for long, or does not know them any more, the block is written anew with
-        other ids. Should the first commit have succeeded with its reply lost, the ranges of the second are skipped and its objects are
-        destroyed; the janitor deletes objects that expired."""
+    async def _commit(
+        self, block: CacheSegment, uploaded: list[UploadedObject], prepared_at: float
+    ) -> None:
+        """Prepared objects expire. When the controller was away for long, or does not know them any
+        more, the block is written anew with other ids. Should the first commit have succeeded with
+        its reply lost, the ranges of the second are skipped and its objects are destroyed; the
+        janitor deletes objects that expired.
+        """
         reuse_s = self._config.prepared_reuse_ms / 1000
         began = self._loop.time()
-        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng)
-        while not await self._lane.send(partial(_commit_of, block, uploaded), until=prepared_at + reuse_s):
-            _log.warning("prepared_objects_written_anew", end_sequence=block.end_sequence, object_count=len(uploaded))
+        backoff = Backoff(
+            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
+        )
+        while not await self._lane.send(
+            partial(_commit_of, block, uploaded), until=prepared_at + reuse_s
+        ):
+            _log.warning(
+                "prepared_objects_written_anew",
+                end_sequence=block.end_sequence,
+                object_count=len(uploaded),
+            )
             await asyncio.sleep(backoff.next_s())
             uploaded, prepared_at = await self._upload(block)
             began = self._loop.time()
@@ -192,27 +229,39 @@ class Uploader:
             planned = plan_objects(block, self._config)
             if not planned:
                 return [], self._loop.time()
-            prepared = await self._until_done("prepare", lambda: self._metadata.prepare_objects(len(planned)))
+            prepared = await self._until_done(
+                "prepare", lambda: self._metadata.prepare_objects(len(planned))
+            )
             prepared_at = self._loop.time()
             async with asyncio.TaskGroup() as group:
-                puts = [group.create_task(self._put(target, plan)) for target, plan in zip(prepared, planned, strict=True)]
+                puts = [
+                    group.create_task(self._put(target, plan))
+                    for target, plan in zip(prepared, planned, strict=True)
+                ]
             return [put.result() for put in puts], prepared_at
 
     async def _put(self, target: PreparedObject, plan: PlannedObject) -> UploadedObject:
         async with self._puts:
-            built = build_object(plan.role, self._identity, WalSequence(NO_SEQUENCE), self._now_ms(), plan.runs)
+            built = build_object(
+                plan.role, self._identity, WalSequence(NO_SEQUENCE), self._now_ms(), plan.runs
+            )
             await self._until_done("put", lambda: self._store.put(target.key, built.chunks))
             self.counts.written_bytes += built.size_bytes
             self.counts.object_count += 1
-            return UploadedObject(target, plan.role, BuiltObject([], built.size_bytes, built.ranges, built.footer))
+            return UploadedObject(
+                target, plan.role, BuiltObject([], built.size_bytes, built.ranges, built.footer)
+            )
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """Repeat an idempotent call until it succeeds; only WalFenced ends it.
 
-        A try that runs out of time gives the next one twice as much: a store that needs longer than was configured would never be done,
-        and controllers that have fallen behind would do for ever what their callers have given up already.
+        A try that runs out of time gives the next one twice as much: a store that needs longer than
+        was configured would never be done, and controllers that have fallen behind would do for
+        ever what their callers have given up already.
         """
-        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng)
+        backoff = Backoff(
+            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
+        )
         began = self._loop.time()
         attempt_s = self._config.upload_attempt_ms / 1000
         while True:
@@ -224,7 +273,12 @@ class Uploader:
                 raise
             except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; giving up would lose acknowledged data
                 self.counts.failures[what] += 1
-                _log.warning("upload_step_failed", step=what, attempt_count=backoff.attempt_count + 1, error=repr(error))
+                _log.warning(
+                    "upload_step_failed",
+                    step=what,
+                    attempt_count=backoff.attempt_count + 1,
+                    error=repr(error),
+                )
                 if limit.expired():
                     attempt_s = max(attempt_s, min(2 * attempt_s, _ATTEMPT_S_MAX))
             else:
@@ -233,7 +287,9 @@ class Uploader:
             await asyncio.sleep(backoff.next_s())
 
     def _delete_after_grace(self, keys: list[str], position: int) -> None:
-        """position: of the metadata that make the slots useless. A recovery and readers that do not know them yet look for the slots."""
+        """position: of the metadata that make the slots useless. A recovery and readers that do not
+        know them yet look for the slots.
+        """
         self._keep(self._loop.create_task(self._delete(keys, position)))
 
     async def _delete(self, keys: list[str], position: int) -> None:
@@ -243,7 +299,9 @@ class Uploader:
             _log.info("wal_slots_left_to_the_janitor", slot_count=len(keys), reason=repr(error))
             return
         await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
-        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng)
+        backoff = Backoff(
+            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
+        )
         last = ""
         while backoff.attempt_count < _DELETE_TRIES_MAX:
             try:
@@ -265,7 +323,17 @@ def _commit_of(block: CacheSegment, uploaded: list[UploadedObject]) -> CommitObj
     """What is still ours of the uploaded objects; empty, it just moves the WAL's committed slot."""
     objects: list[NewObject] = []
     for item in uploaded:
-        ranges = tuple(item_range for item_range in item.built.ranges if item_range.stream_id in block.runs)
+        ranges = tuple(
+            item_range for item_range in item.built.ranges if item_range.stream_id in block.runs
+        )
         if ranges:
-            objects.append(NewObject(item.prepared.object_id, item.prepared.key, item.role, item.built.size_bytes, ranges))
+            objects.append(
+                NewObject(
+                    item.prepared.object_id,
+                    item.prepared.key,
+                    item.role,
+                    item.built.size_bytes,
+                    ranges,
+                )
+            )
     return CommitObjects(objects=tuple(objects), wal_committed=block.end_sequence)

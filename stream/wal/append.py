@@ -1,4 +1,6 @@
-"""What one call of `Storage.append` puts into the WAL: entries that share a slot, and who is told when it is durable."""
+"""What one call of `Storage.append` puts into the WAL: entries that share a slot, and who is told
+when it is durable.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias

@@ -1,8 +1,10 @@
-"""Group commit of the WAL: which groups share a slot, when a slot is written, which groups may be acknowledged.
+"""Group commit of the WAL: which groups share a slot, when a slot is written, which groups may be
+acknowledged.
 
-Invariants: slots are numbered without gaps in the order of their groups; a group lies in exactly one slot; bulks are acknowledged in slot
-order and only while every earlier slot is durable; after `fail` nothing is ever acknowledged. No I/O, no clock: `now` is in seconds of a
-clock that never goes back. What a group is, is the shell's business.
+Invariants: slots are numbered without gaps in the order of their groups; a group lies in exactly
+one slot; bulks are acknowledged in slot order and only while every earlier slot is durable; after
+`fail` nothing is ever acknowledged. No I/O, no clock: `now` is in seconds of a clock that never
+goes back. What a group is, is the shell's business.
 Source: AutoMQ `DefaultWriter`, `BulkWriter`.
 """
 
@@ -41,7 +43,9 @@ class Bulk(Generic[G]):
 
 
 class WalCore(Generic[G]):
-    """The life of a bulk: open -> sealed (has its slot) -> in flight -> durable -> acknowledged; or failed, all at once."""
+    """The life of a bulk: open -> sealed (has its slot) -> in flight -> durable -> acknowledged; or
+    failed, all at once.
+    """
 
     def __init__(self, config: StreamConfig) -> None:
         self._bulk_bytes_max = config.bulk_bytes_max
@@ -74,8 +78,12 @@ class WalCore(Generic[G]):
 
     @property
     def oldest_opened_at(self) -> float | None:
-        """When the oldest bulk that is not acknowledged got its first group; None: everything is."""
-        oldest = self._started[0] if self._started else self._sealed[0] if self._sealed else self._open
+        """When the oldest bulk that is not acknowledged got its first group; None: everything
+        is.
+        """
+        oldest = (
+            self._started[0] if self._started else self._sealed[0] if self._sealed else self._open
+        )
         return None if oldest is None else oldest.opened_at
 
     @property
@@ -117,13 +125,17 @@ class WalCore(Generic[G]):
             self._seal(bulk)
 
     def flush(self) -> WalSequence:
-        """Close the open bulk now. All groups appended so far are durable when `acknowledged_end` has reached the answer."""
+        """Close the open bulk now. All groups appended so far are durable when `acknowledged_end`
+        has reached the answer.
+        """
         if self._open is not None:
             self._seal(self._open)
         return self._next
 
     def next_bulk(self, now: float) -> Bulk[G] | None:
-        """The bulk whose PUT is to begin now, if any. Call until None after every event and at `wake_at`."""
+        """The bulk whose PUT is to begin now, if any. Call until None after every event and at
+        `wake_at`.
+        """
         if self._failed or self._in_flight_count >= self._in_flight_max:
             return None
         if not self._sealed and self._open is not None and self._due_at(self._open, now) <= now:
@@ -138,13 +150,17 @@ class WalCore(Generic[G]):
         return bulk
 
     def wake_at(self, now: float) -> float | None:
-        """When `next_bulk` may have something although no event comes; None: only after an event."""
+        """When `next_bulk` may have something although no event comes; None: only after an
+        event.
+        """
         if self._failed or self._open is None or self._in_flight_count >= self._in_flight_max:
             return None
         return self._due_at(self._open, now)
 
     def put_succeeded(self, sequence: WalSequence) -> list[Bulk[G]]:
-        """The slot is durable. Returns the bulks that may be acknowledged because of it, in slot order."""
+        """The slot is durable. Returns the bulks that may be acknowledged because of it, in slot
+        order.
+        """
         if self._failed:
             return []
         bulk = self._started[sequence - self._started[0].sequence]
@@ -160,7 +176,9 @@ class WalCore(Generic[G]):
         return acknowledged
 
     def fail(self) -> list[Bulk[G]]:
-        """A slot can never be ours (fenced) or could not be written. Returns, in order, all that will never be acknowledged."""
+        """A slot can never be ours (fenced) or could not be written. Returns, in order, all that
+        will never be acknowledged.
+        """
         pending = [*self._started, *self._sealed]
         if self._open is not None:
             pending.append(self._open)
@@ -176,13 +194,19 @@ class WalCore(Generic[G]):
         numbered = [*self._started, *self._sealed]
         for expected, bulk in enumerate(numbered, self._next - len(numbered)):
             assert bulk.sequence == expected, f"slot {bulk.sequence} where {expected} belongs"
-        assert not self._started or not self._started[0].durable, "the head is durable but not acknowledged"
+        assert not self._started or not self._started[0].durable, (
+            "the head is durable but not acknowledged"
+        )
         assert not any(bulk.durable for bulk in self._sealed), "a bulk is durable before its PUT"
-        assert self._in_flight_count == sum(not bulk.durable for bulk in self._started), "in-flight count is wrong"
+        assert self._in_flight_count == sum(not bulk.durable for bulk in self._started), (
+            "in-flight count is wrong"
+        )
         assert self._in_flight_count <= self._in_flight_max, "too many PUTs"
         bulks = numbered if self._open is None else [*numbered, self._open]
         assert all(bulk.groups for bulk in bulks), "an empty bulk"
-        assert self._unacknowledged_bytes == sum(bulk.size_bytes for bulk in bulks), "bytes do not add up"
+        assert self._unacknowledged_bytes == sum(bulk.size_bytes for bulk in bulks), (
+            "bytes do not add up"
+        )
         assert not (self._failed and bulks), "something is pending after the failure"
 
     def _seal(self, bulk: Bulk[G]) -> None:
@@ -192,12 +216,18 @@ class WalCore(Generic[G]):
         self._open = None
 
     def _due_at(self, bulk: Bulk[G], now: float) -> float:
-        """When the open bulk closes by time. An idle system is fast, a busy one batches, clients that wait for us are not kept waiting."""
+        """When the open bulk closes by time. An idle system is fast, a busy one batches, clients
+        that wait for us are not kept waiting.
+        """
         return max(self._last_put + self._interval_s, self._wanted_at(bulk, now))
 
     def _wanted_at(self, bulk: Bulk[G], now: float) -> float:
         busy = self._in_flight_count > 0
-        rate = self._recent_bytes * exp(-max(0.0, now - self._last_append) / _RATE_WINDOW_S) / _RATE_WINDOW_S
+        rate = (
+            self._recent_bytes
+            * exp(-max(0.0, now - self._last_append) / _RATE_WINDOW_S)
+            / _RATE_WINDOW_S
+        )
         if rate < self._batching_bytes_per_s:
             return bulk.opened_at + self._linger_idle_s if busy else bulk.opened_at
         deadline = bulk.opened_at + self._linger_s

@@ -1,7 +1,8 @@
 """Read what a WAL slot says it holds: one tail, seldom two.
 
-Invariant: the slot number and the writer in the header are those of the key; a free slot is None, never an error. Damage on the way is told
-from a damaged object by reading again. Used by recovery and by readers of the tail.
+Invariant: the slot number and the writer in the header are those of the key; a free slot is None,
+never an error. Damage on the way is told from a damaged object by reading again. Used by recovery
+and by readers of the tail.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,12 @@ Keep = Callable[[str, ObjectIndex, bytes], None]
 
 
 async def read_slot(
-    store: ObjectStore, writer: BrokerIncarnation, sequence: WalSequence, *, tail_bytes: int = TAIL_BYTES, keep: Keep | None = None
+    store: ObjectStore,
+    writer: BrokerIncarnation,
+    sequence: WalSequence,
+    *,
+    tail_bytes: int = TAIL_BYTES,
+    keep: Keep | None = None,
 ) -> ObjectIndex | None:
     """The slot's index; None: the slot is free. Raises ObjectCorrupt, ObjectStoreError."""
     for _ in range(_READ_TRIES - 1):
@@ -38,7 +44,11 @@ async def read_slot(
 
 
 async def _read_once(
-    store: ObjectStore, writer: BrokerIncarnation, sequence: WalSequence, tail_bytes: int, keep: Keep | None
+    store: ObjectStore,
+    writer: BrokerIncarnation,
+    sequence: WalSequence,
+    tail_bytes: int,
+    keep: Keep | None,
 ) -> ObjectIndex | None:
     key = wal_key(writer, sequence)
     try:

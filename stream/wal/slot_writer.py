@@ -1,8 +1,10 @@
-"""Put one object into one WAL slot and find out for certain whether it is ours: retries, comparison after 412, a second PUT for slow ones.
+"""Put one object into one WAL slot and find out for certain whether it is ours: retries, comparison
+after 412, a second PUT for slow ones.
 
-Invariants: every try sends the same bytes to the same key, so any number of them, at once or one after the other, leaves one object there;
-success means that the slot holds our object (footers are equal; they cover writer, slot and every block by CRC); WalFenced means that it
-holds a sound object that is not ours, which no retry can change. Must not know which slots exist.
+Invariants: every try sends the same bytes to the same key, so any number of them, at once or one
+after the other, leaves one object there; success means that the slot holds our object (footers are
+equal; they cover writer, slot and every block by CRC); WalFenced means that it holds a sound object
+that is not ours, which no retry can change. Must not know which slots exist.
 Source: AutoMQ's hedged WAL PUT; SlateDB's WAL fencing.
 """
 
@@ -45,8 +47,9 @@ class PutCounts:
 class SlotWriter:
     """Knows how long PUTs take at present; one per WAL.
 
-    Durations are kept per unit of size (one, and one for each MiB), for a bulk of 8 MiB is not slow because small ones were fast. Second
-    PUTs have a budget, a share of all PUTs: a store that is slow because it is busy must not get twice the work.
+    Durations are kept per unit of size (one, and one for each MiB), for a bulk of 8 MiB is not slow
+    because small ones were fast. Second PUTs have a budget, a share of all PUTs: a store that is
+    slow because it is busy must not get twice the work.
     """
 
     def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
@@ -60,10 +63,14 @@ class SlotWriter:
         self.counts = PutCounts()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """Return when the slot is ours. Raises WalFenced, or WalFailed when nothing was certain until the deadline."""
+        """Return when the slot is ours. Raises WalFenced, or WalFailed when nothing was certain
+        until the deadline.
+        """
         begun = self._clock()
         deadline = begun + self._config.wal_put_deadline_ms / 1000
-        backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng)
+        backoff = Backoff(
+            self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
+        )
         while True:
             try:
                 async with asyncio.timeout(self._config.wal_put_attempt_ms / 1000):
@@ -71,16 +78,25 @@ class SlotWriter:
             except (ObjectStoreError, ObjectCorrupt, TimeoutError) as error:
                 pause_s = backoff.next_s()
                 if self._clock() + pause_s > deadline:
-                    raise WalFailed(sequence, f"{backoff.attempt_count} tries, the last: {error!r}") from error
+                    raise WalFailed(
+                        sequence, f"{backoff.attempt_count} tries, the last: {error!r}"
+                    ) from error
                 self.counts.retry_count += 1
-                _log.warning("wal_put_failed", sequence=sequence, attempt_count=backoff.attempt_count, error=repr(error))
+                _log.warning(
+                    "wal_put_failed",
+                    sequence=sequence,
+                    attempt_count=backoff.attempt_count,
+                    error=repr(error),
+                )
                 await asyncio.sleep(pause_s)
             else:
                 took_s = self._clock() - begun
                 self.counts.latencies.observe(took_s * 1_000)
                 self.counts.written_bytes += built.size_bytes
                 self._unit_s += (took_s / _units(built) - self._unit_s) * _DURATION_WEIGHT
-                self._hedges_left = min(_HEDGES_SAVED_MAX, self._hedges_left + self._config.wal_hedge_percent / 100)
+                self._hedges_left = min(
+                    _HEDGES_SAVED_MAX, self._hedges_left + self._config.wal_hedge_percent / 100
+                )
                 return
 
     async def stopped(self) -> None:
@@ -89,13 +105,18 @@ class SlotWriter:
             await asyncio.wait(self._tries)
 
     async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """One try, and a second beside it when the first takes long. The first success (or fence) decides, else the last error."""
+        """One try, and a second beside it when the first takes long. The first success (or fence)
+        decides, else the last error.
+        """
         if not self._config.wal_hedge_factor:
             return await self._try(key, sequence, built)
         running = {self._begin(key, sequence, built)}
         failure: BaseException = TimeoutError()
         try:
-            patience_s = max(self._config.wal_hedge_min_ms / 1000, self._config.wal_hedge_factor * self._unit_s * _units(built))
+            patience_s = max(
+                self._config.wal_hedge_min_ms / 1000,
+                self._config.wal_hedge_factor * self._unit_s * _units(built),
+            )
             done, _ = await asyncio.wait(running, timeout=patience_s)
             if not done and self._hedges_left >= 1:
                 self._hedges_left -= 1
@@ -127,7 +148,9 @@ class SlotWriter:
             task.exception()  # the loser of a round has nobody who asks for its error
 
     async def _try(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """What is found in a taken slot decides only if it is sound: a damaged answer (ObjectCorrupt) is asked for again."""
+        """What is found in a taken slot decides only if it is sound: a damaged answer
+        (ObjectCorrupt) is asked for again.
+        """
         try:
             await self._store.put_if_absent(key, built.chunks)
         except PreconditionFailed:
@@ -135,11 +158,16 @@ class SlotWriter:
             if tail.size_bytes == built.size_bytes and tail.data[-FOOTER_BYTES:] == built.footer:
                 return
             if len(tail.data) != min(TAIL_BYTES, tail.size_bytes):
-                raise ObjectCorrupt(key, 0, f"the answer has {len(tail.data)} bytes of a tail of {tail.size_bytes}") from None
+                raise ObjectCorrupt(
+                    key, 0, f"the answer has {len(tail.data)} bytes of a tail of {tail.size_bytes}"
+                ) from None
             found = parse_tail(tail.data, tail.size_bytes, key)
             by = "an object that is not ours"
             if not isinstance(found, NeedMore):
-                by = f"a {found.header.role.name} object of node {found.header.writer.node_id} epoch {found.header.writer.node_epoch}"
+                by = (
+                    f"a {found.header.role.name} object of node {found.header.writer.node_id} epoch"
+                    f" {found.header.writer.node_epoch}"
+                )
             raise WalFenced(sequence, by) from None
 
 

@@ -1,7 +1,9 @@
-"""Durable WAL slots whose data is not all in merged objects yet: what can be committed in place, and what may be deleted.
+"""Durable WAL slots whose data is not all in merged objects yet: what can be committed in place,
+and what may be deleted.
 
-Invariants: slots are in order; a slot that was named in a commit in place is never given out for deletion (the controller owns it then);
-a slot is given out only when everything below `wal_committed` is committed. Must not do I/O.
+Invariants: slots are in order; a slot that was named in a commit in place is never given out for
+deletion (the controller owns it then); a slot is given out only when everything below
+`wal_committed` is committed. Must not do I/O.
 """
 
 from collections import deque
@@ -23,7 +25,9 @@ class DurableSlot:
 
 
 class SlotTable:
-    """Slots from `committed` to the acknowledged end. A few hundred at most: the cache's block age and size bound them."""
+    """Slots from `committed` to the acknowledged end. A few hundred at most: the cache's block age
+    and size bound them.
+    """
 
     def __init__(self) -> None:
         self._slots: deque[DurableSlot] = deque()
@@ -32,9 +36,15 @@ class SlotTable:
     def slot_count(self) -> int:
         return len(self._slots)
 
-    def add(self, sequence: WalSequence, key: str, size_bytes: int, ranges: Iterable[StreamRange]) -> None:
-        assert not self._slots or self._slots[-1].sequence + 1 == sequence, f"slot {sequence} is out of order"
-        self._slots.append(DurableSlot(sequence, key, size_bytes, {item.stream_id: item for item in ranges}))
+    def add(
+        self, sequence: WalSequence, key: str, size_bytes: int, ranges: Iterable[StreamRange]
+    ) -> None:
+        assert not self._slots or self._slots[-1].sequence + 1 == sequence, (
+            f"slot {sequence} is out of order"
+        )
+        self._slots.append(
+            DurableSlot(sequence, key, size_bytes, {item.stream_id: item for item in ranges})
+        )
 
     def range_count(self, stream_ids: Sequence[StreamId]) -> int:
         """How many ranges committing these streams in place would add to the metadata."""
@@ -42,7 +52,9 @@ class SlotTable:
         return sum(len(wanted & slot.ranges.keys()) for slot in self._slots)
 
     def take_in_place(self, stream_ids: Sequence[StreamId]) -> list[NewObject]:
-        """Slots with ranges of these streams, as objects to commit, in slot order. From here on none of those slots is deleted by us."""
+        """Slots with ranges of these streams, as objects to commit, in slot order. From here on
+        none of those slots is deleted by us.
+        """
         wanted = frozenset(stream_ids)
         objects: list[NewObject] = []
         for slot in self._slots:
@@ -61,7 +73,9 @@ class SlotTable:
                 del slot.ranges[stream_id]
 
     def commit(self, end: WalSequence) -> list[str]:
-        """Everything below slot `end` is committed. Returns the keys that nothing will ever refer to."""
+        """Everything below slot `end` is committed. Returns the keys that nothing will ever refer
+        to.
+        """
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:
             slot = self._slots.popleft()

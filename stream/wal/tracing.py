@@ -1,8 +1,11 @@
-"""What the write path tells somebody who draws traces of it: a request arrives, lies in a bulk, is durable, is answered.
+"""What the write path tells somebody who draws traces of it: a request arrives, lies in a bulk, is
+durable, is answered.
 
-Invariants: whether a request is traced is decided once, when it arrives, before anything is built; who is not traced costs one comparison.
-Nobody waits for a trace, and nothing here may raise or block. `Storage.tracing` is None where nobody wants traces.
-Source: OpenTelemetry's tracing API, of which nothing is imported: `deploy.node.traces` implements this port.
+Invariants: whether a request is traced is decided once, when it arrives, before anything is built;
+who is not traced costs one comparison. Nobody waits for a trace, and nothing here may raise or
+block. `Storage.tracing` is None where nobody wants traces.
+Source: OpenTelemetry's tracing API, of which nothing is imported: `deploy.node.traces` implements
+this port.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +19,15 @@ class RequestTrace(Protocol):
     """One request of a writer."""
 
     def appended(self, done: Callable[[Exception | None], None]) -> None:
-        """A group of it was taken. done: as it was given to `Storage.append`; it names the group."""
+        """A group of it was taken. done: as it was given to `Storage.append`; it names the
+        group.
+        """
         ...
 
     def ended(self, errors: Sequence[str]) -> None:
-        """Answered; with these errors, if any. Groups may still be on their way if the writer did not want to know."""
+        """Answered; with these errors, if any. Groups may still be on their way if the writer did
+        not want to know.
+        """
         ...
 
 

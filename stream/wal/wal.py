@@ -1,9 +1,10 @@
 """The shell of the WAL: one task per slot, one timer.
 
-Invariants: a slot is never skipped, and its bytes are the same in every try; groups are handed on strictly in slot order; after a fence or
-a slot that could not be written nothing is handed on any more and every waiting group is failed, in order.
-Must not touch streams or caches: it calls `on_durable` and `on_failed`. Source: AutoMQ `DefaultWriter`; SlateDB's
-WAL fencing by put-if-absent.
+Invariants: a slot is never skipped, and its bytes are the same in every try; groups are handed on
+strictly in slot order; after a fence or a slot that could not be written nothing is handed on any
+more and every waiting group is failed, in order.
+Must not touch streams or caches: it calls `on_durable` and `on_failed`. Source: AutoMQ
+`DefaultWriter`; SlateDB's WAL fencing by put-if-absent.
 """
 
 import asyncio
@@ -57,7 +58,9 @@ class Wal:
         on_failed: Callable[[StreamError, list[WalAppend]], None],
         tracing: Tracing | None = None,
     ) -> None:
-        """on_durable: in slot order. on_failed: once, with everything that was not handed to on_durable."""
+        """on_durable: in slot order. on_failed: once, with everything that was not handed to
+        on_durable.
+        """
         self._tracing = tracing
         self._identity = identity
         self._now_ms = now_ms
@@ -104,14 +107,18 @@ class Wal:
         return self._failure
 
     def append(self, group: WalAppend, size_bytes: int) -> None:
-        """Hand a group over. PUTs are started once per turn of the loop, so requests that arrive together share a slot."""
+        """Hand a group over. PUTs are started once per turn of the loop, so requests that arrive
+        together share a slot.
+        """
         self._core.append(group, size_bytes, self._clock())
         if not self._poll_scheduled:
             self._poll_scheduled = True
             self._loop.call_soon(self._poll)
 
     async def flush(self) -> None:
-        """Return when everything appended so far was handed to `on_durable`. Raises the WAL's failure."""
+        """Return when everything appended so far was handed to `on_durable`. Raises the WAL's
+        failure.
+        """
         end = self._core.flush()
         if self._failure is None and self._core.acknowledged_end < end:
             waiter: asyncio.Future[None] = self._loop.create_future()
@@ -128,7 +135,9 @@ class Wal:
         await self._slots.stopped()
 
     def fail(self, failure: StreamError) -> None:
-        """End at once: what is not acknowledged fails, in order. Idempotent. For an orderly end flush first."""
+        """End at once: what is not acknowledged fails, in order. Idempotent. For an orderly end
+        flush first.
+        """
         if self._failure is not None:
             return
         self._failure = failure
@@ -168,12 +177,16 @@ class Wal:
         try:
             runs = _by_stream(bulk.groups)
             ordered = [StreamRun(stream_id, runs[stream_id]) for stream_id in sorted(runs)]
-            built = build_object(ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered, depth=bulk.depth)
+            built = build_object(
+                ObjectRole.WAL, self._identity, sequence, self._now_ms(), ordered, depth=bulk.depth
+            )
             key = wal_key(self._identity, sequence)
             await self._slots.write(key, sequence, built)
             if trace is not None:
                 trace.written(key, built.size_bytes)
-            self._written[sequence] = DurableBulk(sequence, key, built.size_bytes, built.ranges, runs, bulk.groups)
+            self._written[sequence] = DurableBulk(
+                sequence, key, built.size_bytes, built.ranges, runs, bulk.groups
+            )
             for acknowledged in self._core.put_succeeded(sequence):
                 self._on_durable(self._written.pop(acknowledged.sequence))
         except StreamError as error:
@@ -191,7 +204,11 @@ class Wal:
         if not self._waiters:
             return
         end = self._core.acknowledged_end
-        ready = [waiter for sequence, waiter in self._waiters if sequence <= end or self._failure is not None]
+        ready = [
+            waiter
+            for sequence, waiter in self._waiters
+            if sequence <= end or self._failure is not None
+        ]
         self._waiters = [item for item in self._waiters if item[0] > end and self._failure is None]
         for waiter in ready:
             if not waiter.done():
@@ -204,7 +221,9 @@ def _trace_failed(trace: BulkTrace | None, error: Exception) -> None:
 
 
 def _by_stream(groups: list[WalAppend]) -> dict[StreamId, list[AppendEntry]]:
-    """Entries of one bulk by stream; per stream they are in the order of appending, which is offset order. 0.15 us per entry."""
+    """Entries of one bulk by stream; per stream they are in the order of appending, which is offset
+    order. 0.15 us per entry.
+    """
     runs: dict[StreamId, list[AppendEntry]] = {}
     for entries, _ in groups:
         for entry in entries:

@@ -1,7 +1,9 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.chaos --minutes 10 [--seed N]`: a real cluster under faults; exit status 0 if everything held.
+"""`python -m tests.chaos --minutes 10 [--seed N]`: a real cluster under faults; exit status 0 if
+everything held.
 
-The faults follow from the seed, what the processes do at the same time does not: a seed that failed once may have to be repeated.
+The faults follow from the seed, what the processes do at the same time does not: a seed that failed
+once may have to be repeated.
 """
 
 import argparse
@@ -19,17 +21,30 @@ _SHOWN_MAX = 12
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos")
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long new faults begin; the checks at the end come on top")
-    parser.add_argument("--seed", type=int, help="of the schedule of faults; default: a new one")
-    parser.add_argument("--keep", action="store_true", help="keep logs and history of a good run too")
     parser.add_argument(
-        "--planted", metavar="BUG", default="", choices=sorted(MUTANTS), help="a bug that every node gets, to see whether it is found"
+        "--minutes",
+        type=float,
+        default=10.0,
+        help="how long new faults begin; the checks at the end come on top",
+    )
+    parser.add_argument("--seed", type=int, help="of the schedule of faults; default: a new one")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep logs and history of a good run too"
+    )
+    parser.add_argument(
+        "--planted",
+        metavar="BUG",
+        default="",
+        choices=sorted(MUTANTS),
+        help="a bug that every node gets, to see whether it is found",
     )
     args = parser.parse_args()
     logs.configure("error")
     seed = secrets.randbelow(1_000_000) if args.seed is None else args.seed
     print(f"3 controllers, 3 brokers; {args.minutes:g} minutes of faults, seed {seed}", flush=True)
-    outcome = asyncio.run(run(args.minutes * 60, seed, lambda line: print(line, flush=True), args.planted))
+    outcome = asyncio.run(
+        run(args.minutes * 60, seed, lambda line: print(line, flush=True), args.planted)
+    )
     show(outcome)
     if outcome.violations:
         print(f"again: python -m tests.chaos --minutes {args.minutes:g} --seed {seed}")

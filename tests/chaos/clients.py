@@ -1,8 +1,10 @@
-"""Clients that never stop: producers with and without idempotence, readers, a consumer group whose members come and go.
+"""Clients that never stop: producers with and without idempotence, readers, a consumer group whose
+members come and go.
 
-Invariants: each runs in a thread of its own until it is told to end; whatever it sees goes into the record; an error that an application
-would have to handle is a violation, for deadlines are longer than any fault. A reader meets every offset, one after the other; a group
-delivers each at least once, and never moves past one.
+Invariants: each runs in a thread of its own until it is told to end; whatever it sees goes into the
+record; an error that an application would have to handle is a violation, for deadlines are longer
+than any fault. A reader meets every offset, one after the other; a group delivers each at least
+once, and never moves past one.
 """
 
 import threading
@@ -11,7 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 from tests.chaos.patience import Patience
 from tests.chaos.record import Record
@@ -47,10 +56,12 @@ class ClientStuck(Exception):
 
 
 def within(limit_s: float, call: Callable[[], object]) -> None:
-    """Call it in a thread, which is left behind if it takes longer. Raises ClientStuck, KafkaException.
+    """Call it in a thread, which is left behind if it takes longer. Raises ClientStuck,
+    KafkaException.
 
-    Once a broker was missing from an answer to Metadata, librdkafka 2.11 to 2.16 may wait for it without end, whatever timeout it is given
-    (confluentinc/librdkafka#5511, #5456). Whoever meets that goes on with a new instance, which has to succeed.
+    Once a broker was missing from an answer to Metadata, librdkafka 2.11 to 2.16 may wait for it
+    without end, whatever timeout it is given (confluentinc/librdkafka#5511, #5456). Whoever meets
+    that goes on with a new instance, which has to succeed.
     """
     errors: list[KafkaException] = []
 
@@ -95,7 +106,9 @@ class Client(threading.Thread):
 class SteadyProducer(Client):
     """One record for each partition every `pause_s`. name: begins with "-" without idempotence."""
 
-    def __init__(self, bootstrap: str, parts: list[Part], record: Record, name: str, pause_s: float) -> None:
+    def __init__(
+        self, bootstrap: str, parts: list[Part], record: Record, name: str, pause_s: float
+    ) -> None:
         super().__init__(f"producer {name}", record)
         self.label = name.encode()
         self._parts = parts
@@ -145,10 +158,14 @@ class SteadyProducer(Client):
                 self.failed.append(f"{part} number {number}: {error}")
                 self.record.violate(f"{self.name} is refused {identity!r}: {error}")
             else:
-                offset = message.offset()  # None: the broker knew the batch from before, and not any more where it lies
+                offset = (
+                    message.offset()
+                )  # None: the broker knew the batch from before, and not any more where it lies
                 self.record.acknowledged(part, self.label, number, -1 if offset is None else offset)
 
-        self._producer.produce(part[0], identity + _PADDING, partition=part[1], on_delivery=delivered)
+        self._producer.produce(
+            part[0], identity + _PADDING, partition=part[1], on_delivery=delivered
+        )
 
 
 class Reader(Client):
@@ -157,7 +174,13 @@ class Reader(Client):
     def __init__(self, bootstrap: str, parts: list[Part], record: Record, name: str) -> None:
         super().__init__(f"reader {name}", record)
         self.positions: dict[Part, int] = dict.fromkeys(parts, 0)
-        settings = {**IMPATIENT, **READING, "bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+        settings = {
+            **IMPATIENT,
+            **READING,
+            "bootstrap.servers": bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+        }
         self._consumer = Consumer({**settings, "auto.offset.reset": "error"})
         self._consumer.assign([TopicPartition(*part, OFFSET_BEGINNING) for part in parts])
 
@@ -171,7 +194,9 @@ class Reader(Client):
                 continue
             part, offset, identity = seen(message)
             if offset != self.positions[part]:
-                self.record.violate(f"{self.name} is given {part} offset {offset}, {self.positions[part]} was next")
+                self.record.violate(
+                    f"{self.name} is given {part} offset {offset}, {self.positions[part]} was next"
+                )
             self.positions[part] = offset + 1
             self.record.read(self.name, part, offset, identity)
         with suppress(ClientStuck):
@@ -180,15 +205,25 @@ class Reader(Client):
 
 def seen(message: Any) -> tuple[Part, int, bytes]:
     """Where a record lies, and its identity."""
-    return (message.topic(), message.partition()), message.offset(), message.value().partition(b" ")[0]
+    return (
+        (message.topic(), message.partition()),
+        message.offset(),
+        message.value().partition(b" ")[0],
+    )
 
 
 def is_passing(error: KafkaError | None) -> bool:
     """Trouble of a client with a broker, which it gets over by itself."""
     passing = (
-        KafkaError._MAX_POLL_EXCEEDED, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,
-        KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    )  # fmt: skip
+        KafkaError._MAX_POLL_EXCEEDED,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    )
     return error is not None and (error.retriable() or error.code() in passing)
 
 
@@ -196,17 +231,26 @@ def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Par
     """(log start, high watermark) of each. Raises KafkaException after the timeout."""
     consumer = Consumer({**IMPATIENT, "bootstrap.servers": bootstrap, "group.id": "none"})
     try:
-        return {part: consumer.get_watermark_offsets(TopicPartition(*part), timeout=timeout_s) for part in parts}
+        return {
+            part: consumer.get_watermark_offsets(TopicPartition(*part), timeout=timeout_s)
+            for part in parts
+        }
     finally:
         consumer.close()
 
 
-def read_all(bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, patience: Patience) -> None:
-    """Everything up to these high watermarks, with a reader of its own; what does not come is a violation."""
+def read_all(
+    bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, patience: Patience
+) -> None:
+    """Everything up to these high watermarks, with a reader of its own; what does not come is a
+    violation.
+    """
     reader = Reader(bootstrap, list(ends), record, "at the end")
     reader.positions = {part: start for part, (start, _) in ends.items()}
     reader.start()
-    while any(reader.positions[part] < end for part, (_, end) in ends.items()) and patience.lasts(sum(reader.positions.values())):
+    while any(reader.positions[part] < end for part, (_, end) in ends.items()) and patience.lasts(
+        sum(reader.positions.values())
+    ):
         time.sleep(0.1)
     reader.end(Patience(10))
     for part, (start, end) in ends.items():

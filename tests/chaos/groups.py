@@ -1,7 +1,9 @@
-"""A consumer group with plain commits, and somebody who asks for the offsets of groups all the time.
+"""A consumer group with plain commits, and somebody who asks for the offsets of groups all the
+time.
 
-Invariants: a group delivers each record at least once and never moves past one; between two assignments a member meets every offset, one
-after the other; each acknowledged commit, each answer of a coordinator and each place where a member begins is written down.
+Invariants: a group delivers each record at least once and never moves past one; between two
+assignments a member meets every offset, one after the other; each acknowledged commit, each answer
+of a coordinator and each place where a member begins is written down.
 """
 
 import threading
@@ -12,7 +14,16 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tests.chaos.clients import IMPATIENT, READING, STUCK_S, Client, ClientStuck, is_passing, seen, within
+from tests.chaos.clients import (
+    IMPATIENT,
+    READING,
+    STUCK_S,
+    Client,
+    ClientStuck,
+    is_passing,
+    seen,
+    within,
+)
 from tests.chaos.record import Record
 from tests.support.anomalies import Commit, Committed, Outcome
 from tests.support.history import Part
@@ -25,7 +36,9 @@ _COMMIT_EVERY_S: Final = 1.0
 class GroupMembers(Client):
     """Members of one group, by turns in this thread. Now and then one leaves and another joins."""
 
-    def __init__(self, bootstrap: str, topic: str, parts: list[Part], record: Record, rng: Random) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, parts: list[Part], record: Record, rng: Random
+    ) -> None:
         super().__init__("group", record)
         self._servers = bootstrap
         self._topic = topic
@@ -46,7 +59,10 @@ class GroupMembers(Client):
                 try:
                     member.poll()
                 except ClientStuck:
-                    self.record.tell("a member of the group gets no answer to a commit: another one takes its place")
+                    self.record.tell(
+                        "a member of the group gets no answer to a commit: another one takes its"
+                        " place"
+                    )
                     members[at] = self._join()
             if turns % 100 == 0 and self._rng.random() < 0.3:
                 members.pop(0).close()
@@ -61,7 +77,8 @@ class GroupMembers(Client):
     def given(self, part: Part, offset: int, identity: bytes) -> None:
         if offset > self.frontiers[part]:
             self.record.violate(
-                f"poll-skip: the group is given {part} offset {offset}, {self.frontiers[part]} was never given to any member"
+                f"poll-skip: the group is given {part} offset {offset}, {self.frontiers[part]} was"
+                " never given to any member"
             )
         self.frontiers[part] = max(self.frontiers[part], offset + 1)
         self.record.read("group", part, offset, identity)
@@ -99,7 +116,8 @@ class _Member:
         self._settle()
 
     def poll(self) -> None:
-        """One message at a time: what came before a rebalance must not be taken for what came behind it. Then a commit if it is due.
+        """One message at a time: what came before a rebalance must not be taken for what came
+        behind it. Then a commit if it is due.
 
         Raises ClientStuck when a commit has had no answer for longer than any fault lasts.
         """
@@ -126,7 +144,9 @@ class _Member:
         wanted = self._next.get(part, offset)
         if offset != wanted:
             name = "poll-skip" if offset > wanted else "nonmonotonic-poll"
-            self._record.violate(f"{name}: a member of the group is given {part} offset {offset}, {wanted} was next")
+            self._record.violate(
+                f"{name}: a member of the group is given {part} offset {offset}, {wanted} was next"
+            )
         self._next[part] = offset + 1
         assigned_s = self._assigned_s.pop(part, None)
         if assigned_s is not None:
@@ -138,25 +158,36 @@ class _Member:
         now = self._record.now()
         self._next, self._committed = {}, {}
         self._assigned_s = {(part.topic, part.partition): now for part in parts}
-        self._record.tell(f"a member of the group is assigned {sorted(part.partition for part in parts)}")
+        self._record.tell(
+            f"a member of the group is assigned {sorted(part.partition for part in parts)}"
+        )
 
     def _on_revoke(self, _: Consumer, __: list[TopicPartition]) -> None:
         self._commit()
         self._next, self._committed, self._assigned_s = {}, {}, {}
 
     def _commit(self) -> None:
-        """Send the next one when the last is answered: the library repeats those that wait for each other in any order.
+        """Send the next one when the last is answered: the library repeats those that wait for each
+        other in any order.
 
-        Not the call that waits: it may wait without end (see `clients.within`), also inside a rebalance, where no thread helps.
+        Not the call that waits: it may wait without end (see `clients.within`), also inside a
+        rebalance, where no thread helps.
         """
         if self._committing is not None:
             return
-        wanted = {part: offset for part, offset in self._next.items() if self._committed.get(part) != offset}
+        wanted = {
+            part: offset
+            for part, offset in self._next.items()
+            if self._committed.get(part) != offset
+        }
         if not wanted:
             return
         self._committing = self._record.now(), wanted
         try:
-            self._consumer.commit(offsets=[TopicPartition(*part, offset) for part, offset in wanted.items()], asynchronous=True)
+            self._consumer.commit(
+                offsets=[TopicPartition(*part, offset) for part, offset in wanted.items()],
+                asynchronous=True,
+            )
         except KafkaException as error:
             self._record.tell(f"a member of the group cannot commit: {error}")
             self._settle()
@@ -164,11 +195,17 @@ class _Member:
     def _on_commit(self, error: KafkaError | None, answer: list[TopicPartition]) -> None:
         if error is not None:
             self._record.tell(f"a member of the group cannot commit: {error}")
-        acknowledged = {(part.topic, part.partition) for part in answer if part.error is None} if error is None else set()
+        acknowledged = (
+            {(part.topic, part.partition) for part in answer if part.error is None}
+            if error is None
+            else set()
+        )
         self._settle(acknowledged)
 
     def _settle(self, acknowledged: Collection[Part] = ()) -> None:
-        """Write down what became of the commit under way, if there is one; without an acknowledgement it may have taken place."""
+        """Write down what became of the commit under way, if there is one; without an
+        acknowledgement it may have taken place.
+        """
         if self._committing is None:
             return
         began_s, wanted = self._committing
@@ -182,9 +219,13 @@ class _Member:
 
 
 class OffsetAsker(Client):
-    """Asks coordinators for the offsets of groups, without being a member. answer_count: offsets that were told."""
+    """Asks coordinators for the offsets of groups, without being a member. answer_count: offsets
+    that were told.
+    """
 
-    def __init__(self, bootstrap: str, parts: list[Part], record: Record, groups: tuple[str, ...]) -> None:
+    def __init__(
+        self, bootstrap: str, parts: list[Part], record: Record, groups: tuple[str, ...]
+    ) -> None:
         super().__init__("offsets of groups", record)
         self._servers = bootstrap
         self._parts = parts
@@ -192,7 +233,10 @@ class OffsetAsker(Client):
         self.answer_count = 0
 
     def work(self) -> None:
-        consumers = {group: Consumer({**IMPATIENT, "bootstrap.servers": self._servers, "group.id": group}) for group in self._groups}
+        consumers = {
+            group: Consumer({**IMPATIENT, "bootstrap.servers": self._servers, "group.id": group})
+            for group in self._groups
+        }
         while not self.ending.wait(0.3):
             for group, consumer in consumers.items():
                 self.answer_count += ask_offsets(consumer, group, self._parts, self.record)
@@ -209,5 +253,9 @@ def ask_offsets(consumer: Consumer, group: str, parts: list[Part], record: Recor
         return 0
     told = [part for part in answer if part.error is None]
     for part in told:
-        record.operate(Committed(group, (part.topic, part.partition), max(part.offset, -1), began_s, record.now()))
+        record.operate(
+            Committed(
+                group, (part.topic, part.partition), max(part.offset, -1), began_s, record.now()
+            )
+        )
     return len(told)

@@ -1,6 +1,7 @@
 """Does what the schedule says, to the processes, the links and the store; one line for each fault.
 
-Invariant: when `inject` returns the fault is over and healed, whatever happened; what it kept down may still be starting.
+Invariant: when `inject` returns the fault is over and healed, whatever happened; what it kept down
+may still be starting.
 """
 
 import asyncio
@@ -26,7 +27,9 @@ class Injector:
     async def inject(self, fault: Fault) -> None:
         if LEADER in fault.whom:
             leader = await self._processes.leading_controller()
-            fault = replace(fault, whom=tuple(leader if name == LEADER else name for name in fault.whom))
+            fault = replace(
+                fault, whom=tuple(leader if name == LEADER else name for name in fault.whom)
+            )
         self._record.faults[fault.kind] += 1
         line = str(fault)
         self._record.tell(f"fault {line}", now=True)
@@ -45,7 +48,9 @@ class Injector:
             case Kind.ISOLATE:
                 name = fault.whom[0]
                 others = [other for other in CONTROLLERS if other != name]
-                await self._cut([pair for other in others for pair in ((name, other), (other, name))], fault)
+                await self._cut(
+                    [pair for other in others for pair in ((name, other), (other, name))], fault
+                )
             case Kind.RESET:
                 self._processes.network.reset_node(fault.whom[0])
             case Kind.SLOW_LINK:
@@ -81,7 +86,9 @@ class Injector:
         try:
             self._processes.signal(node, signal.SIGTERM)
             if not await self._processes.until_gone(node, LEAVE_TIMEOUT_S):
-                self._record.violate(f"{node.name} did not leave within {LEAVE_TIMEOUT_S:.0f} s of SIGTERM")
+                self._record.violate(
+                    f"{node.name} did not leave within {LEAVE_TIMEOUT_S:.0f} s of SIGTERM"
+                )
                 self._processes.signal(node, signal.SIGKILL)
             await asyncio.sleep(fault.for_s)
         finally:

@@ -1,7 +1,8 @@
-"""Asks each broker for the ends of the logs that it thinks it leads, by ListOffsets and by Fetch, as a client with old metadata would.
+"""Asks each broker for the ends of the logs that it thinks it leads, by ListOffsets and by Fetch,
+as a client with old metadata would.
 
-Invariants: no question goes to another broker than the one it is for, whatever the metadata says; each answer is written down with the time
-at which its question began, refusals are counted only.
+Invariants: no question goes to another broker than the one it is for, whatever the metadata says;
+each answer is written down with the time at which its question began, refusals are counted only.
 """
 
 from typing import Final
@@ -25,7 +26,9 @@ _FETCH_BYTES_MAX: Final = 1
 
 
 class LeaderAsker(Client):
-    """answer_count: ends that this broker told. refused_count: partitions that it said it does not lead."""
+    """answer_count: ends that this broker told. refused_count: partitions that it said it does not
+    lead.
+    """
 
     def __init__(self, address: str, parts: list[Part], record: Record, name: str) -> None:
         super().__init__(f"ends by {name}", record)
@@ -46,28 +49,53 @@ class LeaderAsker(Client):
     def _ask(self, client: WireClient) -> None:
         """Until the connection breaks or this client ends."""
         if not self._topic_ids:
-            topics = [metadata.MetadataRequestTopic(name=topic) for topic in sorted({topic for topic, _ in self._parts})]
+            topics = [
+                metadata.MetadataRequestTopic(name=topic)
+                for topic in sorted({topic for topic, _ in self._parts})
+            ]
             request = metadata.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-            answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response, _ASK_S)
-            self._topic_ids = {topic.name or "": topic.topic_id for topic in answer.topics if topic.topic_id and not topic.error_code}
+            answer = client.ask(
+                apis.METADATA, request, metadata.encode_request, metadata.decode_response, _ASK_S
+            )
+            self._topic_ids = {
+                topic.name or "": topic.topic_id
+                for topic in answer.topics
+                if topic.topic_id and not topic.error_code
+            }
         while not self.ending.wait(_PAUSE_S):
             self._list_offsets(client)
             self._fetch(client)
 
     def _list_offsets(self, client: WireClient) -> None:
         topics = [
-            list_offsets.ListOffsetsTopic(topic, [list_offsets.ListOffsetsPartition(index, -1, _LATEST) for index in indexes])
+            list_offsets.ListOffsetsTopic(
+                topic, [list_offsets.ListOffsetsPartition(index, -1, _LATEST) for index in indexes]
+            )
             for topic, indexes in self._by_topic().items()
         ]
         began_s = self.record.now()
         request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=topics)
-        answer = client.ask(apis.LIST_OFFSETS, request, list_offsets.encode_request, list_offsets.decode_response, _ASK_S)
+        answer = client.ask(
+            apis.LIST_OFFSETS,
+            request,
+            list_offsets.encode_request,
+            list_offsets.decode_response,
+            _ASK_S,
+        )
         for topic in answer.topics:
             for found in topic.partitions:
-                self._answered((topic.name, found.partition_index), began_s, found.error_code, found.offset, "ListOffsets")
+                self._answered(
+                    (topic.name, found.partition_index),
+                    began_s,
+                    found.error_code,
+                    found.offset,
+                    "ListOffsets",
+                )
 
     def _fetch(self, client: WireClient) -> None:
-        """At the offset behind what was acknowledged a lease ago: where a consumer would read on."""
+        """At the offset behind what was acknowledged a lease ago: where a consumer would read
+        on.
+        """
         began_s = self.record.now()
         wanted = {part: self.record.acked_end(part, began_s - LEASE_S) for part in self._parts}
         topics = [
@@ -75,7 +103,9 @@ class LeaderAsker(Client):
                 topic=topic,
                 topic_id=topic_id,
                 partitions=[
-                    fetch.FetchPartition(partition=part[1], fetch_offset=offset, partition_max_bytes=_FETCH_BYTES_MAX)
+                    fetch.FetchPartition(
+                        partition=part[1], fetch_offset=offset, partition_max_bytes=_FETCH_BYTES_MAX
+                    )
                     for part, offset in wanted.items()
                     if part[0] == topic
                 ],
@@ -83,20 +113,28 @@ class LeaderAsker(Client):
             for topic, topic_id in self._topic_ids.items()
         ]
         names = {topic_id: topic for topic, topic_id in self._topic_ids.items()}
-        request = fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES_MAX, topics=topics, session_epoch=-1)
-        answer = client.ask(apis.FETCH, request, fetch.encode_request, fetch.decode_response, _ASK_S)
+        request = fetch.FetchRequest(
+            max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES_MAX, topics=topics, session_epoch=-1
+        )
+        answer = client.ask(
+            apis.FETCH, request, fetch.encode_request, fetch.decode_response, _ASK_S
+        )
         for topic in answer.responses:
             for found in topic.partitions:
                 part = (topic.topic or names.get(topic.topic_id, ""), found.partition_index)
                 code, end = found.error_code, found.high_watermark
-                if code == ErrorCode.OFFSET_OUT_OF_RANGE:  # the log ends below: consumers that are told so begin anew somewhere else
+                if (
+                    code == ErrorCode.OFFSET_OUT_OF_RANGE
+                ):  # the log ends below: consumers that are told so begin anew somewhere else
                     code, end = ErrorCode.NONE, wanted[part] - 1
                 self._answered(part, began_s, code, end, "Fetch")
 
     def _answered(self, part: Part, began_s: float, code: int, end: int, how: str) -> None:
         if code == ErrorCode.NONE:
             self.answer_count += 1
-            self.record.operate(Latest(f"{self.name} ({how})", part, began_s, self.record.now(), end))
+            self.record.operate(
+                Latest(f"{self.name} ({how})", part, began_s, self.record.now(), end)
+            )
         else:
             self.refused_count += 1
 

@@ -1,13 +1,16 @@
-"""The network between the processes: a TCP proxy in front of each node, whose directions can be cut, held, slowed and reset.
+"""The network between the processes: a TCP proxy in front of each node, whose directions can be
+cut, held, slowed and reset.
 
-Invariants: each node has one address, that of its proxy, for everybody, so that redirects do not lead around the faults; who dialled is
-found out by the dialling port (Linux: /proc; elsewhere all are taken for clients), so that a fault hits one pair of nodes. What is cut
-stays in the sender's socket: no connection is seen to break, until the fault ends. A node that does not run refuses connections here too:
-brokers take that as proof. Must not look into what passes.
+Invariants: each node has one address, that of its proxy, for everybody, so that redirects do not
+lead around the faults; who dialled is found out by the dialling port (Linux: /proc; elsewhere all
+are taken for clients), so that a fault hits one pair of nodes. What is cut stays in the sender's
+socket: no connection is seen to break, until the fault ends. A node that does not run refuses
+connections here too: brokers take that as proof. Must not look into what passes.
 
-Brokers send markers to each other's advertised addresses, so these links pass here too: the dialling port tells them from clients.
-A cut stops every connection of a pair. A hold stops those that exist when it begins: what its sender sends again on a newer connection
-arrives first, and what was held arrives late, when nobody waits for its answer any more.
+Brokers send markers to each other's advertised addresses, so these links pass here too: the
+dialling port tells them from clients. A cut stops every connection of a pair. A hold stops those
+that exist when it begins: what its sender sends again on a newer connection arrives first, and what
+was held arrives late, when nobody waits for its answer any more.
 """
 
 import asyncio
@@ -30,11 +33,15 @@ _LOOPBACK: Final = ("0100007F", "0000000000000000FFFF00000100007F")
 """127.0.0.1, and as a socket of IPv6 has it: those of gRPC are such."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _END_BEHIND_S: Final = 0.5
-"""The end of a connection that was held comes this much later than its last bytes, so that they are served first."""
+"""The end of a connection that was held comes this much later than its last bytes, so that they are
+served first.
+"""
 
 
 class Diallers:
-    """Which node dialled: looked up in /proc for all connections that wait for it at once, so that a storm costs no more than a few."""
+    """Which node dialled: looked up in /proc for all connections that wait for it at once, so that
+    a storm costs no more than a few.
+    """
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
         self._pids = pids
@@ -114,7 +121,9 @@ def _role(name: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """What `source` sends to `target` on these connections waits. Before there is one, the next that is made becomes it."""
+    """What `source` sends to `target` on these connections waits. Before there is one, the next
+    that is made becomes it.
+    """
 
     source: str
     target: str
@@ -127,7 +136,9 @@ class Hold:
 def reset(writer: asyncio.StreamWriter) -> None:
     """End it as a crashed machine's connections end: nothing that is under way arrives."""
     with suppress(OSError):
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        writer.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE
+        )
     writer.transport.abort()
 
 
@@ -148,10 +159,14 @@ class Network:
         self.connection_counts: Counter[tuple[str, str]] = Counter()
         """Connections by who dialled whom: "broker", "controller" or "clients"."""
         self.late_count = 0
-        """Pieces that were held and arrived when there was a newer connection between the same two nodes."""
+        """Pieces that were held and arrived when there was a newer connection between the same two
+        nodes.
+        """
 
     def add(self, name: str, port: int, target_port: int) -> None:
-        """A proxy at `port` in front of node `name`, which listens at `target_port` while it runs."""
+        """A proxy at `port` in front of node `name`, which listens at `target_port` while it
+        runs.
+        """
         self._proxies[name] = Proxy(self, name, port, target_port)
 
     async def node_runs(self, name: str) -> None:
@@ -173,7 +188,9 @@ class Network:
         self._tell()
 
     def hold(self, source: str, target: str) -> Hold:
-        """Hold back what source sends to target on the connections that exist now; newer ones pass."""
+        """Hold back what source sends to target on the connections that exist now; newer ones
+        pass.
+        """
         hold = Hold(source, target, set(self._between(source, target)))
         self._holds.append(hold)
         return hold
@@ -207,13 +224,25 @@ class Network:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, target_port: int) -> None:
+    def connected(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        name: str,
+        target_port: int,
+    ) -> None:
         task = asyncio.ensure_future(self._relay(reader, writer, name, target_port))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: None if writer.is_closing() else writer.transport.abort())
 
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, name: str, target_port: int) -> None:
+    async def _relay(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        name: str,
+        target_port: int,
+    ) -> None:
         try:
             their_reader, their_writer = await asyncio.open_connection("127.0.0.1", target_port)
         except OSError:
@@ -223,14 +252,19 @@ class Network:
         try:
             dialled = await self._diallers.of(writer.get_extra_info("peername")[1])
             connection = self._opened(dialled, name, (writer, their_writer))
-            await asyncio.gather(self._pump(reader, their_writer, connection, dialled), self._pump(their_reader, writer, connection, name))
+            await asyncio.gather(
+                self._pump(reader, their_writer, connection, dialled),
+                self._pump(their_reader, writer, connection, name),
+            )
         finally:
             if connection is not None:
                 self._connections.discard(connection)
             writer.close()
             their_writer.close()
 
-    def _opened(self, dialled: str, to: str, writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]) -> _Connection:
+    def _opened(
+        self, dialled: str, to: str, writers: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+    ) -> _Connection:
         self._connection_count += 1
         connection = _Connection(dialled, to, self._connection_count, writers)
         self._connections.add(connection)
@@ -241,7 +275,13 @@ class Network:
                 hold.connections.add(connection)
         return connection
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: _Connection, source: str) -> None:
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        connection: _Connection,
+        source: str,
+    ) -> None:
         """What `source` sends on this connection, to its end."""
         target = connection.to if source == connection.dialled else connection.dialled
         was_held = False
@@ -254,7 +294,9 @@ class Network:
                     self.late_count += self._newest[connection.ends] > connection.number
                 writer.write(data)
                 await writer.drain()
-        await self._until_free(connection, source, target)  # the end of a connection does not pass either
+        await self._until_free(
+            connection, source, target
+        )  # the end of a connection does not pass either
         if was_held:
             await asyncio.sleep(_END_BEHIND_S)
         writer.close()

@@ -1,7 +1,9 @@
-"""Somebody who moves partitions about all the time: reassignments, preferred elections, cancellations, over the Kafka protocol.
+"""Somebody who moves partitions about all the time: reassignments, preferred elections,
+cancellations, over the Kafka protocol.
 
-Invariant: what is asked for follows from the seed; that a request fails while the cluster is in trouble is no violation, that a move which
-was accepted does not end is (checked at the end of the run).
+Invariant: what is asked for follows from the seed; that a request fails while the cluster is in
+trouble is no violation, that a move which was accepted does not end is (checked at the end of the
+run).
 """
 
 import asyncio
@@ -27,7 +29,10 @@ class Mover:
         while True:
             await asyncio.sleep(self._rng.uniform(1.0, 4.0))
             what = self._rng.choices(("reassign", "elect", "cancel"), (7, 2, 1))[0]
-            wanted = {key: self._replicas() for key in self._rng.sample(self._keys, self._rng.randint(1, 3))}
+            wanted = {
+                key: self._replicas()
+                for key in self._rng.sample(self._keys, self._rng.randint(1, 3))
+            }
             self._rng.shuffle(self._addresses)
             await asyncio.to_thread(self._ask, what, wanted)
 
@@ -43,7 +48,9 @@ class Mover:
                     self.done["leaders elected"] += len(elect_preferred(client, None)[0])
                 else:
                     under_way = dict.fromkeys(ongoing(client))
-                    self.done["moves cancelled"] += len(under_way) - len(reassign(client, under_way)) if under_way else 0
+                    self.done["moves cancelled"] += (
+                        len(under_way) - len(reassign(client, under_way)) if under_way else 0
+                    )
         except KafkaFailed:
             self.done["requests that failed"] += 1
 

@@ -1,7 +1,9 @@
-"""Deadlines on a machine that may have much else to do: time in which we ourselves did not run counts for nobody.
+"""Deadlines on a machine that may have much else to do: time in which we ourselves did not run
+counts for nobody.
 
-Invariant: of the time between two looks at most `_COUNTED_S_MAX` is used up, so that a machine which stands still for a minute is not taken
-for a cluster that does; `Stalls` tells how long it stood still at most.
+Invariant: of the time between two looks at most `_COUNTED_S_MAX` is used up, so that a machine
+which stands still for a minute is not taken for a cluster that does; `Stalls` tells how long it
+stood still at most.
 """
 
 import asyncio
@@ -14,7 +16,9 @@ _WHOLE_FACTOR: Final = 10
 
 
 class Patience:
-    """`while trouble and patience.lasts(): wait a little`. It begins anew with each progress, but is never longer than ten times."""
+    """`while trouble and patience.lasts(): wait a little`. It begins anew with each progress, but
+    is never longer than ten times.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = self._left_s = timeout_s

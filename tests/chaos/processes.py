@@ -1,9 +1,11 @@
-"""The processes of the cluster, started with the commands of `penstock dev`, with the chaos between them.
+"""The processes of the cluster, started with the commands of `penstock dev`, with the chaos between
+them.
 
-Invariants: an address is that of a proxy (`links.py`, `store_proxy.py`), for clients and for nodes; a process that ends is started again,
-unless a fault keeps it down; every end is recorded, and one that nobody caused is told as a defect. All die with this process
-(`deploy.node.lifeline`, so they are started from the main thread only). Logs go to a file for each start. Signals go to pids, never to
-names.
+Invariants: an address is that of a proxy (`links.py`, `store_proxy.py`), for clients and for nodes;
+a process that ends is started again, unless a fault keeps it down; every end is recorded, and one
+that nobody caused is told as a defect. All die with this process (`deploy.node.lifeline`, so they
+are started from the main thread only). Logs go to a file for each start. Signals go to pids, never
+to names.
 """
 
 import asyncio
@@ -43,14 +45,21 @@ START_TIMEOUT_S: Final = 180.0
 FENCED: Final = 3
 """Exit code of a broker that lost its registration: part of its duties after a pause or a cut."""
 
-_FEW_COORDINATORS: Final = ("--offsets-topic-num-partitions", "3", "--transaction-state-log-num-partitions", "3")
+_FEW_COORDINATORS: Final = (
+    "--offsets-topic-num-partitions",
+    "3",
+    "--transaction-state-log-num-partitions",
+    "3",
+)
 _RESTART_S: Final = 0.2
 _LOOK_S: Final = 0.1
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """held_down: by a fault; caused: its next end is a fault's doing. port: where it listens itself, behind its proxy."""
+    """held_down: by a fault; caused: its next end is a fault's doing. port: where it listens
+    itself, behind its proxy.
+    """
 
     plan: ProcessPlan
     port: int
@@ -70,24 +79,42 @@ class Node:
 
 
 class Processes:
-    """`async with Processes(directory, seed, defect) as processes`. defect: told of every end that no fault explains.
+    """`async with Processes(directory, seed, defect) as processes`. defect: told of every end that
+    no fault explains.
 
     planted: name of a bug of `tests.sim.mutants` that all nodes get, to see whether it is found.
     """
 
-    def __init__(self, directory: Path, seed: int, defect: Callable[[str], None], planted: str = "") -> None:
+    def __init__(
+        self, directory: Path, seed: int, defect: Callable[[str], None], planted: str = ""
+    ) -> None:
         self.directory = directory
-        self._environment = os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())} | _planting(directory, planted)
+        self._environment = (
+            os.environ
+            | {lifeline.PARENT_VARIABLE: str(os.getpid())}
+            | _planting(directory, planted)
+        )
         self._defect = defect
         options = ClusterOptions(brokers=3, controllers=3, log_level="info")
         found = find_ports(ClusterOptions(brokers=6, controllers=6, port=0), Random())
-        plan = plan_cluster(options, Ports(found.brokers[:3], found.controllers[:3], found.store), str(directory / "controllers"))
+        plan = plan_cluster(
+            options,
+            Ports(found.brokers[:3], found.controllers[:3], found.store),
+            str(directory / "controllers"),
+        )
         self.bootstrap = plan.bootstrap
         self.controllers = plan.controller.split(",")
         self.store_url = plan.store_url
         """Without faults, for whoever looks at the bucket; nodes get one of their own."""
-        own = {"store": (found.store,), "controller": found.controllers[3:], "broker": found.brokers[3:]}
-        self.nodes = {process.name: Node(process, own[process.role][process.node_id or 0]) for process in plan.processes}
+        own = {
+            "store": (found.store,),
+            "controller": found.controllers[3:],
+            "broker": found.brokers[3:],
+        }
+        self.nodes = {
+            process.name: Node(process, own[process.role][process.node_id or 0])
+            for process in plan.processes
+        }
         self.network = Network(self._pids)
         self.store = StoreProxy(found.store, Random(f"store/{seed}"))
         self._store_port = found.store
@@ -119,13 +146,20 @@ class Processes:
         return [node for node in self.nodes.values() if node.plan.role == "broker"]
 
     async def start(self, node: Node) -> None:
-        """In the main thread: its death would else be that of its children (see `deploy.node.lifeline`)."""
+        """In the main thread: its death would else be that of its children (see
+        `deploy.node.lifeline`).
+        """
         node.starts += 1
         log = self.directory / f"{node.name.replace(' ', '-')}.{node.starts}.log"
         inherited = listen(node.port) if node.plan.role == "store" else None
         with log.open("wb") as output:
             node.process = subprocess.Popen(  # noqa: ASYNC220 - see above
-                (sys.executable, "-P", *node.plan.arguments, *self._overrides(node, inherited.fileno() if inherited else -1)),
+                (
+                    sys.executable,
+                    "-P",
+                    *node.plan.arguments,
+                    *self._overrides(node, inherited.fileno() if inherited else -1),
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -139,7 +173,9 @@ class Processes:
             await self.network.node_runs(node.name)
 
     def signal(self, node: Node, number: signal.Signals) -> None:
-        """Whatever this ends was ended on purpose. A paused process that shall die goes by SIGKILL."""
+        """Whatever this ends was ended on purpose. A paused process that shall die goes by
+        SIGKILL.
+        """
         if node.process is not None and node.process.poll() is None:
             node.caused = node.caused or number in (signal.SIGKILL, signal.SIGTERM)
             node.process.send_signal(number)
@@ -152,13 +188,20 @@ class Processes:
         return process is None or process.poll() is not None
 
     async def until_serving(self) -> None:
-        """All of them. Raises TimeoutError, which says who does not; their logs say at what they were."""
+        """All of them. Raises TimeoutError, which says who does not; their logs say at what they
+        were.
+        """
         patience = Patience(START_TIMEOUT_S)
-        while missing := [node for node in self.brokers() if not await is_serving("127.0.0.1", node.port)]:
+        while missing := [
+            node for node in self.brokers() if not await is_serving("127.0.0.1", node.port)
+        ]:
             if not patience.lasts():
                 for node in missing:
                     self.signal(node, signal.SIGQUIT)
-                raise TimeoutError(f"{', '.join(node.name for node in missing)}: no answer within {START_TIMEOUT_S:.0f} s")
+                raise TimeoutError(
+                    f"{', '.join(node.name for node in missing)}: no answer within"
+                    f" {START_TIMEOUT_S:.0f} s"
+                )
             await asyncio.sleep(0.1)
 
     async def leading_controller(self) -> str:
@@ -183,7 +226,9 @@ class Processes:
             if node.plan.role != "store":
                 self.network.node_ended(node.name)
             if not node.caused:
-                node.ended_by_itself.append(f"{node.name} (pid {pid}, start {node.starts}) ended with {code}")
+                node.ended_by_itself.append(
+                    f"{node.name} (pid {pid}, start {node.starts}) ended with {code}"
+                )
                 if node.plan.role != "broker" or code != FENCED:
                     self._defect(node.ended_by_itself[-1])
             node.caused = False
@@ -196,15 +241,34 @@ class Processes:
         """A flag that is given twice counts last."""
         if node.plan.role == "store":
             return ("--fd", str(store_fd))
-        store = ("--store", self.store_url.replace(str(self._store_port), str(self._store_ports[node.name])))
+        store = (
+            "--store",
+            self.store_url.replace(str(self._store_port), str(self._store_ports[node.name])),
+        )
         if node.plan.role == "broker":
             advertised = ("--advertised-listeners", f"127.0.0.1:{node.plan.port}")
-            return (*store, "--listeners", f"127.0.0.1:{node.port}", *advertised, *_FEW_COORDINATORS)
+            return (
+                *store,
+                "--listeners",
+                f"127.0.0.1:{node.port}",
+                *advertised,
+                *_FEW_COORDINATORS,
+            )
         return (
             *store,
             *("--listeners", f"127.0.0.1:{node.port}"),
-            *("--cluster-id", CLUSTER_ID, "--controller-quorum-voters", ",".join(quorum_peers(self.controllers))),
-            *("--object-delete-grace-ms", str(READ_GRACE_MS), "--object-delete-interval-ms", "1000"),
+            *(
+                "--cluster-id",
+                CLUSTER_ID,
+                "--controller-quorum-voters",
+                ",".join(quorum_peers(self.controllers)),
+            ),
+            *(
+                "--object-delete-grace-ms",
+                str(READ_GRACE_MS),
+                "--object-delete-interval-ms",
+                "1000",
+            ),
         )
 
     async def _stop(self) -> None:
@@ -225,8 +289,14 @@ def _planting(directory: Path, name: str) -> dict[str, str]:
     """What to add to the environment: Python itself runs the module with this name at its start."""
     if not name:
         return {}
-    (directory / "sitecustomize.py").write_text(f"from tests.sim.mutants import planted\n\nbug = planted({name!r})\nbug.__enter__()\n")
-    return {"PYTHONPATH": os.pathsep.join((str(directory), os.environ.get("PYTHONPATH", str(Path.cwd()))))}
+    (directory / "sitecustomize.py").write_text(
+        f"from tests.sim.mutants import planted\n\nbug = planted({name!r})\nbug.__enter__()\n"
+    )
+    return {
+        "PYTHONPATH": os.pathsep.join(
+            (str(directory), os.environ.get("PYTHONPATH", str(Path.cwd())))
+        )
+    }
 
 
 async def _leads(port: int) -> bool:

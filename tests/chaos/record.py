@@ -1,6 +1,8 @@
-"""What happened in a run, from all threads: into the history that is checked, and line by line into a file for whoever looks for a cause.
+"""What happened in a run, from all threads: into the history that is checked, and line by line into
+a file for whoever looks for a cause.
 
-Invariants: the first violation is kept with its time, later ones are counted too; nothing is thrown into a client's thread.
+Invariants: the first violation is kept with its time, later ones are counted too; nothing is thrown
+into a client's thread.
 """
 
 import threading
@@ -18,7 +20,9 @@ LEASE_S: Final = SESSION_TIMEOUT_MS / 1_000
 """A broker that no controller answers may serve for as long as its session lasts."""
 _VIOLATIONS_KEPT_MAX: Final = 50
 _ACKS_EVERY_S: Final = 0.05
-"""How often an acknowledged offset is kept, for each partition: enough to find reads that are stale by more."""
+"""How often an acknowledged offset is kept, for each partition: enough to find reads that are stale
+by more.
+"""
 
 
 class Record:
@@ -35,7 +39,9 @@ class Record:
         self._acked_number: dict[tuple[bytes, Part], int] = {}
         self._acks: dict[Part, list[tuple[float, int]]] = {}
         self.operations: list[Operation] = []
-        """For `tests.support.anomalies`: transactions, what was polled of them, groups, and ends of logs."""
+        """For `tests.support.anomalies`: transactions, what was polled of them, groups, and ends of
+        logs.
+        """
         self.faults: Counter[str] = Counter()
 
     def now(self) -> float:
@@ -75,7 +81,9 @@ class Record:
 
     def _keep_ack(self, part: Part, now: float, offset: int) -> None:
         acks = self._acks.setdefault(part, [])
-        if offset >= 0 and (not acks or (now - acks[-1][0] >= _ACKS_EVERY_S and offset > acks[-1][1])):
+        if offset >= 0 and (
+            not acks or (now - acks[-1][0] >= _ACKS_EVERY_S and offset > acks[-1][1])
+        ):
             acks.append((now, offset))
             self.operations.append(Ack(part, offset, now))
 
@@ -99,11 +107,15 @@ class Record:
 
     def read(self, reader: str, part: Part, offset: int, identity: bytes) -> None:
         with self._lock:
-            self.tell(f"read by {reader} {part[0]}-{part[1]} {offset} {identity.decode(errors='replace')}")
+            self.tell(
+                f"read by {reader} {part[0]}-{part[1]} {offset} {identity.decode(errors='replace')}"
+            )
             self.history.read(part, offset, identity)
 
     def longest_gap(self) -> tuple[float, float, Part | None]:
-        """(seconds, when it began, where) of the longest time in which a partition acknowledged nothing."""
+        """(seconds, when it began, where) of the longest time in which a partition acknowledged
+        nothing.
+        """
         with self._lock:
             found = max(((*gap, part) for part, gap in self._longest.items()), default=None)
             return found or (0.0, 0.0, None)

@@ -1,8 +1,9 @@
 """One run: a cluster, its clients, waves of faults with quiet between them, and the verdict.
 
-Invariants: between two waves every partition takes records, every transactional client ends a transaction and the group commits again
-within `RECOVERY_DEADLINE_S`, or the run ends there; in any case everything is checked at the end, by readers that never saw the cluster
-before, from brokers that were all killed: nothing comes from a cache. A run in which some client did nothing fails.
+Invariants: between two waves every partition takes records, every transactional client ends a
+transaction and the group commits again within `RECOVERY_DEADLINE_S`, or the run ends there; in any
+case everything is checked at the end, by readers that never saw the cluster before, from brokers
+that were all killed: nothing comes from a cache. A run in which some client did nothing fails.
 """
 
 import asyncio
@@ -58,14 +59,18 @@ async def run(seconds: float, seed: int, say: Callable[[str], None], planted: st
 
 
 class _Chaos:
-    def __init__(self, processes: Processes, record: Record, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, processes: Processes, record: Record, seed: int, say: Callable[[str], None]
+    ) -> None:
         self._processes = processes
         self._record = record
         self._seed = seed
         self._say = say
         self._work = Workload(processes, record, seed)
         self._injector = Injector(processes, record, say)
-        self._mover = Mover(processes.bootstrap, [*self._work.parts, *self._work.outputs], Random(f"moves/{seed}"))
+        self._mover = Mover(
+            processes.bootstrap, [*self._work.parts, *self._work.outputs], Random(f"moves/{seed}")
+        )
         self._stalls = Stalls()
         self._wave_count = 0
 
@@ -121,7 +126,9 @@ class _Chaos:
         stuck_since = self._work.stuck_since_now()
         while stuck := stuck_since():
             if not patience.lasts():
-                self._record.violate(f"behind {behind}, within {RECOVERY_DEADLINE_S:.0f} s: {', '.join(stuck)}")
+                self._record.violate(
+                    f"behind {behind}, within {RECOVERY_DEADLINE_S:.0f} s: {', '.join(stuck)}"
+                )
                 return
             await asyncio.sleep(0.1)
         self._record.tell(f"recovered behind {behind} in {self._record.now() - began:.2f} s")
@@ -132,7 +139,9 @@ class _Chaos:
         work, bootstrap, record = self._work, self._processes.bootstrap, self._record
         await asyncio.to_thread(work.end_writers, Patience(RECOVERY_DEADLINE_S))
         try:
-            ends = await asyncio.to_thread(end_offsets, bootstrap, [*work.parts, *work.outputs], 30.0)
+            ends = await asyncio.to_thread(
+                end_offsets, bootstrap, [*work.parts, *work.outputs], 30.0
+            )
         except KafkaException as error:
             record.violate(f"end offsets cannot be asked for: {error}")
             return
@@ -172,10 +181,22 @@ class _Chaos:
                 for (source, target), count in sorted(network.connection_counts.items())
             ),
             ("pieces that arrived behind a newer connection", f"{network.late_count:,}"),
-            ("starts of processes", f"{sum(node.starts for node in self._processes.nodes.values())}, {len(exits)} after an end of its own"),
+            (
+                "starts of processes",
+                (
+                    f"{sum(node.starts for node in self._processes.nodes.values())}, {len(exits)}"
+                    " after an end of its own"
+                ),
+            ),
             ("records acknowledged", f"{history.acked_count:,}"),
             ("records read", f"{history.read_count:,}"),
             *self._work.summary(),
-            ("longest time in which this machine did not run us", f"{self._stalls.longest_s:.1f} s"),
-            ("longest time without an acknowledgement", f"{gap_s:.1f} s from {at_s:.1f} s on" + (f", {part[0]}-{part[1]}" if part else "")),
+            (
+                "longest time in which this machine did not run us",
+                f"{self._stalls.longest_s:.1f} s",
+            ),
+            (
+                "longest time without an acknowledgement",
+                f"{gap_s:.1f} s from {at_s:.1f} s on" + (f", {part[0]}-{part[1]}" if part else ""),
+            ),
         ]

@@ -1,8 +1,11 @@
-"""Which faults, whom they hit, for how long: an endless series of waves that follows from the seed alone.
+"""Which faults, whom they hit, for how long: an endless series of waves that follows from the seed
+alone.
 
-Invariants: pure, the same seed gives the same waves; a wave ends (`Wave.length_s`), no node has two process faults in one wave, and between
-waves there is quiet, which the runner makes longer until the cluster has recovered: faults are paced so that there is progress to check.
-Must not know how a fault is done, nor who leads: "leader" as a name is looked up when the fault begins.
+Invariants: pure, the same seed gives the same waves; a wave ends (`Wave.length_s`), no node has two
+process faults in one wave, and between waves there is quiet, which the runner makes longer until
+the cluster has recovered: faults are paced so that there is progress to check.
+Must not know how a fault is done, nor who leads: "leader" as a name is looked up when the fault
+begins.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,9 +42,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """whom: names of nodes; of a cut or hold (from, to). after_s: since the wave began. chance: of each request, for store faults.
+    """whom: names of nodes; of a cut or hold (from, to). after_s: since the wave began. chance: of
+    each request, for store faults.
 
-    late: what was held back arrives at the end of the fault, instead of being lost with its connection.
+    late: what was held back arrives at the end of the fault, instead of being lost with its
+    connection.
     """
 
     kind: Kind
@@ -53,11 +58,15 @@ class Fault:
     late: bool = False
 
     def __str__(self) -> str:
-        whom = " to ".join(self.whom) if self.kind in (Kind.CUT, Kind.HOLD) else ", ".join(self.whom)
+        whom = (
+            " to ".join(self.whom) if self.kind in (Kind.CUT, Kind.HOLD) else ", ".join(self.whom)
+        )
         more = [f"{self.chance:.0%} of requests"] if self.chance < 1 else []
         more += [f"{self.delay_ms:.0f} ms"] if self.delay_ms else []
         more += ["arrives late"] if self.late else []
-        return f"{self.kind}: {whom}, {self.for_s:.1f} s" + (f" ({', '.join(more)})" if more else "")
+        return f"{self.kind}: {whom}, {self.for_s:.1f} s" + (
+            f" ({', '.join(more)})" if more else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,11 @@ def waves(seed: int) -> Iterator[Wave]:
         for _ in range(rng.choices((1, 2, 3), (3, 4, 2))[0]):
             rng.choices(_MAKERS, _WEIGHTS)[0](draft)
         if draft.faults:
-            yield Wave(number, tuple(sorted(draft.faults, key=lambda fault: fault.after_s)), rng.uniform(1.0, 4.0))
+            yield Wave(
+                number,
+                tuple(sorted(draft.faults, key=lambda fault: fault.after_s)),
+                rng.uniform(1.0, 4.0),
+            )
 
 
 @dataclass(slots=True)
@@ -97,7 +110,9 @@ class _Draft:
 
     def add_process_fault(self, kind: Kind, whom: tuple[str, ...], for_s: float) -> None:
         """Who is dead cannot be paused, and the leader may be any of the controllers."""
-        claimed = set(CONTROLLERS) | {LEADER} if LEADER in whom else set(whom) | ({LEADER} & self.taken)
+        claimed = (
+            set(CONTROLLERS) | {LEADER} if LEADER in whom else set(whom) | ({LEADER} & self.taken)
+        )
         if self.taken & claimed or (LEADER in self.taken and set(whom) & set(CONTROLLERS)):
             return
         self.taken |= set(whom)
@@ -110,7 +125,14 @@ class _Draft:
 def _kill(draft: _Draft) -> None:
     rng = draft.rng
     whom = rng.choices(
-        ((rng.choice(BROKERS),), (draft.some_controller(),), tuple(rng.sample(BROKERS, 2)), BROKERS, CONTROLLERS, (*BROKERS, *CONTROLLERS)),
+        (
+            (rng.choice(BROKERS),),
+            (draft.some_controller(),),
+            tuple(rng.sample(BROKERS, 2)),
+            BROKERS,
+            CONTROLLERS,
+            (*BROKERS, *CONTROLLERS),
+        ),
         (8, 5, 2, 2, 2, 1),
     )[0]
     draft.add_process_fault(Kind.KILL, whom, rng.choice((0.0, 0.5, rng.uniform(1.0, 4.0))))
@@ -120,9 +142,17 @@ def _pause(draft: _Draft) -> None:
     """Sessions end after 3 s, elections after 0.6 s: shorter and longer than both."""
     rng = draft.rng
     if rng.random() < 0.6:
-        draft.add_process_fault(Kind.PAUSE, (rng.choice(BROKERS),), rng.choice((rng.uniform(0.5, 2.5), rng.uniform(4.0, 9.0))))
+        draft.add_process_fault(
+            Kind.PAUSE,
+            (rng.choice(BROKERS),),
+            rng.choice((rng.uniform(0.5, 2.5), rng.uniform(4.0, 9.0))),
+        )
     else:
-        draft.add_process_fault(Kind.PAUSE, (draft.some_controller(),), rng.choice((rng.uniform(0.3, 1.0), rng.uniform(1.0, 6.0))))
+        draft.add_process_fault(
+            Kind.PAUSE,
+            (draft.some_controller(),),
+            rng.choice((rng.uniform(0.3, 1.0), rng.uniform(1.0, 6.0))),
+        )
 
 
 def _terminate(draft: _Draft) -> None:
@@ -140,13 +170,17 @@ def _cut(draft: _Draft) -> None:
         tuple(rng.sample(BROKERS, 2)),
     ][rng.choices((0, 1, 2, 3), (4, 3, 3, 2))[0]]
     ends = pair if rng.random() < 0.5 else (pair[1], pair[0])
-    draft.faults.append(Fault(Kind.CUT, ends, draft.begin_s(), rng.uniform(1.0, 8.0), late=rng.random() < 0.5))
+    draft.faults.append(
+        Fault(Kind.CUT, ends, draft.begin_s(), rng.uniform(1.0, 8.0), late=rng.random() < 0.5)
+    )
 
 
 def _hold(draft: _Draft) -> None:
-    """Longer than a coordinator waits for an answer about markers (5 s): it sends them again, on a newer connection.
+    """Longer than a coordinator waits for an answer about markers (5 s): it sends them again, on a
+    newer connection.
 
-    Not between clients and brokers: a late Produce or EndTxn of an older connection may do harm, as in Kafka before KIP-890.
+    Not between clients and brokers: a late Produce or EndTxn of an older connection may do harm, as
+    in Kafka before KIP-890.
     """
     rng = draft.rng
     pair = [
@@ -159,11 +193,15 @@ def _hold(draft: _Draft) -> None:
 
 
 def _isolate(draft: _Draft) -> None:
-    """From all controllers, both ways; the store and clients stay. Some last longer than a session (3 s), a move and a lease (3 s)."""
+    """From all controllers, both ways; the store and clients stay. Some last longer than a session
+    (3 s), a move and a lease (3 s).
+    """
     rng = draft.rng
     whom = draft.some_controller() if rng.random() < 0.5 else rng.choice(BROKERS)
     for_s = rng.choice((rng.uniform(1.0, 8.0), rng.uniform(8.0, 12.0)))
-    draft.faults.append(Fault(Kind.ISOLATE, (whom,), draft.begin_s(), for_s, late=rng.random() < 0.5))
+    draft.faults.append(
+        Fault(Kind.ISOLATE, (whom,), draft.begin_s(), for_s, late=rng.random() < 0.5)
+    )
 
 
 def _reset(draft: _Draft) -> None:
@@ -175,7 +213,15 @@ def _reset(draft: _Draft) -> None:
 def _slow_link(draft: _Draft) -> None:
     rng = draft.rng
     whom = rng.choice((*BROKERS, *CONTROLLERS))
-    draft.faults.append(Fault(Kind.SLOW_LINK, (whom,), draft.begin_s(), rng.uniform(2.0, 8.0), delay_ms=rng.uniform(10, 150)))
+    draft.faults.append(
+        Fault(
+            Kind.SLOW_LINK,
+            (whom,),
+            draft.begin_s(),
+            rng.uniform(2.0, 8.0),
+            delay_ms=rng.uniform(10, 150),
+        )
+    )
 
 
 def _store(draft: _Draft) -> None:
@@ -196,5 +242,15 @@ def _store(draft: _Draft) -> None:
     )
 
 
-_MAKERS: Final[tuple[Callable[[_Draft], None], ...]] = (_kill, _pause, _terminate, _cut, _hold, _isolate, _reset, _slow_link, _store)
+_MAKERS: Final[tuple[Callable[[_Draft], None], ...]] = (
+    _kill,
+    _pause,
+    _terminate,
+    _cut,
+    _hold,
+    _isolate,
+    _reset,
+    _slow_link,
+    _store,
+)
 _WEIGHTS: Final = (6, 5, 2, 4, 5, 2, 2, 1, 7)

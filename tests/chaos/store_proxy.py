@@ -1,7 +1,9 @@
-"""An HTTP proxy in front of the S3 server: it says 503, waits, cuts requests and answers, loses answers of what was done, and holds back.
+"""An HTTP proxy in front of the S3 server: it says 503, waits, cuts requests and answers, loses
+answers of what was done, and holds back.
 
-Invariants: a request reaches the store whole, or cut short with its connection, never changed; one that was held back may arrive when its
-sender is long dead. Each process has a port of its own here, so that a fault can hit one of them. Must not know what keys mean.
+Invariants: a request reaches the store whole, or cut short with its connection, never changed; one
+that was held back may arrive when its sender is long dead. Each process has a port of its own here,
+so that a fault can hit one of them. Must not know what keys mean.
 """
 
 import asyncio
@@ -14,7 +16,10 @@ from tests.chaos.links import reset
 from tests.chaos.schedule import ALL, Fault, Kind
 
 _HEAD_BYTES_MAX: Final = 64 * 1024
-_SLOW_DOWN: Final = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_SLOW_DOWN: Final = (
+    b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request"
+    b" rate.</Message></Error>"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,9 @@ class StoreProxy:
             task = asyncio.ensure_future(self._serve(reader, writer, source))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            task.add_done_callback(lambda _: None if writer.is_closing() else writer.transport.abort())
+            task.add_done_callback(
+                lambda _: None if writer.is_closing() else writer.transport.abort()
+            )
 
         server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
         self._servers.append(server)
@@ -76,10 +83,14 @@ class StoreProxy:
             self._weather.remove(item)
             item[1].set()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str
+    ) -> None:
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
-            upstream = await asyncio.open_connection("127.0.0.1", self._target_port, limit=_HEAD_BYTES_MAX)
+            upstream = await asyncio.open_connection(
+                "127.0.0.1", self._target_port, limit=_HEAD_BYTES_MAX
+            )
             while True:
                 request = await _read_message(reader)
                 await self._answer(request, source, writer, upstream)
@@ -91,7 +102,11 @@ class StoreProxy:
                 upstream[1].close()
 
     async def _answer(
-        self, request: _Message, source: str, writer: asyncio.StreamWriter, upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter]
+        self,
+        request: _Message,
+        source: str,
+        writer: asyncio.StreamWriter,
+        upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         """One request to its end. Raises _Broken if its connection does not outlive it."""
         lose_answer = cut_answer = False
@@ -103,11 +118,16 @@ class StoreProxy:
                 case Kind.STORE_LATENCY:
                     await asyncio.sleep(fault.delay_ms * self._rng.lognormvariate(0, 0.7) / 1_000)
                 case Kind.STORE_SLOW_DOWN:
-                    head = f"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: {len(_SLOW_DOWN)}\r\n\r\n".encode()
+                    head = (
+                        "HTTP/1.1 503 Slow Down\r\nContent-Type:"
+                        f" application/xml\r\nContent-Length: {len(_SLOW_DOWN)}\r\n\r\n".encode()
+                    )
                     await _write(writer, head if request.is_for_head else head + _SLOW_DOWN)
                     return
                 case Kind.STORE_CUT_REQUEST:
-                    await _write(upstream[1], request.whole[: self._rng.randrange(len(request.whole))])
+                    await _write(
+                        upstream[1], request.whole[: self._rng.randrange(len(request.whole))]
+                    )
                     raise _Broken
                 case Kind.STORE_HOLE:
                     await over.wait()

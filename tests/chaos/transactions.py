@@ -1,9 +1,12 @@
-"""Transactional clients: each keeps one `transactional.id`, and one producer as long as nothing fatal happens to it, for the whole run.
+"""Transactional clients: each keeps one `transactional.id`, and one producer as long as nothing
+fatal happens to it, for the whole run.
 
-A `TransactionSender` has a transaction open nearly all the time, some for longer than links time out. A `Transformer` consumes in a group,
-produces and commits its offsets with the transaction; now and then it leaves the group and joins again, with the same producer.
-Invariants: each transaction is written down once, with what is known about its outcome: ok and fail are what the client library promises,
-everything else is info. A client that loses its producer goes on with a new one.
+A `TransactionSender` has a transaction open nearly all the time, some for longer than links time
+out. A `Transformer` consumes in a group, produces and commits its offsets with the transaction; now
+and then it leaves the group and joins again, with the same producer.
+Invariants: each transaction is written down once, with what is known about its outcome: ok and fail
+are what the client library promises, everything else is info. A client that loses its producer goes
+on with a new one.
 """
 
 from collections import Counter
@@ -15,7 +18,14 @@ from math import inf
 from random import Random
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 from tests.chaos.clients import IMPATIENT, READING, STUCK_S, Client, ClientStuck, is_passing, within
 from tests.chaos.record import Record as ChaosRecord
@@ -44,9 +54,13 @@ class Transaction:
 
 
 class TransactionalClient(Client):
-    """outputs: partitions that it writes to. finished: transactions by outcome. producer_count: 1 if none was lost."""
+    """outputs: partitions that it writes to. finished: transactions by outcome. producer_count: 1
+    if none was lost.
+    """
 
-    def __init__(self, bootstrap: str, outputs: list[Part], record: ChaosRecord, name: str, rng: Random) -> None:
+    def __init__(
+        self, bootstrap: str, outputs: list[Part], record: ChaosRecord, name: str, rng: Random
+    ) -> None:
         super().__init__(f"transactions {name}", record)
         self.label = name
         self.outputs = outputs
@@ -138,14 +152,20 @@ class TransactionalClient(Client):
             self.record.tell(f"{self.name} number {transaction.number}: {error}")
             outcome = self._give_up(producer, transaction, error.args[0])
         except ClientStuck:
-            self.record.tell(f"{self.name} number {transaction.number}: the client library is stuck, a new producer takes over")
+            self.record.tell(
+                f"{self.name} number {transaction.number}: the client library is stuck, a new"
+                " producer takes over"
+            )
             self._stuck.append(producer)
             self._producer = None
             outcome = Outcome.FAIL
         self.finished[outcome] += 1
         if outcome is not Outcome.INFO:
             self.settled_s = transaction.began_s
-        sends = tuple(Record(part, transaction.offsets.get(value, UNKNOWN), value) for part, value in transaction.sends)
+        sends = tuple(
+            Record(part, transaction.offsets.get(value, UNKNOWN), value)
+            for part, value in transaction.sends
+        )
         self.record.operate(
             Write(
                 self.name,
@@ -160,7 +180,9 @@ class TransactionalClient(Client):
         )
         self.over(transaction, outcome)
 
-    def _finish(self, producer: Producer, transaction: Transaction, *, wants_commit: bool) -> Outcome:
+    def _finish(
+        self, producer: Producer, transaction: Transaction, *, wants_commit: bool
+    ) -> Outcome:
         while producer.flush(1.0):
             pass
         if not wants_commit:
@@ -173,12 +195,16 @@ class TransactionalClient(Client):
         return Outcome.OK
 
     def _give_up(self, producer: Producer, transaction: Transaction, error: KafkaError) -> Outcome:
-        """Abort it if the library asks for that: then it is aborted for sure. After a fatal error only the cluster knows."""
+        """Abort it if the library asks for that: then it is aborted for sure. After a fatal error
+        only the cluster knows.
+        """
         if error.txn_requires_abort():
             try:
                 self._again(lambda: producer.abort_transaction(_CALL_S))
             except KafkaException as failed:
-                self.record.tell(f"{self.name} number {transaction.number} is not aborted: {failed}")
+                self.record.tell(
+                    f"{self.name} number {transaction.number} is not aborted: {failed}"
+                )
             else:
                 return Outcome.FAIL
         self._producer = None
@@ -201,7 +227,9 @@ class TransactionSender(TransactionalClient):
     """Records into some of its partitions, a few at a time, then a commit or an abort."""
 
     def fill(self, transaction: Transaction) -> None:
-        """Many last as long as a few requests, some longer than the 5 s after which brokers give up a connection."""
+        """Many last as long as a few requests, some longer than the 5 s after which brokers give up
+        a connection.
+        """
         lasts_s = self.rng.choices((0.05, 0.5, 2.0, 6.0), (4, 3, 3, 1))[0]
         every_s = self.rng.choice((0.2, lasts_s))
         until = self.record.now() + lasts_s
@@ -214,9 +242,19 @@ class TransactionSender(TransactionalClient):
 
 
 class Transformer(TransactionalClient):
-    """One output for each partition of the input that it got something from: which offsets it got."""
+    """One output for each partition of the input that it got something from: which offsets it
+    got.
+    """
 
-    def __init__(self, bootstrap: str, topic: str, outputs: list[Part], record: ChaosRecord, name: str, rng: Random) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        outputs: list[Part],
+        record: ChaosRecord,
+        name: str,
+        rng: Random,
+    ) -> None:
         super().__init__(bootstrap, outputs, record, name, rng)
         self._topic = topic
         self._consumer_settings: dict[str, Any] = {
@@ -233,13 +271,17 @@ class Transformer(TransactionalClient):
         }
         self._consumer: Consumer | None = None
         self._membership: Any = None
-        """Of the consumer, as of its last assignment: asking a consumer that is stuck would hold the interpreter's lock without end."""
+        """Of the consumer, as of its last assignment: asking a consumer that is stuck would hold
+        the interpreter's lock without end.
+        """
         self._polled: dict[Part, list[int]] = {}
         self._leave_at = 0.0
         self.rebalance_count = 0
 
     def prepare(self) -> tuple[Consumed, ...] | None:
-        """What a rebalance takes away while it is polled belongs to another member, or comes again from the group's offset."""
+        """What a rebalance takes away while it is polled belongs to another member, or comes again
+        from the group's offset.
+        """
         consumer = self._consumer or self._join()
         until = self.record.now() + _POLL_S
         while self.record.now() < until and sum(map(len, self._polled.values())) < _INPUT_COUNT_MAX:
@@ -249,7 +291,9 @@ class Transformer(TransactionalClient):
             if message.error() is not None:
                 self.record.violate(f"{self.name}: {message.error()}")
                 continue
-            self._polled.setdefault((message.topic(), message.partition()), []).append(message.offset())
+            self._polled.setdefault((message.topic(), message.partition()), []).append(
+                message.offset()
+            )
         if self.record.now() > self._leave_at:
             self._leave()
             return None
@@ -257,7 +301,10 @@ class Transformer(TransactionalClient):
         for part, offsets in polled.items():
             if offsets != list(range(offsets[0], offsets[-1] + 1)):
                 self.record.violate(f"int-poll-skip: {self.name} polled {part} offsets {offsets}")
-        return tuple(Consumed(part, offsets[0], offsets[-1] + 1) for part, offsets in polled.items()) or None
+        return (
+            tuple(Consumed(part, offsets[0], offsets[-1] + 1) for part, offsets in polled.items())
+            or None
+        )
 
     def fill(self, transaction: Transaction) -> None:
         for consumed in transaction.consumed:
@@ -266,11 +313,15 @@ class Transformer(TransactionalClient):
 
     def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
         assert self._consumer is not None, "what is consumed has a consumer"
-        offsets = [TopicPartition(*consumed.part, consumed.end) for consumed in transaction.consumed]
+        offsets = [
+            TopicPartition(*consumed.part, consumed.end) for consumed in transaction.consumed
+        ]
         producer.send_offsets_to_transaction(offsets, self._membership, _CALL_S)
 
     def over(self, transaction: Transaction, outcome: Outcome) -> None:
-        """What was not committed is consumed anew: what was aborted from its first offset, else from where the group is."""
+        """What was not committed is consumed anew: what was aborted from its first offset, else
+        from where the group is.
+        """
         if outcome is Outcome.OK:
             return
         assert self._consumer is not None, "what is consumed has a consumer"
@@ -278,7 +329,10 @@ class Transformer(TransactionalClient):
             if outcome is Outcome.INFO:
                 self._leave()
             for consumed in transaction.consumed if self._consumer is not None else ():
-                within(STUCK_S, partial(self._consumer.seek, TopicPartition(*consumed.part, consumed.first)))
+                within(
+                    STUCK_S,
+                    partial(self._consumer.seek, TopicPartition(*consumed.part, consumed.first)),
+                )
         except ClientStuck:
             self._abandon(self._consumer)
         except KafkaException as error:  # a rebalance took the partition away
@@ -325,8 +379,18 @@ class CommittedReader(Client):
         self.ends: dict[Part, int] = {}
         """Where the log was found to end, up to the last stable offset."""
         self.polled_count = 0
-        settings = {**IMPATIENT, **READING, "bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
-        settings |= {"isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "error"}
+        settings = {
+            **IMPATIENT,
+            **READING,
+            "bootstrap.servers": bootstrap,
+            "group.id": "none",
+            "enable.auto.commit": False,
+        }
+        settings |= {
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
         self._consumer = Consumer(settings)
         self._consumer.assign([TopicPartition(*part, OFFSET_BEGINNING) for part in parts])
         record.operate(Assign(self.name, tuple((part, 0) for part in parts)))
@@ -341,7 +405,11 @@ class CommittedReader(Client):
                 error = message.error()
                 part: Part = (message.topic() or "", message.partition() or 0)
                 if error is None:
-                    records.append(Record(part, message.offset() or 0, (message.value() or b"").partition(b" ")[0]))
+                    records.append(
+                        Record(
+                            part, message.offset() or 0, (message.value() or b"").partition(b" ")[0]
+                        )
+                    )
                 elif error.code() == KafkaError._PARTITION_EOF:
                     self.ends[part] = message.offset() or 0
                 elif not is_passing(error):

@@ -1,7 +1,8 @@
-"""What is looked at when the faults are over: metadata, bucket, leaders and logs against each other and against the history.
+"""What is looked at when the faults are over: metadata, bucket, leaders and logs against each other
+and against the history.
 
-Invariants: looks at the cluster as any client and observer can, past the faults; what may take a while (moves, deletes) has a deadline,
-what may never be is a violation at once.
+Invariants: looks at the cluster as any client and observer can, past the faults; what may take a
+while (moves, deletes) has a deadline, what may never be is a violation at once.
 """
 
 import asyncio
@@ -59,7 +60,9 @@ async def check_end(processes: Processes, record: Record, parts: list[Part]) -> 
 
 
 def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
-    """Transactions, groups and ends of logs, for what `tests.support.anomalies` finds. output_ends: read to there with read_committed."""
+    """Transactions, groups and ends of logs, for what `tests.support.anomalies` finds. output_ends:
+    read to there with read_committed.
+    """
     anomalies = find_anomalies(record.operations, LEASE_S, output_ends)
     for name in ANOMALIES:
         found = [anomaly for anomaly in anomalies if anomaly.name == name]
@@ -87,7 +90,10 @@ async def _moves(processes: Processes) -> str:
 
 async def _leaders(processes: Processes, parts: list[Part]) -> str:
     """Every broker names the same leader for each partition, and it is one that is there."""
-    answers = [await asyncio.to_thread(_leaders_by, f"127.0.0.1:{node.plan.port}", parts) for node in processes.brokers()]
+    answers = [
+        await asyncio.to_thread(_leaders_by, f"127.0.0.1:{node.plan.port}", parts)
+        for node in processes.brokers()
+    ]
     for part in parts:
         leaders = {answer.get(part, -1) for answer in answers}
         if len(leaders) != 1 or not leaders <= {0, 1, 2}:
@@ -101,7 +107,11 @@ def _leaders_by(address: str, parts: list[Part]) -> dict[Part, int]:
         topics = admin.list_topics(timeout=5).topics
     except KafkaException:
         return {}
-    return {(name, index): topics[name].partitions[index].leader for name, index in parts if name in topics}
+    return {
+        (name, index): topics[name].partitions[index].leader
+        for name, index in parts
+        if name in topics
+    }
 
 
 async def _bucket(follower: MetadataFollower, store: ObjectStore, record: Record) -> str:
@@ -124,11 +134,21 @@ def _missing_from(image: MetadataImage, keys: set[str]) -> set[str]:
 
 
 def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
-    """Data objects without references, and slots of WALs that ended which nothing names; but none that has time left."""
+    """Data objects without references, and slots of WALs that ended which nothing names; but none
+    that has time left.
+    """
     now_ms = time.time_ns() // 1_000_000
     due = {state.key for state in image.objects if not _has_time_left(state, now_ms)}
-    unknown = {key for key in keys if image.objects.in_place(key) is None and parse_wal_key(key) is not None}
-    found = [text for text in orphaned_objects(image, sorted(keys)) if text.partition(" ")[0] in due or text.endswith(" None")]
+    unknown = {
+        key
+        for key in keys
+        if image.objects.in_place(key) is None and parse_wal_key(key) is not None
+    }
+    found = [
+        text
+        for text in orphaned_objects(image, sorted(keys))
+        if text.partition(" ")[0] in due or text.endswith(" None")
+    ]
     for key in sorted(keys & (due | unknown)):
         slot = parse_wal_key(key)
         wal = image.nodes.wal(slot.writer) if slot is not None else None
@@ -141,8 +161,12 @@ def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
 
 
 def _has_time_left(state: ObjectState, now_ms: int) -> bool:
-    """It is being written, or its read grace is not long over. The active controller measures by its own clock how long it is prepared."""
-    return state.phase == ObjectPhase.PREPARED or now_ms < state.since_ms + READ_GRACE_MS + _DELETE_MS
+    """It is being written, or its read grace is not long over. The active controller measures by
+    its own clock how long it is prepared.
+    """
+    return (
+        state.phase == ObjectPhase.PREPARED or now_ms < state.since_ms + READ_GRACE_MS + _DELETE_MS
+    )
 
 
 def trouble_in_logs(directory: Path) -> list[str]:

@@ -1,7 +1,8 @@
-"""All clients of a run: who writes, who reads, who asks; what each must have achieved, and what the verdict tells about them.
+"""All clients of a run: who writes, who reads, who asks; what each must have achieved, and what the
+verdict tells about them.
 
-Invariants: every client starts before the first fault and ends behind the last; one that achieved nothing is a violation, so that a run
-that did nothing cannot pass.
+Invariants: every client starts before the first fault and ends behind the last; one that achieved
+nothing is a violation, so that a run that did nothing cannot pass.
 """
 
 import sys
@@ -19,7 +20,13 @@ from tests.chaos.leaders import LeaderAsker
 from tests.chaos.patience import Patience
 from tests.chaos.processes import Processes
 from tests.chaos.record import Record
-from tests.chaos.transactions import TRANSFORM_GROUP, CommittedReader, TransactionalClient, TransactionSender, Transformer
+from tests.chaos.transactions import (
+    TRANSFORM_GROUP,
+    CommittedReader,
+    TransactionalClient,
+    TransactionSender,
+    Transformer,
+)
 from tests.support.anomalies import Outcome
 from tests.support.history import Part
 
@@ -29,9 +36,16 @@ OUTPUT: Final = "chaos-out"
 """What transactions write."""
 OUTPUT_PARTITIONS: Final = 4
 _PAUSE_S: Final = 0.06
-"""Between two records of one producer for one partition: two producers and six partitions are 200 records a second."""
+"""Between two records of one producer for one partition: two producers and six partitions are 200
+records a second.
+"""
 _END_S: Final = 30.0
-_LINKS: Final = (("broker", "broker"), ("broker", "controller"), ("controller", "controller"), ("clients", "broker"))
+_LINKS: Final = (
+    ("broker", "broker"),
+    ("broker", "controller"),
+    ("controller", "controller"),
+    ("clients", "broker"),
+)
 """Faults hit these: a link that nobody uses, or whose dialler is not recognized, is no test."""
 
 
@@ -45,18 +59,35 @@ class Workload:
 
     def start(self) -> None:
         bootstrap, record, parts = self._processes.bootstrap, self._record, self.parts
-        rng = {name: Random(f"{name}/{self._seed}") for name in ("sender", "transformer-0", "transformer-1", "group")}
-        self.producers = [SteadyProducer(bootstrap, parts, record, name, _PAUSE_S) for name in ("0", "-1")]
+        rng = {
+            name: Random(f"{name}/{self._seed}")
+            for name in ("sender", "transformer-0", "transformer-1", "group")
+        }
+        self.producers = [
+            SteadyProducer(bootstrap, parts, record, name, _PAUSE_S) for name in ("0", "-1")
+        ]
         self.transactional: list[TransactionalClient] = [
             TransactionSender(bootstrap, self.outputs, record, "sender", rng["sender"]),
-            *(Transformer(bootstrap, TOPIC, self.outputs, record, name, rng[name]) for name in ("transformer-0", "transformer-1")),
+            *(
+                Transformer(bootstrap, TOPIC, self.outputs, record, name, rng[name])
+                for name in ("transformer-0", "transformer-1")
+            ),
         ]
         self.reader = Reader(bootstrap, parts, record, "all the time")
         self.group = GroupMembers(bootstrap, TOPIC, parts, record, rng["group"])
         self.committed = CommittedReader(bootstrap, self.outputs, record, "all the time")
         self.offsets = OffsetAsker(bootstrap, parts, record, (GROUP, TRANSFORM_GROUP))
-        self.leaders = [LeaderAsker(f"127.0.0.1:{node.plan.port}", parts, record, node.name) for node in self._processes.brokers()]
-        for client in (*self.producers, *self.transactional, *self._readers(), self.offsets, *self.leaders):
+        self.leaders = [
+            LeaderAsker(f"127.0.0.1:{node.plan.port}", parts, record, node.name)
+            for node in self._processes.brokers()
+        ]
+        for client in (
+            *self.producers,
+            *self.transactional,
+            *self._readers(),
+            self.offsets,
+            *self.leaders,
+        ):
             client.start()
 
     def _readers(self) -> tuple[Reader, GroupMembers, CommittedReader]:
@@ -64,20 +95,37 @@ class Workload:
 
     def stuck_since_now(self) -> Callable[[], list[str]]:
         """Who has not achieved anything that began after this call."""
-        records = [(part, producer, producer.sent[part]) for producer in self.producers for part in self.parts]
+        records = [
+            (part, producer, producer.sent[part])
+            for producer in self.producers
+            for part in self.parts
+        ]
         since_s = self._record.now()
-        commits, polled, offsets = self.group.commit_count, self.committed.polled_count, self.offsets.answer_count
+        commits, polled, offsets = (
+            self.group.commit_count,
+            self.committed.polled_count,
+            self.offsets.answer_count,
+        )
 
         def stuck() -> list[str]:
             found = [
                 f"{part[0]}-{part[1]} takes no record of {producer.name}"
                 for part, producer, number in records
-                if self._record.acked_number(part, producer.label) < number - 1 or producer.sent[part] == number
+                if self._record.acked_number(part, producer.label) < number - 1
+                or producer.sent[part] == number
             ]
-            found += [f"{client.name} ends no transaction" for client in self.transactional if client.settled_s < since_s]
+            found += [
+                f"{client.name} ends no transaction"
+                for client in self.transactional
+                if client.settled_s < since_s
+            ]
             found += ["the group commits nothing"] * (self.group.commit_count == commits)
-            found += ["no committed record of a transaction is read"] * (self.committed.polled_count == polled)
-            found += ["no coordinator tells the offsets of groups"] * (self.offsets.answer_count == offsets)
+            found += ["no committed record of a transaction is read"] * (
+                self.committed.polled_count == polled
+            )
+            found += ["no coordinator tells the offsets of groups"] * (
+                self.offsets.answer_count == offsets
+            )
             return found
 
         return stuck
@@ -87,12 +135,17 @@ class Workload:
             client.ending.set()
         for producer in self.producers:
             if not producer.end(patience):
-                self._record.violate(f"{producer.name}: {producer.outstanding_count} records are neither acknowledged nor refused")
+                self._record.violate(
+                    f"{producer.name}: {producer.outstanding_count} records are neither"
+                    " acknowledged nor refused"
+                )
         for client in self.transactional:
             if not client.end(patience):
                 self._record.violate(f"{client.name}: its last transaction does not end")
 
-    def read_on(self, ends: dict[Part, tuple[int, int]], output_ends: dict[Part, int], patience: Patience) -> None:
+    def read_on(
+        self, ends: dict[Part, tuple[int, int]], output_ends: dict[Part, int], patience: Patience
+    ) -> None:
         """Until those who read all the time have everything; then they end."""
         while behind := self._behind(ends, output_ends):
             if not patience.lasts(behind):
@@ -114,7 +167,9 @@ class Workload:
         return found + _short(self.committed, output_ends)
 
     def read_outputs(self, ends: dict[Part, int], patience: Patience) -> None:
-        """All committed records, by a new reader. What keeps it from the end is a transaction that hangs."""
+        """All committed records, by a new reader. What keeps it from the end is a transaction that
+        hangs.
+        """
         reader = CommittedReader(self._processes.bootstrap, list(ends), self._record, "at the end")
         reader.start()
         while (behind := _short(reader, ends)) and patience.lasts((behind, reader.polled_count)):
@@ -127,7 +182,9 @@ class Workload:
     def ask_offsets(self, patience: Patience) -> None:
         """Once more, of coordinators that had to load them."""
         for group in (GROUP, TRANSFORM_GROUP):
-            consumer = Consumer({**IMPATIENT, "bootstrap.servers": self._processes.bootstrap, "group.id": group})
+            consumer = Consumer(
+                {**IMPATIENT, "bootstrap.servers": self._processes.bootstrap, "group.id": group}
+            )
             while ask_offsets(consumer, group, self.parts, self._record) < len(self.parts):
                 if not patience.lasts():
                     self._record.violate(f"no coordinator tells the offsets of group {group!r}")
@@ -137,7 +194,9 @@ class Workload:
     def check_that_all_worked(self) -> None:
         """A client that did nothing proves nothing."""
         links = self._processes.network.connection_counts if sys.platform == "linux" else None
-        idle = idle_work({client.name: client.finished for client in self.transactional}, self._counts(), links)
+        idle = idle_work(
+            {client.name: client.finished for client in self.transactional}, self._counts(), links
+        )
         if idle:
             self._record.violate(f"nothing is proved by a run without {', '.join(idle)}")
 
@@ -146,16 +205,27 @@ class Workload:
         return [
             ("polls of committed records: values", self.committed.polled_count),
             ("rebalances: assignments in the plain group", self.group.rebalance_count),
-            ("rebalances: assignments in the transactional group", sum(client.rebalance_count for client in transformers)),
+            (
+                "rebalances: assignments in the transactional group",
+                sum(client.rebalance_count for client in transformers),
+            ),
             ("commits of the plain group", self.group.commit_count),
             ("offsets of groups that coordinators told", self.offsets.answer_count),
-            *((f"ends of logs told by {asker.name.removeprefix('ends by ')}", asker.answer_count) for asker in self.leaders),
+            *(
+                (f"ends of logs told by {asker.name.removeprefix('ends by ')}", asker.answer_count)
+                for asker in self.leaders
+            ),
         ]
 
     def summary(self) -> list[tuple[str, str]]:
-        outcomes: Counter[Outcome] = sum((client.finished for client in self.transactional), Counter())
+        outcomes: Counter[Outcome] = sum(
+            (client.finished for client in self.transactional), Counter()
+        )
         lost_count = sum(client.producer_count - 1 for client in self.transactional)
-        told = f"{outcomes[Outcome.OK]:,} committed, {outcomes[Outcome.FAIL]:,} aborted, {outcomes[Outcome.INFO]:,} unknown"
+        told = (
+            f"{outcomes[Outcome.OK]:,} committed, {outcomes[Outcome.FAIL]:,} aborted,"
+            f" {outcomes[Outcome.INFO]:,} unknown"
+        )
         producers = f"{len(self.transactional)}, which lost their producer {lost_count} times"
         return [
             ("transactional ids", producers),
@@ -166,17 +236,34 @@ class Workload:
 
 
 def idle_work(
-    finished: Mapping[str, Mapping[Outcome, int]], counts: Iterable[tuple[str, int]], links: Mapping[tuple[str, str], int] | None
+    finished: Mapping[str, Mapping[Outcome, int]],
+    counts: Iterable[tuple[str, int]],
+    links: Mapping[tuple[str, str], int] | None,
 ) -> list[str]:
-    """What a run did not do once. links: connections by who dialled whom; None: where that cannot be found out."""
-    idle = [f"{outcome} {name}" for name, found in finished.items() for outcome in (Outcome.OK, Outcome.FAIL) if not found.get(outcome)]
+    """What a run did not do once. links: connections by who dialled whom; None: where that cannot
+    be found out.
+    """
+    idle = [
+        f"{outcome} {name}"
+        for name, found in finished.items()
+        for outcome in (Outcome.OK, Outcome.FAIL)
+        if not found.get(outcome)
+    ]
     idle += [name for name, count in counts if not count]
     if links is not None:
-        idle += [f"connections from {source} to {target}" for source, target in _LINKS if not links.get((source, target))]
+        idle += [
+            f"connections from {source} to {target}"
+            for source, target in _LINKS
+            if not links.get((source, target))
+        ]
     return idle
 
 
 def _short(reader: CommittedReader, ends: dict[Part, int]) -> list[str]:
     """Partitions that a reader of committed records has not seen the end of."""
     found = [(part, reader.ends.get(part, 0), end) for part, end in ends.items()]
-    return [f"{reader.name} of {part[0]}-{part[1]} to {reached} of {end}" for part, reached, end in found if reached < end]
+    return [
+        f"{reader.name} of {part[0]}-{part[1]} to {reached} of {end}"
+        for part, reached, end in found
+        if reached < end
+    ]

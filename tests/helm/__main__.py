@@ -1,10 +1,12 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""The bar of the chart: rolling upgrade, scale-out 3 to 6 and scale-in 6 to 2 of brokers under 5 MB/s of produce and consume.
+"""The bar of the chart: rolling upgrade, scale-out 3 to 6 and scale-in 6 to 2 of brokers under 5
+MB/s of produce and consume.
 
     python -m tests.helm [--bytes-per-s 5000000]
 
-Brokers, controllers and the S3 server are processes with the chart's rendered commands. Fails if one produce fails, or a record is lost or
-comes twice. Prints what clients noticed: the longest pause between two acknowledgements.
+Brokers, controllers and the S3 server are processes with the chart's rendered commands. Fails if
+one produce fails, or a record is lost or comes twice. Prints what clients noticed: the longest
+pause between two acknowledgements.
 """
 
 import argparse
@@ -42,22 +44,34 @@ class Traffic:
         self._producing, self._consuming = True, True
         self.acknowledged: Counter[int] = Counter()
         self.received: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
-        """Where each number lies: a consumer that rejoins its group may read a record again, but not at two offsets."""
+        """Where each number lies: a consumer that rejoins its group may read a record again, but
+        not at two offsets.
+        """
         self.failed: list[KafkaError] = []
         self.sent = 0
         self.longest_pause_s = 0.0
         self._acknowledged_at = time.monotonic()
-        self._threads = [threading.Thread(target=self._produce), threading.Thread(target=self._consume)]
+        self._threads = [
+            threading.Thread(target=self._produce),
+            threading.Thread(target=self._consume),
+        ]
         for thread in self._threads:
             thread.start()
 
     def _produce(self) -> None:
-        producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 5})
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        )
         began = time.monotonic()
         while self._producing:
             due = int((time.monotonic() - began) / self._interval_s)
             while self.sent < due:
-                producer.produce(TOPIC, b"%0*d" % (RECORD_BYTES, self.sent), partition=self.sent % PARTITIONS, on_delivery=self._delivered)
+                producer.produce(
+                    TOPIC,
+                    b"%0*d" % (RECORD_BYTES, self.sent),
+                    partition=self.sent % PARTITIONS,
+                    on_delivery=self._delivered,
+                )
                 self.sent += 1
                 producer.poll(0)
             producer.poll(0.005)
@@ -73,12 +87,20 @@ class Traffic:
             self.acknowledged[int(message.value() or b"")] += 1
 
     def _consume(self) -> None:
-        consumer = Consumer({"bootstrap.servers": self._bootstrap, "group.id": "bar", "auto.offset.reset": "earliest"})
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "bar",
+                "auto.offset.reset": "earliest",
+            }
+        )
         consumer.subscribe([TOPIC])
         while self._consuming:
             for message in consumer.consume(5_000, 0.2):
                 if message.error() is None:
-                    self.received[int(message.value() or b"")].add((message.partition(), message.offset()))
+                    self.received[int(message.value() or b"")].add(
+                        (message.partition(), message.offset())
+                    )
         consumer.close()
 
     def pause_since(self) -> float:
@@ -100,7 +122,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.helm", allow_abbrev=False)
     parser.add_argument("--bytes-per-s", type=float, default=5e6)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, ChartCluster(render(VALUES), Path(directory)) as cluster:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        ChartCluster(render(VALUES), Path(directory)) as cluster,
+    ):
         cluster.wait_ready()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result()
@@ -115,12 +140,19 @@ def main() -> int:
         for name, step in steps:
             began = time.monotonic()
             step()
-            print(f"{name}: {time.monotonic() - began:.1f} s, longest pause of all acknowledgements {traffic.pause_since():.2f} s")
+            print(
+                f"{name}: {time.monotonic() - began:.1f} s, longest pause of all acknowledgements"
+                f" {traffic.pause_since():.2f} s"
+            )
         traffic.stop()
     lost = [number for number in traffic.acknowledged if number not in traffic.received]
     repeated = sum(1 for places in traffic.received.values() if len(places) > 1)
-    print(f"{traffic.sent:,} sent, {len(traffic.failed)} failed, {len(lost)} lost, {repeated} twice")
-    return 1 if traffic.failed or lost or repeated or len(traffic.acknowledged) != traffic.sent else 0
+    print(
+        f"{traffic.sent:,} sent, {len(traffic.failed)} failed, {len(lost)} lost, {repeated} twice"
+    )
+    return (
+        1 if traffic.failed or lost or repeated or len(traffic.acknowledged) != traffic.sent else 0
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The chart's generated files are what the schema and the product's settings make; what it gives processes are settings that exist."""
+"""The chart's generated files are what the schema and the product's settings make; what it gives
+processes are settings that exist.
+"""
 
 import runpy
 import subprocess
@@ -16,7 +18,9 @@ GENERATE = ROOT / "helm" / "generate.py"
 
 
 def test_generated_files_are_up_to_date() -> None:
-    checked = subprocess.run([sys.executable, GENERATE, "--check"], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [sys.executable, GENERATE, "--check"], capture_output=True, text=True, check=False
+    )
     assert checked.returncode == 0, f"{checked.stderr}\nrun: python helm/generate.py"
 
 
@@ -43,4 +47,6 @@ def test_chart_image_and_package_have_one_version() -> None:
     assert dev["image"]["tag"] == f"{version}-local"
     nodes = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
     assert nodes["broker-0"]["image"] == f"penstock:{version}"
-    assert f"penstock:{version}" in (ROOT / "docs" / "tutorials" / "first-helm-install.md").read_text()
+    assert (
+        f"penstock:{version}" in (ROOT / "docs" / "tutorials" / "first-helm-install.md").read_text()
+    )

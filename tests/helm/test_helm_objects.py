@@ -1,4 +1,6 @@
-"""What the chart renders: valid for Kubernetes whatever the values, safe, and with addresses that fit together."""
+"""What the chart renders: valid for Kubernetes whatever the values, safe, and with addresses that
+fit together.
+"""
 
 import itertools
 import json
@@ -9,7 +11,19 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.support.chart import CHART, NAMESPACE, Object, Pod, environment, helm, named, of_kind, pod_of, render, template
+from tests.support.chart import (
+    CHART,
+    NAMESPACE,
+    Object,
+    Pod,
+    environment,
+    helm,
+    named,
+    of_kind,
+    pod_of,
+    render,
+    template,
+)
 
 DEV = CHART / "values-dev.yaml"
 BUCKET = {"store.bucket": "records"}
@@ -20,7 +34,9 @@ EXTERNAL = {
         "port": 9095,
         "host": "broker-{id}.kafka.example.com",
         "advertisedPort": 443,
-        "annotations": {"external-dns.alpha.kubernetes.io/hostname": "broker-{id}.kafka.example.com"},
+        "annotations": {
+            "external-dns.alpha.kubernetes.io/hostname": "broker-{id}.kafka.example.com"
+        },
         "sourceRanges": ["10.0.0.0/8"],
     },
     "OWN": {"type": "None", "port": 9096, "host": "{pod}.example.com"},
@@ -48,7 +64,9 @@ CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 def matrix() -> Iterator[Object]:
     yield BUCKET
     yield EVERYTHING
-    for replicas, anti_affinity, spread in itertools.product((1, 3, 5), ("soft", "hard", "none"), ("soft", "hard", "none")):
+    for replicas, anti_affinity, spread in itertools.product(
+        (1, 3, 5), ("soft", "hard", "none"), ("soft", "hard", "none")
+    ):
         yield {
             **BUCKET,
             "controllers.replicas": replicas,
@@ -56,8 +74,16 @@ def matrix() -> Iterator[Object]:
             "brokers.zoneSpread": spread,
             "brokers.podDisruptionBudget.enabled": replicas > 1,
         }
-    for rack, name, moto in itertools.product(("podLabel", "nodeLabel", "none"), ("", "kafka"), (False, True)):
-        yield {**BUCKET, "brokers.rack": rack, "fullnameOverride": name, "moto.enabled": moto, "networkPolicy.enabled": True}
+    for rack, name, moto in itertools.product(
+        ("podLabel", "nodeLabel", "none"), ("", "kafka"), (False, True)
+    ):
+        yield {
+            **BUCKET,
+            "brokers.rack": rack,
+            "fullnameOverride": name,
+            "moto.enabled": moto,
+            "networkPolicy.enabled": True,
+        }
 
 
 def test_lint() -> None:
@@ -65,7 +91,9 @@ def test_lint() -> None:
         helm("lint", "--strict", CHART, "--set", "store.bucket=records", *values)
 
 
-@pytest.mark.parametrize("values", list(matrix()), ids=lambda values: str(abs(hash(json.dumps(values))))[:6])
+@pytest.mark.parametrize(
+    "values", list(matrix()), ids=lambda values: str(abs(hash(json.dumps(values))))[:6]
+)
 def test_every_object_is_valid(values: Object) -> None:
     objects = render(values)
     assert of_kind(objects, "StatefulSet")
@@ -82,9 +110,15 @@ def test_the_dev_profile_needs_nothing_else() -> None:
     for it in objects:
         kubernetes_validate.validate(it, "1.34", strict=True)
     assert named(objects, "Deployment", "penstock-moto")
-    assert {named(objects, "StatefulSet", f"penstock-{role}")["spec"]["replicas"] for role in ("broker", "controller")} == {1}
+    assert {
+        named(objects, "StatefulSet", f"penstock-{role}")["spec"]["replicas"]
+        for role in ("broker", "controller")
+    } == {1}
     broker = variables_of(objects, "broker", 0)
-    assert broker["PENSTOCK_STORE"] == f"s3://penstock?endpoint=http%3A%2F%2Fpenstock-moto.{NAMESPACE}.svc.cluster.local%3A9000"
+    assert (
+        broker["PENSTOCK_STORE"]
+        == f"s3://penstock?endpoint=http%3A%2F%2Fpenstock-moto.{NAMESPACE}.svc.cluster.local%3A9000"
+    )
     assert broker["AWS_ACCESS_KEY_ID"]
 
 
@@ -106,9 +140,18 @@ def test_the_oldest_kubernetes_that_is_allowed_takes_it() -> None:
         ({**BUCKET, "config.broker": {"num.partitions": "three"}}, "num.partitions"),
         ({**BUCKET, "config.broker": {"advertised.listeners": "a:1"}}, "advertised.listeners"),
         ({**BUCKET, "externalListeners": {"public": EXTERNAL["OWN"]}}, "public"),
-        ({**BUCKET, "externalListeners": {"NODES": {"type": "NodePort", "port": 9094}}}, "firstNodePort is missing"),
-        ({**BUCKET, "externalListeners": {"PUBLIC": {"type": "LoadBalancer", "port": 9094}}}, "host is missing"),
-        ({**BUCKET, "brokers.autoscaling.enabled": True, "brokers.autoscaling.cpuPercent": 0}, "needs a measure"),
+        (
+            {**BUCKET, "externalListeners": {"NODES": {"type": "NodePort", "port": 9094}}},
+            "firstNodePort is missing",
+        ),
+        (
+            {**BUCKET, "externalListeners": {"PUBLIC": {"type": "LoadBalancer", "port": 9094}}},
+            "host is missing",
+        ),
+        (
+            {**BUCKET, "brokers.autoscaling.enabled": True, "brokers.autoscaling.cpuPercent": 0},
+            "needs a measure",
+        ),
     ],
 )
 def test_wrong_values_are_refused(values: Object, said: str) -> None:
@@ -125,7 +168,9 @@ def containers(objects: list[Object]) -> Iterator[tuple[Object, Object]]:
                 yield pod, container
 
 
-@pytest.mark.parametrize("values", [EVERYTHING, {**BUCKET, "moto.enabled": True}], ids=["everything", "moto"])
+@pytest.mark.parametrize(
+    "values", [EVERYTHING, {**BUCKET, "moto.enabled": True}], ids=["everything", "moto"]
+)
 def test_pods_are_confined(values: Object) -> None:
     found = list(containers(render(values)))
     assert len(found) >= 4
@@ -134,7 +179,9 @@ def test_pods_are_confined(values: Object) -> None:
         assert pod["securityContext"]["runAsUser"] >= 10_000
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
-        assert pod["enableServiceLinks"] is False, "PENSTOCK_* variables of Services are not settings"
+        assert pod["enableServiceLinks"] is False, (
+            "PENSTOCK_* variables of Services are not settings"
+        )
         security = container["securityContext"]
         assert security["readOnlyRootFilesystem"]
         assert security["capabilities"] == {"drop": ["ALL"]}
@@ -145,12 +192,23 @@ def test_pods_are_confined(values: Object) -> None:
 
 def test_brokers_have_no_volume_and_controllers_a_small_one() -> None:
     objects = render(BUCKET)
-    broker, controller = (named(objects, "StatefulSet", f"penstock-{role}") for role in ("broker", "controller"))
+    broker, controller = (
+        named(objects, "StatefulSet", f"penstock-{role}") for role in ("broker", "controller")
+    )
     assert "volumeClaimTemplates" not in broker["spec"]
-    assert {next(iter(set(volume) - {"name"})) for volume in pod_of(broker)["volumes"]} == {"configMap", "emptyDir"}
-    assert controller["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] == "2Gi"
+    assert {next(iter(set(volume) - {"name"})) for volume in pod_of(broker)["volumes"]} == {
+        "configMap",
+        "emptyDir",
+    }
+    assert (
+        controller["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+        == "2Gi"
+    )
     assert controller["spec"]["podManagementPolicy"] == "Parallel"
-    assert named(objects, "Service", "penstock-controllers")["spec"]["publishNotReadyAddresses"] is True
+    assert (
+        named(objects, "Service", "penstock-controllers")["spec"]["publishNotReadyAddresses"]
+        is True
+    )
 
 
 def variables_of(objects: list[Object], role: str, ordinal: int, **pod: Any) -> dict[str, str]:
@@ -161,8 +219,13 @@ def variables_of(objects: list[Object], role: str, ordinal: int, **pod: Any) -> 
 def test_addresses_fit_together() -> None:
     objects = render({**BUCKET, "externalListeners": EXTERNAL, "brokers.replicas": 4})
     controllers = [variables_of(objects, "controller", ordinal) for ordinal in range(3)]
-    told = [variables["PENSTOCK_ADVERTISED_LISTENERS"].removeprefix("CONTROLLER://") for variables in controllers]
-    assert told[0] == f"penstock-controller-0.penstock-controllers.{NAMESPACE}.svc.cluster.local:9093"
+    told = [
+        variables["PENSTOCK_ADVERTISED_LISTENERS"].removeprefix("CONTROLLER://")
+        for variables in controllers
+    ]
+    assert (
+        told[0] == f"penstock-controller-0.penstock-controllers.{NAMESPACE}.svc.cluster.local:9093"
+    )
     voters = ",".join(f"{ordinal}@{address}" for ordinal, address in enumerate(told))
     assert {variables["PENSTOCK_CONTROLLER_QUORUM_VOTERS"] for variables in controllers} == {voters}
     broker = variables_of(objects, "broker", 2, zone="b", host_ip="10.0.0.7")
@@ -180,16 +243,28 @@ def test_addresses_fit_together() -> None:
 
 def test_external_services_lead_to_their_brokers() -> None:
     objects = render({**BUCKET, "externalListeners": EXTERNAL, "brokers.replicas": 4})
-    ports = {it["name"]: it["containerPort"] for it in pod_of(named(objects, "StatefulSet", "penstock-broker"))["containers"][0]["ports"]}
+    ports = {
+        it["name"]: it["containerPort"]
+        for it in pod_of(named(objects, "StatefulSet", "penstock-broker"))["containers"][0]["ports"]
+    }
     for ordinal in range(4):
         service = named(objects, "Service", f"penstock-nodes-{ordinal}")["spec"]
         assert service["selector"]["apps.kubernetes.io/pod-index"] == str(ordinal)
         assert service["ports"][0]["nodePort"] == 31001 + ordinal
         assert ports[service["ports"][0]["targetPort"]] == 9094
-    assert named(objects, "Service", "penstock-nodes-bootstrap")["spec"]["ports"][0]["nodePort"] == 31000
+    assert (
+        named(objects, "Service", "penstock-nodes-bootstrap")["spec"]["ports"][0]["nodePort"]
+        == 31000
+    )
     public = named(objects, "Service", "penstock-public-3")
-    assert public["metadata"]["annotations"] == {"external-dns.alpha.kubernetes.io/hostname": "broker-3.kafka.example.com"}
-    assert not [it for it in of_kind(objects, "Service") if it["metadata"]["name"].startswith("penstock-own")]
+    assert public["metadata"]["annotations"] == {
+        "external-dns.alpha.kubernetes.io/hostname": "broker-3.kafka.example.com"
+    }
+    assert not [
+        it
+        for it in of_kind(objects, "Service")
+        if it["metadata"]["name"].startswith("penstock-own")
+    ]
     scaled = render({**EVERYTHING, "brokers.autoscaling.maxReplicas": 7})
     assert named(scaled, "Service", "penstock-nodes-6")
     assert "replicas" not in named(scaled, "StatefulSet", "penstock-broker")["spec"]
@@ -210,7 +285,10 @@ def test_probes_leave_time_for_what_they_ask() -> None:
 
     for _, container in containers(render(BUCKET)):
         if container["name"] in {"broker", "controller"}:
-            probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+            probes = {
+                name: container[f"{name}Probe"]["httpGet"]["path"]
+                for name in ("startup", "liveness", "readiness")
+            }
             assert probes == {"startup": "/startz", "liveness": "/livez", "readiness": "/readyz"}
             assert container["readinessProbe"]["timeoutSeconds"] > STORE_TIMEOUT_S
 
@@ -219,7 +297,9 @@ def test_settings_roll_the_pods_that_have_them() -> None:
     def sums(values: Object) -> dict[str, str]:
         objects = render({**BUCKET, **values})
         return {
-            role: named(objects, "StatefulSet", f"penstock-{role}")["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            role: named(objects, "StatefulSet", f"penstock-{role}")["spec"]["template"]["metadata"][
+                "annotations"
+            ]["checksum/config"]
             for role in ("broker", "controller")
         }
 
@@ -235,17 +315,25 @@ def test_monitoring_finds_every_node_once() -> None:
     found = [
         it["metadata"]["name"]
         for it in of_kind(objects, "Service")
-        if wanted.items() <= it["metadata"]["labels"].items() and any(port["name"] == "health" for port in it["spec"]["ports"])
+        if wanted.items() <= it["metadata"]["labels"].items()
+        and any(port["name"] == "health" for port in it["spec"]["ports"])
     ]
     assert sorted(found) == ["penstock-brokers", "penstock-controllers"]
     assert of_kind(objects, "PrometheusRule")[0]["spec"]["groups"]
-    dashboards = [it for it in of_kind(objects, "ConfigMap") if it["metadata"]["labels"].get("grafana_dashboard") == "1"]
+    dashboards = [
+        it
+        for it in of_kind(objects, "ConfigMap")
+        if it["metadata"]["labels"].get("grafana_dashboard") == "1"
+    ]
     assert [json.loads(text)["title"] for it in dashboards for text in it["data"].values()]
 
 
 def test_alerts_link_to_where_their_runbooks_are() -> None:
     base = "https://git.example.com/penstock/blob/main/"
-    for values, begin in ((EVERYTHING, "docs/"), (EVERYTHING | {"monitoring.prometheusRule.runbookBase": base}, f"{base}docs/")):
+    for values, begin in (
+        (EVERYTHING, "docs/"),
+        (EVERYTHING | {"monitoring.prometheusRule.runbookBase": base}, f"{base}docs/"),
+    ):
         alerts = [
             rule
             for it in of_kind(render(values), "PrometheusRule")
@@ -255,9 +343,13 @@ def test_alerts_link_to_where_their_runbooks_are() -> None:
         ]
         assert alerts
         for alert in alerts:
-            assert alert["annotations"]["runbook_url"].startswith(f"{begin}how-to/alerts.md#"), alert["alert"]
+            assert alert["annotations"]["runbook_url"].startswith(f"{begin}how-to/alerts.md#"), (
+                alert["alert"]
+            )
 
 
 def test_no_name_of_a_release_is_lost() -> None:
     objects = render({**BUCKET, "fullnameOverride": "kafka"})
-    assert {re.split("-", it["metadata"]["name"])[0] for it in objects if it["kind"] != "ClusterRole"} == {"kafka"}
+    assert {
+        re.split("-", it["metadata"]["name"])[0] for it in objects if it["kind"] != "ClusterRole"
+    } == {"kafka"}

@@ -22,10 +22,18 @@ VALUES = {
 
 
 class Load:
-    """Produces numbers until it is stopped; `failed` has every error that a delivery report told."""
+    """Produces numbers until it is stopped; `failed` has every error that a delivery report
+    told.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "delivery.timeout.ms": 30_000})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "delivery.timeout.ms": 30_000,
+            }
+        )
         self._topic = topic
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -62,20 +70,31 @@ class Load:
 
 def consume(bootstrap: str, topic: str, count: int) -> list[int]:
     consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
     )
     consumer.subscribe([topic])
     found: list[int] = []
     deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
-        found += [int(message.value() or b"") for message in consumer.consume(1_000, 0.2) if message.error() is None]
+        found += [
+            int(message.value() or b"")
+            for message in consumer.consume(1_000, 0.2)
+            if message.error() is None
+        ]
     consumer.close()
     return sorted(found)
 
 
 @pytest.mark.timeout(400)
 def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
-    """As docs/how-to/kubernetes.md says: the others no longer found a cluster, the lost one joins theirs and is let in again."""
+    """As docs/how-to/kubernetes.md says: the others no longer found a cluster, the lost one joins
+    theirs and is let in again.
+    """
     one_broker = {**VALUES, "brokers.replicas": 1}
     with ChartCluster(render(one_broker), tmp_path) as cluster:
         cluster.wait_ready()
@@ -88,19 +107,29 @@ def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
         cluster.start("penstock-controller", 2)
         cluster.command("controller", "add", "2", "--controller", others, retry=True)
         cluster.wait_ready()
-        assert "[0,1,2]" in cluster.command("controller", "status", "--controller", others).partition("CurrentObservers")[0]
+        assert (
+            "[0,1,2]"
+            in cluster.command("controller", "status", "--controller", others).partition(
+                "CurrentObservers"
+            )[0]
+        )
         assert "three records came back" in cluster.run_test()
 
 
 @pytest.mark.timeout(600)
 def test_helm_test_rolling_upgrade_and_scale(tmp_path: Path) -> None:
-    """A cluster from the chart passes its own `helm test`; every broker and controller is replaced, and brokers come and go, under load."""
+    """A cluster from the chart passes its own `helm test`; every broker and controller is replaced,
+    and brokers come and go, under load.
+    """
     with ChartCluster(render(VALUES), tmp_path) as cluster:
         cluster.wait_ready()
         assert "three records came back" in cluster.run_test()
-        brokers = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=10).brokers
+        brokers = (
+            AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics(timeout=10).brokers
+        )
         assert {(it.id, it.host, it.port) for it in brokers.values()} == {
-            (ordinal, "127.0.0.1", cluster.port(f"penstock-broker-{ordinal}", 9092)) for ordinal in range(2)
+            (ordinal, "127.0.0.1", cluster.port(f"penstock-broker-{ordinal}", 9092))
+            for ordinal in range(2)
         }
         load = Load(cluster.bootstrap, "numbers")
         load.wait(200)
@@ -120,7 +149,9 @@ def test_helm_test_rolling_upgrade_and_scale(tmp_path: Path) -> None:
 
 
 def test_probes_say_what_is_wrong(tmp_path: Path) -> None:
-    """Without controllers a broker is alive and not started; without its store it is not ready; both name the reason."""
+    """Without controllers a broker is alive and not started; without its store it is not ready;
+    both name the reason.
+    """
     values = {**VALUES, "brokers.replicas": 1, "controllers.replicas": 1}
     with ChartCluster(render(values), tmp_path) as cluster:
         cluster.wait_ready()
@@ -132,7 +163,9 @@ def test_probes_say_what_is_wrong(tmp_path: Path) -> None:
             time.sleep(0.2)
         assert said[0] == 503
         assert "the store" in said[1]
-        assert cluster.probe("penstock-broker-0", "liveness")[0] == 200, "a new process would not mend the store"
+        assert cluster.probe("penstock-broker-0", "liveness")[0] == 200, (
+            "a new process would not mend the store"
+        )
 
 
 def test_a_broker_without_controllers_is_alive_and_not_started(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""compose.yaml: its nodes' commands and variables are ones that the processes accept; its files exist; images are pinned."""
+"""compose.yaml: its nodes' commands and variables are ones that the processes accept; its files
+exist; images are pinned.
+"""
 
 import re
 from pathlib import Path
@@ -30,9 +32,13 @@ def test_three_of_each() -> None:
 
 def test_nodes_take_their_variables_and_their_addresses_fit() -> None:
     controllers = {
-        name: load("controller", [], it["environment"], hostname=name).part(ControllerConfig) for name, it in nodes("controller").items()
+        name: load("controller", [], it["environment"], hostname=name).part(ControllerConfig)
+        for name, it in nodes("controller").items()
     }
-    told = {parse_listeners("advertised_listeners", it.advertised_listeners)[0].address for it in controllers.values()}
+    told = {
+        parse_listeners("advertised_listeners", it.advertised_listeners)[0].address
+        for it in controllers.values()
+    }
     assert told == {f"{name}:9093" for name in controllers}
     for config in controllers.values():
         assert set(config.voters.values()) == told
@@ -66,5 +72,10 @@ def test_nodes_are_confined() -> None:
 
 def test_prometheus_scrapes_every_node() -> None:
     config = yaml.safe_load((ROOT / "deploy" / "compose" / "prometheus.yml").read_text())
-    targets = {target for job in config["scrape_configs"] for group in job["static_configs"] for target in group["targets"]}
+    targets = {
+        target
+        for job in config["scrape_configs"]
+        for group in job["static_configs"]
+        for target in group["targets"]
+    }
     assert targets == {f"{name}:9404" for name in [*nodes("broker"), *nodes("controller")]}

@@ -1,4 +1,6 @@
-"""The Dockerfile without a container engine: linted, and its very steps run in a clean directory and a fresh virtual environment."""
+"""The Dockerfile without a container engine: linted, and its very steps run in a clean directory
+and a fresh virtual environment.
+"""
 
 import os
 import re
@@ -29,7 +31,11 @@ class Stage:
 
 def stages() -> list[Stage]:
     found: list[Stage] = []
-    lines = [line for line in DOCKERFILE.read_text().replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+    lines = [
+        line
+        for line in DOCKERFILE.read_text().replace("\\\n", " ").splitlines()
+        if line and not line.startswith("#")
+    ]
     for line in lines:
         instruction, _, rest = line.partition(" ")
         if instruction == "FROM":
@@ -45,12 +51,27 @@ def test_lint() -> None:
     for stage in (build, final):
         assert PINNED.match(stage.base), f"{stage.base} is not pinned"
         for instruction, rest in stage.steps:
-            assert instruction in {"ARG", "RUN", "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "ENTRYPOINT", "CMD", "LABEL"}, instruction
-            assert not re.search(r"\b(apt-get|curl|wget|sudo)\b", rest), f"{rest}: the base image has what is needed"
+            assert instruction in {
+                "ARG",
+                "RUN",
+                "COPY",
+                "ENV",
+                "WORKDIR",
+                "USER",
+                "EXPOSE",
+                "ENTRYPOINT",
+                "CMD",
+                "LABEL",
+            }, instruction
+            assert not re.search(r"\b(apt-get|curl|wget|sudo)\b", rest), (
+                f"{rest}: the base image has what is needed"
+            )
             if instruction == "WORKDIR":
                 assert rest.startswith("/")
     assert "-slim" in final.base
-    assert "RUN" not in {instruction for instruction, _ in final.steps}, "what builds stays in the first stage"
+    assert "RUN" not in {instruction for instruction, _ in final.steps}, (
+        "what builds stays in the first stage"
+    )
     user, group = final.last("USER").split(":")
     assert int(user) >= 10_000
     assert int(group) >= 10_000, "numbers: Kubernetes cannot look a name up"
@@ -79,8 +100,15 @@ def test_copied_files_exist_and_pass_the_ignore_file() -> None:
                 assert f"!{source}" in patterns, f"{source} is ignored"
     import tomllib
 
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    copied = {source for instruction, rest in stages()[0].steps if instruction == "COPY" for source in sources(rest)[0]}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]["packages"]
+    copied = {
+        source
+        for instruction, rest in stages()[0].steps
+        if instruction == "COPY"
+        for source in sources(rest)[0]
+    }
     assert set(packages) <= copied
 
 
@@ -96,7 +124,9 @@ class Builder:
         self.environment = {"PATH": f"{tools}:/usr/bin:/bin", "HOME": str(root), **_network()}
 
     def here(self, text: str) -> str:
-        return re.sub(r"(?<![\w.:/])/(opt|src|var)\b", lambda found: f"{self.root}/{found[1]}", text)
+        return re.sub(
+            r"(?<![\w.:/])/(opt|src|var)\b", lambda found: f"{self.root}/{found[1]}", text
+        )
 
     def run(self, stage: Stage) -> None:
         for instruction, rest in stage.steps:
@@ -110,7 +140,12 @@ class Builder:
                 self._copy(rest)
             elif instruction == "RUN":
                 done = subprocess.run(
-                    ["sh", "-c", self.here(rest)], cwd=self.directory, env=self.environment, capture_output=True, text=True, check=False
+                    ["sh", "-c", self.here(rest)],
+                    cwd=self.directory,
+                    env=self.environment,
+                    capture_output=True,
+                    text=True,
+                    check=False,
                 )
                 assert done.returncode == 0, f"{rest}\n{done.stdout}{done.stderr}"
 
@@ -129,7 +164,11 @@ def _ignored(_directory: str, names: list[str]) -> list[str]:
 
 def _network() -> dict[str, str]:
     """How this machine reaches a package index: part of the machine, not of the image."""
-    return {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy") or name.startswith(("PIP_", "SSL_"))}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.lower().endswith("_proxy") or name.startswith(("PIP_", "SSL_"))
+    }
 
 
 @pytest.mark.timeout(400)
@@ -142,7 +181,9 @@ def test_its_steps_make_a_penstock_that_runs(tmp_path: Path) -> None:
     clean = {"PATH": f"{bin_directory}:/usr/bin:/bin", "HOME": str(tmp_path / "home")}
 
     def said(*arguments: str) -> str:
-        done = subprocess.run(arguments, cwd="/", env=clean, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            arguments, cwd="/", env=clean, capture_output=True, text=True, check=False, timeout=60
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -150,6 +191,13 @@ def test_its_steps_make_a_penstock_that_runs(tmp_path: Path) -> None:
     assert said(str(penstock), "--version").startswith("penstock ")
     assert "--advertised-listeners" in said(str(penstock), "broker", "--help")
     assert "--controller-quorum-voters" in said(str(penstock), "controller", "--help")
-    installed = "import importlib.util as u; print([name for name in ('moto', 'opentelemetry', 'pyarrow', 'pyspark') if u.find_spec(name)])"
-    assert said(str(bin_directory / "python"), "-c", installed) == "['opentelemetry']\n", "the base and the extra `traces`"
-    assert not list((tmp_path / "opt").rglob("pip/__init__.py")), "nothing installs packages in a container"
+    installed = (
+        "import importlib.util as u; print([name for name in ('moto', 'opentelemetry', 'pyarrow',"
+        " 'pyspark') if u.find_spec(name)])"
+    )
+    assert said(str(bin_directory / "python"), "-c", installed) == "['opentelemetry']\n", (
+        "the base and the extra `traces`"
+    )
+    assert not list((tmp_path / "opt").rglob("pip/__init__.py")), (
+        "nothing installs packages in a container"
+    )

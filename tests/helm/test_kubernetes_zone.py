@@ -1,4 +1,6 @@
-"""The zone of a node becomes `broker.rack`: over HTTPS from a server that speaks as Kubernetes does, into a file that brokers accept."""
+"""The zone of a node becomes `broker.rack`: over HTTPS from a server that speaks as Kubernetes
+does, into a file that brokers accept.
+"""
 
 import http.server
 import json
@@ -20,7 +22,9 @@ TABLES = '[broker]\n"num.partitions" = 3\n\n[controller]\n"auto.balance.enable" 
 
 class Api(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        is_allowed = self.headers["Authorization"] == "Bearer secret" and self.path == "/api/v1/nodes/node-1"
+        is_allowed = (
+            self.headers["Authorization"] == "Bearer secret" and self.path == "/api/v1/nodes/node-1"
+        )
         body = json.dumps(NODE).encode()
         self.send_response(200 if is_allowed else 403)
         self.send_header("Content-Length", str(len(body) if is_allowed else 0))
@@ -36,10 +40,29 @@ class Api(http.server.BaseHTTPRequestHandler):
 def kubernetes(tmp_path: Path) -> Iterator[dict[str, str]]:
     key, certificate = tmp_path / "key.pem", tmp_path / "ca.crt"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
-         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            key,
+            "-out",
+            certificate,
+        ],
+        check=True,
+        capture_output=True,
+    )
     (tmp_path / "token").write_text("secret\n")
     (tmp_path / "penstock.toml").write_text(TABLES)
     server = http.server.HTTPServer(("127.0.0.1", 0), Api)
@@ -48,17 +71,27 @@ def kubernetes(tmp_path: Path) -> Iterator[dict[str, str]]:
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.server_port), "NODE_NAME": "node-1"}
+    yield {
+        "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+        "KUBERNETES_SERVICE_PORT": str(server.server_port),
+        "NODE_NAME": "node-1",
+    }
     server.shutdown()
     thread.join()
     server.server_close()
 
 
 def run(directory: Path, environment: dict[str, str]) -> int:
-    return main(["--config", f"{directory}/penstock.toml", "--out", f"{directory}/out.toml"], environment, directory)
+    return main(
+        ["--config", f"{directory}/penstock.toml", "--out", f"{directory}/out.toml"],
+        environment,
+        directory,
+    )
 
 
-def test_the_zone_becomes_the_rack_that_a_broker_has(tmp_path: Path, kubernetes: dict[str, str]) -> None:
+def test_the_zone_becomes_the_rack_that_a_broker_has(
+    tmp_path: Path, kubernetes: dict[str, str]
+) -> None:
     assert run(tmp_path, kubernetes) == 0
     variables = {"PENSTOCK_STORE": "memory:", "PENSTOCK_CONFIG": str(tmp_path / "out.toml")}
     broker = load("broker", [], variables).part(BrokerConfig)
@@ -66,7 +99,9 @@ def test_the_zone_becomes_the_rack_that_a_broker_has(tmp_path: Path, kubernetes:
     load("controller", [], {**variables, "PENSTOCK_METADATA_LOG_DIR": str(tmp_path)})
 
 
-def test_a_refusal_is_said_and_nothing_is_written(tmp_path: Path, kubernetes: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_said_and_nothing_is_written(
+    tmp_path: Path, kubernetes: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(tmp_path, {**kubernetes, "NODE_NAME": "other"}) == 1
     assert "may this service account get nodes" in capsys.readouterr().err
     assert not (tmp_path / "out.toml").exists()

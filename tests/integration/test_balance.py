@@ -1,4 +1,6 @@
-"""Balancing with real brokers and clients: a new broker gets its share, a slow one is relieved and comes back, and nothing is lost."""
+"""Balancing with real brokers and clients: a new broker gets its share, a slow one is relieved and
+comes back, and nothing is lost.
+"""
 
 import asyncio
 import json
@@ -23,7 +25,9 @@ REPORTS_MS = 200
 async def create(cluster: Cluster, leaders: list[int], brokers: int) -> None:
     """Topic t, all brokers are candidates."""
     rows = [[NodeId((leader + nth) % brokers) for nth in range(brokers)] for leader in leaders]
-    await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t", assignment=rows)]))
+    await cluster.broker.client.create_topics(
+        CreateTopics(topics=[NewTopic(name="t", assignment=rows)])
+    )
     for index in range(len(leaders)):
         await cluster.until_served("t", index)
 
@@ -54,7 +58,9 @@ async def checked(cluster: Cluster, load: Load, count: int) -> None:
 
 async def test_a_new_broker_takes_its_share_of_a_loaded_cluster(tmp_path: Path) -> None:
     settings = QUICK | {"auto_balance": True}
-    async with Cluster(tmp_path, brokers=2, controller_settings=settings, load_report_interval_ms=REPORTS_MS) as cluster:
+    async with Cluster(
+        tmp_path, brokers=2, controller_settings=settings, load_report_interval_ms=REPORTS_MS
+    ) as cluster:
         await create(cluster, [0, 0, 0, 0, 0, 1], 2)
         async with AioLoad(cluster.bootstrap, "t", range(6)) as load:
             await load.until_acknowledged(20)
@@ -68,44 +74,61 @@ async def test_a_new_broker_takes_its_share_of_a_loaded_cluster(tmp_path: Path) 
             await until(lambda: led(cluster, 6).count(0) <= 3, JOINED_S)
             await load.until_acknowledged(20)
         await checked(cluster, load, 6)
-        epochs = [partition.leader_epoch for partition in cluster.broker.image.topics.by_name("t").partitions]  # type: ignore[union-attr]
+        epochs = [
+            partition.leader_epoch
+            for partition in cluster.broker.image.topics.by_name("t").partitions
+        ]  # type: ignore[union-attr]
         assert sum(epochs) <= 6, "few moves were enough, none went to and fro"
 
 
 async def test_a_slow_broker_is_relieved_and_taken_back_when_it_is_well(tmp_path: Path) -> None:
     settings = QUICK | {"auto_balance": True}
-    async with FaultCluster(tmp_path, brokers=3, controller_settings=settings, load_report_interval_ms=REPORTS_MS) as cluster:
+    async with FaultCluster(
+        tmp_path, brokers=3, controller_settings=settings, load_report_interval_ms=REPORTS_MS
+    ) as cluster:
         await create(cluster, [0, 1, 2, 0, 1, 2], 3)
         async with AioLoad(cluster.bootstrap, "t", range(6)) as load:
             await load.until_acknowledged(10)
             cluster.faults[2].config = FaultConfig(latencies=(Latency(1_200, 1_200),))
-            await until_loads(cluster, lambda found: "excluded" in of(found, 2).note and of(found, 2).leaders == 0)
+            await until_loads(
+                cluster, lambda found: "excluded" in of(found, 2).note and of(found, 2).leaders == 0
+            )
             await until(lambda: set(led(cluster, 6)) == {0, 1})
             cli = Cli(cluster, tmp_path)
             nodes = json.loads(await cli.run("nodes", "--json"))["nodes"]
             assert "x the" in nodes[2]["note"]
             await load.until_acknowledged(10)
             cluster.faults[2].config = FaultConfig()
-            await until_loads(cluster, lambda found: not of(found, 2).note and of(found, 2).leaders > 0)
+            await until_loads(
+                cluster, lambda found: not of(found, 2).note and of(found, 2).leaders > 0
+            )
             await load.until_acknowledged(10)
         await checked(cluster, load, 6)
 
 
 async def test_the_command_says_why_and_moves_only_when_told_to(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, brokers=2, controller_settings=QUICK, load_report_interval_ms=REPORTS_MS) as cluster:
+    async with Cluster(
+        tmp_path, brokers=2, controller_settings=QUICK, load_report_interval_ms=REPORTS_MS
+    ) as cluster:
         await create(cluster, [0, 0, 0, 0], 2)
         cli = Cli(cluster, tmp_path)
         async with AioLoad(cluster.bootstrap, "t", range(4)) as load:
-            await until_loads(cluster, lambda found: any("network in" in move.reason for move in found.moves))
+            await until_loads(
+                cluster, lambda found: any("network in" in move.reason for move in found.moves)
+            )
             out = await cli.run("balance")
             assert "Nothing was changed: --execute begins these moves." in out
             assert "x the mean of" in " ".join(out.split())
             assert "There is nothing" in out or "t-0" in out
             found = json.loads(await cli.run("balance", "--json", "--max-moves", "1"))
             assert len(found["proposal"]["moves"]) == 1
-            assert not json.loads(await cli.run("balance", "--json", "--topics", "no,such"))["proposal"]["moves"]
+            assert not json.loads(await cli.run("balance", "--json", "--topics", "no,such"))[
+                "proposal"
+            ]["moves"]
             assert led(cluster, 4) == [0, 0, 0, 0]
-            assert [p.leader_epoch for p in cluster.broker.image.topics.by_name("t").partitions] == [0] * 4  # type: ignore[union-attr]
+            assert [
+                p.leader_epoch for p in cluster.broker.image.topics.by_name("t").partitions
+            ] == [0] * 4  # type: ignore[union-attr]
 
             out = await cli.run("balance", "--execute")
             assert "Begun: 2 of 2 moves" in out

@@ -1,4 +1,6 @@
-"""Real clients of three families against a real cluster in this process: metadata, topics, configs."""
+"""Real clients of three families against a real cluster in this process: metadata, topics,
+configs.
+"""
 
 import asyncio
 import contextlib
@@ -35,7 +37,9 @@ async def test_confluent_kafka_administers(cluster: Cluster) -> None:
         assert {(broker.host, broker.port) for broker in listed.brokers.values()} == {
             ("127.0.0.1", broker.port) for broker in cluster.brokers.values()
         }
-        admin.create_topics([NewTopic("a", 3, 1, config={"retention.ms": "1000"})])["a"].result(TIMEOUT_S)
+        admin.create_topics([NewTopic("a", 3, 1, config={"retention.ms": "1000"})])["a"].result(
+            TIMEOUT_S
+        )
         with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
             admin.create_topics([NewTopic("a", 3, 1)])["a"].result(TIMEOUT_S)
         topic = admin.list_topics(timeout=TIMEOUT_S).topics["a"]
@@ -43,7 +47,10 @@ async def test_confluent_kafka_administers(cluster: Cluster) -> None:
         assert {partition.leader for partition in topic.partitions.values()} <= {0, 1}
         resource = ConfigResource(ConfigResource.Type.TOPIC, "a")
         configs = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
-        assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == ("1000", "delete")
+        assert (configs["retention.ms"].value, configs["cleanup.policy"].value) == (
+            "1000",
+            "delete",
+        )
         admin.create_partitions([NewPartitions("a", 5)])["a"].result(TIMEOUT_S)
         assert len(admin.list_topics(topic="a", timeout=TIMEOUT_S).topics["a"].partitions) == 5
         assert len(admin.describe_cluster().result(TIMEOUT_S).nodes) == 2
@@ -60,7 +67,10 @@ async def test_kafka_python_administers(cluster: Cluster) -> None:
             admin.create_topics([PyNewTopic("b", 2, 1)])
             assert "b" in admin.list_topics()
             (topic,) = admin.describe_topics(["b"])
-            assert sorted(partition["partition_index"] for partition in topic["partitions"]) == [0, 1]
+            assert sorted(partition["partition_index"] for partition in topic["partitions"]) == [
+                0,
+                1,
+            ]
             admin.delete_topics(["b"])
             assert "b" not in admin.list_topics()
         finally:
@@ -116,7 +126,15 @@ async def test_aiokafka_administers(cluster: Cluster) -> None:
         struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
         struct.pack(">ihhihb", 23, 0, 9, 1, -1, 0) + bytes.fromhex("00ffff00007530ffffffff0f"),
     ],
-    ids=["http", "tls", "huge", "unknown api", "unknown version", "hostile count", "hostile produce"],
+    ids=[
+        "http",
+        "tls",
+        "huge",
+        "unknown api",
+        "unknown version",
+        "hostile count",
+        "hostile produce",
+    ],
 )
 async def test_hostile_bytes_close_their_connection_only(cluster: Cluster, garbage: bytes) -> None:
     async with asyncio.timeout(TIMEOUT_S):
@@ -125,5 +143,7 @@ async def test_hostile_bytes_close_their_connection_only(cluster: Cluster, garba
         with contextlib.suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
-    listed: Any = await asyncio.to_thread(AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics, timeout=TIMEOUT_S)
+    listed: Any = await asyncio.to_thread(
+        AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics, timeout=TIMEOUT_S
+    )
     assert len(listed.brokers) == 2

@@ -1,6 +1,7 @@
 """What requests leave behind: nothing that only the cyclic collector could free.
 
-A cycle would keep a request's bytes until the next collection, and make that walk over tens of thousands of objects while everybody waits.
+A cycle would keep a request's bytes until the next collection, and make that walk over tens of
+thousands of objects while everybody waits.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ OURS = ("broker.", "stream.", "objectstore.", "controller.")
 
 @contextmanager
 def garbage() -> Generator[Counter[str]]:
-    """While this is open nothing is collected; then it tells what of ours a collection would have found, by class or function."""
+    """While this is open nothing is collected; then it tells what of ours a collection would have
+    found, by class or function.
+    """
     found: Counter[str] = Counter()
     gc.collect()
     gc.disable()
@@ -55,7 +58,14 @@ def use(bootstrap: str) -> None:
         producer.begin_transaction()
         producer.produce("t", b"value", partition=0)
         producer.commit_transaction(TIMEOUT_S)
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "fetch.wait.max.ms": 10})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+        }
+    )
     place = TopicPartition("t", 0, 0)
     consumer.assign([place])
     for number in range(REPEATS):

@@ -1,4 +1,6 @@
-"""Brokers that leave, die, are fenced and lose their controller: acknowledged records survive, clients find their way."""
+"""Brokers that leave, die, are fenced and lose their controller: acknowledged records survive,
+clients find their way.
+"""
 
 import asyncio
 import time
@@ -23,13 +25,21 @@ TIMEOUT_S = 30
 
 
 async def create_topic(cluster: Cluster, name: str, leader: int) -> None:
-    candidates = [NodeId(leader), *(NodeId(node_id) for node_id in cluster.brokers if node_id != leader)]
-    await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name=name, assignment=[candidates])]))
+    candidates = [
+        NodeId(leader),
+        *(NodeId(node_id) for node_id in cluster.brokers if node_id != leader),
+    ]
+    await cluster.broker.client.create_topics(
+        CreateTopics(topics=[NewTopic(name=name, assignment=[candidates])])
+    )
     await cluster.until_served(name)
 
 
 async def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
-    async with asyncio.timeout(TIMEOUT_S), AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
+    async with (
+        asyncio.timeout(TIMEOUT_S),
+        AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer,
+    ):
         for index in range(first, first + count):
             await producer.send_and_wait(topic, b"%d" % index, partition=0)
 
@@ -37,7 +47,9 @@ async def produce(bootstrap: str, topic: str, first: int, count: int) -> None:
 async def consume(bootstrap: str, topic: str, count: int) -> list[int]:
     async with (
         asyncio.timeout(TIMEOUT_S),
-        AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+        AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+        ) as consumer,
     ):
         return [int((await consumer.getone()).value) for _ in range(count)]
 
@@ -52,7 +64,9 @@ async def test_graceful_stop_moves_the_partition(tmp_path: Path) -> None:
         assert await consume(cluster.bootstrap, "t", 40) == list(range(40))
         nodes = {node.node_id: node.fenced for node in cluster.broker.image.nodes}
         assert nodes.get(NodeId(1), True), "it said goodbye"
-        assert not [wal for wal in cluster.broker.image.nodes.running_wals() if wal.writer.node_id == 1], "its WAL needs no recovery"
+        assert not [
+            wal for wal in cluster.broker.image.nodes.running_wals() if wal.writer.node_id == 1
+        ], "its WAL needs no recovery"
 
 
 async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
@@ -66,7 +80,9 @@ async def test_killed_broker_is_recovered_by_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_graceful", [True, False], ids=["stop", "kill"])
-async def test_no_record_is_lost_or_repeated_when_the_leader_goes_under_load(tmp_path: Path, *, is_graceful: bool) -> None:
+async def test_no_record_is_lost_or_repeated_when_the_leader_goes_under_load(
+    tmp_path: Path, *, is_graceful: bool
+) -> None:
     async with Cluster(tmp_path, brokers=3) as cluster:
         await create_topic(cluster, "t", leader=2)
         producer = SteadyProducer(cluster.bootstrap, "t")
@@ -107,7 +123,9 @@ async def test_producing_goes_on_while_the_controller_restarts(tmp_path: Path) -
         assert not cluster.broker.ended.done()
 
 
-async def test_broker_without_controller_stops_writing_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
+async def test_broker_without_controller_stops_writing_and_goes_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
     async with Cluster(tmp_path) as cluster:
         await create_topic(cluster, "t", leader=0)
         await produce(cluster.bootstrap, "t", 0, 5)
@@ -140,7 +158,9 @@ async def test_taken_port_ends_the_start_before_anything_is_registered(tmp_path:
 
 
 async def test_no_controller_is_a_clear_error() -> None:
-    config = BrokerConfig(listeners=("127.0.0.1:0",), controllers=("127.0.0.1:1",), registration_timeout_ms=300)
+    config = BrokerConfig(
+        listeners=("127.0.0.1:0",), controllers=("127.0.0.1:1",), registration_timeout_ms=300
+    )
     with pytest.raises(TimeoutError, match=RegisterBroker.__name__):
         await Broker.start(config, MemoryStore())
 
@@ -154,13 +174,21 @@ async def test_store_that_ignores_conditions_is_refused() -> None:
         await Broker.start(BrokerConfig(listeners=("127.0.0.1:0",)), Careless())
 
 
-async def test_coordinators_measure_time_by_clocks_that_do_not_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_coordinators_measure_time_by_clocks_that_do_not_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Members and transactions must not time out because the machine's clock is set."""
     hour_ms = 3_600_000
     async with Cluster(tmp_path) as cluster:
         broker = cluster.broker
         clocks = (broker.groups._now_ms, broker.transactions._now_ms)
         before = [clock() for clock in clocks]
-        monkeypatch.setattr("broker.node.time", SimpleNamespace(time_ns=lambda: time.time_ns() + hour_ms * 1_000_000))
+        monkeypatch.setattr(
+            "broker.node.time",
+            SimpleNamespace(time_ns=lambda: time.time_ns() + hour_ms * 1_000_000),
+        )
         assert broker.now_ms() >= before[0] + hour_ms
-        assert all(then <= clock() < then + hour_ms // 2 for then, clock in zip(before, clocks, strict=True))
+        assert all(
+            then <= clock() < then + hour_ms // 2
+            for then, clock in zip(before, clocks, strict=True)
+        )

@@ -1,4 +1,6 @@
-"""Planned moves as unmodified clients see them: nothing lost, repeated or reordered, whatever dies or hangs in between."""
+"""Planned moves as unmodified clients see them: nothing lost, repeated or reordered, whatever dies
+or hangs in between.
+"""
 
 import asyncio
 import itertools
@@ -6,10 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
-from kafka.errors import ElectionNotNeededError, InvalidReplicationAssignmentError, NoReassignmentInProgressError
+from kafka.errors import (
+    ElectionNotNeededError,
+    InvalidReplicationAssignmentError,
+    NoReassignmentInProgressError,
+)
 
 from base.ids import NodeId
 from controller.api.messages import (
@@ -45,21 +57,29 @@ class GatedStore(MemoryStore):
 
 async def create(cluster: Cluster, name: str, *candidates: int, partitions: int = 1) -> None:
     row = [NodeId(node_id) for node_id in candidates]
-    await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name=name, assignment=[row] * partitions)]))
+    await cluster.broker.client.create_topics(
+        CreateTopics(topics=[NewTopic(name=name, assignment=[row] * partitions)])
+    )
     for index in range(partitions):
         await cluster.until_served(name, index)
 
 
 async def move(cluster: Cluster, topic: str, *replicas: int, partition: int = 0) -> None:
-    target = PartitionTarget(topic=topic, partition=partition, replicas=[NodeId(node_id) for node_id in replicas])
-    items = (await cluster.broker.client.alter_reassignments(AlterReassignments(partitions=[target]))).items
+    target = PartitionTarget(
+        topic=topic, partition=partition, replicas=[NodeId(node_id) for node_id in replicas]
+    )
+    items = (
+        await cluster.broker.client.alter_reassignments(AlterReassignments(partitions=[target]))
+    ).items
     assert not items[0].status, items[0].detail
 
 
 async def consume(bootstrap: str, topic: str, count: int, **settings: Any) -> list[int]:
     async with (
         asyncio.timeout(TIMEOUT_S),
-        AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", **settings) as consumer,
+        AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", **settings
+        ) as consumer,
     ):
         return [int((await consumer.getone()).value) for _ in range(count)]
 
@@ -68,7 +88,9 @@ async def test_moves_under_load_lose_repeat_and_reorder_nothing(tmp_path: Path) 
     async with Cluster(tmp_path, brokers=3) as cluster:
         await create(cluster, "t", 0)
         producer = SteadyProducer(cluster.bootstrap, "t")
-        async with AIOKafkaConsumer("t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        async with AIOKafkaConsumer(
+            "t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
             seen: list[int] = []
             for target in itertools.islice(itertools.cycle((1, 2, 0)), 9):
                 await producer.until_acknowledged(40)
@@ -99,19 +121,32 @@ async def test_admin_clients_alter_list_cancel_and_elect(tmp_path: Path) -> None
         try:
             assert await asyncio.to_thread(admin.list_partition_reassignments) == {}
             gate.is_open.clear()
-            assert await asyncio.to_thread(admin.alter_partition_reassignments, {t: [1, 2]}) == {t: None}
+            assert await asyncio.to_thread(admin.alter_partition_reassignments, {t: [1, 2]}) == {
+                t: None
+            }
             ongoing = await asyncio.to_thread(admin.list_partition_reassignments)
-            assert ongoing == {t: {"replicas": [1, 2, 0], "adding_replicas": [1, 2], "removing_replicas": [0]}}
-            assert await asyncio.to_thread(admin.list_partition_reassignments, {"t": [0, 5], "u": [0]}) == ongoing
-            assert await asyncio.to_thread(admin.alter_partition_reassignments, {t: None}) == {t: None}
+            assert ongoing == {
+                t: {"replicas": [1, 2, 0], "adding_replicas": [1, 2], "removing_replicas": [0]}
+            }
+            assert (
+                await asyncio.to_thread(admin.list_partition_reassignments, {"t": [0, 5], "u": [0]})
+                == ongoing
+            )
+            assert await asyncio.to_thread(admin.alter_partition_reassignments, {t: None}) == {
+                t: None
+            }
             assert await asyncio.to_thread(admin.list_partition_reassignments) == {}
-            answer = await asyncio.to_thread(admin.alter_partition_reassignments, {t: None, TopicPartition("t", 9): [1]})
+            answer = await asyncio.to_thread(
+                admin.alter_partition_reassignments, {t: None, TopicPartition("t", 9): [1]}
+            )
             assert answer[t] is NoReassignmentInProgressError
             gate.is_open.set()
             await until(lambda: cluster.leader_of("t") == 0)
             answer = await asyncio.to_thread(admin.alter_partition_reassignments, {t: [77]})
             assert answer[t] is InvalidReplicationAssignmentError
-            assert await asyncio.to_thread(admin.alter_partition_reassignments, {t: [2, 0]}) == {t: None}
+            assert await asyncio.to_thread(admin.alter_partition_reassignments, {t: [2, 0]}) == {
+                t: None
+            }
             assert cluster.leader_of("t") == 0, "it is still a candidate"
             await asyncio.to_thread(admin.elect_leaders, 0, {"t": [0]})
             assert cluster.leader_of("t") == 2
@@ -126,7 +161,13 @@ async def test_admin_clients_alter_list_cancel_and_elect(tmp_path: Path) -> None
 async def test_a_source_that_hangs_is_fenced_and_its_partition_recovered(tmp_path: Path) -> None:
     store = MemoryStore()
     gate = GatedStore(store)
-    async with Cluster(tmp_path, brokers=3, store=store, stores={1: gate}, controller_settings={"move_timeout_ms": 1_500}) as cluster:
+    async with Cluster(
+        tmp_path,
+        brokers=3,
+        store=store,
+        stores={1: gate},
+        controller_settings={"move_timeout_ms": 1_500},
+    ) as cluster:
         await create(cluster, "t", 1)
         producer = SteadyProducer(cluster.bootstrap, "t")
         await producer.until_acknowledged(20)
@@ -177,8 +218,14 @@ async def test_every_broker_is_restarted_under_load_and_no_produce_fails(tmp_pat
         seen = await consume(cluster.bootstrap, "t", sent)
         assert sorted(seen) == list(range(sent))
         for partition in range(12):
-            assert [number for number in seen if number % 12 == partition] == list(range(partition, sent, 12)), "in order"
-        assert not [wal for wal in cluster.broker.image.nodes.running_wals() if not cluster.broker.image.nodes.is_alive(wal.writer)]
+            assert [number for number in seen if number % 12 == partition] == list(
+                range(partition, sent, 12)
+            ), "in order"
+        assert not [
+            wal
+            for wal in cluster.broker.image.nodes.running_wals()
+            if not cluster.broker.image.nodes.is_alive(wal.writer)
+        ]
 
 
 async def test_moves_survive_a_restart_of_the_controller(tmp_path: Path) -> None:
@@ -208,8 +255,14 @@ async def test_steps_of_a_move_are_known_afterwards(tmp_path: Path) -> None:
         async with asyncio.timeout(TIMEOUT_S):
             items: list[MoveTrace] = []
             while len(items) < 2:
-                items = (await cluster.broker.client.trace_move(TraceMove(topic_id=topic.topic_id, partition=0))).items
-        assert {(item.node_id, item.timing.gave_up, item.timing.leader_epoch) for item in items} == {(1, True, 0), (0, False, 1)}
+                items = (
+                    await cluster.broker.client.trace_move(
+                        TraceMove(topic_id=topic.topic_id, partition=0)
+                    )
+                ).items
+        assert {
+            (item.node_id, item.timing.gave_up, item.timing.leader_epoch) for item in items
+        } == {(1, True, 0), (0, False, 1)}
 
 
 async def test_configs_are_altered_by_an_unmodified_client(tmp_path: Path) -> None:
@@ -234,6 +287,8 @@ async def test_configs_are_altered_by_an_unmodified_client(tmp_path: Path) -> No
         )
         assert (configs["retention.ms"], configs["cleanup.policy"]) == ("5000", "delete,compact")
         configs = await asyncio.to_thread(
-            alter, entry("retention.ms", None, AlterConfigOpType.DELETE), entry("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
+            alter,
+            entry("retention.ms", None, AlterConfigOpType.DELETE),
+            entry("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT),
         )
         assert (configs["retention.ms"], configs["cleanup.policy"]) == ("604800000", "compact")

@@ -1,4 +1,6 @@
-"""Real clients write and read: every codec, idempotence through a crash, times, and what raw sockets can do wrong."""
+"""Real clients write and read: every codec, idempotence through a crash, times, and what raw
+sockets can do wrong.
+"""
 
 import asyncio
 import struct
@@ -44,7 +46,14 @@ async def create(cluster: Cluster, name: str, partitions: int = 1, **config: str
 
 
 def consume(bootstrap: str, partition: TopicPartition, count: int) -> list[Any]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "fetch.wait.max.ms": 100})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 100,
+        }
+    )
     try:
         consumer.assign([partition])
         messages: list[Any] = []
@@ -62,7 +71,14 @@ async def test_confluent_kafka_with_keys_and_headers(cluster: Cluster) -> None:
     await create(cluster, "t")
 
     def run() -> list[Any]:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "lz4", "enable.idempotence": True, "linger.ms": 5})
+        producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "compression.type": "lz4",
+                "enable.idempotence": True,
+                "linger.ms": 5,
+            }
+        )
         for at in range(500):
             producer.produce("t", b"value %d" % at, b"key %d" % at, headers=[("h", b"%d" % at)])
         assert producer.flush(TIMEOUT_S) == 0
@@ -74,17 +90,25 @@ async def test_confluent_kafka_with_keys_and_headers(cluster: Cluster) -> None:
     ]
 
 
-@pytest.mark.parametrize("codec", [None, "gzip"])  # the others need libraries that are not installed
+@pytest.mark.parametrize(
+    "codec", [None, "gzip"]
+)  # the others need libraries that are not installed
 async def test_kafka_python_with_its_codecs(cluster: Cluster, codec: str | None) -> None:
     await create(cluster, "t")
 
     def run() -> list[Any]:
-        producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type=codec, acks="all")
+        producer = KafkaProducer(
+            bootstrap_servers=cluster.bootstrap, compression_type=codec, acks="all"
+        )
         for at in range(200):
             producer.send("t", b"value %d" % at)
         producer.flush(TIMEOUT_S)
         producer.close()
-        consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, consumer_timeout_ms=TIMEOUT_S * 1000, auto_offset_reset="earliest")
+        consumer = KafkaConsumer(
+            bootstrap_servers=cluster.bootstrap,
+            consumer_timeout_ms=TIMEOUT_S * 1000,
+            auto_offset_reset="earliest",
+        )
         partition = PyTopicPartition("t", 0)
         consumer.assign([partition])
         values = [next(consumer).value for _ in range(200)]
@@ -98,9 +122,13 @@ async def test_kafka_python_with_its_codecs(cluster: Cluster, codec: str | None)
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
 async def test_aiokafka_with_every_codec(cluster: Cluster, codec: str | None) -> None:
     await create(cluster, "t")
-    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type=codec, enable_idempotence=True) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap, compression_type=codec, enable_idempotence=True
+    ) as producer:
         await asyncio.gather(*[await producer.send("t", b"value %d" % at) for at in range(200)])
-    async with AIOKafkaConsumer("t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        "t", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         async with asyncio.timeout(TIMEOUT_S):
             values = [(await consumer.getone()).value for _ in range(200)]
     assert values == [b"value %d" % at for at in range(200)]
@@ -162,7 +190,14 @@ async def test_idempotence_through_the_crash_of_the_leader(tmp_path: Path) -> No
                 if delivered > count // 10:
                     some_delivered.set()
 
-            producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.num.messages": 10})
+            producer = Producer(
+                {
+                    "bootstrap.servers": bootstrap,
+                    "enable.idempotence": True,
+                    "linger.ms": 1,
+                    "batch.num.messages": 10,
+                }
+            )
             for at in range(count):
                 producer.produce("t", b"%d" % at, partition=at % 2, on_delivery=on_delivery)
                 producer.poll(0.0005)
@@ -175,7 +210,9 @@ async def test_idempotence_through_the_crash_of_the_leader(tmp_path: Path) -> No
         await cluster.kill_broker(victim)
         assert await producing == 0
         for index in range(2):
-            messages = await asyncio.to_thread(consume, cluster.bootstrap, TopicPartition("t", index, OFFSET_BEGINNING), count // 2)
+            messages = await asyncio.to_thread(
+                consume, cluster.bootstrap, TopicPartition("t", index, OFFSET_BEGINNING), count // 2
+            )
             assert [int(message.value()) for message in messages] == list(range(index, count, 2))
 
 
@@ -184,7 +221,9 @@ async def test_everything_is_there_after_a_restart_in_order(tmp_path: Path) -> N
         await create(cluster, "t")
 
         def produce(first: int) -> None:
-            producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+            producer = Producer(
+                {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True}
+            )
             for at in range(first, first + 100):
                 producer.produce("t", b"%d" % at)
             assert producer.flush(TIMEOUT_S) == 0
@@ -194,11 +233,13 @@ async def test_everything_is_there_after_a_restart_in_order(tmp_path: Path) -> N
         await cluster.start_broker(0)
         await cluster.until_served("t")
         await asyncio.to_thread(produce, 100)
-        messages = await asyncio.to_thread(consume, cluster.bootstrap, TopicPartition("t", 0, OFFSET_BEGINNING), 200)
+        messages = await asyncio.to_thread(
+            consume, cluster.bootstrap, TopicPartition("t", 0, OFFSET_BEGINNING), 200
+        )
         assert [int(message.value()) for message in messages] == list(range(200))
 
 
-# --- raw sockets ------------------------------------------------------------------------------------------------------------------------
+# --- raw sockets ----------------------------------------------------------------------------------
 
 
 async def call(cluster: Cluster, api: apis.ApiSpec, version: int, request: Any) -> Any:
@@ -218,8 +259,14 @@ async def call(cluster: Cluster, api: apis.ApiSpec, version: int, request: Any) 
     return CODECS[api.key].decode_response(answer, version)
 
 
-async def produce_raw(cluster: Cluster, topic: str, records: bytes | None, version: int = 9, acks: int = -1) -> Any:
-    data = [wire_produce.TopicProduceData(name=topic, partition_data=[wire_produce.PartitionProduceData(0, records)])]
+async def produce_raw(
+    cluster: Cluster, topic: str, records: bytes | None, version: int = 9, acks: int = -1
+) -> Any:
+    data = [
+        wire_produce.TopicProduceData(
+            name=topic, partition_data=[wire_produce.PartitionProduceData(0, records)]
+        )
+    ]
     request = wire_produce.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=data)
     return (await call(cluster, apis.PRODUCE, version, request)).responses[0].partition_responses[0]
 
@@ -229,8 +276,12 @@ async def fetch_raw(cluster: Cluster, topic: str, offset: int, version: int = 12
     if version >= 13:
         state = cluster.broker.image.topics.by_name(topic)
         topic_id = None if state is None else state.topic_id
-    partitions = [wire_fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
-    request = wire_fetch.FetchRequest(topics=[wire_fetch.FetchTopic(topic_id=topic_id, topic=topic, partitions=partitions)])
+    partitions = [
+        wire_fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    ]
+    request = wire_fetch.FetchRequest(
+        topics=[wire_fetch.FetchTopic(topic_id=topic_id, topic=topic, partitions=partitions)]
+    )
     return (await call(cluster, apis.FETCH, version, request)).responses[0].partitions[0]
 
 
@@ -265,14 +316,29 @@ async def test_bad_batches_are_refused_and_leave_no_trace(cluster: Cluster) -> N
     old[16] = 1
     codes = [
         (await produce_raw(cluster, "t", records)).error_code
-        for records in (bytes(corrupt), bytes(old), bytes(sound() + sound()), bytes(sound()[:-3]), b"", None)
+        for records in (
+            bytes(corrupt),
+            bytes(old),
+            bytes(sound() + sound()),
+            bytes(sound()[:-3]),
+            b"",
+            None,
+        )
     ]
     assert codes == [
-        ErrorCode.CORRUPT_MESSAGE, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.INVALID_RECORD, ErrorCode.INVALID_RECORD,
-    ]  # fmt: skip
-    assert (await produce_raw(cluster, "t", bytes(sound()), acks=5)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-    assert (await produce_raw(cluster, "nowhere", bytes(sound()))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_RECORD,
+    ]
+    assert (
+        await produce_raw(cluster, "t", bytes(sound()), acks=5)
+    ).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert (
+        await produce_raw(cluster, "nowhere", bytes(sound()))
+    ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (await produce_raw(cluster, "t", bytes(sound()))).base_offset == 0
 
 
@@ -286,6 +352,8 @@ async def test_a_deleted_topic_is_unknown_and_its_successor_is_empty(cluster: Cl
 
     await asyncio.to_thread(delete)
     assert (await fetch_raw(cluster, "t", 0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (await produce_raw(cluster, "t", bytes(sound()))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        await produce_raw(cluster, "t", bytes(sound()))
+    ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await create(cluster, "t")
     assert (await fetch_raw(cluster, "t", 0)).high_watermark == 0

@@ -130,9 +130,15 @@ async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
-@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")])
-async def test_a_node_that_dials_another_is_told_from_clients(family: socket.AddressFamily, host: str) -> None:
-    """As brokers dial each other and, with sockets of IPv6, gRPC dials controllers: this process is the dialling one."""
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
+)
+async def test_a_node_that_dials_another_is_told_from_clients(
+    family: socket.AddressFamily, host: str
+) -> None:
+    """As brokers dial each other and, with sockets of IPv6, gRPC dials controllers: this process is
+    the dialling one.
+    """
     server, port = Server(), free_port()
     network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
     network.add(NODE, port, await server.start())
@@ -199,7 +205,9 @@ async def store() -> AsyncIterator[tuple[StoreProxy, Server, int]]:
         (Kind.STORE_CUT_REQUEST, b"", PUT[:-1]),
     ],
 )
-async def test_the_store_fails_as_told(store: tuple[StoreProxy, Server, int], kind: Kind, answer: bytes, arrives: bytes) -> None:
+async def test_the_store_fails_as_told(
+    store: tuple[StoreProxy, Server, int], kind: Kind, answer: bytes, arrives: bytes
+) -> None:
     proxy, server, port = store
     proxy.begin(fault(kind))
     told = await asked(port)
@@ -215,7 +223,9 @@ async def test_the_store_fails_as_told(store: tuple[StoreProxy, Server, int], ki
     assert proxy.hit_count == 1
 
 
-async def test_a_request_in_a_black_hole_arrives_when_its_sender_is_gone(store: tuple[StoreProxy, Server, int]) -> None:
+async def test_a_request_in_a_black_hole_arrives_when_its_sender_is_gone(
+    store: tuple[StoreProxy, Server, int],
+) -> None:
     proxy, server, port = store
     hole = fault(Kind.STORE_HOLE, late=True)
     proxy.begin(hole)
@@ -229,7 +239,9 @@ async def test_a_request_in_a_black_hole_arrives_when_its_sender_is_gone(store: 
     await until(lambda: server.received == PUT)
 
 
-async def test_a_fault_of_one_process_spares_the_others(store: tuple[StoreProxy, Server, int]) -> None:
+async def test_a_fault_of_one_process_spares_the_others(
+    store: tuple[StoreProxy, Server, int],
+) -> None:
     proxy, _, port = store
     proxy.begin(Fault(Kind.STORE_SLOW_DOWN, ("broker 1",), 0, 1))
     assert await asked(port) == OK

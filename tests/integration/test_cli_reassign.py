@@ -16,12 +16,16 @@ from tests.support.cluster import Cluster, until
 async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=3) as cluster:
         rows = [[NodeId(0), NodeId(1)]] * 4
-        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="tp_re_01", assignment=rows)]))
+        await cluster.broker.client.create_topics(
+            CreateTopics(topics=[NewTopic(name="tp_re_01", assignment=rows)])
+        )
         for index in range(4):
             await cluster.until_served("tp_re_01", index)
         cli = Cli(cluster, tmp_path)
         topics = cli.file("topics-to-move.json", {"topics": [{"topic": "tp_re_01"}], "version": 1})
-        out = await cli.run("reassign", "generate", "--topics-to-move-json-file", topics, "--broker-list", "1,2")
+        out = await cli.run(
+            "reassign", "generate", "--topics-to-move-json-file", topics, "--broker-list", "1,2"
+        )
         lines = out.splitlines()
         assert lines[0] == "Current partition replica assignment"
         assert json.loads(lines[1])["partitions"][3] == {
@@ -42,7 +46,10 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         assert lines[0] == "Current partition replica assignment"
         rollback = cli.file("rollback.json", lines[2])
         assert lines[4] == "Save this to use as the --reassignment-json-file option during rollback"
-        assert lines[5] == "Successfully started partition reassignments for tp_re_01-0,tp_re_01-1,tp_re_01-2,tp_re_01-3"
+        assert (
+            lines[5] == "Successfully started partition reassignments for"
+            " tp_re_01-0,tp_re_01-1,tp_re_01-2,tp_re_01-3"
+        )
         await until(lambda: {cluster.leader_of("tp_re_01", index) for index in range(4)} == {1, 2})
         out = await cli.run("reassign", "verify", "--reassignment-json-file", plan)
         assert out.splitlines()[1] == "Reassignment of partition tp_re_01-0 is completed."
@@ -63,31 +70,53 @@ async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) 
         assert out == "Valid replica already elected for all partitions\n"
 
         async with asyncio.timeout(20):
-            while (move := json.loads(await cli.run("reassign", "trace", f"tp_re_01-{index}", "--json")))["total_ms"] is None:
+            while (
+                move := json.loads(
+                    await cli.run("reassign", "trace", f"tp_re_01-{index}", "--json")
+                )
+            )["total_ms"] is None:
                 pass
-        assert (move["source"], move["target"], [step["number"] for step in move["steps"]]) == (1, 0, [1, 2, 3, 4, 4, 5, 6, 6])
+        assert (move["source"], move["target"], [step["number"] for step in move["steps"]]) == (
+            1,
+            0,
+            [1, 2, 3, 4, 4, 5, 6, 6],
+        )
         assert all(step["took_ms"] is not None for step in move["steps"])
         assert "forced the upload" in await cli.run("reassign", "trace", f"tp_re_01-{index}")
 
 
 async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
     async with Cluster(tmp_path, brokers=1) as cluster:
-        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t", partitions=1)]))
+        await cluster.broker.client.create_topics(
+            CreateTopics(topics=[NewTopic(name="t", partitions=1)])
+        )
         cli = Cli(cluster, tmp_path)
         topics = cli.file("topics.json", {"topics": [{"topic": "t"}], "version": 1})
         with pytest.raises(UsageError, match=r"\[5\] are not there"):
-            await cli.run("reassign", "generate", "--topics-to-move-json-file", topics, "--broker-list", "0,5")
+            await cli.run(
+                "reassign", "generate", "--topics-to-move-json-file", topics, "--broker-list", "0,5"
+            )
         missing = cli.file("missing.json", {"topics": [{"topic": "nope"}], "version": 1})
         with pytest.raises(KafkaFailed, match="nope"):
-            await cli.run("reassign", "generate", "--topics-to-move-json-file", missing, "--broker-list", "0")
-        plan = cli.file("plan.json", {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [9]}]})
+            await cli.run(
+                "reassign", "generate", "--topics-to-move-json-file", missing, "--broker-list", "0"
+            )
+        plan = cli.file(
+            "plan.json",
+            {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [9]}]},
+        )
         with pytest.raises(KafkaFailed, match=r"t-0: .*not registered.*INVALID_REPLICA_ASSIGNMENT"):
             await cli.run("reassign", "execute", "--reassignment-json-file", plan)
-        absent = cli.file("absent.json", {"version": 1, "partitions": [{"topic": "t", "partition": 4, "replicas": [0]}]})
+        absent = cli.file(
+            "absent.json",
+            {"version": 1, "partitions": [{"topic": "t", "partition": 4, "replicas": [0]}]},
+        )
         with pytest.raises(KafkaFailed, match="t-4"):
             await cli.run("reassign", "execute", "--reassignment-json-file", absent)
         with pytest.raises(UsageError, match="cannot be read"):
-            await cli.run("reassign", "verify", "--reassignment-json-file", str(tmp_path / "none.json"))
+            await cli.run(
+                "reassign", "verify", "--reassignment-json-file", str(tmp_path / "none.json")
+            )
         with pytest.raises(UsageError, match="--preferred"):
             await cli.run("elect")
         with pytest.raises(DeployError, match="never been moved"):

@@ -1,4 +1,6 @@
-"""`penstock top` against a real cluster: what brokers ask of the store comes with their load reports, and is priced."""
+"""`penstock top` against a real cluster: what brokers ask of the store comes with their load
+reports, and is priced.
+"""
 
 import asyncio
 import json
@@ -26,17 +28,25 @@ async def test_requests_to_the_store_and_their_cost_by_broker_and_in_total(tmp_p
         cli = Cli(cluster, tmp_path)
 
         async def top(*arguments: str) -> dict[str, Any]:
-            return document(await cli.run("top", "--once", "--interval", "0.1", "--json", *arguments))
+            return document(
+                await cli.run("top", "--once", "--interval", "0.1", "--json", *arguments)
+            )
 
         async with asyncio.timeout(READY_S):
             view = await top()
-            while any(not node["store"] or not node["store"][0] for node in view["cluster"]["nodes"]):
+            while any(
+                not node["store"] or not node["store"][0] for node in view["cluster"]["nodes"]
+            ):
                 view = await top()
         stores = [node["store"] for node in view["cluster"]["nodes"]]
-        assert view["cost"]["requests"] == pytest.approx([sum(rates) for rates in zip(*stores, strict=True)])
+        assert view["cost"]["requests"] == pytest.approx(
+            [sum(rates) for rates in zip(*stores, strict=True)]
+        )
         assert view["cost"]["requests_usd_month"] > 0
         assert {node["version"] for node in view["cluster"]["nodes"]} != {""}
-        assert (await top("--put-price", "0", "--get-price", "0"))["cost"]["requests_usd_month"] == 0
+        assert (await top("--put-price", "0", "--get-price", "0"))["cost"][
+            "requests_usd_month"
+        ] == 0
         page = await cli.run("top", "--once", "--interval", "0.1", "--put-price", "0.0125")
         assert "all brokers" in page
         assert "USD 0.0125 per 1,000 PUT and LIST" in page
@@ -44,5 +54,11 @@ async def test_requests_to_the_store_and_their_cost_by_broker_and_in_total(tmp_p
 
 async def test_a_broker_that_does_not_count_shows_a_dash_never_a_zero(tmp_path: Path) -> None:
     async with Cluster(tmp_path, load_report_interval_ms=50) as cluster:
-        view = document(await Cli(cluster, tmp_path).run("top", "--once", "--interval", "0.1", "--json"))
-        assert (view["cluster"]["nodes"][0]["store"], view["cost"]["requests"], view["cost"]["requests_usd_month"]) == (None, None, None)
+        view = document(
+            await Cli(cluster, tmp_path).run("top", "--once", "--interval", "0.1", "--json")
+        )
+        assert (
+            view["cluster"]["nodes"][0]["store"],
+            view["cost"]["requests"],
+            view["cost"]["requests_usd_month"],
+        ) == (None, None, None)

@@ -1,4 +1,6 @@
-"""Topics, configs and groups as administered with unmodified clients, and topics that come into being by being used."""
+"""Topics, configs and groups as administered with unmodified clients, and topics that come into
+being by being used.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,15 +10,38 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import ConfigResource as PyConfigResource
 from kafka.admin import ConfigResourceType
 from kafka.admin import NewTopic as PyNewTopic
 from kafka.errors import InvalidConfigurationError, TopicAlreadyExistsError
 
-from tests.support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.clients import (
+    TIMEOUT_S,
+    Polled,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+    until,
+)
 from tests.support.cluster import Cluster
 
 TOPIC = "events"
@@ -39,7 +64,7 @@ def refusal_of(future: Any) -> tuple[int, str]:
     return error.code(), error.str()
 
 
-# --- groups ---------------------------------------------------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------------------
 
 
 async def test_confluent_lists_describes_alters_and_deletes_groups(cluster: Cluster) -> None:
@@ -47,28 +72,49 @@ async def test_confluent_lists_describes_alters_and_deletes_groups(cluster: Clus
         create_topic(cluster.bootstrap, TOPIC, 2)
         produce(cluster.bootstrap, TOPIC, [b"x"] * 10, range(2))
         admin = admin_of(cluster)
-        polled = Polled(*(confluent_consumer(cluster.bootstrap, "g", client_id=f"c{index}") for index in range(2)))
+        polled = Polled(
+            *(
+                confluent_consumer(cluster.bootstrap, "g", client_id=f"c{index}")
+                for index in range(2)
+            )
+        )
         for consumer in polled.consumers:
             consumer.subscribe([TOPIC])
         polled.until_shared(1, 1)
         polled.until_count(10)
         listed = admin.list_consumer_groups().result(TIMEOUT_S)
-        assert [(group.group_id, group.state, group.is_simple_consumer_group) for group in listed.valid] == [
-            ("g", ConsumerGroupState.STABLE, False)
-        ]
+        assert [
+            (group.group_id, group.state, group.is_simple_consumer_group) for group in listed.valid
+        ] == [("g", ConsumerGroupState.STABLE, False)]
         assert listed.errors == []
         group = admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S)
-        assert (group.state, group.partition_assignor, group.coordinator.id in {0, 1}) == (ConsumerGroupState.STABLE, "range", True)
+        assert (group.state, group.partition_assignor, group.coordinator.id in {0, 1}) == (
+            ConsumerGroupState.STABLE,
+            "range",
+            True,
+        )
         assert sorted(member.client_id for member in group.members) == ["c0", "c1"]
         assert {member.host for member in group.members} == {"/127.0.0.1"}
-        assert sorted(part.partition for member in group.members for part in member.assignment.topic_partitions) == [0, 1]
+        assert sorted(
+            part.partition
+            for member in group.members
+            for part in member.assignment.topic_partitions
+        ) == [0, 1]
         assert refusal_of(admin.delete_consumer_groups(["g"])["g"])[0] == KafkaError.NON_EMPTY_GROUP
         for consumer in polled.consumers:
             consumer.close()
-        until(lambda: admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S).state == ConsumerGroupState.EMPTY)
+        until(
+            lambda: (
+                admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S).state
+                == ConsumerGroupState.EMPTY
+            )
+        )
         asked = [ConsumerGroupTopicPartitions("g")]
         offsets = admin.list_consumer_group_offsets(asked)["g"].result(TIMEOUT_S).topic_partitions
-        assert {(part.topic, part.partition, part.offset) for part in offsets} == {(TOPIC, 0, 5), (TOPIC, 1, 5)}
+        assert {(part.topic, part.partition, part.offset) for part in offsets} == {
+            (TOPIC, 0, 5),
+            (TOPIC, 1, 5),
+        }
         rewound = [ConsumerGroupTopicPartitions("g", [TopicPartition(TOPIC, 0, 2)])]
         admin.alter_consumer_group_offsets(rewound)["g"].result(TIMEOUT_S)
         again = confluent_consumer(cluster.bootstrap, "g")
@@ -76,9 +122,14 @@ async def test_confluent_lists_describes_alters_and_deletes_groups(cluster: Clus
         assert [message.offset() for message in read_records(again, 3)] == [2, 3, 4]
         again.close()
         admin.delete_consumer_groups(["g"])["g"].result(TIMEOUT_S)
-        assert refusal_of(admin.delete_consumer_groups(["g"])["g"])[0] == KafkaError.GROUP_ID_NOT_FOUND
+        assert (
+            refusal_of(admin.delete_consumer_groups(["g"])["g"])[0] == KafkaError.GROUP_ID_NOT_FOUND
+        )
         assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
-        assert admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S).state == ConsumerGroupState.DEAD
+        assert (
+            admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S).state
+            == ConsumerGroupState.DEAD
+        )
 
     await asyncio.to_thread(run)
 
@@ -89,16 +140,26 @@ async def test_kafka_python_lists_describes_and_deletes_groups(cluster: Cluster)
         produce(cluster.bootstrap, TOPIC, [b"x"] * 3)
         bootstrap = cluster.bootstrap.split(",")
         consumer = KafkaConsumer(
-            TOPIC, bootstrap_servers=bootstrap, group_id="p", auto_offset_reset="earliest", consumer_timeout_ms=TIMEOUT_S * 1_000
+            TOPIC,
+            bootstrap_servers=bootstrap,
+            group_id="p",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=TIMEOUT_S * 1_000,
         )
         assert [next(consumer).offset for _ in range(3)] == [0, 1, 2]
         admin = KafkaAdminClient(bootstrap_servers=bootstrap)
         assert [group["group_id"] for group in admin.list_groups()] == ["p"]
         described = admin.describe_groups(["p"])["p"]
-        assert (described["group_state"], described["protocol_type"], len(described["members"])) == ("Stable", "consumer", 1)
+        assert (
+            described["group_state"],
+            described["protocol_type"],
+            len(described["members"]),
+        ) == ("Stable", "consumer", 1)
         consumer.close()
         offsets = admin.list_group_offsets("p")
-        assert {(part.topic, part.partition): found.offset for part, found in offsets["p"].items()} == {(TOPIC, 0): 3}
+        assert {
+            (part.topic, part.partition): found.offset for part, found in offsets["p"].items()
+        } == {(TOPIC, 0): 3}
         assert admin.delete_groups(["p"]) == {"p": "OK"}
         assert admin.delete_groups(["p"]) == {"p": "GroupIdNotFoundError"}
         assert admin.list_groups() == []
@@ -110,7 +171,9 @@ async def test_kafka_python_lists_describes_and_deletes_groups(cluster: Cluster)
 async def test_aiokafka_lists_and_describes_groups(cluster: Cluster) -> None:
     await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"x"] * 3)
-    async with AIOKafkaConsumer(TOPIC, bootstrap_servers=cluster.bootstrap, group_id="a", auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        TOPIC, bootstrap_servers=cluster.bootstrap, group_id="a", auto_offset_reset="earliest"
+    ) as consumer:
         async with asyncio.timeout(TIMEOUT_S):
             assert [(await consumer.getone()).offset for _ in range(3)] == [0, 1, 2]
         await consumer.commit()
@@ -126,13 +189,18 @@ async def test_aiokafka_lists_and_describes_groups(cluster: Cluster) -> None:
             await admin.close()
 
 
-# --- topics and configs ----------------------------------------------------------------------------------------------------------------
+# --- topics and configs ---------------------------------------------------------------------------
 
 
 async def test_create_with_configs_and_describe_them(cluster: Cluster) -> None:
     def run() -> None:
         admin = admin_of(cluster)
-        wanted = {"cleanup.policy": "compact", "retention.ms": "-1", "max.message.bytes": "2000000", "min.insync.replicas": "1"}
+        wanted = {
+            "cleanup.policy": "compact",
+            "retention.ms": "-1",
+            "max.message.bytes": "2000000",
+            "min.insync.replicas": "1",
+        }
         admin.create_topics([NewTopic(TOPIC, 3, 2, config=wanted)])[TOPIC].result(TIMEOUT_S)
         resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
         found = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
@@ -143,7 +211,10 @@ async def test_create_with_configs_and_describe_them(cluster: Cluster) -> None:
         broker = ConfigResource(ConfigResource.Type.BROKER, "0")
         assert admin.describe_configs([broker])[broker].result(TIMEOUT_S)
         missing = ConfigResource(ConfigResource.Type.TOPIC, "missing")
-        assert refusal_of(admin.describe_configs([missing])[missing])[0] == KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert (
+            refusal_of(admin.describe_configs([missing])[missing])[0]
+            == KafkaError.UNKNOWN_TOPIC_OR_PART
+        )
         described = admin.list_topics(timeout=TIMEOUT_S).topics[TOPIC]
         assert sorted(described.partitions) == [0, 1, 2]
 
@@ -153,17 +224,39 @@ async def test_create_with_configs_and_describe_them(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("topic", "code", "said"),
     [
-        (NewTopic("t", 1, 1, config={"retention.mss": "5"}), KafkaError.INVALID_CONFIG, "retention.ms"),
-        (NewTopic("t", 1, 1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG, "retention.ms"),
-        (NewTopic("t", 1, 1, config={"cleanup.policy": "burn"}), KafkaError.INVALID_CONFIG, "compact"),
+        (
+            NewTopic("t", 1, 1, config={"retention.mss": "5"}),
+            KafkaError.INVALID_CONFIG,
+            "retention.ms",
+        ),
+        (
+            NewTopic("t", 1, 1, config={"retention.ms": "soon"}),
+            KafkaError.INVALID_CONFIG,
+            "retention.ms",
+        ),
+        (
+            NewTopic("t", 1, 1, config={"cleanup.policy": "burn"}),
+            KafkaError.INVALID_CONFIG,
+            "compact",
+        ),
         (NewTopic("t", 0, 1), KafkaError.INVALID_PARTITIONS, ""),
         (NewTopic("t", 1, 1_000), KafkaError.INVALID_REPLICATION_FACTOR, ""),
         (NewTopic("no spaces", 1, 1), KafkaError.TOPIC_EXCEPTION, ""),
         (NewTopic("n" * 250, 1, 1), KafkaError.TOPIC_EXCEPTION, ""),
     ],
-    ids=["unknown config", "not a number", "no such policy", "no partitions", "too many replicas", "bad name", "long name"],
+    ids=[
+        "unknown config",
+        "not a number",
+        "no such policy",
+        "no partitions",
+        "too many replicas",
+        "bad name",
+        "long name",
+    ],
 )
-async def test_bad_topics_are_refused_with_a_reason(cluster: Cluster, topic: NewTopic, code: int, said: str) -> None:
+async def test_bad_topics_are_refused_with_a_reason(
+    cluster: Cluster, topic: NewTopic, code: int, said: str
+) -> None:
     def run() -> None:
         admin = admin_of(cluster)
         found, reason = refusal_of(next(iter(admin.create_topics([topic]).values())))
@@ -180,10 +273,18 @@ async def test_validate_only_creates_nothing(cluster: Cluster) -> None:
         admin.create_topics([NewTopic(TOPIC, 1, 1)], validate_only=True)[TOPIC].result(TIMEOUT_S)
         assert admin.list_topics(timeout=TIMEOUT_S).topics == {}
         create_topic(cluster.bootstrap, TOPIC, 2)
-        admin.create_partitions([NewPartitions(TOPIC, 3)], validate_only=True)[TOPIC].result(TIMEOUT_S)
-        assert refusal_of(admin.create_partitions([NewPartitions(TOPIC, 1)])[TOPIC])[0] == KafkaError.INVALID_PARTITIONS
+        admin.create_partitions([NewPartitions(TOPIC, 3)], validate_only=True)[TOPIC].result(
+            TIMEOUT_S
+        )
+        assert (
+            refusal_of(admin.create_partitions([NewPartitions(TOPIC, 1)])[TOPIC])[0]
+            == KafkaError.INVALID_PARTITIONS
+        )
         assert len(admin.list_topics(timeout=TIMEOUT_S).topics[TOPIC].partitions) == 2
-        assert refusal_of(admin.delete_topics(["missing"])["missing"])[0] == KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert (
+            refusal_of(admin.delete_topics(["missing"])["missing"])[0]
+            == KafkaError.UNKNOWN_TOPIC_OR_PART
+        )
 
     await asyncio.to_thread(run)
 
@@ -221,7 +322,7 @@ async def test_recreated_topic_is_a_new_one(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-# --- topics by use ----------------------------------------------------------------------------------------------------------------------
+# --- topics by use --------------------------------------------------------------------------------
 
 
 async def test_producing_creates_the_topic(cluster: Cluster) -> None:
@@ -250,19 +351,31 @@ async def test_consumers_create_topics_only_when_they_say_so(cluster: Cluster) -
 async def test_auto_creation_can_be_switched_off(tmp_path: Path) -> None:
     def run(bootstrap: str) -> None:
         outcomes: list[KafkaError | None] = []
-        producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 5_000, "topic.metadata.propagation.max.ms": 500})
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "message.timeout.ms": 5_000,
+                "topic.metadata.propagation.max.ms": 500,
+            }
+        )
         producer.produce("missing", b"x", on_delivery=lambda error, _: outcomes.append(error))
         assert producer.flush(TIMEOUT_S) == 0
         assert outcomes[0] is not None
         assert outcomes[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-        assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).topics == {}
+        assert (
+            AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).topics
+            == {}
+        )
 
     async with Cluster(tmp_path, auto_create_topics_enable=False) as cluster:
         await asyncio.to_thread(run, cluster.bootstrap)
 
 
 def partition_counts(admin: AdminClient) -> dict[str, int]:
-    return {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=TIMEOUT_S).topics.items()}
+    return {
+        name: len(topic.partitions)
+        for name, topic in admin.list_topics(timeout=TIMEOUT_S).topics.items()
+    }
 
 
 async def test_internal_topics_are_no_business_of_clients(cluster: Cluster) -> None:
@@ -271,13 +384,22 @@ async def test_internal_topics_are_no_business_of_clients(cluster: Cluster) -> N
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(TIMEOUT_S)
         consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
         consumer.commit(offsets=[TopicPartition(TOPIC, 0, 5)], asynchronous=False)
-        Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "x"}).init_transactions(TIMEOUT_S)
+        Producer(
+            {"bootstrap.servers": cluster.bootstrap, "transactional.id": "x"}
+        ).init_transactions(TIMEOUT_S)
         before = partition_counts(admin)
         for name in ("__consumer_offsets", "__transaction_state"):
             for client_id in ("anyone", "__admin_client"):
                 errors: list[Any] = []
-                producer = Producer({"bootstrap.servers": cluster.bootstrap, "client.id": client_id})
-                producer.produce(name, key=b"k", value=b"v", on_delivery=lambda error, _, errors=errors: errors.append(error))
+                producer = Producer(
+                    {"bootstrap.servers": cluster.bootstrap, "client.id": client_id}
+                )
+                producer.produce(
+                    name,
+                    key=b"k",
+                    value=b"v",
+                    on_delivery=lambda error, _, errors=errors: errors.append(error),
+                )
                 producer.flush(TIMEOUT_S)
                 assert [error.code() for error in errors] == [KafkaError.TOPIC_EXCEPTION]
             assert refusal_of(admin.delete_topics([name])[name])[0] == KafkaError.TOPIC_EXCEPTION
@@ -285,8 +407,13 @@ async def test_internal_topics_are_no_business_of_clients(cluster: Cluster) -> N
             assert (code, "keeps its" in said) == (KafkaError.TOPIC_EXCEPTION, True)
             for config, value in (("cleanup.policy", "delete"), ("max.message.bytes", "1")):
                 change = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
-                resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[change])
-                assert refusal_of(admin.incremental_alter_configs([resource])[resource])[0] == KafkaError.INVALID_CONFIG
+                resource = ConfigResource(
+                    ConfigResource.Type.TOPIC, name, incremental_configs=[change]
+                )
+                assert (
+                    refusal_of(admin.incremental_alter_configs([resource])[resource])[0]
+                    == KafkaError.INVALID_CONFIG
+                )
         assert partition_counts(admin) == before
         assert consumer.committed([TopicPartition(TOPIC, 0)], TIMEOUT_S)[0].offset == 5
         consumer.close()

@@ -1,4 +1,6 @@
-"""Consumer groups with confluent-kafka as a newcomer writes it: subscribe, poll, commit, come and go, die, survive the coordinator."""
+"""Consumer groups with confluent-kafka as a newcomer writes it: subscribe, poll, commit, come and
+go, die, survive the coordinator.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,7 +10,14 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.support.clients import TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records
+from tests.support.clients import (
+    TIMEOUT_S,
+    Polled,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+)
 from tests.support.cluster import Cluster, until
 
 TOPIC = "orders"
@@ -72,7 +81,9 @@ async def test_auto_commit_at_intervals_and_on_close(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_members_share_partitions_and_take_over_from_one_that_leaves(cluster: Cluster) -> None:
+async def test_members_share_partitions_and_take_over_from_one_that_leaves(
+    cluster: Cluster,
+) -> None:
     def run() -> None:
         polled = Polled(*(confluent_consumer(cluster.bootstrap, "g") for _ in range(2)))
         for consumer in polled.consumers:
@@ -97,12 +108,19 @@ async def test_members_share_partitions_and_take_over_from_one_that_leaves(clust
 async def test_partitions_of_a_member_that_dies_go_to_the_others(cluster: Cluster) -> None:
     def run() -> None:
         produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
-        polled = Polled(*(confluent_consumer(cluster.bootstrap, "g", max_poll_interval_ms=1_500) for _ in range(2)))
+        polled = Polled(
+            *(
+                confluent_consumer(cluster.bootstrap, "g", max_poll_interval_ms=1_500)
+                for _ in range(2)
+            )
+        )
         for consumer in polled.consumers:
             consumer.subscribe([TOPIC])
         polled.until_shared(2, 2)
         dead, alive = polled.consumers
-        polled.drop(dead)  # A member that does not poll is out of the group, as one whose process is gone.
+        polled.drop(
+            dead
+        )  # A member that does not poll is out of the group, as one whose process is gone.
         polled.until_shared(4)
         polled.until(lambda: set(polled.everything()) == set(values(0, 40)))
         alive.close()
@@ -117,7 +135,9 @@ async def test_static_member_restarts_without_a_rebalance(cluster: Cluster) -> N
         rebalances: list[str] = []
 
         def member(name: str) -> Consumer:
-            consumer = confluent_consumer(cluster.bootstrap, "g", group_instance_id=name, session_timeout_ms=10_000)
+            consumer = confluent_consumer(
+                cluster.bootstrap, "g", group_instance_id=name, session_timeout_ms=10_000
+            )
             consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(name))
             return consumer
 
@@ -144,7 +164,9 @@ async def test_cooperative_sticky_moves_only_what_must_move(cluster: Cluster) ->
         lost: list[int] = []
 
         def member() -> Consumer:
-            consumer = confluent_consumer(cluster.bootstrap, "g", partition_assignment_strategy="cooperative-sticky")
+            consumer = confluent_consumer(
+                cluster.bootstrap, "g", partition_assignment_strategy="cooperative-sticky"
+            )
             consumer.subscribe(
                 [TOPIC],
                 on_revoke=lambda _, parts: revoked.extend(part.partition for part in parts),
@@ -187,7 +209,9 @@ async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -
         polled = Polled(confluent_consumer(cluster.bootstrap, "g"))
         polled.consumers[0].subscribe(["^late-.*"])
         told = polled.consumers[0].poll(TIMEOUT_S)
-        assert told.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, "librdkafka says once that nothing matches"
+        assert told.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, (
+            "librdkafka says once that nothing matches"
+        )
         create_topic(cluster.bootstrap, "late-1", 2)
         produce(cluster.bootstrap, "late-1", values(0, 4), range(2))
         polled.until_count(4)
@@ -198,23 +222,42 @@ async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -
 
 @pytest.mark.parametrize("leave", ["killed", "stopped"])
 async def test_group_goes_on_when_its_coordinator_broker_is(cluster: Cluster, leave: str) -> None:
-    """The member keeps its place and its generation, goes on consuming, and what was committed before is known after."""
-    consumer = confluent_consumer(cluster.bootstrap, "g", session_timeout_ms=10_000, auto_commit_interval_ms=100)
+    """The member keeps its place and its generation, goes on consuming, and what was committed
+    before is known after.
+    """
+    consumer = confluent_consumer(
+        cluster.bootstrap, "g", session_timeout_ms=10_000, auto_commit_interval_ms=100
+    )
     consumer.subscribe([TOPIC])
     polled = Polled(consumer)
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
     await asyncio.to_thread(polled.until_count, 20)
-    await asyncio.to_thread(polled.until, lambda: sum(committed(consumer, partition) for partition in range(4)) == 20)
-    coordinator = cluster.leader_of("__consumer_offsets", cluster.broker.groups.partition_of("g") or 0)
-    await (cluster.kill_broker(coordinator) if leave == "killed" else cluster.stop_broker(coordinator))
+    await asyncio.to_thread(
+        polled.until, lambda: sum(committed(consumer, partition) for partition in range(4)) == 20
+    )
+    coordinator = cluster.leader_of(
+        "__consumer_offsets", cluster.broker.groups.partition_of("g") or 0
+    )
+    await (
+        cluster.kill_broker(coordinator) if leave == "killed" else cluster.stop_broker(coordinator)
+    )
     survivor = cluster.broker
     polling = asyncio.create_task(asyncio.to_thread(polled.until_count, 40))
-    await until(lambda: all(partition.leader == survivor.node_id for partition in survivor.image.topics.by_name(TOPIC).partitions))
+    await until(
+        lambda: all(
+            partition.leader == survivor.node_id
+            for partition in survivor.image.topics.by_name(TOPIC).partitions
+        )
+    )
     await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
     await polling
-    await asyncio.to_thread(polled.until, lambda: sum(committed(consumer, partition) for partition in range(4)) == 40)
+    await asyncio.to_thread(
+        polled.until, lambda: sum(committed(consumer, partition) for partition in range(4)) == 40
+    )
     await asyncio.to_thread(consumer.close)
-    assert sorted(polled.everything()) == sorted(values(0, 40)), "each record once: the member went on from where it was"
+    assert sorted(polled.everything()) == sorted(values(0, 40)), (
+        "each record once: the member went on from where it was"
+    )
 
     def resume() -> None:
         late = confluent_consumer(cluster.bootstrap, "g")

@@ -15,7 +15,14 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from tests.support.clients import SESSION_TIMEOUT_MS, TIMEOUT_S, Polled, confluent_consumer, create_topic, produce
+from tests.support.clients import (
+    SESSION_TIMEOUT_MS,
+    TIMEOUT_S,
+    Polled,
+    confluent_consumer,
+    create_topic,
+    produce,
+)
 from tests.support.cluster import Cluster, until
 
 TOPIC = "payments"
@@ -41,11 +48,13 @@ def values(first: int, count: int) -> list[bytes]:
     return [b"payment-%d" % index for index in range(first, first + count)]
 
 
-# --- kafka-python ------------------------------------------------------------------------------------------------------------------------
+# --- kafka-python ---------------------------------------------------------------------------------
 
 
 POLL_MS = 1_000
-"""kafka-python 3.0.12 forgets an assignment that comes after the poll that asked for it has timed out: polls outlast joins."""
+"""kafka-python 3.0.12 forgets an assignment that comes after the poll that asked for it has timed
+out: polls outlast joins.
+"""
 
 
 class PythonMember:
@@ -55,7 +64,9 @@ class PythonMember:
         self.consumer = consumer
         self.values: list[bytes] = []
         self.assigned: set[TopicPartition] = set()
-        """As of the last poll: `assignment()` waits for a poll that is under way, which would stop the loop of the cluster."""
+        """As of the last poll: `assignment()` waits for a poll that is under way, which would stop
+        the loop of the cluster.
+        """
         self.stopping = False
 
     def run(self) -> None:
@@ -68,8 +79,12 @@ class PythonMember:
 @contextlib.asynccontextmanager
 async def python_member(cluster: Cluster, **settings: Any) -> AsyncIterator[PythonMember]:
     servers = cluster.bootstrap.split(",")
-    consumer = await asyncio.to_thread(lambda: KafkaConsumer(TOPIC, bootstrap_servers=servers, **(SETTINGS | settings)))
-    await asyncio.to_thread(consumer.partitions_for_topic, TOPIC)  # Else it may lead the group before it knows the topic, and joins twice.
+    consumer = await asyncio.to_thread(
+        lambda: KafkaConsumer(TOPIC, bootstrap_servers=servers, **(SETTINGS | settings))
+    )
+    await asyncio.to_thread(
+        consumer.partitions_for_topic, TOPIC
+    )  # Else it may lead the group before it knows the topic, and joins twice.
     member = PythonMember(consumer)
     polling = asyncio.create_task(asyncio.to_thread(member.run))
     try:
@@ -102,11 +117,18 @@ async def test_kafka_python_commits_and_resumes(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
-async def test_kafka_python_members_share_and_take_over(cluster: Cluster, cooperative: bool) -> None:
+async def test_kafka_python_members_share_and_take_over(
+    cluster: Cluster, cooperative: bool
+) -> None:
     assignor = {"partition_assignment_strategy": [CooperativeStickyAssignor]} if cooperative else {}
     async with python_member(cluster, **assignor) as staying:
         async with python_member(cluster, **assignor) as leaving:
-            await until(lambda: len(staying.assigned) == len(leaving.assigned) == 2 and not staying.assigned & leaving.assigned)
+            await until(
+                lambda: (
+                    len(staying.assigned) == len(leaving.assigned) == 2
+                    and not staying.assigned & leaving.assigned
+                )
+            )
             await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
             await until_read(values(0, 20), staying, leaving)
         await until(lambda: len(staying.assigned) == 4)
@@ -141,7 +163,9 @@ while True:
 
 
 async def test_member_whose_process_is_killed_is_out_after_its_session(cluster: Cluster) -> None:
-    """Nobody says goodbye: the coordinator must notice by itself, and the other member is told with its next heartbeat."""
+    """Nobody says goodbye: the coordinator must notice by itself, and the other member is told with
+    its next heartbeat.
+    """
     arguments = (sys.executable, "-c", _MEMBER_PROCESS, TOPIC, *cluster.bootstrap.split(","))
     async with python_member(cluster) as staying:
         process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
@@ -158,7 +182,7 @@ async def test_member_whose_process_is_killed_is_out_after_its_session(cluster: 
         await until_read(values(0, 8), staying)
 
 
-# --- aiokafka ----------------------------------------------------------------------------------------------------------------------------
+# --- aiokafka -------------------------------------------------------------------------------------
 
 
 def aio_consumer(cluster: Cluster, **settings: Any) -> AIOKafkaConsumer:
@@ -201,11 +225,15 @@ async def test_aiokafka_members_share_and_take_over(cluster: Cluster) -> None:
 
 
 async def test_aiokafka_goes_on_when_the_coordinator_dies(cluster: Cluster) -> None:
-    async with aio_consumer(cluster, session_timeout_ms=10_000, auto_commit_interval_ms=100) as consumer:
+    async with aio_consumer(
+        cluster, session_timeout_ms=10_000, auto_commit_interval_ms=100
+    ) as consumer:
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
         assert sorted(await collect(20, consumer)) == sorted(values(0, 20))
         await consumer.commit()
-        await cluster.kill_broker(cluster.leader_of("__consumer_offsets", cluster.broker.groups.partition_of("g") or 0))
+        await cluster.kill_broker(
+            cluster.leader_of("__consumer_offsets", cluster.broker.groups.partition_of("g") or 0)
+        )
         await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
         assert sorted(await collect(20, consumer)) == sorted(values(20, 20))
     async with aio_consumer(cluster) as late:
@@ -213,13 +241,15 @@ async def test_aiokafka_goes_on_when_the_coordinator_dies(cluster: Cluster) -> N
         assert sorted(await collect(4, late)) == values(40, 4)
 
 
-# --- together ----------------------------------------------------------------------------------------------------------------------------
+# --- together -------------------------------------------------------------------------------------
 
 
 async def test_three_families_in_one_group(cluster: Cluster) -> None:
     """What "roundrobin" means is between the members; the coordinator only carries it."""
 
-    confluent = confluent_consumer(cluster.bootstrap, "g", partition_assignment_strategy="roundrobin")
+    confluent = confluent_consumer(
+        cluster.bootstrap, "g", partition_assignment_strategy="roundrobin"
+    )
     confluent.subscribe([TOPIC])
     polled, ended, assigned = Polled(confluent), threading.Event(), list[tuple[str, int]]()
 
@@ -230,15 +260,23 @@ async def test_three_families_in_one_group(cluster: Cluster) -> None:
     polling = asyncio.create_task(asyncio.to_thread(polled.until, is_ended))
     try:
         async with (
-            python_member(cluster, partition_assignment_strategy=[RoundRobinPartitionAssignor]) as python,
+            python_member(
+                cluster, partition_assignment_strategy=[RoundRobinPartitionAssignor]
+            ) as python,
             aio_consumer(cluster, partition_assignment_strategy=[AioRoundRobin]) as aio,
         ):
-            await until(lambda: sorted(map(len, (python.assigned, assigned, aio.assignment()))) == [1, 1, 2])
+            await until(
+                lambda: sorted(map(len, (python.assigned, assigned, aio.assignment()))) == [1, 1, 2]
+            )
             await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 40), range(4))
             found: list[bytes | None] = []
             async with asyncio.timeout(TIMEOUT_S):
                 while len(found) + len(python.values) + len(polled.everything()) < 40:
-                    found += [record.value for records in (await aio.getmany(timeout_ms=50)).values() for record in records]
+                    found += [
+                        record.value
+                        for records in (await aio.getmany(timeout_ms=50)).values()
+                        for record in records
+                    ]
             assert sorted(found + python.values + polled.everything()) == sorted(values(0, 40))
             assert sorted(map(len, (found, python.values, polled.everything()))) == [10, 10, 20]
     finally:

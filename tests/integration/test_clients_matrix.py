@@ -1,4 +1,6 @@
-"""Records written by each family of clients with each codec, read by every family: keys, values, headers, timestamps, nulls, big ones."""
+"""Records written by each family of clients with each codec, read by every family: keys, values,
+headers, timestamps, nulls, big ones.
+"""
 
 import asyncio
 import os
@@ -22,8 +24,12 @@ from tests.support.cluster import Cluster
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 SENT_MS = 1_700_000_000_000
 FAMILIES = ["confluent", "kafka-python", "aiokafka"]
-KAFKA_PYTHON_CODECS = {"none", "gzip"} | {name for name, has in (("snappy", has_snappy), ("lz4", has_lz4), ("zstd", has_zstd)) if has()}
-"""kafka-python wants a library for each of the others; without it, it could not take part in Kafka either."""
+KAFKA_PYTHON_CODECS = {"none", "gzip"} | {
+    name for name, has in (("snappy", has_snappy), ("lz4", has_lz4), ("zstd", has_zstd)) if has()
+}
+"""kafka-python wants a library for each of the others; without it, it could not take part in Kafka
+either.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,23 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 def write_confluent(bootstrap: str, topic: str, codec: str, idempotent: bool) -> None:
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": idempotent, "linger.ms": 5, "acks": "all"}
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "enable.idempotence": idempotent,
+            "linger.ms": 5,
+            "acks": "all",
+        }
     )
     for sent in RECORDS:
-        producer.produce(topic, sent.value, sent.key, partition=0, headers=list(sent.headers), timestamp=sent.timestamp_ms)
+        producer.produce(
+            topic,
+            sent.value,
+            sent.key,
+            partition=0,
+            headers=list(sent.headers),
+            timestamp=sent.timestamp_ms,
+        )
     assert producer.flush(TIMEOUT_S) == 0
 
 
@@ -70,20 +89,42 @@ def write_kafka_python(bootstrap: str, topic: str, codec: str, idempotent: bool)
         linger_ms=5,
     )
     sends = [
-        producer.send(topic, sent.value, sent.key, list(sent.headers), partition=0, timestamp_ms=sent.timestamp_ms) for sent in RECORDS
+        producer.send(
+            topic,
+            sent.value,
+            sent.key,
+            list(sent.headers),
+            partition=0,
+            timestamp_ms=sent.timestamp_ms,
+        )
+        for sent in RECORDS
     ]
     assert [send.get(TIMEOUT_S).offset for send in sends] == list(range(len(RECORDS)))
     producer.close()
 
 
 async def write_aiokafka(bootstrap: str, topic: str, codec: str, idempotent: bool) -> None:
-    settings = {"compression_type": None if codec == "none" else codec, "enable_idempotence": idempotent, "acks": "all", "linger_ms": 5}
+    settings = {
+        "compression_type": None if codec == "none" else codec,
+        "enable_idempotence": idempotent,
+        "acks": "all",
+        "linger_ms": 5,
+    }
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, **settings) as producer:
         sends = [
-            await producer.send(topic, sent.value, sent.key, 0, timestamp_ms=sent.timestamp_ms, headers=list(sent.headers))
+            await producer.send(
+                topic,
+                sent.value,
+                sent.key,
+                0,
+                timestamp_ms=sent.timestamp_ms,
+                headers=list(sent.headers),
+            )
             for sent in RECORDS
         ]
-        assert [result.offset for result in await asyncio.gather(*sends)] == list(range(len(RECORDS)))
+        assert [result.offset for result in await asyncio.gather(*sends)] == list(
+            range(len(RECORDS))
+        )
 
 
 async def write(family: str, bootstrap: str, topic: str, codec: str, *, idempotent: bool) -> None:
@@ -101,45 +142,65 @@ def read_confluent(bootstrap: str, topic: str) -> list[Sent]:
     consumer.close()
     assert [message.offset() for message in found] == list(range(len(RECORDS)))
     assert {message.timestamp()[0] for message in found} == {TIMESTAMP_CREATE_TIME}
-    return [Sent(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1]) for message in found]
+    return [
+        Sent(message.key(), message.value(), tuple(message.headers() or ()), message.timestamp()[1])
+        for message in found
+    ]
 
 
 def read_kafka_python(bootstrap: str, topic: str) -> list[Sent]:
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap.split(","), check_crcs=True, consumer_timeout_ms=TIMEOUT_S * 1_000)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap.split(","),
+        check_crcs=True,
+        consumer_timeout_ms=TIMEOUT_S * 1_000,
+    )
     partition = PyTopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek_to_beginning(partition)
     found = [next(consumer) for _ in RECORDS]
     consumer.close()
     assert [record.offset for record in found] == list(range(len(RECORDS)))
-    return [Sent(record.key, record.value, tuple(record.headers), record.timestamp) for record in found]
+    return [
+        Sent(record.key, record.value, tuple(record.headers), record.timestamp) for record in found
+    ]
 
 
 async def read_aiokafka(bootstrap: str, topic: str) -> list[Sent]:
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True) as consumer, asyncio.timeout(TIMEOUT_S):
+    async with (
+        AIOKafkaConsumer(bootstrap_servers=bootstrap, check_crcs=True) as consumer,
+        asyncio.timeout(TIMEOUT_S),
+    ):
         partition = AioTopicPartition(topic, 0)
         consumer.assign([partition])
         await consumer.seek_to_beginning(partition)
         found = [await consumer.getone() for _ in RECORDS]
     assert [record.offset for record in found] == list(range(len(RECORDS)))
-    return [Sent(record.key, record.value, tuple(record.headers), record.timestamp) for record in found]
+    return [
+        Sent(record.key, record.value, tuple(record.headers), record.timestamp) for record in found
+    ]
 
 
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "plain"])
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_what_one_family_writes_every_family_reads(cluster: Cluster, family: str, idempotent: bool) -> None:
+async def test_what_one_family_writes_every_family_reads(
+    cluster: Cluster, family: str, idempotent: bool
+) -> None:
     for codec in CODECS if idempotent else ["none", "gzip"]:
         if family == "kafka-python" and codec not in KAFKA_PYTHON_CODECS:
             continue
         topic = f"from-{family}-{codec}"
         await asyncio.to_thread(create_topic, cluster.bootstrap, topic)
         await write(family, cluster.bootstrap, topic, codec, idempotent=idempotent)
-        assert await asyncio.to_thread(read_confluent, cluster.bootstrap, topic) == RECORDS, f"{family}, {codec}, read by confluent"
-        assert await read_aiokafka(cluster.bootstrap, topic) == RECORDS, f"{family}, {codec}, read by aiokafka"
+        assert await asyncio.to_thread(read_confluent, cluster.bootstrap, topic) == RECORDS, (
+            f"{family}, {codec}, read by confluent"
+        )
+        assert await read_aiokafka(cluster.bootstrap, topic) == RECORDS, (
+            f"{family}, {codec}, read by aiokafka"
+        )
         if codec in KAFKA_PYTHON_CODECS:
-            assert await asyncio.to_thread(read_kafka_python, cluster.bootstrap, topic) == RECORDS, (
-                f"{family}, {codec}, read by kafka-python"
-            )
+            assert (
+                await asyncio.to_thread(read_kafka_python, cluster.bootstrap, topic) == RECORDS
+            ), f"{family}, {codec}, read by kafka-python"
 
 
 async def test_neither_key_nor_value(cluster: Cluster) -> None:
@@ -158,15 +219,23 @@ async def test_neither_key_nor_value(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
-async def test_too_large_a_record_is_refused_by_name_and_the_rest_goes_through(cluster: Cluster) -> None:
+async def test_too_large_a_record_is_refused_by_name_and_the_rest_goes_through(
+    cluster: Cluster,
+) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, "small", max_message_bytes="20000")
         outcomes: list[ConfluentError | None] = []
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         for value in (b"fits", os.urandom(30_000), b"fits too"):
-            producer.produce("small", value, partition=0, on_delivery=lambda error, _: outcomes.append(error))
+            producer.produce(
+                "small", value, partition=0, on_delivery=lambda error, _: outcomes.append(error)
+            )
             assert producer.flush(TIMEOUT_S) == 0
-        assert [error and error.code() for error in outcomes] == [None, ConfluentError.MSG_SIZE_TOO_LARGE, None]
+        assert [error and error.code() for error in outcomes] == [
+            None,
+            ConfluentError.MSG_SIZE_TOO_LARGE,
+            None,
+        ]
         py = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), enable_idempotence=False)
         with pytest.raises(MessageSizeTooLargeError):
             py.send("small", os.urandom(30_000), partition=0).get(TIMEOUT_S)
@@ -186,7 +255,9 @@ async def test_megabytes_in_one_record_where_the_topic_allows_it(cluster: Cluste
         assert producer.flush(TIMEOUT_S) == 0
         consumer = confluent_consumer(cluster.bootstrap, "g")
         consumer.subscribe(["large"])
-        assert [message.value() for message in read_records(consumer, 2)] == [large, b"after"], "larger than the fetch limits, yet it comes"
+        assert [message.value() for message in read_records(consumer, 2)] == [large, b"after"], (
+            "larger than the fetch limits, yet it comes"
+        )
         consumer.close()
 
     await asyncio.to_thread(run)
@@ -198,20 +269,31 @@ async def test_append_time_topics_stamp_records_themselves(cluster: Cluster) -> 
         write_confluent(cluster.bootstrap, "stamped", "lz4", True)
         consumer = confluent_consumer(cluster.bootstrap, "g", check_crcs=True)
         consumer.subscribe(["stamped"])
-        assert all(message.timestamp()[1] > SENT_MS + 10_000 for message in read_records(consumer, len(RECORDS)))
+        assert all(
+            message.timestamp()[1] > SENT_MS + 10_000
+            for message in read_records(consumer, len(RECORDS))
+        )
         consumer.close()
 
     await asyncio.to_thread(run)
 
 
 @pytest.mark.parametrize("make", [lambda: b"x", lambda: None], ids=["value", "tombstone"])
-async def test_compacted_topics_want_keys(cluster: Cluster, make: Callable[[], bytes | None]) -> None:
+async def test_compacted_topics_want_keys(
+    cluster: Cluster, make: Callable[[], bytes | None]
+) -> None:
     def run() -> None:
         create_topic(cluster.bootstrap, "table", cleanup_policy="compact")
         outcomes: list[ConfluentError | None] = []
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         for key in (b"key", None):
-            producer.produce("table", make(), key, partition=0, on_delivery=lambda error, _: outcomes.append(error))
+            producer.produce(
+                "table",
+                make(),
+                key,
+                partition=0,
+                on_delivery=lambda error, _: outcomes.append(error),
+            )
             assert producer.flush(TIMEOUT_S) == 0
         assert outcomes[0] is None
         assert outcomes[1] is not None
@@ -226,7 +308,9 @@ async def test_produce_to_a_partition_that_is_not_there(cluster: Cluster) -> Non
         outcomes: list[ConfluentError | None] = []
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 3_000})
         try:
-            producer.produce("two", b"x", partition=7, on_delivery=lambda error, _: outcomes.append(error))
+            producer.produce(
+                "two", b"x", partition=7, on_delivery=lambda error, _: outcomes.append(error)
+            )
         except KafkaException as error:
             outcomes.append(error.args[0])
         producer.flush(TIMEOUT_S)

@@ -1,4 +1,6 @@
-"""Where a consumer stands, where a log begins and ends, as three families of clients ask: seek, pause, position, watermarks, times, lag."""
+"""Where a consumer stands, where a log begins and ends, as three families of clients ask: seek,
+pause, position, watermarks, times, lag.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +14,16 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
 
-from tests.support.clients import POLL_S, TIMEOUT_S, Polled, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.clients import (
+    POLL_S,
+    TIMEOUT_S,
+    Polled,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+    until,
+)
 from tests.support.cluster import Cluster
 
 TOPIC = "clicks"
@@ -30,7 +41,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             create_topic(cluster.bootstrap, TOPIC, 2)
             producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": "lz4"})
             for index in range(COUNT):
-                producer.produce(TOPIC, b"%d" % index, partition=0, timestamp=FIRST_MS + index * STEP_MS)
+                producer.produce(
+                    TOPIC, b"%d" % index, partition=0, timestamp=FIRST_MS + index * STEP_MS
+                )
                 if index % 7 == 6:
                     producer.flush(TIMEOUT_S)
             assert producer.flush(TIMEOUT_S) == 0
@@ -41,19 +54,31 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 async def test_confluent_finds_its_way(cluster: Cluster) -> None:
     def run() -> None:
-        consumer = confluent_consumer(cluster.bootstrap, "g", enable_auto_commit=False, enable_partition_eof=True)
+        consumer = confluent_consumer(
+            cluster.bootstrap, "g", enable_auto_commit=False, enable_partition_eof=True
+        )
         assert consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), TIMEOUT_S) == (0, COUNT)
         assert consumer.get_watermark_offsets(TopicPartition(TOPIC, 1), TIMEOUT_S) == (0, 0)
-        asked = [TopicPartition(TOPIC, 0, time_ms) for time_ms in (0, FIRST_MS + 4 * STEP_MS - 1)] + [TopicPartition(TOPIC, 1, 0)]
+        asked = [
+            TopicPartition(TOPIC, 0, time_ms) for time_ms in (0, FIRST_MS + 4 * STEP_MS - 1)
+        ] + [TopicPartition(TOPIC, 1, 0)]
         times = [consumer.offsets_for_times([part], TIMEOUT_S)[0].offset for part in asked]
         assert times == [0, 4, OFFSET_END]
-        after = consumer.offsets_for_times([TopicPartition(TOPIC, 0, FIRST_MS + COUNT * STEP_MS)], TIMEOUT_S)
+        after = consumer.offsets_for_times(
+            [TopicPartition(TOPIC, 0, FIRST_MS + COUNT * STEP_MS)], TIMEOUT_S
+        )
         assert after[0].offset == OFFSET_END
         consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
         assert [message.value() for message in read_records(consumer, 3)] == [b"0", b"1", b"2"]
         assert consumer.position([TopicPartition(TOPIC, 0)])[0].offset == 3
         consumer.seek(TopicPartition(TOPIC, 0, 15))
-        assert [message.value() for message in read_records(consumer, 5)] == [b"15", b"16", b"17", b"18", b"19"]
+        assert [message.value() for message in read_records(consumer, 5)] == [
+            b"15",
+            b"16",
+            b"17",
+            b"18",
+            b"19",
+        ]
         end = consumer.poll(TIMEOUT_S)
         assert (end.error().code(), end.offset()) == (KafkaError._PARTITION_EOF, COUNT)
         consumer.seek(TopicPartition(TOPIC, 0, 1))
@@ -81,7 +106,11 @@ async def test_kafka_python_finds_its_way(cluster: Cluster) -> None:
         assert consumer.beginning_offsets([part, empty]) == {part: 0, empty: 0}
         assert consumer.end_offsets([part, empty]) == {part: COUNT, empty: 0}
         found = consumer.offsets_for_times({part: FIRST_MS + 4 * STEP_MS - 1, empty: 0})
-        assert (found[part].offset, found[part].timestamp, found[empty]) == (4, FIRST_MS + 4 * STEP_MS, None)
+        assert (found[part].offset, found[part].timestamp, found[empty]) == (
+            4,
+            FIRST_MS + 4 * STEP_MS,
+            None,
+        )
         assert consumer.offsets_for_times({part: FIRST_MS + COUNT * STEP_MS})[part] is None
         consumer.assign([part, empty])
         assert consumer.position(part) == 0
@@ -106,11 +135,18 @@ async def test_kafka_python_finds_its_way(cluster: Cluster) -> None:
 async def test_aiokafka_finds_its_way(cluster: Cluster) -> None:
     part, empty = AioTopicPartition(TOPIC, 0), AioTopicPartition(TOPIC, 1)
     settings = {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
-    async with AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer, asyncio.timeout(TIMEOUT_S):
+    async with (
+        AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer,
+        asyncio.timeout(TIMEOUT_S),
+    ):
         assert await consumer.beginning_offsets([part, empty]) == {part: 0, empty: 0}
         assert await consumer.end_offsets([part, empty]) == {part: COUNT, empty: 0}
         found = await consumer.offsets_for_times({part: FIRST_MS + 4 * STEP_MS - 1, empty: 0})
-        assert (found[part].offset, found[part].timestamp, found[empty]) == (4, FIRST_MS + 4 * STEP_MS, None)
+        assert (found[part].offset, found[part].timestamp, found[empty]) == (
+            4,
+            FIRST_MS + 4 * STEP_MS,
+            None,
+        )
         consumer.assign([part, empty])
         assert await consumer.position(part) == 0
         consumer.seek(part, 17)
@@ -137,7 +173,13 @@ async def test_lag_is_told_while_consuming(cluster: Cluster) -> None:
         _, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), cached=True)
         assert high - consumer.position([TopicPartition(TOPIC, 0)])[0].offset == COUNT - 5
         produce(cluster.bootstrap, TOPIC, [b"x"] * 5)
-        until(lambda: consumer.consume(1, POLL_S) and consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), cached=True)[1] == COUNT + 5)
+        until(
+            lambda: (
+                consumer.consume(1, POLL_S)
+                and consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), cached=True)[1]
+                == COUNT + 5
+            )
+        )
         consumer.close()
 
     await asyncio.to_thread(run)
@@ -145,29 +187,47 @@ async def test_lag_is_told_while_consuming(cluster: Cluster) -> None:
 
 async def test_admin_lists_offsets(cluster: Cluster) -> None:
     def run() -> None:
-        admin, part = AdminClient({"bootstrap.servers": cluster.bootstrap}), TopicPartition(TOPIC, 0)
+        admin, part = (
+            AdminClient({"bootstrap.servers": cluster.bootstrap}),
+            TopicPartition(TOPIC, 0),
+        )
         specs = {
             "earliest": OffsetSpec.earliest(),
             "latest": OffsetSpec.latest(),
             "max": OffsetSpec.max_timestamp(),
             "time": OffsetSpec.for_timestamp(FIRST_MS + STEP_MS),
         }
-        found = {name: admin.list_offsets({part: spec})[part].result(TIMEOUT_S) for name, spec in specs.items()}
-        assert {name: info.offset for name, info in found.items()} == {"earliest": 0, "latest": COUNT, "max": COUNT - 1, "time": 1}
-        assert (found["max"].timestamp, found["time"].timestamp) == (FIRST_MS + (COUNT - 1) * STEP_MS, FIRST_MS + STEP_MS)
+        found = {
+            name: admin.list_offsets({part: spec})[part].result(TIMEOUT_S)
+            for name, spec in specs.items()
+        }
+        assert {name: info.offset for name, info in found.items()} == {
+            "earliest": 0,
+            "latest": COUNT,
+            "max": COUNT - 1,
+            "time": 1,
+        }
+        assert (found["max"].timestamp, found["time"].timestamp) == (
+            FIRST_MS + (COUNT - 1) * STEP_MS,
+            FIRST_MS + STEP_MS,
+        )
 
     await asyncio.to_thread(run)
 
 
 @pytest.mark.parametrize(("reset", "expected"), [("earliest", b"0"), ("latest", b"new")])
-async def test_offset_out_of_range_resets_as_told(cluster: Cluster, reset: str, expected: bytes) -> None:
+async def test_offset_out_of_range_resets_as_told(
+    cluster: Cluster, reset: str, expected: bytes
+) -> None:
     def run() -> None:
         consumer = confluent_consumer(cluster.bootstrap, "g", auto_offset_reset=reset)
         consumer.assign([TopicPartition(TOPIC, 0, COUNT + 1_000)])
         polled = Polled(consumer)
 
         def came() -> bool:
-            if not polled.everything():  # What "latest" waits for has to be written after the reset, and nobody tells when that was.
+            # What "latest" waits for has to be written after the reset, and nobody tells when that
+            # was.
+            if not polled.everything():
                 produce(cluster.bootstrap, TOPIC, [b"new"])
             return polled.everything() != []
 
@@ -192,5 +252,7 @@ async def test_consuming_while_producing_misses_and_repeats_nothing(cluster: Clu
     records = [b"%d" % index for index in range(total)]
     consuming = asyncio.create_task(asyncio.to_thread(consume))
     for first in range(0, total, 300):
-        await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, records[first : first + 300], (1,), linger_ms=1)
+        await asyncio.to_thread(
+            produce, cluster.bootstrap, TOPIC, records[first : first + 300], (1,), linger_ms=1
+        )
     assert await consuming == records

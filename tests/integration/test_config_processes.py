@@ -1,5 +1,5 @@
-"""Configuration at work: real broker processes that are given the same settings in each way, listeners of several names, and brokers that
-find out that nobody can reach them as advertised.
+"""Configuration at work: real broker processes that are given the same settings in each way,
+listeners of several names, and brokers that find out that nobody can reach them as advertised.
 """
 
 import asyncio
@@ -24,8 +24,18 @@ from tests.support.cluster import Cluster, until
 
 TIMEOUT_S = 20
 COMMAND = (sys.executable, "-P", "-m", "deploy.cli", "broker")
-SETTINGS = {"wal.bulk.max.bytes": "2MiB", "num.partitions": "3", "fetch.max.bytes": "1MiB", "compaction.interval.ms": "9s"}
-EXPECTED = {"wal.bulk.max.bytes": "2097152", "num.partitions": "3", "fetch.max.bytes": "1048576", "compaction.interval.ms": "9000"}
+SETTINGS = {
+    "wal.bulk.max.bytes": "2MiB",
+    "num.partitions": "3",
+    "fetch.max.bytes": "1MiB",
+    "compaction.interval.ms": "9s",
+}
+EXPECTED = {
+    "wal.bulk.max.bytes": "2097152",
+    "num.partitions": "3",
+    "fetch.max.bytes": "1048576",
+    "compaction.interval.ms": "9000",
+}
 
 
 async def ready_port(broker: asyncio.subprocess.Process) -> int:
@@ -54,21 +64,29 @@ def given(node_id: int, directory: Path, controller: str) -> dict[str, str]:
     return needed | SETTINGS
 
 
-async def test_flags_variables_and_file_alone_make_the_same_broker(cluster: Cluster, tmp_path: Path) -> None:
+async def test_flags_variables_and_file_alone_make_the_same_broker(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     assert cluster.controller is not None
     environments: list[dict[str, str]] = []
     commands: list[tuple[str, ...]] = []
     for number, way in enumerate(("flags", "variables", "file"), start=5):
         texts = given(number, tmp_path, cluster.controller.address)
-        flags = tuple(part for name, text in texts.items() for part in ("--" + name.replace(".", "-"), text))
-        variables = {"PENSTOCK_" + name.replace(".", "_").upper(): text for name, text in texts.items()}
+        flags = tuple(
+            part for name, text in texts.items() for part in ("--" + name.replace(".", "-"), text)
+        )
+        variables = {
+            "PENSTOCK_" + name.replace(".", "_").upper(): text for name, text in texts.items()
+        }
         file = tmp_path / "broker.toml"
         if way == "file":
             file.write_text("\n".join(f'{name} = "{text}"' for name, text in texts.items()))
         commands.append({"flags": flags, "variables": (), "file": ("--config", str(file))}[way])
         environments.append(variables if way == "variables" else {})
     processes = [
-        await asyncio.create_subprocess_exec(*COMMAND, *command, env=os.environ | environment, stderr=asyncio.subprocess.PIPE)
+        await asyncio.create_subprocess_exec(
+            *COMMAND, *command, env=os.environ | environment, stderr=asyncio.subprocess.PIPE
+        )
         for command, environment in zip(commands, environments, strict=True)
     ]
     try:
@@ -87,21 +105,49 @@ def described(port: int, node_id: int) -> dict[str, str]:
     resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
     found = admin.describe_configs([resource], broker=node_id)[resource].result(TIMEOUT_S)
     assert all(entry.is_read_only for entry in found.values())
-    assert (found["node.id"].value, found["max.connections"].value, found["max.connections"].is_default) == (str(node_id), "10000", True)
+    assert (
+        found["node.id"].value,
+        found["max.connections"].value,
+        found["max.connections"].is_default,
+    ) == (str(node_id), "10000", True)
     return {name: found[name].value for name in EXPECTED}
 
 
 @pytest.mark.parametrize(
     ("arguments", "environment", "told"),
     [
-        (("--num-partition", "1"), {}, "error: command line: unknown setting '--num-partition'; did you mean --num-partitions?"),
-        ((), {"PENSTOCK_NUM_PARTITION": "1"}, "error: environment: unknown setting 'PENSTOCK_NUM_PARTITION'; did you mean"),
-        (("--set", "num.partitions=many"), {}, "error: --set num.partitions: num.partitions='many' is not allowed: a whole number"),
+        (
+            ("--num-partition", "1"),
+            {},
+            (
+                "error: command line: unknown setting '--num-partition'; did you mean"
+                " --num-partitions?"
+            ),
+        ),
+        (
+            (),
+            {"PENSTOCK_NUM_PARTITION": "1"},
+            "error: environment: unknown setting 'PENSTOCK_NUM_PARTITION'; did you mean",
+        ),
+        (
+            ("--set", "num.partitions=many"),
+            {},
+            "error: --set num.partitions: num.partitions='many' is not allowed: a whole number",
+        ),
     ],
 )
-def test_a_wrong_one_ends_the_process_with_2_and_one_line(arguments: tuple[str, ...], environment: dict[str, str], told: str) -> None:
+def test_a_wrong_one_ends_the_process_with_2_and_one_line(
+    arguments: tuple[str, ...], environment: dict[str, str], told: str
+) -> None:
     command = (*COMMAND, "--store", "file:/nowhere", *arguments)
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 2
     assert done.stderr.startswith(told)
     assert done.stderr.count("\n") == 1
@@ -113,8 +159,14 @@ async def test_each_listener_s_clients_are_told_that_listener_s_addresses(tmp_pa
         "advertised_listeners": ("EXTERNAL://localhost:{port}",),
     }
     async with Cluster(tmp_path, brokers=2, **listeners) as cluster:
-        inner = {node_id: f"127.0.0.1:{broker.server.ports['PLAINTEXT']}" for node_id, broker in cluster.brokers.items()}
-        outer = {node_id: f"localhost:{broker.server.ports['EXTERNAL']}" for node_id, broker in cluster.brokers.items()}
+        inner = {
+            node_id: f"127.0.0.1:{broker.server.ports['PLAINTEXT']}"
+            for node_id, broker in cluster.brokers.items()
+        }
+        outer = {
+            node_id: f"localhost:{broker.server.ports['EXTERNAL']}"
+            for node_id, broker in cluster.brokers.items()
+        }
         for addresses in (inner, outer):
             assert await asyncio.to_thread(brokers_as_told, addresses[1]) == addresses
         assert await asyncio.to_thread(produced, outer[1]) == 10
@@ -126,35 +178,58 @@ def brokers_as_told(bootstrap: str) -> dict[int, str]:
 
 
 def produced(bootstrap: str) -> int:
-    """Records acknowledged on the way through this listener; the leader of some is another broker."""
+    """Records acknowledged on the way through this listener; the leader of some is another
+    broker.
+    """
     acknowledged: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(10):
-        producer.produce(f"t{number}", b"x", on_delivery=lambda error, message: acknowledged.append(message) if error is None else None)
+        producer.produce(
+            f"t{number}",
+            b"x",
+            on_delivery=lambda error, message: (
+                acknowledged.append(message) if error is None else None
+            ),
+        )
     assert producer.flush(TIMEOUT_S) == 0
     return len(acknowledged)
 
 
-async def test_a_broker_that_can_not_reach_itself_says_so_and_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_can_not_reach_itself_says_so_and_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(self_check, "CHECK_S", 0.3)
     with structlog.testing.capture_logs() as logs:
         async with Cluster(tmp_path, advertised_listeners=("127.0.0.1:1",)) as cluster:
             await until(lambda: any(line["event"] == "unreachable_as_advertised" for line in logs))
             assert cluster.broker.can_write()
     told = next(line["reason"] for line in logs if line["event"] == "unreachable_as_advertised")
-    assert "clients of listener PLAINTEXT are told 127.0.0.1:1, where this broker cannot reach itself: " in told
+    assert (
+        "clients of listener PLAINTEXT are told 127.0.0.1:1, where this broker cannot reach"
+        " itself: " in told
+    )
     assert "Set advertised.listeners to PLAINTEXT://host:port as clients see it" in told
 
 
-async def test_a_strict_broker_does_not_start_unless_it_reaches_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_strict_broker_does_not_start_unless_it_reaches_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with Cluster(tmp_path, brokers=0) as cluster:
-        assert (await cluster.start_broker(1, advertised_check="strict", advertised_listeners=("localhost:{port}",))).can_write()
+        assert (
+            await cluster.start_broker(
+                1, advertised_check="strict", advertised_listeners=("localhost:{port}",)
+            )
+        ).can_write()
         monkeypatch.setattr(self_check, "CHECK_S", 0.3)
         with pytest.raises(UnreachableAsAdvertised):
-            await cluster.start_broker(2, advertised_check="strict", advertised_listeners=("127.0.0.1:1",))
+            await cluster.start_broker(
+                2, advertised_check="strict", advertised_listeners=("127.0.0.1:1",)
+            )
 
 
-async def test_what_listens_at_the_address_must_speak_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_listens_at_the_address_must_speak_kafka(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(self_check, "CHECK_S", 0.1)
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -166,7 +241,10 @@ async def test_what_listens_at_the_address_must_speak_kafka(monkeypatch: pytest.
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    for answer, told in ((hang_up, "closed the connection without an answer"), (speak_http, "does not speak Kafka's protocol")):
+    for answer, told in (
+        (hang_up, "closed the connection without an answer"),
+        (speak_http, "does not speak Kafka's protocol"),
+    ):
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             port = int(server.sockets[0].getsockname()[1])
             with pytest.raises(UnreachableAsAdvertised, match=told):

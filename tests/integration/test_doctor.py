@@ -1,4 +1,6 @@
-"""`penstock doctor` against real clusters over moto: healthy, then one thing broken after the other, each mended again."""
+"""`penstock doctor` against real clusters over moto: healthy, then one thing broken after the
+other, each mended again.
+"""
 
 import asyncio
 import http.client
@@ -24,12 +26,16 @@ from tests.support.threaded_cluster import ThreadedCluster, until
 TOPIC = "orders"
 
 SLOW_DISK = ("--accept", "controller-disk-slow")
-"""The disk of the machine that runs the tests is no part of what they judge; how it is judged: tests/unit/deploy/test_deploy_doctor.py."""
+"""The disk of the machine that runs the tests is no part of what they judge; how it is judged:
+tests/unit/deploy/test_deploy_doctor.py.
+"""
 
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command would bind all loggers of this process to a stderr that lasts as long as itself."""
+    """The command would bind all loggers of this process to a stderr that lasts as long as
+    itself.
+    """
     monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
 
 
@@ -52,13 +58,18 @@ def examined(*arguments: str, code: int) -> dict[str, Any]:
 
 
 def whole(cluster: ThreadedCluster, *arguments: str, code: int) -> dict[str, Any]:
-    return examined("--controller", cluster.controller, "--store", cluster.store_url, *arguments, code=code)
+    return examined(
+        "--controller", cluster.controller, "--store", cluster.store_url, *arguments, code=code
+    )
 
 
 def sentences(answer: dict[str, Any]) -> dict[str, str]:
     """By code; hints are none that counts."""
     return {
-        finding["code"]: finding["sentence"] for check in answer["checks"] for finding in check["findings"] if finding["level"] != "hint"
+        finding["code"]: finding["sentence"]
+        for check in answer["checks"]
+        for finding in check["findings"]
+        if finding["level"] != "hint"
     }
 
 
@@ -70,26 +81,44 @@ def put(cluster: ThreadedCluster, key: str, data: bytes) -> None:
     cluster.run(cluster.store.put(key, data))
 
 
-def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(cluster: ThreadedCluster) -> None:
+def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
+    cluster: ThreadedCluster,
+) -> None:
     answer = whole(cluster, code=0)
     assert sentences(answer) == {}
     assert levels(answer) == {
-        "store": "ok", "clocks": "ok", "controllers": "hint", "versions": "ok", "brokers": "ok", "listeners": "ok", "partitions": "ok",
-        "WALs": "ok", "backup": "ok", "manifest": "ok", "objects": "ok",
-    }  # fmt: skip
+        "store": "ok",
+        "clocks": "ok",
+        "controllers": "hint",
+        "versions": "ok",
+        "brokers": "ok",
+        "listeners": "ok",
+        "partitions": "ok",
+        "WALs": "ok",
+        "backup": "ok",
+        "manifest": "ok",
+        "objects": "ok",
+    }
     assert answer["verdict"] == "all is well"
     assert not [key for key in cluster.keys("probe/") if "doctor" in key]
-    shown = CliRunner().invoke(app, ["doctor", *SLOW_DISK, "--controller", cluster.controller, "--store", cluster.store_url])
+    shown = CliRunner().invoke(
+        app,
+        ["doctor", *SLOW_DISK, "--controller", cluster.controller, "--store", cluster.store_url],
+    )
     assert shown.exit_code == 0
     assert shown.stdout.endswith("all is well\n")
 
 
-def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(cluster: ThreadedCluster) -> None:
+def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
+    cluster: ThreadedCluster,
+) -> None:
     orphan = data_key(ObjectId(1 << 40))
     put(cluster, orphan, b"of nobody")
     assert "1 unknown but younger than 1d" in json.dumps(whole(cluster, code=0))
     found = sentences(whole(cluster, "--older-than", "0s", code=1))
-    assert found == {"orphans": f"1 objects (9 B) older than 0s belong to nothing, such as {orphan}."}
+    assert found == {
+        "orphans": f"1 objects (9 B) older than 0s belong to nothing, such as {orphan}."
+    }
     assert sentences(whole(cluster, "--older-than", "0s", "--accept", "orphans", code=0)) == {}
 
     before = cluster.keys("data/") - {orphan}
@@ -102,15 +131,28 @@ def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
 def test_without_an_answer_to_its_question_nothing_is_deleted(cluster: ThreadedCluster) -> None:
     orphan = data_key(ObjectId((1 << 40) + 1))
     put(cluster, orphan, b"of nobody")
-    command = ["doctor", "--controller", cluster.controller, "--store", cluster.store_url, "--delete-orphans", "--older-than", "0s"]
+    command = [
+        "doctor",
+        "--controller",
+        cluster.controller,
+        "--store",
+        cluster.store_url,
+        "--delete-orphans",
+        "--older-than",
+        "0s",
+    ]
     done = CliRunner().invoke(app, command)
     assert "say --yes" in str(done.exception)
-    examined("--store", cluster.store_url, "--delete-orphans", "--yes", "--older-than", "0s", code=1)
+    examined(
+        "--store", cluster.store_url, "--delete-orphans", "--yes", "--older-than", "0s", code=1
+    )
     assert orphan in cluster.keys("data/")
     cluster.run(cluster.store.delete([orphan]))
 
 
-def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(cluster: ThreadedCluster) -> None:
+def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(
+    cluster: ThreadedCluster,
+) -> None:
     key = cluster.until_merged(TOPIC, set())
     data = cluster.run(cluster.store.get(key))
     cluster.run(cluster.store.delete([key]))
@@ -118,18 +160,26 @@ def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(cluster: T
         assert sentences(answer)["data-lost"].startswith(f"{TOPIC}-0 has lost offsets [0, 100)")
         assert key in sentences(answer)["data-lost"]
     put(cluster, key, data[:-1])
-    assert f"{key} has {len(data) - 1:,} bytes" in sentences(whole(cluster, code=1))["object-damaged"]
+    assert (
+        f"{key} has {len(data) - 1:,} bytes" in sentences(whole(cluster, code=1))["object-damaged"]
+    )
     put(cluster, key, data)
     assert sentences(whole(cluster, code=0)) == {}
 
 
-def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(cluster: ThreadedCluster) -> None:
+def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
+    cluster: ThreadedCluster,
+) -> None:
     cluster.kill_broker(1)
-    assert sentences(whole(cluster, code=1)) == {"broker-fenced": "Broker 1 is fenced: it was declared dead and has not come back."}
+    assert sentences(whole(cluster, code=1)) == {
+        "broker-fenced": "Broker 1 is fenced: it was declared dead and has not come back."
+    }
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         nowhere = f"127.0.0.1:{taken.getsockname()[1]}"
-        cluster.start_broker(1, advertised_listeners=(f"PLAINTEXT://{nowhere}",), advertised_check="off")
+        cluster.start_broker(
+            1, advertised_listeners=(f"PLAINTEXT://{nowhere}",), advertised_check="off"
+        )
         answer = sentences(whole(cluster, "--no-objects", code=1))
         assert list(answer) == ["broker-unreachable"]
         assert f"Broker 1 cannot be reached at {nowhere}" in answer["broker-unreachable"]
@@ -138,7 +188,11 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
     other = cluster.bootstrap
     cluster.start_broker(1, advertised_listeners=(f"PLAINTEXT://{other}",), advertised_check="off")
     answer = sentences(whole(cluster, "--no-objects", code=1))
-    assert answer == {"broker-is-another": f"{other} is advertised by broker 1 (listener first), but broker 0 answers there."}
+    assert answer == {
+        "broker-is-another": (
+            f"{other} is advertised by broker 1 (listener first), but broker 0 answers there."
+        )
+    }
     cluster.stop_broker(1)
     cluster.start_broker(1)
     until(lambda: cluster.image(lambda image: sum(not node.fenced for node in image.nodes)) == 2)
@@ -148,19 +202,30 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
 def test_with_the_store_alone_it_tells_what_the_store_knows(cluster: ThreadedCluster) -> None:
     answer = examined("--store", cluster.store_url, code=0)
     assert answer["cluster_id"] == cluster.image(lambda image: image.cluster_id)
-    assert answer["verdict"] == "all is well; not checked: controllers, versions, brokers, listeners, partitions"
+    assert (
+        answer["verdict"]
+        == "all is well; not checked: controllers, versions, brokers, listeners, partitions"
+    )
     assert levels(answer)["objects"] == levels(answer)["backup"] == "ok"
 
 
 def test_controllers_that_do_not_answer_do_not_hide_the_rest(cluster: ThreadedCluster) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        answer = examined("--controller", f"127.0.0.1:{taken.getsockname()[1]}", "--store", cluster.store_url, code=1)
+        answer = examined(
+            "--controller",
+            f"127.0.0.1:{taken.getsockname()[1]}",
+            "--store",
+            cluster.store_url,
+            code=1,
+        )
     assert list(sentences(answer)) == ["no-controller"]
     assert levels(answer)["objects"] == "ok"
 
 
-def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(cluster: ThreadedCluster) -> None:
+def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(
+    cluster: ThreadedCluster,
+) -> None:
     writer = cluster.image(lambda image: next(image.nodes.running_wals()).writer)
     key = wal_key(writer._replace(node_epoch=writer.node_epoch + 1_000), 0)  # type: ignore[arg-type]  # slot 0
     put(cluster, key, bytes(100))
@@ -170,7 +235,7 @@ def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(cluster: 
     cluster.run(cluster.store.delete([key]))
 
 
-# --- a store that does not refuse -----------------------------------------------------------------------------------------------------
+# --- a store that does not refuse -----------------------------------------------------------------
 
 
 class Forgetful(BaseHTTPRequestHandler):
@@ -180,20 +245,36 @@ class Forgetful(BaseHTTPRequestHandler):
 
     def _pass(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        headers = {name: value for name, value in self.headers.items() if name.lower() != "if-none-match"}
-        with closing(http.client.HTTPConnection(self.behind, timeout=10)) as connection, suppress(ConnectionError):
+        headers = {
+            name: value for name, value in self.headers.items() if name.lower() != "if-none-match"
+        }
+        with (
+            closing(http.client.HTTPConnection(self.behind, timeout=10)) as connection,
+            suppress(ConnectionError),
+        ):
             self._answer(connection, body, headers)
 
-    def _answer(self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]) -> None:
+    def _answer(
+        self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]
+    ) -> None:
         """ConnectionError: the client has canceled the request."""
         connection.request(self.command, self.path, body, headers)
         answer = connection.getresponse()
         data = answer.read()
         self.send_response(answer.status)
         for name, value in answer.getheaders():
-            if name.lower() not in {"connection", "content-length", "transfer-encoding", "date", "server"}:
+            if name.lower() not in {
+                "connection",
+                "content-length",
+                "transfer-encoding",
+                "date",
+                "server",
+            }:
                 self.send_header(name, value)
-        self.send_header("Content-Length", answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(data)))
+        self.send_header(
+            "Content-Length",
+            answer.getheader("Content-Length", "0") if self.command == "HEAD" else str(len(data)),
+        )
         self.end_headers()
         self.wfile.write(data)
 
@@ -218,27 +299,37 @@ def forgetful(cluster: ThreadedCluster) -> Iterator[str]:
     server.server_close()
 
 
-def test_a_store_that_ignores_if_none_match_is_refused(cluster: ThreadedCluster, forgetful: str) -> None:
-    answer = examined("--controller", cluster.controller, "--store", forgetful, "--no-objects", code=1)
+def test_a_store_that_ignores_if_none_match_is_refused(
+    cluster: ThreadedCluster, forgetful: str
+) -> None:
+    answer = examined(
+        "--controller", cluster.controller, "--store", forgetful, "--no-objects", code=1
+    )
     assert list(sentences(answer)) == ["store-not-conditional"]
     assert "If-None-Match" in sentences(answer)["store-not-conditional"]
 
 
-def test_a_store_that_is_not_there_and_one_of_another_cluster(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_and_one_of_another_cluster(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"s3://penstock?endpoint=http://127.0.0.1:{taken.getsockname()[1]}&deadline_ms=500"
         answer = examined("--controller", cluster.controller, "--store", url, code=1)
     assert list(sentences(answer)) == ["store-fails"]
     assert levels(answer)["listeners"] == "ok"
-    answer = examined("--controller", cluster.controller, "--store", f"file:{tmp_path}", "--no-objects", code=1)
+    answer = examined(
+        "--controller", cluster.controller, "--store", f"file:{tmp_path}", "--no-objects", code=1
+    )
     assert "holds no cluster at all" in sentences(answer)["store-of-another-cluster"]
 
 
-# --- three controllers ----------------------------------------------------------------------------------------------------------------
+# --- three controllers ----------------------------------------------------------------------------
 
 
-async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(tmp_path: Path) -> None:
+async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(
+    tmp_path: Path,
+) -> None:
     quorum = Quorum(tmp_path)
     try:
         await quorum.start()
@@ -251,7 +342,9 @@ async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(
         await quorum.stop_one(away)
         found = sentences(await asyncio.to_thread(examined, *arguments, code=1))
         assert list(found) == ["controller-unreachable"]
-        assert found["controller-unreachable"].startswith(f"Controller {away} at {quorum.addresses[away]} does not answer; the leader")
+        assert found["controller-unreachable"].startswith(
+            f"Controller {away} at {quorum.addresses[away]} does not answer; the leader"
+        )
 
         await quorum.stop_one(next(number for number in quorum.servers if number != leader))
         found = sentences(await asyncio.to_thread(examined, *arguments, code=1))

@@ -1,4 +1,6 @@
-"""What broken and hostile clients send to a whole broker: Kafka's error code or a closed connection, one log line, nobody else notices."""
+"""What broken and hostile clients send to a whole broker: Kafka's error code or a closed
+connection, one log line, nobody else notices.
+"""
 
 import asyncio
 import contextlib
@@ -47,10 +49,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def logs(caplog: pytest.LogCaptureFixture) -> Iterator[Logs]:
-    """What was logged; in the end nothing of it may be a traceback or an error, nor may asyncio complain."""
+    """What was logged; in the end nothing of it may be a traceback or an error, nor may asyncio
+    complain.
+    """
     with capture_logs() as logs:
         yield logs
-    assert not [line for line in logs if "exc_info" in line or line["log_level"] in {"error", "critical"}]
+    assert not [
+        line for line in logs if "exc_info" in line or line["log_level"] in {"error", "critical"}
+    ]
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
@@ -85,14 +91,18 @@ class Client:
                 return None
 
     async def call(self, api: apis.ApiSpec, version: int, request: Any) -> Any:
-        self.send(framing.encode_request_frame(api, version, 7, CODECS[api.key].encode_request, request))
+        self.send(
+            framing.encode_request_frame(api, version, 7, CODECS[api.key].encode_request, request)
+        )
         frame = await self.frame()
         assert frame is not None, f"{api.name} was not answered"
         _, body = framing.parse_response_header(api, version, frame)
         return framing.decode_body(CODECS[api.key].decode_response, frame, body, version)
 
     async def produce(self, topic: str, records: bytes | bytearray) -> Any:
-        data = produce.TopicProduceData(name=topic, partition_data=[produce.PartitionProduceData(0, bytes(records))])
+        data = produce.TopicProduceData(
+            name=topic, partition_data=[produce.PartitionProduceData(0, bytes(records))]
+        )
         request = produce.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[data])
         return (await self.call(apis.PRODUCE, 9, request)).responses[0].partition_responses[0]
 
@@ -106,7 +116,9 @@ def header(api_key: int, version: int, *, flexible: bool = False) -> bytes:
 
 
 def hostile_frames() -> dict[str, bytes]:
-    """Beside the plain ones: each API at its lowest and highest version with counts and lengths that promise gigabytes."""
+    """Beside the plain ones: each API at its lowest and highest version with counts and lengths
+    that promise gigabytes.
+    """
     frames = {
         "http before ApiVersions": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         "negative size": struct.pack(">i", -1),
@@ -117,8 +129,12 @@ def hostile_frames() -> dict[str, bytes]:
         "unknown version": framed(header(3, 77)),
         "announced for old clients, not served": framed(header(0, 2)),
         "long client id": framed(struct.pack(">hhih", 3, 1, 1, 32_767) + b"x"),
-        "kio's bytes": framed(header(0, 9, flexible=True) + bytes.fromhex("00ffff00007530ffffffff0f")),
-        "more elements than one request may have": framed(header(3, 1) + struct.pack(">i", MAX_ELEMENTS_COUNT + 1) + bytes(1_200_000)),
+        "kio's bytes": framed(
+            header(0, 9, flexible=True) + bytes.fromhex("00ffff00007530ffffffff0f")
+        ),
+        "more elements than one request may have": framed(
+            header(3, 1) + struct.pack(">i", MAX_ELEMENTS_COUNT + 1) + bytes(1_200_000)
+        ),
     }
     for api in apis.APIS.values():
         if api in {apis.API_VERSIONS, apis.DESCRIBE_CLUSTER, apis.LIST_GROUPS}:
@@ -126,11 +142,15 @@ def hostile_frames() -> dict[str, bytes]:
         for version in {api.served_min, api.max}:
             flexible = api.is_flexible(version)
             lie = b"\xff\xff\xff\xff\x07" if flexible else b"\x7f\xff\xff\xff"
-            frames[f"{api.name} {version}"] = framed(header(api.key, version, flexible=flexible) + lie * 12)
+            frames[f"{api.name} {version}"] = framed(
+                header(api.key, version, flexible=flexible) + lie * 12
+            )
     return frames
 
 
-async def test_every_hostile_frame_costs_its_connection_and_one_log_line(cluster: Cluster, logs: Logs) -> None:
+async def test_every_hostile_frame_costs_its_connection_and_one_log_line(
+    cluster: Cluster, logs: Logs
+) -> None:
     cluster.broker.server._log_limit = Unlimited()  # type: ignore[assignment] - that lines are limited has its own test
     async with Client.connected(cluster) as bystander:
         for name, data in hostile_frames().items():
@@ -139,7 +159,11 @@ async def test_every_hostile_frame_costs_its_connection_and_one_log_line(cluster
                 client.send(data)
                 assert await client.frame() is None, f"{name} was answered"
             assert [line["event"] for line in logs] == ["connection_refused"], f"{name}: {logs}"
-            known = await bystander.call(apis.METADATA, 12, metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="sound")]))
+            known = await bystander.call(
+                apis.METADATA,
+                12,
+                metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="sound")]),
+            )
             assert known.topics[0].error_code == 0
 
 
@@ -182,7 +206,11 @@ def with_garbage(compression: int) -> bytearray:
 
 
 BAD_BATCHES = [
-    ("sound", patched(8, ">i", 20), ErrorCode.CORRUPT_MESSAGE),  # its length is shorter than its header
+    (
+        "sound",
+        patched(8, ">i", 20),
+        ErrorCode.CORRUPT_MESSAGE,
+    ),  # its length is shorter than its header
     ("sound", patched(8, ">i", 2**31 - 1), ErrorCode.CORRUPT_MESSAGE),
     ("sound", patched(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
     ("sound", patched(23, ">i", 5), ErrorCode.INVALID_RECORD),  # last offset delta
@@ -192,7 +220,10 @@ BAD_BATCHES = [
     ("sound", patched(21, ">h", 0x20), ErrorCode.INVALID_RECORD),  # a control batch
     ("small", sound(b"x" * 600), ErrorCode.MESSAGE_TOO_LARGE),
     ("compacted", encode_batch([Record(0, 1_000, None, b"v")]), ErrorCode.INVALID_RECORD),
-    *(("compacted", with_garbage(compression), ErrorCode.CORRUPT_MESSAGE) for compression in range(5)),
+    *(
+        ("compacted", with_garbage(compression), ErrorCode.CORRUPT_MESSAGE)
+        for compression in range(5)
+    ),
 ]
 
 
@@ -200,25 +231,43 @@ async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, l
     async with Client.connected(cluster) as client:
         for topic, batch, code in BAD_BATCHES:
             answer = await client.produce(topic, batch)
-            assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1), bytes(batch).hex()
+            assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1), bytes(
+                batch
+            ).hex()
         for topic in ("sound", "small", "compacted"):
-            assert (await client.produce(topic, sound())).base_offset == 0, "nothing of it came into the log"
+            assert (await client.produce(topic, sound())).base_offset == 0, (
+                "nothing of it came into the log"
+            )
     assert logs == []
 
 
 @pytest.mark.parametrize("compression", range(5))
-async def test_garbage_under_a_right_checksum_harms_only_who_reads_it(cluster: Cluster, logs: Logs, compression: int) -> None:
-    """Brokers do not look into batches, as Kafka does not. A look-up by time has to: it says so, and the log goes on."""
+async def test_garbage_under_a_right_checksum_harms_only_who_reads_it(
+    cluster: Cluster, logs: Logs, compression: int
+) -> None:
+    """Brokers do not look into batches, as Kafka does not. A look-up by time has to: it says so,
+    and the log goes on.
+    """
     async with Client.connected(cluster) as client:
         assert (await client.produce("sound", with_garbage(compression))).error_code == 0
         assert (await client.produce("sound", sound())).base_offset == 2
         wanted = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=1_000)
-        request = list_offsets.ListOffsetsRequest(topics=[list_offsets.ListOffsetsTopic(name="sound", partitions=[wanted])])
+        request = list_offsets.ListOffsetsRequest(
+            topics=[list_offsets.ListOffsetsTopic(name="sound", partitions=[wanted])]
+        )
         found = (await client.call(apis.LIST_OFFSETS, 7, request)).topics[0].partitions[0]
-        assert ErrorCode(found.error_code) in {ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE}
+        assert ErrorCode(found.error_code) in {
+            ErrorCode.CORRUPT_MESSAGE,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.NONE,
+        }
         part = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
         fetched = await client.call(
-            apis.FETCH, 12, fetch.FetchRequest(max_bytes=1 << 20, topics=[fetch.FetchTopic(topic="sound", partitions=[part])])
+            apis.FETCH,
+            12,
+            fetch.FetchRequest(
+                max_bytes=1 << 20, topics=[fetch.FetchTopic(topic="sound", partitions=[part])]
+            ),
         )
         assert fetched.responses[0].partitions[0].high_watermark == 4
     assert len(logs) <= 1
@@ -228,10 +277,14 @@ async def test_garbage_under_a_right_checksum_harms_only_who_reads_it(cluster: C
 async def test_invalid_topic_names(cluster: Cluster, logs: Logs, name: str) -> None:
     async with Client.connected(cluster) as client:
         topic = ct.CreatableTopic(name, num_partitions=1, replication_factor=1)
-        created = (await client.call(apis.CREATE_TOPICS, 7, ct.CreateTopicsRequest([topic], 5_000))).topics[0]
+        created = (
+            await client.call(apis.CREATE_TOPICS, 7, ct.CreateTopicsRequest([topic], 5_000))
+        ).topics[0]
         assert created.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert created.error_message
-        asked = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True)
+        asked = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True
+        )
         known = (await client.call(apis.METADATA, 12, asked)).topics[0]
         assert known.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert logs == []
@@ -248,18 +301,25 @@ async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) 
             ("nowhere", 0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("", 0, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]:
-            part = fetch.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=100)
-            request = fetch.FetchRequest(max_wait_ms=TIMEOUT_S * 1_000, topics=[fetch.FetchTopic(topic=topic, partitions=[part])])
+            part = fetch.FetchPartition(
+                partition=partition, fetch_offset=offset, partition_max_bytes=100
+            )
+            request = fetch.FetchRequest(
+                max_wait_ms=TIMEOUT_S * 1_000,
+                topics=[fetch.FetchTopic(topic=topic, partitions=[part])],
+            )
             found = (await client.call(apis.FETCH, 12, request)).responses[0].partitions[0]
             assert ErrorCode(found.error_code) is code, (topic, partition, offset)
     assert logs == []
 
 
-# --- sound frames with senseless content ------------------------------------------------------------------------------------------------
+# --- sound frames with senseless content ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("api", [pytest.param(api, id=api.name) for api in apis.APIS.values()])
-async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(cluster: Cluster, logs: Logs, api: apis.ApiSpec) -> None:
+async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
+    cluster: Cluster, logs: Logs, api: apis.ApiSpec
+) -> None:
     """Fields hold anything that their types allow, often names and numbers that do exist."""
     requests = await asyncio.to_thread(examples, api)
     rng = Random(api.key)
@@ -267,8 +327,14 @@ async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(clus
 
     async def ask(version: int, request: Any) -> None:
         async with in_turn, Client.connected(cluster) as client:
-            client.send(framing.encode_request_frame(api, version, 7, CODECS[api.key].encode_request, request))
-            with contextlib.suppress(TimeoutError):  # some wait for others to join them, which is their right
+            client.send(
+                framing.encode_request_frame(
+                    api, version, 7, CODECS[api.key].encode_request, request
+                )
+            )
+            with contextlib.suppress(
+                TimeoutError
+            ):  # some wait for others to join them, which is their right
                 async with asyncio.timeout(0.3):
                     await client.frame()
 
@@ -283,7 +349,13 @@ def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
     found: list[tuple[int, Any]] = []
     for version in range(api.served_min, api.max + 1):
 
-        @settings(max_examples=20, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=20,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
         @given(version=st.just(version), request=messages(api, "request", version))
         def collect(version: int, request: Any) -> None:
             found.append((version, request))
@@ -292,14 +364,23 @@ def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
     return found
 
 
-NUMBERS = {"partition_index": 0, "partition": 0, "index": 0, "num_partitions": 2, "replication_factor": 1, "acks": -1}
+NUMBERS = {
+    "partition_index": 0,
+    "partition": 0,
+    "index": 0,
+    "num_partitions": 2,
+    "replication_factor": 1,
+    "acks": -1,
+}
 TIMES = {"timeout_ms", "max_wait_ms", "session_timeout_ms", "rebalance_timeout_ms"}
 
 
 def likely(value: Any, rng: Random, name: str = "") -> Any:
     """The same with many of its fields replaced by what means something here."""
     if isinstance(value, msgspec.Struct):
-        return type(value)(*(likely(getattr(value, field), rng, field) for field in value.__struct_fields__))
+        return type(value)(
+            *(likely(getattr(value, field), rng, field) for field in value.__struct_fields__)
+        )
     if isinstance(value, list | tuple):
         return [likely(item, rng, name) for item in value]
     if isinstance(value, str) and rng.random() < 0.6:

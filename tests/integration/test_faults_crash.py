@@ -1,4 +1,6 @@
-"""Brokers and the controller crash again and again under load: every acknowledged record is there, once, in order."""
+"""Brokers and the controller crash again and again under load: every acknowledged record is there,
+once, in order.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +22,10 @@ PARTITIONS = (0, 1, 2)
 async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
     """Partition n is led by broker n % 2."""
     async with FaultCluster(tmp_path, brokers=2) as cluster:
-        topic = NewTopic(name="t", assignment=[[NodeId(index % 2), NodeId(1 - index % 2)] for index in PARTITIONS])
+        topic = NewTopic(
+            name="t",
+            assignment=[[NodeId(index % 2), NodeId(1 - index % 2)] for index in PARTITIONS],
+        )
         await cluster.broker.client.create_topics(CreateTopics(topics=[topic]))
         for partition in PARTITIONS:
             await cluster.until_served("t", partition)
@@ -28,8 +33,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
 
 
 async def test_leader_that_crashes_again_and_again(cluster: FaultCluster) -> None:
-    """Its last PUTs are on their way when it dies, and arrive when others already lead: into slots that were taken or fenced."""
-    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+    """Its last PUTs are on their way when it dies, and arrive when others already lead: into slots
+    that were taken or fenced.
+    """
+    async with (
+        ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,
+        AioLoad(cluster.bootstrap, "t", [2]) as aio,
+    ):
         for _ in range(3):
             await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
             victim = (await cluster.until_served("t", 0)).node_id
@@ -56,7 +66,9 @@ async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultClus
             await asyncio.gather(cluster.kill_broker(0), cluster.kill_broker(1))
             for node_id in (0, 1):
                 await cluster.start_broker(node_id)
-                cluster.faults[node_id].config = FaultConfig(rules=(FaultRule(Fault.RESET, 0.05), FaultRule(Fault.LOST_RESPONSE, 0.1)))
+                cluster.faults[node_id].config = FaultConfig(
+                    rules=(FaultRule(Fault.RESET, 0.05), FaultRule(Fault.LOST_RESPONSE, 0.1))
+                )
         await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
     await asyncio.gather(cluster.kill_broker(0), cluster.kill_broker(1))
     await asyncio.gather(cluster.start_broker(0), cluster.start_broker(1))
@@ -68,8 +80,13 @@ async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultClus
 
 
 async def test_controller_goes_away_and_comes_back_under_load(cluster: FaultCluster) -> None:
-    """The second time a broker dies with it: the controller that comes back finds out and gives its partitions to the other."""
-    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+    """The second time a broker dies with it: the controller that comes back finds out and gives its
+    partitions to the other.
+    """
+    async with (
+        ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,
+        AioLoad(cluster.bootstrap, "t", [2]) as aio,
+    ):
         await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
         await cluster.stop_controller()
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))

@@ -1,4 +1,6 @@
-"""A damaged object under a running cluster: what clients are told, what the doctor says, and that mending it is all there is to do."""
+"""A damaged object under a running cluster: what clients are told, what the doctor says, and that
+mending it is all there is to do.
+"""
 
 import asyncio
 import json
@@ -22,13 +24,25 @@ COUNT = 100
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command would bind all loggers of this process to a stderr that lasts as long as itself."""
+    """The command would bind all loggers of this process to a stderr that lasts as long as
+    itself.
+    """
     monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:
     """Of the doctor's check of partitions, by code."""
-    command = ["doctor", "--json", "--settle", "0.3", "--no-objects", "--controller", cluster.controller, "--store", cluster.store_url]
+    command = [
+        "doctor",
+        "--json",
+        "--settle",
+        "0.3",
+        "--no-objects",
+        "--controller",
+        cluster.controller,
+        "--store",
+        cluster.store_url,
+    ]
     answer: dict[str, Any] = json.loads(CliRunner().invoke(app, command).stdout)
     check = next(check for check in answer["checks"] if check["name"] == "partitions")
     return {finding["code"]: finding["sentence"] for finding in check["findings"]}
@@ -54,22 +68,30 @@ def polled(consumer: Consumer, count: int) -> tuple[list[bytes], int]:
     return values, 0
 
 
-def test_damage_is_told_to_clients_and_operators_and_mended_by_bringing_the_object_back(tmp_path: Path) -> None:
+def test_damage_is_told_to_clients_and_operators_and_mended_by_bringing_the_object_back(
+    tmp_path: Path,
+) -> None:
     with ThreadedCluster(tmp_path, brokers=2) as cluster:
         for topic in ("t", "beside"):
             cluster.create(topic, 1)
-            cluster.produce({"topic": topic, "value": b"%s-%d" % (topic.encode(), number)} for number in range(COUNT))
+            cluster.produce(
+                {"topic": topic, "value": b"%s-%d" % (topic.encode(), number)}
+                for number in range(COUNT)
+            )
         key = cluster.until_merged("t", set())
         whole = cluster.run(cluster.store.get(key))
         expected = [b"t-%d" % number for number in range(COUNT)]
 
-        # The leader dies, and its heir has to read what is damaged: the partition does not open, and the others do.
+        # The leader dies, and its heir has to read what is damaged: the partition does not open,
+        # and the others do.
         cluster.damage(key, b"t-50")
         died = leader_of(cluster, "t")
         cluster.kill_broker(died)
         until(lambda: "partition-cannot-open" in findings(cluster))
         said = findings(cluster)["partition-cannot-open"]
-        assert said.startswith(f"t-0 does not open on broker {leader_of(cluster, 't')}, which leads it: ")
+        assert said.startswith(
+            f"t-0 does not open on broker {leader_of(cluster, 't')}, which leads it: "
+        )
         assert f"ObjectCorrupt: object {key} is corrupt" in said
         assert len(cluster.consume("beside", 1, COUNT)) == COUNT
         cluster.run(cluster.store.put(key, whole))
@@ -80,7 +102,9 @@ def test_damage_is_told_to_clients_and_operators_and_mended_by_bringing_the_obje
         cluster.start_broker(died)
         cluster.damage(key, b"t-50")
         cluster.stop_broker(leader_of(cluster, "t"))
-        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False})
+        consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "enable.auto.commit": False}
+        )
         try:
             consumer.assign([TopicPartition("t", 0, 0)])
             assert polled(consumer, COUNT) == ([], KafkaError.INVALID_MSG)
@@ -99,7 +123,9 @@ def test_damage_is_told_to_clients_and_operators_and_mended_by_bringing_the_obje
 
 def others_hear_of_it(cluster: ThreadedCluster) -> None:
     """What other clients make of it, as docs/how-to/alerts.md says."""
-    python = KafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id=None, enable_auto_commit=False)
+    python = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap, group_id=None, enable_auto_commit=False
+    )
     try:
         python.assign([PythonPartition("t", 0)])
         python.seek(PythonPartition("t", 0), 0)

@@ -1,4 +1,6 @@
-"""A store that fails in every way it can while clients write: latency grows, nothing acknowledged is lost, nothing is there twice."""
+"""A store that fails in every way it can while clients write: latency grows, nothing acknowledged
+is lost, nothing is there twice.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +26,9 @@ READS = Selection(frozenset({"get", "get_range", "get_tail"}))
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
     async with FaultCluster(tmp_path, brokers=2) as cluster:
-        topic = NewTopic(name="t", assignment=[[NodeId(leader), NodeId(1 - leader)] for leader in LEADERS])
+        topic = NewTopic(
+            name="t", assignment=[[NodeId(leader), NodeId(1 - leader)] for leader in LEADERS]
+        )
         await cluster.broker.client.create_topics(CreateTopics(topics=[topic]))
         for partition in PARTITIONS:
             await cluster.until_served("t", partition)
@@ -32,12 +36,20 @@ async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
 
 
 def high_watermarks(cluster: FaultCluster) -> list[int]:
-    found = [cluster.brokers[LEADERS[partition]].partitions.get("t", partition) for partition in PARTITIONS]
+    found = [
+        cluster.brokers[LEADERS[partition]].partitions.get("t", partition)
+        for partition in PARTITIONS
+    ]
     return [-1 if isinstance(partition, int) else partition.high_watermark for partition in found]
 
 
-async def test_store_that_is_down_delays_everything_and_loses_nothing(cluster: FaultCluster) -> None:
-    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+async def test_store_that_is_down_delays_everything_and_loses_nothing(
+    cluster: FaultCluster,
+) -> None:
+    async with (
+        ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,
+        AioLoad(cluster.bootstrap, "t", [2]) as aio,
+    ):
         await asyncio.gather(load.until_acknowledged(200), aio.until_acknowledged(20))
         for faults in cluster.faults.values():
             faults.down = True
@@ -57,19 +69,27 @@ async def test_store_that_is_down_delays_everything_and_loses_nothing(cluster: F
 TROUBLES = {
     "503-bursts": FaultConfig(rules=(FaultRule(Fault.THROTTLED, 0.03, burst_count=15),)),
     "lost-responses": FaultConfig(rules=(FaultRule(Fault.LOST_RESPONSE, 0.4, WRITES),)),
-    "resets-and-409": FaultConfig(rules=(FaultRule(Fault.RESET, 0.1), FaultRule(Fault.CONFLICT, 0.2, WRITES))),
+    "resets-and-409": FaultConfig(
+        rules=(FaultRule(Fault.RESET, 0.1), FaultRule(Fault.CONFLICT, 0.2, WRITES))
+    ),
     "slow-and-out-of-order": FaultConfig(
-        latencies=(Latency(15, 400, WRITES), Latency(2, 20)), rules=(FaultRule(Fault.LOST_RESPONSE, 0.1, WRITES),)
+        latencies=(Latency(15, 400, WRITES), Latency(2, 20)),
+        rules=(FaultRule(Fault.LOST_RESPONSE, 0.1, WRITES),),
     ),
 }
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, trouble: str) -> None:
-    """Broker 1 dies in the middle, so the same trouble meets the recovery of its WAL and the opening of its partitions too."""
+    """Broker 1 dies in the middle, so the same trouble meets the recovery of its WAL and the
+    opening of its partitions too.
+    """
     for faults in cluster.faults.values():
         faults.config = TROUBLES[trouble]
-    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load, AioLoad(cluster.bootstrap, "t", [2]) as aio:
+    async with (
+        ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,
+        AioLoad(cluster.bootstrap, "t", [2]) as aio,
+    ):
         await asyncio.gather(load.until_acknowledged(400), aio.until_acknowledged(30))
         await cluster.kill_broker(1)
         await asyncio.gather(load.until_acknowledged(400), aio.until_acknowledged(30))
@@ -100,4 +120,6 @@ async def test_damaged_answers_are_never_served(cluster: FaultCluster, damage: F
         log = await read_back(cluster.bootstrap, "t", PARTITIONS)
     check(load, log)
     assert cluster.faults[0].scripted_count == 0, "consumers met it"
-    assert not [line for line in logs if line["log_level"] in {"error", "critical"} or "exc_info" in line]
+    assert not [
+        line for line in logs if line["log_level"] in {"error", "critical"} or "exc_info" in line
+    ]

@@ -1,4 +1,6 @@
-"""Brokers that are taken for dead but are not: cut off, hanging, their clock standing. They acknowledge only what is in the log."""
+"""Brokers that are taken for dead but are not: cut off, hanging, their clock standing. They
+acknowledge only what is in the log.
+"""
 
 import asyncio
 from pathlib import Path
@@ -27,8 +29,12 @@ async def create_topic(cluster: FaultCluster) -> None:
         await cluster.until_served("t", partition)
 
 
-async def test_broker_cut_from_the_controller_stops_before_another_takes_over(tmp_path: Path) -> None:
-    """Clients and the store still reach it. Then it is healed, finds itself fenced, and its next start serves again."""
+async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
+    tmp_path: Path,
+) -> None:
+    """Clients and the store still reach it. Then it is healed, finds itself fenced, and its next
+    start serves again.
+    """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
         cut, other = cluster.brokers[1], cluster.brokers[0]
@@ -39,7 +45,10 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(tm
                 wrote_when_replaced.append(cut.can_write())
 
         other.follower.subscribe(watch)
-        async with ConfluentLoad(cluster.bootstrap, "t", [0], **SHORT_PATIENCE) as load, AioLoad(cluster.bootstrap, "t", [1]) as aio:
+        async with (
+            ConfluentLoad(cluster.bootstrap, "t", [0], **SHORT_PATIENCE) as load,
+            AioLoad(cluster.bootstrap, "t", [1]) as aio,
+        ):
             await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
             cluster.links[1].cut()
             await until(lambda: bool(wrote_when_replaced))
@@ -58,11 +67,19 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(tm
         check(aio, log)
 
 
-async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new_leader(tmp_path: Path) -> None:
-    """It knows no other broker, and reads to the end of what the new leader took, without being told to begin somewhere else."""
+async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new_leader(
+    tmp_path: Path,
+) -> None:
+    """It knows no other broker, and reads to the end of what the new leader took, without being
+    told to begin somewhere else.
+    """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
-        config = {"bootstrap.servers": f"127.0.0.1:{cluster.brokers[1].port}", "group.id": "g", "auto.offset.reset": "error"}
+        config = {
+            "bootstrap.servers": f"127.0.0.1:{cluster.brokers[1].port}",
+            "group.id": "g",
+            "auto.offset.reset": "error",
+        }
         consumer = Consumer({**config, "enable.auto.commit": False})
         consumer.assign([TopicPartition("t", 0, 0)])
         offset = 0
@@ -83,7 +100,9 @@ async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new
                 cluster.links[1].cut()
                 await until(lambda: cluster.leader_of("t") == 0)
                 await load.until_acknowledged(150)
-            led = await cluster.brokers[0].partitions.wait_open("t", 0, asyncio.get_running_loop().time() + 10)
+            led = await cluster.brokers[0].partitions.wait_open(
+                "t", 0, asyncio.get_running_loop().time() + 10
+            )
             assert isinstance(led, Partition)
             await read_to(led.high_watermark)
         finally:
@@ -92,16 +111,23 @@ async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new
 
 @pytest.mark.parametrize("clock_stands", [False, True], ids=["clock-goes", "clock-stands"])
 @pytest.mark.parametrize("after", [False, True], ids=["puts-hang-before", "puts-hang-after"])
-async def test_zombie_acknowledges_only_what_is_in_the_log(tmp_path: Path, *, clock_stands: bool, after: bool) -> None:
-    """Its PUTs hang, it hears nobody, it is fenced and recovered; then everything goes through at once.
+async def test_zombie_acknowledges_only_what_is_in_the_log(
+    tmp_path: Path, *, clock_stands: bool, after: bool
+) -> None:
+    """Its PUTs hang, it hears nobody, it is fenced and recovered; then everything goes through at
+    once.
 
-    With a clock that stands still it believes in its session for ever, so that only the slots of its WAL stand between it and a lie.
-    Hanging after they were done, its PUTs were taken by the recoverer: those it may acknowledge.
+    With a clock that stands still it believes in its session for ever, so that only the slots of
+    its WAL stand between it and a lie. Hanging after they were done, its PUTs were taken by the
+    recoverer: those it may acknowledge.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
         zombie = cluster.brokers[1]
-        async with ConfluentLoad(cluster.bootstrap, "t", [0], **SHORT_PATIENCE) as load, AioLoad(cluster.bootstrap, "t", [1]) as aio:
+        async with (
+            ConfluentLoad(cluster.bootstrap, "t", [0], **SHORT_PATIENCE) as load,
+            AioLoad(cluster.bootstrap, "t", [1]) as aio,
+        ):
             await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
             if clock_stands:
                 stopped_at = asyncio.get_running_loop().time()

@@ -1,4 +1,6 @@
-"""Health over HTTP: what a broker says of itself while it loses what it needs, and that nobody slows it down by asking."""
+"""Health over HTTP: what a broker says of itself while it loses what it needs, and that nobody
+slows it down by asking.
+"""
 
 import asyncio
 import socket
@@ -54,7 +56,10 @@ def healthy(broker: Broker, store: Store) -> BrokerHealth:
 
 async def test_a_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> None:
     async with (
-        Cluster(tmp_path, controller_settings={"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}) as cluster,
+        Cluster(
+            tmp_path,
+            controller_settings={"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300},
+        ) as cluster,
         serve_at("127.0.0.1", 0)(healthy(cluster.broker, Store())) as port,
     ):
         assert isinstance(port, int)
@@ -65,10 +70,14 @@ async def test_a_broker_is_ready_until_it_loses_its_session(tmp_path: Path) -> N
         status, reason = await get(port, "/readyz")
         assert status == 503
         assert "session" in reason
-        assert await get(port, "/livez") == (200, "ok\n"), "it waits for a controller: a new process could do no more"
+        assert await get(port, "/livez") == (200, "ok\n"), (
+            "it waits for a controller: a new process could do no more"
+        )
 
 
-async def test_the_store_is_asked_once_for_many_questions_and_its_refusal_is_told(tmp_path: Path) -> None:
+async def test_the_store_is_asked_once_for_many_questions_and_its_refusal_is_told(
+    tmp_path: Path,
+) -> None:
     async with Cluster(tmp_path) as cluster:
         store = Store()
         it = healthy(cluster.broker, store)
@@ -120,6 +129,9 @@ async def test_who_asks_badly_gets_no_further(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_port_that_is_taken_is_said_plainly() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortTaken, match="--health-listener"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(PortTaken, match="--health-listener"),
+    ):
         async with serve_at("127.0.0.1", taken.getsockname()[1])(BrokerHealth()):
             pass

@@ -1,4 +1,6 @@
-"""Real brokers and librdkafka: a marker is held up, sent again, and the first copy delivered when the next transaction is open."""
+"""Real brokers and librdkafka: a marker is held up, sent again, and the first copy delivered when
+the next transaction is open.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +21,9 @@ _MARKERS = apis.WRITE_TXN_MARKERS.key.to_bytes(2, "big")
 
 
 class HoldingProxy:
-    """In front of one broker. It holds the first connection that brings markers, and passes everything else."""
+    """In front of one broker. It holds the first connection that brings markers, and passes
+    everything else.
+    """
 
     def __init__(self, release: asyncio.Event) -> None:
         self.target_port = 0
@@ -54,7 +58,9 @@ class HoldingProxy:
                 if is_held:
                     self.held.set()
                     await self._release.wait()
-                their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
+                their_reader, their_writer = await asyncio.open_connection(
+                    "127.0.0.1", self.target_port
+                )
                 writers.append(their_writer)
                 their_writer.write(size + frame)
                 if is_held:
@@ -75,7 +81,9 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class World:
-    def __init__(self, cluster: Cluster, proxies: list[HoldingProxy], release: asyncio.Event) -> None:
+    def __init__(
+        self, cluster: Cluster, proxies: list[HoldingProxy], release: asyncio.Event
+    ) -> None:
         self.cluster = cluster
         self.proxies = proxies
         self.release = release
@@ -88,7 +96,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     async with Cluster(tmp_path, brokers=0) as cluster:
         for node_id, proxy in enumerate(proxies):
             port = await proxy.start()
-            broker = await cluster.start_broker(node_id, advertised_listeners=(f"127.0.0.1:{port}",), advertised_check="off")
+            broker = await cluster.start_broker(
+                node_id, advertised_listeners=(f"127.0.0.1:{port}",), advertised_check="off"
+            )
             proxy.target_port = broker.port
         yield World(cluster, proxies, release)
         for proxy in proxies:
@@ -117,7 +127,9 @@ def _committed(bootstrap: str, partition: int) -> list[bytes | None]:
     last = Producer({"bootstrap.servers": bootstrap})
     last.produce("t", b"last", partition=partition)
     assert last.flush(TIMEOUT_S) == 0
-    consumer = confluent_consumer(bootstrap, "reader", isolation_level="read_committed", enable_auto_commit=False)
+    consumer = confluent_consumer(
+        bootstrap, "reader", isolation_level="read_committed", enable_auto_commit=False
+    )
     try:
         consumer.assign([TopicPartition("t", partition, 0)])
         values: list[bytes | None] = []
@@ -129,13 +141,17 @@ def _committed(bootstrap: str, partition: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("commit_first", [True, False])
-async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(world: World, commit_first: bool) -> None:
+async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(
+    world: World, commit_first: bool
+) -> None:
     cluster, bootstrap = world.cluster, world.cluster.bootstrap
     producer = await asyncio.to_thread(_first_transaction, bootstrap)
     coordinated = cluster.broker.transactions.partition_of("tid")
     assert coordinated is not None
     coordinator = cluster.leader_of(TRANSACTIONS_TOPIC, coordinated)
-    partition = next(index for index in range(_PARTITIONS) if cluster.leader_of("t", index) == 1 - coordinator)
+    partition = next(
+        index for index in range(_PARTITIONS) if cluster.leader_of("t", index) == 1 - coordinator
+    )
     proxy = world.proxies[1 - coordinator]
     await asyncio.to_thread(_write, producer, partition, b"first")
     await asyncio.to_thread(_end, producer, commit=commit_first)
@@ -147,4 +163,6 @@ async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(world: 
     async with asyncio.timeout(TIMEOUT_S):
         await proxy.answered.wait()
     await asyncio.to_thread(_end, producer, commit=not commit_first)
-    assert await asyncio.to_thread(_committed, bootstrap, partition) == [b"first" if commit_first else b"second"]
+    assert await asyncio.to_thread(_committed, bootstrap, partition) == [
+        b"first" if commit_first else b"second"
+    ]

@@ -1,4 +1,6 @@
-"""A reader with nothing but the store sees every acknowledged record, and the same rows whoever leads, dies or merges meanwhile."""
+"""A reader with nothing but the store sees every acknowledged record, and the same rows whoever
+leads, dies or merges meanwhile.
+"""
 
 from pathlib import Path
 
@@ -23,22 +25,31 @@ MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_m
 
 
 async def create(cluster: Cluster) -> None:
-    await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t", partitions=len(PARTITIONS))]))
+    await cluster.broker.client.create_topics(
+        CreateTopics(topics=[NewTopic(name="t", partitions=len(PARTITIONS))])
+    )
     for partition in PARTITIONS:
         await cluster.until_served("t", partition)
 
 
-async def test_what_was_acknowledged_is_seen_through_merges_a_kill_and_a_move(tmp_path: Path) -> None:
-    async with Cluster(tmp_path, brokers=3, stream_config=MERGING, controller_settings={"session_timeout_ms": 2_000}) as cluster:
+async def test_what_was_acknowledged_is_seen_through_merges_a_kill_and_a_move(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(
+        tmp_path,
+        brokers=3,
+        stream_config=MERGING,
+        controller_settings={"session_timeout_ms": 2_000},
+    ) as cluster:
         await create(cluster)
         follower = Follower(cluster.store, "t", PARTITIONS)
         async with AioLoad(cluster.bootstrap, "t", PARTITIONS) as load:
             await load.until_acknowledged(100)
             await follower.until_seen(load)
             early, rows = dict(follower.ends), await follower.log()
-            assert {partition: [offset for offset, _ in found] for partition, found in rows.items()} == {
-                partition: list(range(end)) for partition, end in early.items()
-            }
+            assert {
+                partition: [offset for offset, _ in found] for partition, found in rows.items()
+            } == {partition: list(range(end)) for partition, end in early.items()}
             victim = cluster.leader_of("t", 0)
             await cluster.kill_broker(victim)
             await until(lambda: cluster.leader_of("t", 0) not in {victim, -1}, 30)
@@ -55,13 +66,17 @@ async def test_what_was_acknowledged_is_seen_through_merges_a_kill_and_a_move(tm
         log = await follower.log()
         check(load, log)
         for partition, end in early.items():
-            assert log[partition][:end] == rows[partition], "the rows of a range of offsets never change"
+            assert log[partition][:end] == rows[partition], (
+                "the rows of a range of offsets never change"
+            )
         fresh = Follower(cluster.store, "t", PARTITIONS)
         await fresh.until_seen(load)
         assert await fresh.log() == log
 
 
-async def test_an_idle_reader_asks_for_next_to_nothing_and_a_running_one_for_new_slots_only(tmp_path: Path) -> None:
+async def test_an_idle_reader_asks_for_next_to_nothing_and_a_running_one_for_new_slots_only(
+    tmp_path: Path,
+) -> None:
     async with Cluster(tmp_path, brokers=2) as cluster:
         await create(cluster)
         counted = CountedStore(cluster.store)
@@ -69,7 +84,9 @@ async def test_an_idle_reader_asks_for_next_to_nothing_and_a_running_one_for_new
         async with AioLoad(cluster.bootstrap, "t", PARTITIONS) as load:
             await load.until_acknowledged(50)
         await follower.until_seen(load)
-        slices = await follower.view.plan([OffsetRange("t", partition, 0, end) for partition, end in follower.ends.items()])
+        slices = await follower.view.plan(
+            [OffsetRange("t", partition, 0, end) for partition, end in follower.ends.items()]
+        )
         bodies = follower.view.bodies_of(slices)
         assert bodies, "slots are read once"
         assert bodies.keys() <= {part.key for part in slices if part.key.startswith(WAL_ROOT)}
@@ -77,7 +94,9 @@ async def test_an_idle_reader_asks_for_next_to_nothing_and_a_running_one_for_new
         before = counted.calls
         for _ in range(10):
             await follower.look()
-        assert counted.calls - before <= 10 * (1 + 2 * 17), "one GET for the manifest, a read-ahead for each WAL at most"
+        assert counted.calls - before <= 10 * (1 + 2 * 17), (
+            "one GET for the manifest, a read-ahead for each WAL at most"
+        )
         before = counted.calls
         for _ in range(10):
             await follower.look()

@@ -1,5 +1,6 @@
-"""Real processes tell Prometheus what they do: every node's text parses, counters follow the clients, a killed broker shows as fenced, and
-whatever dashboards and rules name is there with its labels.
+"""Real processes tell Prometheus what they do: every node's text parses, counters follow the
+clients, a killed broker shows as fenced, and whatever dashboards and rules name is there with its
+labels.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,9 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    with MeteredCluster(tmp_path_factory.mktemp("metered"), brokers=len(BROKERS), controllers=len(CONTROLLERS)) as cluster:
+    with MeteredCluster(
+        tmp_path_factory.mktemp("metered"), brokers=len(BROKERS), controllers=len(CONTROLLERS)
+    ) as cluster:
         before = {name: cluster.scrape(name) for name in cluster.ports}
         use(cluster.bootstrap)
         after = {name: cluster.scrape(name) for name in cluster.ports}
@@ -41,15 +44,22 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
         def is_over() -> bool:
             told = [cluster.scrape(name) for name in CONTROLLERS]
-            fenced = all(value(it, "penstock_cluster_broker_fenced", {"broker": "1"}) for it in told)
-            return fenced and not any(value(it, "penstock_cluster_leaderless_partitions") for it in told)
+            fenced = all(
+                value(it, "penstock_cluster_broker_fenced", {"broker": "1"}) for it in told
+            )
+            return fenced and not any(
+                value(it, "penstock_cluster_leaderless_partitions") for it in told
+            )
 
         cluster.until(is_over, "all controllers know of the fenced broker, and of new leaders")
         living = [name for name in cluster.ports if name != BROKERS[1]]
         yield Story(
-            before, after, {name: cluster.scrape(name) for name in living}, {name: cluster.families(name) for name in living},
+            before,
+            after,
+            {name: cluster.scrape(name) for name in living},
+            {name: cluster.families(name) for name in living},
             int(value(after[BROKERS[1]], "penstock_broker_partitions", {"state": "serving"})),
-        )  # fmt: skip
+        )
 
 
 def use(bootstrap: str) -> None:
@@ -67,7 +77,9 @@ def use(bootstrap: str) -> None:
         producer.produce("orders", VALUE, partition=number % 4, on_delivery=delivered)
     assert producer.flush(30) == 0
     assert not failed
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "readers", "auto.offset.reset": "earliest"}
+    )
     consumer.subscribe(["orders"])
     seen = 0
     while seen < RECORDS:
@@ -79,14 +91,19 @@ def use(bootstrap: str) -> None:
 
 
 def grown(story: Story, metric: str, **labels: str) -> float:
-    return sum(value(story.after[name], metric, labels) - value(story.before[name], metric, labels) for name in story.after)
+    return sum(
+        value(story.after[name], metric, labels) - value(story.before[name], metric, labels)
+        for name in story.after
+    )
 
 
 def test_every_node_tells_the_metrics_of_its_role_and_no_others(story: Story) -> None:
     for name, families in story.families.items():
         role = "broker" if name.startswith("broker") else "controller"
         known = {metric.name.removesuffix("_total"): metric for metric in table.of_role(role)}
-        told = {family.name: family for family in families if not family.name.startswith("process_")}
+        told = {
+            family.name: family for family in families if not family.name.startswith("process_")
+        }
         assert set(told) == set(known), name
         for family in told.values():
             metric = known[family.name]
@@ -111,10 +128,21 @@ def test_counters_follow_the_clients(story: Story) -> None:
     assert grown(story, "penstock_broker_request_seconds_sum", api="Produce") > 0
     slots = grown(story, "penstock_wal_put_seconds_count")
     assert slots >= 1
-    assert grown(story, "penstock_store_requests_total", operation="put_if_absent", outcome="ok") >= slots
+    assert (
+        grown(story, "penstock_store_requests_total", operation="put_if_absent", outcome="ok")
+        >= slots
+    )
     assert grown(story, "penstock_broker_partitions_opened_total") >= 4
     assert sum(value(story.after[name], "penstock_broker_groups") for name in BROKERS) == 1
-    assert grown(story, "penstock_broker_request_errors_total", api="JoinGroup", error="MEMBER_ID_REQUIRED") >= 1
+    assert (
+        grown(
+            story,
+            "penstock_broker_request_errors_total",
+            api="JoinGroup",
+            error="MEMBER_ID_REQUIRED",
+        )
+        >= 1
+    )
     assert grown(story, "penstock_controller_requests_total") > 0
     assert grown(story, "penstock_controller_fsync_seconds_count") > 0
 
@@ -137,11 +165,17 @@ def test_controllers_agree_on_the_cluster_and_one_leads(story: Story) -> None:
     assert sum(value(story.after[name], "penstock_controller_leader") for name in CONTROLLERS) == 1
     for name in CONTROLLERS:
         assert value(story.after[name], "penstock_controller_leader_known") == 1
-        assert value(story.before[name], "penstock_cluster_brokers", {"state": "alive"}) == len(BROKERS)
-    assert sum(value(story.after[name], "penstock_controller_sessions") for name in CONTROLLERS) == len(BROKERS)
+        assert value(story.before[name], "penstock_cluster_brokers", {"state": "alive"}) == len(
+            BROKERS
+        )
+    assert sum(
+        value(story.after[name], "penstock_controller_sessions") for name in CONTROLLERS
+    ) == len(BROKERS)
 
 
-def test_a_killed_broker_is_fenced_on_every_controller_and_its_partitions_are_served(story: Story) -> None:
+def test_a_killed_broker_is_fenced_on_every_controller_and_its_partitions_are_served(
+    story: Story,
+) -> None:
     assert story.killed_leads > 0
     for name in CONTROLLERS:
         assert value(story.end[name], "penstock_cluster_brokers", {"state": "fenced"}) == 1
@@ -161,7 +195,9 @@ def test_what_dashboards_and_rules_name_is_told_with_its_labels(story: Story) ->
     for query in queries():
         has: set[str] = set(TARGET_LABELS)
         for name, matched in query.selectors():
-            assert name in told or name == "up" or name in recorded, f"{query.where}: nobody tells {name}"
+            assert name in told or name == "up" or name in recorded, (
+                f"{query.where}: nobody tells {name}"
+            )
             labels = told.get(name, set()) | TARGET_LABELS
             assert matched <= labels, f"{query.where}: {name} has no {matched - labels}"
             has |= labels

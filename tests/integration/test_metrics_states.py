@@ -1,4 +1,6 @@
-"""Gauges while something is wrong: what waits shows with its age, and is gone when it is over; totals outlive their partitions."""
+"""Gauges while something is wrong: what waits shows with its age, and is gone when it is over;
+totals outlive their partitions.
+"""
 
 import asyncio
 from pathlib import Path
@@ -55,18 +57,25 @@ def of_broker(broker: Broker) -> Told:
 
 def of_controller(server: ControllerServer | None) -> Told:
     assert server is not None
-    return {(metric, labels): value for metric, labels, value in ControllerReader(ControllerHealth(server))()}
+    return {
+        (metric, labels): value
+        for metric, labels, value in ControllerReader(ControllerHealth(server))()
+    }
 
 
 def produce(bootstrap: str, producer: Producer) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # held until the answer is here: its futures die with it
+    admin = AdminClient(
+        {"bootstrap.servers": bootstrap}
+    )  # held until the answer is here: its futures die with it
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(20)
     for number in range(10):
         producer.produce("orders", b"x" * 100, partition=number % 2)
     producer.poll(0)
 
 
-async def test_appends_that_wait_for_the_store_show_until_they_are_acknowledged(tmp_path: Path) -> None:
+async def test_appends_that_wait_for_the_store_show_until_they_are_acknowledged(
+    tmp_path: Path,
+) -> None:
     store = GatedStore()
     async with Cluster(tmp_path, store=store) as cluster:
         broker = cluster.broker
@@ -87,7 +96,11 @@ async def test_appends_that_wait_for_the_store_show_until_they_are_acknowledged(
         store.opened.set()
         assert await asyncio.to_thread(producer.flush, 20) == 0
         told = of_broker(broker)
-        assert (told[table.WAL_WAITING, ()], told[table.WAL_WAITING_AGE, ()], told[table.WAL_IN_FLIGHT, ()]) == (0, 0, 0)
+        assert (
+            told[table.WAL_WAITING, ()],
+            told[table.WAL_WAITING_AGE, ()],
+            told[table.WAL_IN_FLIGHT, ()],
+        ) == (0, 0, 0)
         backlog, limit = told[table.WAL_BACKLOG, ()], told[table.WAL_BACKLOG_MAX, ()]
         assert not isinstance(backlog, Latencies)
         assert backlog > 1_000
@@ -95,7 +108,9 @@ async def test_appends_that_wait_for_the_store_show_until_they_are_acknowledged(
 
 
 def consume(bootstrap: str, count: int) -> None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition("orders", index, OFFSET_BEGINNING) for index in range(2)])
     seen = 0
     while seen < count:
@@ -114,7 +129,9 @@ def number(told: Told, metric: Metric, *labels: str) -> float:
 
 async def test_uploads_and_cold_reads_are_counted(tmp_path: Path) -> None:
     store = GatedStore()
-    async with Cluster(tmp_path, store=store, stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50)) as cluster:
+    async with Cluster(
+        tmp_path, store=store, stream_config=StreamConfig(wal_linger_ms=0, block_age_max_ms=50)
+    ) as cluster:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         store.wal_failures = 2
         await asyncio.to_thread(produce, cluster.bootstrap, producer)
@@ -129,7 +146,8 @@ async def test_uploads_and_cold_reads_are_counted(tmp_path: Path) -> None:
         assert number(told, table.WAL_BACKLOG_AGE) == 0
         objects = of_controller(cluster.controller)
         assert number(objects, table.OBJECTS, "committed") == sum(
-            number(objects, table.OBJECTS_COMMITTED, kind) for kind in ("stream", "stream_set", "wal")
+            number(objects, table.OBJECTS_COMMITTED, kind)
+            for kind in ("stream", "stream_set", "wal")
         )
         assert number(objects, table.OBJECT_BYTES) > 1_000
         await asyncio.to_thread(consume, cluster.bootstrap, 10)
@@ -142,7 +160,9 @@ async def test_uploads_and_cold_reads_are_counted(tmp_path: Path) -> None:
         told = of_broker(cluster.broker)
         assert number(told, table.FETCHED_RECORDS) == 20
         assert number(told, table.LOG_CACHE_READS, "miss") >= 2
-        assert number(told, table.BLOCK_CACHE_READS, "hit") >= 2, "small objects come whole with their index"
+        assert number(told, table.BLOCK_CACHE_READS, "hit") >= 2, (
+            "small objects come whole with their index"
+        )
         assert number(told, table.BLOCK_CACHE) > 1_000
 
 

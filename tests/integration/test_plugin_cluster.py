@@ -1,4 +1,6 @@
-"""The plugin's cluster and its helpers, with real clients beside them: what a test can do with it, and what it leaves to the next one."""
+"""The plugin's cluster and its helpers, with real clients beside them: what a test can do with it,
+and what it leaves to the next one.
+"""
 
 import os
 import signal
@@ -58,29 +60,47 @@ def cluster(run: Run) -> Iterator[Penstock]:
 
 def test_what_helpers_write_clients_read(cluster: Penstock) -> None:
     cluster.topic("words", 3)
-    there = cluster.produce("words", "a", b"b", None, key="k", headers={"h": "1", "empty": None}, timestamp_ms=1_000)
+    there = cluster.produce(
+        "words", "a", b"b", None, key="k", headers={"h": "1", "empty": None}, timestamp_ms=1_000
+    )
     consumer = confluent_consumer(cluster.bootstrap_servers, "readers")
     consumer.subscribe(["words"])
     messages = read_records(consumer, 3)
     consumer.close()
     assert [(message.partition(), message.offset()) for message in messages] == there
-    assert [(message.key(), message.value()) for message in messages] == [(b"k", b"a"), (b"k", b"b"), (b"k", None)]
-    assert {tuple(message.headers() or ()) for message in messages} == {(("h", b"1"), ("empty", None))}
+    assert [(message.key(), message.value()) for message in messages] == [
+        (b"k", b"a"),
+        (b"k", b"b"),
+        (b"k", None),
+    ]
+    assert {tuple(message.headers() or ()) for message in messages} == {
+        (("h", b"1"), ("empty", None))
+    }
     assert {message.timestamp()[1] for message in messages} == {1_000}
 
 
 def test_what_clients_write_helpers_read(cluster: Penstock) -> None:
     cluster.topic("words", 4)
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "partitioner": "murmur2_random", "compression.type": "lz4"})
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "partitioner": "murmur2_random",
+            "compression.type": "lz4",
+        }
+    )
     keys = [f"key {number}" for number in range(200)]
     for key in keys:
         producer.produce("words", key.upper(), key, headers={"h": "1"})
     assert producer.flush(10) == 0
     theirs = cluster.consume("words", 200)
-    assert {(record.key, record.value) for record in theirs} == {(key.encode(), key.upper().encode()) for key in keys}
+    assert {(record.key, record.value) for record in theirs} == {
+        (key.encode(), key.upper().encode()) for key in keys
+    }
     assert {tuple(record.headers.items()) for record in theirs} == {(("h", b"1"),)}
     ours = {key: cluster.produce("words", "again", key=key)[0].partition for key in keys}
-    assert ours == {(record.key or b"").decode(): record.partition for record in theirs}, "keys go where Java puts them"
+    assert ours == {(record.key or b"").decode(): record.partition for record in theirs}, (
+        "keys go where Java puts them"
+    )
 
 
 def test_more_than_a_batch_and_more_than_was_asked_for(cluster: Penstock) -> None:
@@ -115,7 +135,9 @@ def test_a_test_finds_nothing_of_the_one_before(run: Run) -> None:
     second.topic("orders", 1)
     second.produce("orders", "new")
     consumer = confluent_consumer(second.bootstrap_servers, "shop")
-    assert consumer.committed([TopicPartition("orders", 0)], 10)[0].offset < 0, "the group's offsets went with the group"
+    assert consumer.committed([TopicPartition("orders", 0)], 10)[0].offset < 0, (
+        "the group's offsets went with the group"
+    )
     consumer.subscribe(["orders"])
     assert [message.value() for message in read_records(consumer, 1)] == [b"new"]
     consumer.close()
@@ -133,7 +155,9 @@ def test_acknowledged_records_survive_a_crash(cluster: Penstock) -> None:
     there += cluster.produce("events", *map(str, range(10, 20)))
     cluster.restart_broker(0)
     socket.create_connection(("127.0.0.1", port), timeout=5).close()
-    records = {(record.partition, record.offset): record.text for record in cluster.consume("events", 20)}
+    records = {
+        (record.partition, record.offset): record.text for record in cluster.consume("events", 20)
+    }
     assert records == {position: str(number) for number, position in enumerate(there)}
 
 
@@ -155,16 +179,23 @@ def test_the_next_test_has_all_brokers_and_no_faults(run: Run) -> None:
 
 def test_a_store_that_forgets_to_answer_duplicates_nothing(cluster: Penstock) -> None:
     cluster.topic("events", 2)
-    with cluster.store_faults(error_rate=0.3, lost_response_rate=0.3, operations=["put"], seed=1) as faults:
+    with cluster.store_faults(
+        error_rate=0.3, lost_response_rate=0.3, operations=["put"], seed=1
+    ) as faults:
         for number in range(40):
             cluster.produce("events", str(number))
     assert min(faults.injected["throttled"], faults.injected["lost_response"]) > 0
-    assert [record.text for record in cluster.consume("events")] == [str(number) for number in range(40)]
+    assert [record.text for record in cluster.consume("events")] == [
+        str(number) for number in range(40)
+    ]
 
 
 def test_a_store_that_is_down_holds_acknowledgements_back(cluster: Penstock) -> None:
     cluster.topic("events")
-    with cluster.store_faults(down=True), pytest.raises(PenstockError, match="did not work in time"):
+    with (
+        cluster.store_faults(down=True),
+        pytest.raises(PenstockError, match="did not work in time"),
+    ):
         cluster.produce("events", "1", timeout_s=0.3)
     cluster.produce("events", "2")
     assert [record.text for record in cluster.consume("events")][-1] == "2"
@@ -174,7 +205,8 @@ def test_what_is_missing_is_told(cluster: Penstock) -> None:
     cluster.topic("few", 2)
     cluster.produce("few", "a", "b", "c")
     with pytest.raises(
-        RecordsMissing, match=r"topic 'few': 3 of 5 records came within 1.5 s \(read up to offsets \{0: 2, 1: 1\}"
+        RecordsMissing,
+        match=r"topic 'few': 3 of 5 records came within 1.5 s \(read up to offsets \{0: 2, 1: 1\}",
     ) as missing:
         cluster.consume("few", 5, timeout_s=1.5)
     assert [record.text for record in missing.value.records] == ["a", "c", "b"]
@@ -184,14 +216,22 @@ def test_mistakes_are_explained(run: Run, cluster: Penstock) -> None:
     cluster.topic("orders", 2)
     mistakes = {
         "topic 'order' does not exist; did you mean 'orders'": lambda: cluster.consume("order"),
-        r"topic 'xyz' does not exist; create it first: penstock.topic\('xyz'\)": lambda: cluster.produce("xyz", "1"),
+        r"topic 'xyz' does not exist; create it first: penstock.topic\('xyz'\)": lambda: (
+            cluster.produce("xyz", "1")
+        ),
         "topic 'orders' was not created: .*exists": lambda: cluster.topic("orders"),
-        "topic 'orders' has no partition 2: they are 0 to 1": lambda: cluster.produce("orders", "1", partition=2),
+        "topic 'orders' has no partition 2: they are 0 to 1": lambda: cluster.produce(
+            "orders", "1", partition=2
+        ),
         "was given no value": lambda: cluster.produce("orders"),
         "there is no broker 7: they are 0 to 1": lambda: cluster.kill_broker(7),
         "did you mean retention.ms": lambda: cluster.topic("t", config={"retention.m": 1}),
-        r"error_rate=2\) is not allowed: 0.0 to 1.0": lambda: cluster.store_faults(error_rate=2).__enter__(),
-        r"operations=\['write'\]\) is not allowed: put, get, list, delete": lambda: cluster.store_faults(operations=["write"]).__enter__(),
+        r"error_rate=2\) is not allowed: 0.0 to 1.0": lambda: cluster.store_faults(
+            error_rate=2
+        ).__enter__(),
+        r"operations=\['write'\]\) is not allowed: put, get, list, delete": lambda: (
+            cluster.store_faults(operations=["write"]).__enter__()
+        ),
     }
     for told, mistake in mistakes.items():
         with pytest.raises(PenstockError, match=told):
@@ -209,7 +249,9 @@ def test_a_port_that_somebody_took_is_told(cluster: Penstock) -> None:
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         squatter.bind(("127.0.0.1", port))
         squatter.listen()
-        with pytest.raises(PenstockError, match=f"broker 1 cannot come back: port {port} on 127.0.0.1 was taken"):
+        with pytest.raises(
+            PenstockError, match=f"broker 1 cannot come back: port {port} on 127.0.0.1 was taken"
+        ):
             cluster.restart_broker(1)
 
 
@@ -234,8 +276,12 @@ def test_the_cluster_dies_with_its_test_run() -> None:
         "print(process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     pid = int(done.stdout)
     until(lambda: is_gone(pid))
     assert done.returncode == -signal.SIGKILL
-    assert [path for path in Path("/dev/shm").glob("penstock-pytest-*") if str(pid) in path.name] == []
+    assert [
+        path for path in Path("/dev/shm").glob("penstock-pytest-*") if str(pid) in path.name
+    ] == []

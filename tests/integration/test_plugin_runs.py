@@ -1,4 +1,6 @@
-"""The plugin inside real pytest runs: the examples of its page, options, pytest-xdist, reports, mistakes."""
+"""The plugin inside real pytest runs: the examples of its page, options, pytest-xdist, reports,
+mistakes.
+"""
 
 import re
 import socket
@@ -12,7 +14,11 @@ pytestmark = pytest.mark.system
 
 EXAMPLES = {
     match["name"]: match["code"]
-    for match in re.finditer(r"```python\n# (?P<name>\S+)\n(?P<code>.*?)```", (ROOT / "docs/reference/pytest.md").read_text(), re.DOTALL)
+    for match in re.finditer(
+        r"```python\n# (?P<name>\S+)\n(?P<code>.*?)```",
+        (ROOT / "docs/reference/pytest.md").read_text(),
+        re.DOTALL,
+    )
 }
 
 
@@ -47,7 +53,8 @@ def test_same_names_everywhere(penstock, number):
 
 def test_options_and_ini(tmp_path: Path) -> None:
     files = {
-        "test_x.py": """
+        "test_x.py": (
+            """
 import time
 
 def test_three_brokers_and_slow_puts(penstock):
@@ -56,9 +63,17 @@ def test_three_brokers_and_slow_puts(penstock):
     began = time.monotonic()
     penstock.produce("t", "x")
     assert time.monotonic() - began >= 0.04
-""",
+"""
+        ),
     }
-    done = run_pytest(tmp_path, files, "-q", "--penstock-brokers", "3", ini="penstock_brokers = 1\npenstock_latency = 40\n")
+    done = run_pytest(
+        tmp_path,
+        files,
+        "-q",
+        "--penstock-brokers",
+        "3",
+        ini="penstock_brokers = 1\npenstock_latency = 40\n",
+    )
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
 
@@ -66,13 +81,22 @@ def test_three_brokers_and_slow_puts(penstock):
 def test_wrong_options_are_usage_errors(tmp_path: Path) -> None:
     files = {"test_x.py": "def test_x(penstock): pass\n"}
     wrong = run_pytest(tmp_path, files, "--penstock-latency", "100,20")
-    assert (wrong.returncode, "ERROR: --penstock-latency 100,20 is not allowed: P50 or P50,P99 in ms" in wrong.stderr) == (4, True)
+    assert (
+        wrong.returncode,
+        "ERROR: --penstock-latency 100,20 is not allowed: P50 or P50,P99 in ms" in wrong.stderr,
+    ) == (4, True)
     shared = run_pytest(tmp_path, files, "--penstock-port", "9092", "-n", "2")
-    assert (shared.returncode, "--penstock-port cannot be used with pytest-xdist" in shared.stderr) == (4, True)
+    assert (
+        shared.returncode,
+        "--penstock-port cannot be used with pytest-xdist" in shared.stderr,
+    ) == (4, True)
     with socket.create_server(("127.0.0.1", 0)) as squatter:
         port = squatter.getsockname()[1]
         taken = run_pytest(tmp_path, files, "-q", "--penstock-port", str(port))
-    told = f"port {port} on 127.0.0.1 is taken by another process; stop it, or choose another one with --penstock-port (0: any free port)"
+    told = (
+        f"port {port} on 127.0.0.1 is taken by another process; stop it, or choose another one with"
+        " --penstock-port (0: any free port)"
+    )
     assert (taken.returncode, told in taken.stdout) == (1, True), taken.stdout
 
 
@@ -88,9 +112,11 @@ def test_nothing_was_imported_or_started(pytestconfig):
     assert "1 passed" in run_pytest(tmp_path, {"test_x.py": tests}, "-q").stdout
     listed = {
         "test_x.py": "def test_y(penstock): pass\n",
-        "conftest.py": tests.replace("def test_nothing_was_imported_or_started", "def pytest_unconfigure")
-        .replace("(pytestconfig)", "(config)")
-        .replace("pytestconfig.", "config."),
+        "conftest.py": (
+            tests.replace("def test_nothing_was_imported_or_started", "def pytest_unconfigure")
+            .replace("(pytestconfig)", "(config)")
+            .replace("pytestconfig.", "config.")
+        ),
     }
     only = run_pytest(tmp_path, listed, "-q", "--collect-only")
     assert (only.returncode, "test_y" in only.stdout) == (0, True), only.stdout + only.stderr

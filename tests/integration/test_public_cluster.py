@@ -1,4 +1,6 @@
-"""`penstock.Cluster`: what a Kafka client writes is what `topics` and `scan` read, and nothing is left at the end."""
+"""`penstock.Cluster`: what a Kafka client writes is what `topics` and `scan` read, and nothing is
+left at the end.
+"""
 
 import os
 import time

@@ -1,4 +1,6 @@
-"""Three controllers and two brokers as processes: the leading controller is killed again and again under metadata and records."""
+"""Three controllers and two brokers as processes: the leading controller is killed again and again
+under metadata and records.
+"""
 
 import asyncio
 import json
@@ -26,7 +28,9 @@ from deploy.node import lifeline
 
 KILLS = 4
 GAP_S_MAX = 30.0
-"""That there is an end: how soon is for `python -m benchmarks controllers` to say, on a machine that does nothing else (bar 3 s)."""
+"""That there is an end: how soon is for `python -m benchmarks controllers` to say, on a machine
+that does nothing else (bar 3 s).
+"""
 
 
 class Produces(threading.Thread):
@@ -34,7 +38,14 @@ class Produces(threading.Thread):
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "delivery.timeout.ms": 30_000})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "linger.ms": 0,
+                "delivery.timeout.ms": 30_000,
+            }
+        )
         self._over = threading.Event()
         self.errors: list[str] = []
         self.delivered_at: list[float] = []
@@ -134,7 +145,10 @@ def test_killed_leaders_lose_no_acknowledged_write_and_stop_no_producer(tmp_path
         produces.end()
         moments = produces.delivered_at
     pause_s = max(after - before for before, after in pairwise(moments))
-    told = f"without commits: {[round(gap, 2) for gap in gaps]} s, {len(writes.acknowledged)} writes; produced {len(moments)}, "
+    told = (
+        f"without commits: {[round(gap, 2) for gap in gaps]} s, {len(writes.acknowledged)} writes;"
+        f" produced {len(moments)}, "
+    )
     print(f"{told}longest pause {pause_s:.2f} s")  # noqa: T201 - figures for whoever runs it with -s
     assert max(gaps) <= GAP_S_MAX
     assert not produces.errors
@@ -146,7 +160,7 @@ async def _scenario(cluster: LocalCluster) -> tuple[list[float], Writes]:
     return gaps, writes
 
 
-# --- a controller is replaced ------------------------------------------------------------------------------------------------------------
+# --- a controller is replaced ---------------------------------------------------------------------
 
 
 class Cli:
@@ -157,7 +171,9 @@ class Cli:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = (sys.executable, "-P", "-m", "deploy.cli", "controller", *arguments)
-        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=90, check=False)
+        return subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, timeout=90, check=False
+        )
 
     def status(self) -> dict[str, Any]:
         done = self.run("status", "--json")
@@ -176,14 +192,21 @@ class Cli:
 def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator[None]:
     """A controller of its own that joins; ends with the test."""
     flags = {
-        "store": f"file:{store}/objects", "metadata-log-dir": str(directory), "node-id": str(node_id),
-        "controller-quorum-join-servers": join, "controller-quorum-election-timeout-ms": "600", "log-level": "warning",
-        "broker-session-timeout-ms": "3000", "broker-session-grace-ms": "500",
-    }  # fmt: skip
+        "store": f"file:{store}/objects",
+        "metadata-log-dir": str(directory),
+        "node-id": str(node_id),
+        "controller-quorum-join-servers": join,
+        "controller-quorum-election-timeout-ms": "600",
+        "log-level": "warning",
+        "broker-session-timeout-ms": "3000",
+        "broker-session-grace-ms": "500",
+    }
     command = [sys.executable, "-P", "-m", "deploy.cli", "controller"]
     for name, value in flags.items():
         command += [f"--{name}", value]
-    with subprocess.Popen(command, env=os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}) as process:
+    with subprocess.Popen(
+        command, env=os.environ | {lifeline.PARENT_VARIABLE: str(os.getpid())}
+    ) as process:
         try:
             yield
         finally:
@@ -195,7 +218,15 @@ def learners(status: m.QuorumStatus) -> list[int]:
 
 
 def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_path: Path) -> None:
-    arguments = ["--controllers", "3", "--brokers", "1", "--no-restart", "--store", f"file:{tmp_path}"]
+    arguments = [
+        "--controllers",
+        "3",
+        "--brokers",
+        "1",
+        "--no-restart",
+        "--store",
+        f"file:{tmp_path}",
+    ]
     with LocalCluster(arguments) as cluster:
         addresses = cluster.state().controller
         cli = Cli(addresses)
@@ -208,17 +239,27 @@ def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_pa
         shutil.rmtree(tmp_path / "controller" / str(dead.node_id))
         with newcomer(tmp_path / "new", tmp_path, dead.node_id, addresses):
             removed = cli.run("remove", str(dead.node_id))
-            assert removed.stdout == f"Removed controller {dead.node_id} from the quorum\n", removed.stderr
+            assert removed.stdout == f"Removed controller {dead.node_id} from the quorum\n", (
+                removed.stderr
+            )
             cli.until(lambda status: learners(status) == [dead.node_id])
             added = cli.run("add", str(dead.node_id))
             assert added.stdout == f"Added controller {dead.node_id} to the quorum\n", added.stderr
             members = {member["node_id"]: member for member in cli.status()["members"]}
-            assert sorted(number for number, member in members.items() if member["is_voter"]) == [0, 1, 2]
+            assert sorted(number for number, member in members.items() if member["is_voter"]) == [
+                0,
+                1,
+                2,
+            ]
             again = cli.run("remove", "9")
             assert (again.returncode, again.stdout) == (1, "")
             assert "controller 9 is not in the quorum" in again.stderr
             # The new one counts: with it and one old one the quorum goes on.
-            other = next(process for process in cluster.state().of_role("controller") if process.node_id != dead.node_id)
+            other = next(
+                process
+                for process in cluster.state().of_role("controller")
+                if process.node_id != dead.node_id
+            )
             cluster.kill([other], signal.SIGKILL)
             asyncio.run(_write_through([members[dead.node_id]["address"]]))
             at = len(produces.delivered_at)

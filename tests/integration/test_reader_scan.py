@@ -1,4 +1,6 @@
-"""`scan`: what clients consume through brokers, read from the store alone, in whatever takes an Arrow stream."""
+"""`scan`: what clients consume through brokers, read from the store alone, in whatever takes an
+Arrow stream.
+"""
 
 import subprocess
 import sys
@@ -20,14 +22,24 @@ from lake.arrow.cluster import StoreCluster
 from lake.arrow.columns import NAMES
 from lake.arrow.topic_scan import ScanLease
 from lake.manifest.plan import OffsetRange
-from penstock import ManifestNotFound, OffsetsMissing, ReadConfig, Scan, TopicReplaced, UnknownPartition, scan
+from penstock import (
+    ManifestNotFound,
+    OffsetsMissing,
+    ReadConfig,
+    Scan,
+    TopicReplaced,
+    UnknownPartition,
+    scan,
+)
 from stream.format.layout import TAIL_BYTES
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 PARTITIONS = 3
 COUNT = 900
 BASE_MS = 1_700_000_000_000
-ONE_BY_ONE = ReadConfig(gets_in_flight_max=1, parts_ahead_max=1, part_bytes_max=1, gap_bytes_max=0, rows_max=50)
+ONE_BY_ONE = ReadConfig(
+    gets_in_flight_max=1, parts_ahead_max=1, part_bytes_max=1, gap_bytes_max=0, rows_max=50
+)
 """So that little is read ahead, and most objects are asked for late."""
 
 
@@ -55,16 +67,22 @@ def records(topic: str, first: int, count: int) -> Iterator[dict[str, Any]]:
         headers: list[tuple[str, Any]] = [("n", b"%d" % i), ("null", None)][: i % 3]
         value = None if i % 11 == 0 else b"%d" % i * (i % 7)
         yield {
-            "topic": topic, "partition": i % PARTITIONS, "key": None if i % 5 == 0 else b"k%d" % i, "value": value,
-            "timestamp": BASE_MS + i, "headers": headers,
-        }  # fmt: skip
+            "topic": topic,
+            "partition": i % PARTITIONS,
+            "key": None if i % 5 == 0 else b"k%d" % i,
+            "value": value,
+            "timestamp": BASE_MS + i,
+            "headers": headers,
+        }
 
 
 @pytest.fixture(scope="module")
 def topic(cluster: ThreadedCluster) -> str:
     create(cluster, "t", PARTITIONS)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        cluster.produce(records("t", number * COUNT // 5, COUNT // 5), **{"compression.type": codec})
+        cluster.produce(
+            records("t", number * COUNT // 5, COUNT // 5), **{"compression.type": codec}
+        )
     return "t"
 
 
@@ -73,23 +91,38 @@ def rows_of(table: pa.Table) -> list[Row]:
     at = table.schema.get_field_index("timestamp")
     found: list[Row] = []
     for row in table.set_column(at, "timestamp", table["timestamp"].cast(pa.int64())).to_pylist():
-        headers = None if row["headers"] is None else tuple((item["key"], item["value"]) for item in row["headers"])
+        headers = (
+            None
+            if row["headers"] is None
+            else tuple((item["key"], item["value"]) for item in row["headers"])
+        )
         timestamp_ms = row["timestamp"] // 1_000
         found.append(
             (
-                row["key"], row["value"], row["topic"], row["partition"], row["offset"], timestamp_ms, row["timestampType"],
+                row["key"],
+                row["value"],
+                row["topic"],
+                row["partition"],
+                row["offset"],
+                timestamp_ms,
+                row["timestampType"],
                 headers,
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def offsets(found: Scan) -> dict[int, list[int]]:
     rows = found.to_table().to_pylist()
-    return {number: [row["offset"] for row in rows if row["partition"] == number] for number in found.offsets}
+    return {
+        number: [row["offset"] for row in rows if row["partition"] == number]
+        for number in found.offsets
+    }
 
 
-def test_a_scan_is_what_a_consumer_gets_the_tail_of_the_wal_included(cluster: ThreadedCluster, topic: str) -> None:
+def test_a_scan_is_what_a_consumer_gets_the_tail_of_the_wal_included(
+    cluster: ThreadedCluster, topic: str
+) -> None:
     found = scan(cluster.store_url, topic, columns=NAMES)
     consumed = cluster.consume(topic, PARTITIONS, COUNT)
     assert rows_of(found.to_table()) == consumed
@@ -101,15 +134,28 @@ def test_a_scan_is_what_a_consumer_gets_the_tail_of_the_wal_included(cluster: Th
     assert scan(cluster.store_url, "empty").to_table().num_rows == 0
 
 
-def test_ranges_by_offset_by_timestamp_and_by_partition(cluster: ThreadedCluster, topic: str) -> None:
+def test_ranges_by_offset_by_timestamp_and_by_partition(
+    cluster: ThreadedCluster, topic: str
+) -> None:
     url = cluster.store_url
-    assert offsets(scan(url, topic, start=10, end=20)) == {number: list(range(10, 20)) for number in range(PARTITIONS)}
+    assert offsets(scan(url, topic, start=10, end=20)) == {
+        number: list(range(10, 20)) for number in range(PARTITIONS)
+    }
     assert offsets(scan(url, topic, partitions=[2], start=7, end={2: 9})) == {2: [7, 8]}
     assert offsets(scan(url, topic, start={1: 5, 0: 0}, end={0: 0, 1: 7})) == {0: [], 1: [5, 6]}
     assert offsets(scan(url, topic, partitions=[0], start="latest")) == {0: []}
     moment = datetime.fromtimestamp(BASE_MS // 1_000, UTC)
-    by_time = scan(url, topic, start=moment + timedelta(milliseconds=300), end=moment + timedelta(milliseconds=330), columns=["timestamp"])
-    found = [int(row["timestamp"].timestamp() * 1_000 + 0.5) - BASE_MS for row in by_time.to_table().to_pylist()]
+    by_time = scan(
+        url,
+        topic,
+        start=moment + timedelta(milliseconds=300),
+        end=moment + timedelta(milliseconds=330),
+        columns=["timestamp"],
+    )
+    found = [
+        int(row["timestamp"].timestamp() * 1_000 + 0.5) - BASE_MS
+        for row in by_time.to_table().to_pylist()
+    ]
     assert sorted(found) == list(range(300, 330))
     assert scan(url, topic, start=moment + timedelta(days=1)).to_table().num_rows == 0
 
@@ -129,12 +175,16 @@ def test_ranges_by_offset_by_timestamp_and_by_partition(cluster: ThreadedCluster
         ({"columns": ["body"]}, ValueError),
     ],
 )
-def test_what_can_not_be_read_is_refused(cluster: ThreadedCluster, topic: str, arguments: dict[str, Any], error: type[Exception]) -> None:
+def test_what_can_not_be_read_is_refused(
+    cluster: ThreadedCluster, topic: str, arguments: dict[str, Any], error: type[Exception]
+) -> None:
     with pytest.raises(error):
         scan(cluster.store_url, **{"topic": topic} | arguments)
 
 
-def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(cluster: ThreadedCluster) -> None:
+def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(
+    cluster: ThreadedCluster,
+) -> None:
     create(cluster, "short", PARTITIONS)
     cluster.produce(records("short", 0, 60))
     before = scan(cluster.store_url, "short")
@@ -160,7 +210,10 @@ def stream_ids(cluster: ThreadedCluster) -> set[int]:
 def test_whatever_takes_an_arrow_stream_takes_a_scan(cluster: ThreadedCluster, topic: str) -> None:
     found = scan(cluster.store_url, topic, columns=["partition", "offset", "value"], end=100)
     expected = [(number, 100, 4950) for number in range(PARTITIONS)]
-    query = 'SELECT partition, count(*), sum("offset")::BIGINT FROM source GROUP BY partition ORDER BY partition'
+    query = (
+        'SELECT partition, count(*), sum("offset")::BIGINT FROM source GROUP BY partition ORDER BY'
+        " partition"
+    )
     with duckdb.connect() as database:
         for source in (found, found.to_reader(), found.to_table()):
             database.register("source", source)
@@ -169,7 +222,9 @@ def test_whatever_takes_an_arrow_stream_takes_a_scan(cluster: ThreadedCluster, t
     assert isinstance(reader, pa.RecordBatchReader)
     assert reader.schema == found.schema
     frame = found.to_table().to_pandas()
-    assert frame.groupby("partition")["offset"].sum().to_dict() == dict.fromkeys(range(PARTITIONS), 4950)
+    assert frame.groupby("partition")["offset"].sum().to_dict() == dict.fromkeys(
+        range(PARTITIONS), 4950
+    )
 
 
 def test_polars_pandas_and_duckdb_get_the_same_rows(cluster: ThreadedCluster, topic: str) -> None:
@@ -180,7 +235,13 @@ def test_polars_pandas_and_duckdb_get_the_same_rows(cluster: ThreadedCluster, to
     assert frame.equals(polars.from_arrow(expected))
     assert frame.to_dicts() == expected.to_pylist()
     pandas_frame = expected.to_pandas()
-    assert pandas_frame.equals(polars.from_arrow(found.to_table()).sort("partition", "offset").to_arrow().cast(found.schema).to_pandas())
+    assert pandas_frame.equals(
+        polars.from_arrow(found.to_table())
+        .sort("partition", "offset")
+        .to_arrow()
+        .cast(found.schema)
+        .to_pandas()
+    )
     with duckdb.connect() as database:
         database.register("source", found)
         database.sql("SET TimeZone = 'UTC'")
@@ -188,7 +249,9 @@ def test_polars_pandas_and_duckdb_get_the_same_rows(cluster: ThreadedCluster, to
     assert rows.cast(found.schema).equals(expected)
 
 
-def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(cluster: ThreadedCluster, topic: str, tmp_path: Path) -> None:
+def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(
+    cluster: ThreadedCluster, topic: str, tmp_path: Path
+) -> None:
     expected = scan(cluster.store_url, topic).to_table()
     found = scan(cluster.store_url, topic, views=True)
     assert found.schema.field("value").type == pa.binary_view()
@@ -202,7 +265,11 @@ def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(cluster: T
             database.sql(query)
             .to_arrow_table()
             .cast(expected.schema.empty_table().select(["key", "value"]).schema)
-            .equals(expected.sort_by([("partition", "ascending"), ("offset", "ascending")]).select(["key", "value"]))
+            .equals(
+                expected.sort_by([("partition", "ascending"), ("offset", "ascending")]).select(
+                    ["key", "value"]
+                )
+            )
         )
     pq.write_table(found.to_table(), tmp_path / "views.parquet")
     assert pq.read_table(tmp_path / "views.parquet", schema=expected.schema).equals(expected)
@@ -210,11 +277,20 @@ def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(cluster: T
 
 def test_a_scan_survives_that_its_objects_are_merged_and_deleted(cluster: ThreadedCluster) -> None:
     create(cluster, "merged", 1)
-    tail = bytes(TAIL_BYTES)  # a slot that is no larger comes whole with its index, and is needed no more
+    tail = bytes(
+        TAIL_BYTES
+    )  # a slot that is no larger comes whole with its index, and is needed no more
     for number in range(12):
         cluster.produce([{"topic": "merged", "partition": 0, "value": b"%d" % number + tail}])
-    found = scan(cluster.store_url, "merged", columns=["offset", "value"], config=replace(ONE_BY_ONE, rows_max=1))
-    keys = {part.key for part in StoreCluster(cluster.store_url).plan([OffsetRange("merged", 0, 0, 12)])}
+    found = scan(
+        cluster.store_url,
+        "merged",
+        columns=["offset", "value"],
+        config=replace(ONE_BY_ONE, rows_max=1),
+    )
+    keys = {
+        part.key for part in StoreCluster(cluster.store_url).plan([OffsetRange("merged", 0, 0, 12)])
+    }
     with structlog.testing.capture_logs() as logs:
         batches = iter(found)
         rows = next(batches).to_pylist()
@@ -233,7 +309,9 @@ async def keys_of(cluster: ThreadedCluster) -> set[str]:
     return {info.key async for info in cluster.store.list("wal/")}
 
 
-def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(cluster: ThreadedCluster, topic: str) -> None:
+def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(
+    cluster: ThreadedCluster, topic: str
+) -> None:
     async def leases() -> list[str]:
         return [info.key async for info in cluster.store.list("leases/")]
 
@@ -250,7 +328,9 @@ def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(cluster: ThreadedClus
     assert cluster.run(leases()) == []
 
 
-def test_a_program_that_ends_leaves_nothing_open_and_says_nothing(cluster: ThreadedCluster, topic: str, tmp_path: Path) -> None:
+def test_a_program_that_ends_leaves_nothing_open_and_says_nothing(
+    cluster: ThreadedCluster, topic: str, tmp_path: Path
+) -> None:
     code = (
         "import sys; from penstock import ManifestNotFound, scan\n"
         "try: scan(sys.argv[1], 't')\n"
@@ -266,13 +346,20 @@ def test_readers_of_a_local_directory_need_no_server(tmp_path: Path) -> None:
         scan(f"file:{tmp_path}", "t")
 
 
-def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(cluster: ThreadedCluster) -> None:
+def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
+    cluster: ThreadedCluster,
+) -> None:
     """In a program whose stdout is its own."""
     create(cluster, "lost", 1)
-    cluster.produce({"topic": "lost", "partition": 0, "value": b"%d" % number} for number in range(8))
+    cluster.produce(
+        {"topic": "lost", "partition": 0, "value": b"%d" % number} for number in range(8)
+    )
     key = cluster.until_merged("lost", set())
     deadline = time.monotonic() + 30
-    while {part.key for part in StoreCluster(cluster.store_url).plan_anew([OffsetRange("lost", 0, 0, 8)])} != {key}:
+    while {
+        part.key
+        for part in StoreCluster(cluster.store_url).plan_anew([OffsetRange("lost", 0, 0, 8)])
+    } != {key}:
         assert time.monotonic() < deadline
     data = cluster.run(cluster.store.get(key))
     cluster.run(cluster.store.delete([key]))
@@ -284,8 +371,17 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(cluster: T
         "except ObjectStaysGone as error:\n"
         "    sys.stderr.write(str(error))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, cluster.store_url], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, cluster.store_url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     cluster.run(cluster.store.put(key, data))
     assert done.stdout == ""
-    assert done.stderr.startswith(f"lost-0: offsets [0, 8) cannot be read: object {key} is gone from the store, and 4 plans named it")
+    assert done.stderr.startswith(
+        f"lost-0: offsets [0, 8) cannot be read: object {key} is gone from the store, and 4 plans"
+        " named it"
+    )
     assert scan(cluster.store_url, "lost").to_table().num_rows == 8

@@ -1,4 +1,6 @@
-"""All controllers lose their disks and every process dies: the cluster is rebuilt from the store, and no acknowledged record is lost."""
+"""All controllers lose their disks and every process dies: the cluster is rebuilt from the store,
+and no acknowledged record is lost.
+"""
 
 import asyncio
 import json
@@ -30,24 +32,44 @@ class Processes:
         common = ("--store", self.store, "--log-level", "warning")
         self._commands = [
             (
-                "controller", *common, "--cluster-id", CLUSTER_ID, "--node-id", str(number), "--listeners", f"127.0.0.1:{port}",
-                "--controller-quorum-voters", peers, "--metadata-log-dir", str(directory / f"controller-{number}"),
-                "--controller-quorum-election-timeout-ms", "500",
+                "controller",
+                *common,
+                "--cluster-id",
+                CLUSTER_ID,
+                "--node-id",
+                str(number),
+                "--listeners",
+                f"127.0.0.1:{port}",
+                "--controller-quorum-voters",
+                peers,
+                "--metadata-log-dir",
+                str(directory / f"controller-{number}"),
+                "--controller-quorum-election-timeout-ms",
+                "500",
             )
             for number, port in enumerate(controllers)
         ] + [
             (
-                "broker", *common, "--node-id", str(number), "--listeners", f"127.0.0.1:{port}",
-                "--controller-quorum-bootstrap-servers", ",".join(f"127.0.0.1:{port}" for port in controllers),
+                "broker",
+                *common,
+                "--node-id",
+                str(number),
+                "--listeners",
+                f"127.0.0.1:{port}",
+                "--controller-quorum-bootstrap-servers",
+                ",".join(f"127.0.0.1:{port}" for port in controllers),
             )
             for number, port in enumerate(brokers)
-        ]  # fmt: skip
+        ]
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in brokers)
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         with (self.directory / "log").open("ab") as log:
-            self._running = [subprocess.Popen((*PENSTOCK, *command), stdout=log, stderr=log) for command in self._commands]
+            self._running = [
+                subprocess.Popen((*PENSTOCK, *command), stdout=log, stderr=log)
+                for command in self._commands
+            ]
 
     def kill(self) -> None:
         for process in self._running:
@@ -77,7 +99,9 @@ async def create(bootstrap: str, name: str) -> None:
     """Returns when it is answered; the brokers may still be starting."""
     async with asyncio.timeout(40):
         while True:
-            admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
+            admin = AdminClient(
+                {"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}
+            )
             topic = NewTopic(name, num_partitions=len(PARTITIONS), replication_factor=2)
             future = admin.create_topics([topic], request_timeout=10, operation_timeout=10)[name]
             try:
@@ -85,12 +109,16 @@ async def create(bootstrap: str, name: str) -> None:
             except Exception as error:  # noqa: BLE001 - whatever a cluster that starts says
                 if "already exists" in str(error):
                     return
-                await asyncio.sleep(0.2)  # a new client each time: nobody tells when the first broker serves
+                await asyncio.sleep(
+                    0.2
+                )  # a new client each time: nobody tells when the first broker serves
             else:
                 return
 
 
-def check_all(loads: Sequence[ConfluentLoad], logs: Sequence[dict[int, list[tuple[int, int]]]]) -> None:
+def check_all(
+    loads: Sequence[ConfluentLoad], logs: Sequence[dict[int, list[tuple[int, int]]]]
+) -> None:
     for load, log in zip(loads, logs, strict=True):
         check(load, log)
 
@@ -112,7 +140,9 @@ async def test_a_cluster_without_any_disk_is_rebuilt_under_load(processes: Proce
             assert "may be alive" in refused.stderr
             looked = await asyncio.to_thread(processes.recover, "--dry-run", "--json")
             assert looked.returncode == 0, looked.stderr
-            done = await asyncio.to_thread(processes.recover, "--cluster-id", CLUSTER_ID, "--force", "--json")
+            done = await asyncio.to_thread(
+                processes.recover, "--cluster-id", CLUSTER_ID, "--force", "--json"
+            )
             assert done.returncode == 0, done.stderr
             found, report = json.loads(looked.stdout), json.loads(done.stdout)
             assert report["gaps"] == []

@@ -1,4 +1,6 @@
-"""Transactions with unmodified clients: all or nothing over topics and offsets, zombies fenced, aborts invisible, timeouts abort."""
+"""Transactions with unmodified clients: all or nothing over topics and offsets, zombies fenced,
+aborts invisible, timeouts abort.
+"""
 
 import asyncio
 import gc
@@ -13,7 +15,14 @@ from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.clients import (
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+    until,
+)
 from tests.support.cluster import Cluster
 
 RECORDS_COUNT = 60
@@ -27,19 +36,30 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     }
     async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         yield cluster
-        gc.collect()  # producers in the tracebacks of errors end while their brokers live, not at some later moment
+        # producers in the tracebacks of errors end while their brokers live, not at some later
+        # moment
+        gc.collect()
 
 
 def transactional(bootstrap: str, transactional_id: str, **settings: Any) -> Producer:
     named = {name.replace("_", "."): value for name, value in settings.items()}
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0} | named)
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+        | named
+    )
     producer.init_transactions(TIMEOUT_S)
     return producer
 
 
-def committed_values(bootstrap: str, topic: str, count: int, partitions: int = 1) -> list[bytes | None]:
-    """Everything that a reader of committed records is given up to the last stable offset; there must be `count`."""
-    consumer = confluent_consumer(bootstrap, "reader", isolation_level="read_committed", enable_auto_commit=False)
+def committed_values(
+    bootstrap: str, topic: str, count: int, partitions: int = 1
+) -> list[bytes | None]:
+    """Everything that a reader of committed records is given up to the last stable offset; there
+    must be `count`.
+    """
+    consumer = confluent_consumer(
+        bootstrap, "reader", isolation_level="read_committed", enable_auto_commit=False
+    )
     try:
         assigned = [TopicPartition(topic, index, 0) for index in range(partitions)]
         consumer.assign(assigned)
@@ -50,8 +70,12 @@ def committed_values(bootstrap: str, topic: str, count: int, partitions: int = 1
 
 
 def transform(bootstrap: str, input_topic: str, outputs: tuple[str, str]) -> int:
-    """Consume, transform, produce: every third attempt of a round is aborted, and the round repeated. Returns the aborted ones."""
-    consumer = confluent_consumer(bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed")
+    """Consume, transform, produce: every third attempt of a round is aborted, and the round
+    repeated. Returns the aborted ones.
+    """
+    consumer = confluent_consumer(
+        bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed"
+    )
     consumer.subscribe([input_topic])
     producer = transactional(bootstrap, "transformer")
     done_count = aborted_count = attempts_count = 0
@@ -67,7 +91,9 @@ def transform(bootstrap: str, input_topic: str, outputs: tuple[str, str]) -> int
             assert value is not None
             for output in outputs:
                 producer.produce(output, value.upper(), partition=0)
-        producer.send_offsets_to_transaction(consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), TIMEOUT_S)
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), TIMEOUT_S
+        )
         if is_abort:
             producer.abort_transaction(TIMEOUT_S)
             aborted_count += 1
@@ -91,16 +117,23 @@ def _rewind(consumer: Consumer, messages: list[Message]) -> None:
         consumer.seek(TopicPartition(topic, partition, offset))
 
 
-async def test_consume_transform_produce_is_exactly_once_over_topics_and_offsets(cluster: Cluster) -> None:
+async def test_consume_transform_produce_is_exactly_once_over_topics_and_offsets(
+    cluster: Cluster,
+) -> None:
     def run() -> None:
         bootstrap = cluster.bootstrap
         for topic, partitions in (("in", 2), ("out-a", 1), ("out-b", 1)):
             create_topic(bootstrap, topic, partitions)
-        produce(bootstrap, "in", (b"v%d" % number for number in range(RECORDS_COUNT)), partitions=(0, 1))
+        produce(
+            bootstrap, "in", (b"v%d" % number for number in range(RECORDS_COUNT)), partitions=(0, 1)
+        )
         assert transform(bootstrap, "in", ("out-a", "out-b")) > 0, "aborts are part of the test"
         wanted = sorted(b"V%d" % number for number in range(RECORDS_COUNT))
         for output in ("out-a", "out-b"):
-            assert sorted(value or b"" for value in committed_values(bootstrap, output, RECORDS_COUNT)) == wanted
+            assert (
+                sorted(value or b"" for value in committed_values(bootstrap, output, RECORDS_COUNT))
+                == wanted
+            )
         consumer = confluent_consumer(bootstrap, "g")
         offsets = consumer.committed([TopicPartition("in", 0), TopicPartition("in", 1)], TIMEOUT_S)
         consumer.close()
@@ -133,7 +166,9 @@ async def test_zombie_is_fenced_and_its_open_transaction_is_aborted(cluster: Clu
     await asyncio.to_thread(run)
 
 
-async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(cluster: Cluster) -> None:
+async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
+    cluster: Cluster,
+) -> None:
     def run() -> None:
         bootstrap = cluster.bootstrap
         create_topic(bootstrap, "t")
@@ -142,7 +177,9 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fen
         slow.produce("t", b"late")
         assert slow.flush(TIMEOUT_S) == 0
         produce(bootstrap, "t", [b"plain"])
-        assert committed_values(bootstrap, "t", 1) == [b"plain"], "the last stable offset moves once the coordinator has aborted"
+        assert committed_values(bootstrap, "t", 1) == [b"plain"], (
+            "the last stable offset moves once the coordinator has aborted"
+        )
         with pytest.raises(KafkaException):
             slow.commit_transaction(TIMEOUT_S)
 
@@ -159,14 +196,20 @@ async def test_offsets_of_an_open_transaction_are_unstable_until_it_ends(cluster
         read_records(owner, 2)
         producer = transactional(bootstrap, "tid")
         producer.begin_transaction()
-        producer.send_offsets_to_transaction([TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S)
+        producer.send_offsets_to_transaction(
+            [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
+        )
         watcher = confluent_consumer(bootstrap, "g", isolation_level="read_committed")
-        with pytest.raises(KafkaException):  # require_stable: retried until the client's patience ends
+        with pytest.raises(
+            KafkaException
+        ):  # require_stable: retried until the client's patience ends
             watcher.committed([TopicPartition("t", 0)], 0.5)
         producer.abort_transaction(TIMEOUT_S)
         assert until(lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset < 0)
         producer.begin_transaction()
-        producer.send_offsets_to_transaction([TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S)
+        producer.send_offsets_to_transaction(
+            [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
+        )
         producer.commit_transaction(TIMEOUT_S)
         assert until(lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset == 2)
         owner.close()
@@ -177,7 +220,9 @@ async def test_offsets_of_an_open_transaction_are_unstable_until_it_ends(cluster
 
 async def test_aiokafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None:
     await asyncio.to_thread(create_topic, cluster.bootstrap, "t", 2)
-    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id="aio") as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap, transactional_id="aio"
+    ) as producer:
         async with producer.transaction():
             await producer.send_and_wait("t", b"one", partition=0)
             await producer.send_and_wait("t", b"two", partition=1)
@@ -187,21 +232,29 @@ async def test_aiokafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None:
         await producer.abort_transaction()
         async with producer.transaction():
             await producer.send_and_wait("t", b"three", partition=0)
-        async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap, transactional_id="aio") as heir:
+        async with AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap, transactional_id="aio"
+        ) as heir:
             async with heir.transaction():
                 await heir.send_and_wait("t", b"four", partition=0)
             with pytest.raises(ProducerFenced):
                 async with producer.transaction():
                     await producer.send_and_wait("t", b"zombie", partition=0)
     consumer = AIOKafkaConsumer(
-        "t", bootstrap_servers=cluster.bootstrap, group_id="aio-group", isolation_level="read_committed", auto_offset_reset="earliest"
+        "t",
+        bootstrap_servers=cluster.bootstrap,
+        group_id="aio-group",
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
     )
     async with consumer:
         values: list[bytes | None] = []
         async with asyncio.timeout(TIMEOUT_S):
             while len(values) < 3:
                 values.append((await consumer.getone()).value)
-    assert sorted(value or b"" for value in values) == [b"four", b"three", b"two"], "the group's offset is behind the first"
+    assert sorted(value or b"" for value in values) == [b"four", b"three", b"two"], (
+        "the group's offset is behind the first"
+    )
 
 
 async def test_transactions_are_listed_and_described(cluster: Cluster) -> None:
@@ -212,12 +265,26 @@ async def test_transactions_are_listed_and_described(cluster: Cluster) -> None:
         producer.begin_transaction()
         producer.produce("t", b"x")
         assert producer.flush(TIMEOUT_S) == 0
-        listed = [found for broker in cluster.brokers.values() for found in broker.transactions.listed()]
-        assert [(found.transactional_id, found.state.label, found.partitions) for found in listed] == [
-            ("tid", "Ongoing", frozenset({("t", 0)}))
+        listed = [
+            found for broker in cluster.brokers.values() for found in broker.transactions.listed()
         ]
+        assert [
+            (found.transactional_id, found.state.label, found.partitions) for found in listed
+        ] == [("tid", "Ongoing", frozenset({("t", 0)}))]
         producer.commit_transaction(TIMEOUT_S)
-        until(lambda: [f.state.label for broker in cluster.brokers.values() for f in broker.transactions.listed()] == ["CompleteCommit"])
-        assert "__transaction_state" in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).topics
+        until(
+            lambda: (
+                [
+                    f.state.label
+                    for broker in cluster.brokers.values()
+                    for f in broker.transactions.listed()
+                ]
+                == ["CompleteCommit"]
+            )
+        )
+        assert (
+            "__transaction_state"
+            in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S).topics
+        )
 
     await asyncio.to_thread(run)

@@ -1,7 +1,9 @@
-"""Brokers crash between any two steps of a transaction, and during its commit: all of it or nothing is there, over two topics and offsets.
+"""Brokers crash between any two steps of a transaction, and during its commit: all of it or nothing
+is there, over two topics and offsets.
 
-The producer is the usual one: it goes on from the offset that its own transactions committed, so a transaction that took place twice or by
-half shows as a number that is there twice, or missing, or not in the other topic.
+The producer is the usual one: it goes on from the offset that its own transactions committed, so a
+transaction that took place twice or by half shows as a number that is there twice, or missing, or
+not in the other topic.
 """
 
 import asyncio
@@ -16,7 +18,14 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
-from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records, until
+from tests.support.clients import (
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+    until,
+)
 from tests.support.fault_store import FaultCluster
 
 TID: Final = "tid"
@@ -28,9 +37,13 @@ ROUNDS_TIMEOUT_S: Final = 50
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
-    async with FaultCluster(tmp_path, brokers=2, transaction_abort_timed_out_transaction_cleanup_interval_ms=50) as cluster:
+    async with FaultCluster(
+        tmp_path, brokers=2, transaction_abort_timed_out_transaction_cleanup_interval_ms=50
+    ) as cluster:
         yield cluster
-        gc.collect()  # producers in the tracebacks of errors end while their brokers live, not at some later moment
+        # producers in the tracebacks of errors end while their brokers live, not at some later
+        # moment
+        gc.collect()
 
 
 class Rounds:
@@ -48,13 +61,16 @@ class Rounds:
         for topic in ("in", "a", "b"):
             create_topic(self._bootstrap, topic)
         produce(self._bootstrap, "in", [b"%d" % number for number in range(len(STEPS))])
-        self._consumer = confluent_consumer(self._bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed")
+        self._consumer = confluent_consumer(
+            self._bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed"
+        )
         try:
             deadline = time.monotonic() + ROUNDS_TIMEOUT_S
             while (number := self._next()) < len(STEPS):
                 assert time.monotonic() < deadline, f"round {number} does not end"
                 if self._victim == "all" and number - 1 in self._crashed_rounds:
-                    # librdkafka drops a broker that no metadata name for a moment, and waits for ever for it where it coordinates a group.
+                    # librdkafka drops a broker that no metadata name for a moment, and waits for
+                    # ever for it where it coordinates a group.
                     self._producer = None
                 try:
                     self._round(number)
@@ -69,7 +85,10 @@ class Rounds:
             try:
                 return self._consumer.committed([TopicPartition("in", 0)], TIMEOUT_S)
             except KafkaException as error:
-                if not error.args[0].retriable() and error.args[0].name() not in {"_TIMED_OUT", "_WAIT_COORD"}:
+                if not error.args[0].retriable() and error.args[0].name() not in {
+                    "_TIMED_OUT",
+                    "_WAIT_COORD",
+                }:
                     raise
                 return []
 
@@ -77,7 +96,9 @@ class Rounds:
 
     def _round(self, number: int) -> None:
         if self._producer is None:
-            self._producer = Producer({"bootstrap.servers": self._bootstrap, "transactional.id": TID, "linger.ms": 0})
+            self._producer = Producer(
+                {"bootstrap.servers": self._bootstrap, "transactional.id": TID, "linger.ms": 0}
+            )
             self._producer.init_transactions(TIMEOUT_S)
         producer = self._producer
         producer.begin_transaction()
@@ -85,7 +106,11 @@ class Rounds:
             producer.produce(topic, b"%d" % number)
         assert producer.flush(TIMEOUT_S) == 0
         self._crash(number, "produced")
-        producer.send_offsets_to_transaction([TopicPartition("in", 0, number + 1)], self._consumer.consumer_group_metadata(), TIMEOUT_S)
+        producer.send_offsets_to_transaction(
+            [TopicPartition("in", 0, number + 1)],
+            self._consumer.consumer_group_metadata(),
+            TIMEOUT_S,
+        )
         self._crash(number, "offsets sent")
         crash = self._begin_crash(number, "committing")
         try:
@@ -104,7 +129,8 @@ class Rounds:
             except KafkaException:
                 self._producer = None
         else:
-            self._producer = None  # a new one with the same id finishes or aborts what is open, and fences this one
+            # a new one with the same id finishes or aborts what is open, and fences this one
+            self._producer = None
 
     def _crash(self, number: int, step: str) -> None:
         crash = self._begin_crash(number, step)
@@ -124,7 +150,9 @@ class Rounds:
         else:
             coordinated = cluster.broker.transactions.partition_of(TID)
             assert coordinated is not None
-            topic, partition = (TRANSACTIONS_TOPIC, coordinated) if self._victim == "coordinator" else ("a", 0)
+            topic, partition = (
+                (TRANSACTIONS_TOPIC, coordinated) if self._victim == "coordinator" else ("a", 0)
+            )
             victims = [max(0, cluster.leader_of(topic, partition))]
 
         async def kill() -> None:
@@ -141,8 +169,12 @@ async def test_all_or_nothing_whoever_crashes(cluster: FaultCluster, victim: str
     wanted = [b"%d" % number for number in range(len(STEPS))]
 
     def committed_values(topic: str) -> list[bytes | None]:
-        """The marker behind the last record keeps it from being given before its transaction is over."""
-        consumer = confluent_consumer(cluster.bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed")
+        """The marker behind the last record keeps it from being given before its transaction is
+        over.
+        """
+        consumer = confluent_consumer(
+            cluster.bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed"
+        )
         consumer.assign([TopicPartition(topic, 0, 0)])
         values = [message.value() for message in read_records(consumer, len(wanted))]
         more = consumer.consume(1, 0.3)

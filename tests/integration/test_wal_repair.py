@@ -1,4 +1,6 @@
-"""A real cluster whose store lost a WAL slot under a broker that died: what waits, what goes on, what is said, and how it is repaired."""
+"""A real cluster whose store lost a WAL slot under a broker that died: what waits, what goes on,
+what is said, and how it is repaired.
+"""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +28,9 @@ def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ThreadedCluster]:
-    with ThreadedCluster(tmp_path, brokers=2, stream_config=StreamConfig(wal_linger_ms=0)) as running:
+    with ThreadedCluster(
+        tmp_path, brokers=2, stream_config=StreamConfig(wal_linger_ms=0)
+    ) as running:
         yield running
 
 
@@ -39,7 +43,16 @@ def leader(cluster: ThreadedCluster, topic: str) -> BrokerIncarnation:
 
 
 def repair(cluster: ThreadedCluster, *arguments: str) -> dict[str, Any]:
-    command = ["wal", "repair", "--json", "--controller", cluster.controller, "--store", cluster.store_url, *arguments]
+    command = [
+        "wal",
+        "repair",
+        "--json",
+        "--controller",
+        cluster.controller,
+        "--store",
+        cluster.store_url,
+        *arguments,
+    ]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -47,13 +60,29 @@ def repair(cluster: ThreadedCluster, *arguments: str) -> dict[str, Any]:
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:
-    command = ["doctor", "--json", "--settle", "0.1", "--no-objects", "--controller", cluster.controller, "--store", cluster.store_url]
+    command = [
+        "doctor",
+        "--json",
+        "--settle",
+        "0.1",
+        "--no-objects",
+        "--controller",
+        cluster.controller,
+        "--store",
+        cluster.store_url,
+    ]
     answer = json.loads(CliRunner().invoke(app, command).stdout)
-    return {finding["code"]: finding["sentence"] for check in answer["checks"] for finding in check["findings"]}
+    return {
+        finding["code"]: finding["sentence"]
+        for check in answer["checks"]
+        for finding in check["findings"]
+    }
 
 
 def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
-    """-> a topic that lost a record, one of the other broker, the key of the slot, what was in it. The leader of the first is dead."""
+    """-> a topic that lost a record, one of the other broker, the key of the slot, what was in it.
+    The leader of the first is dead.
+    """
     for name in ("one", "two"):
         cluster.create(name, 1)
     until(lambda: leader(cluster, "one").node_id >= 0 and leader(cluster, "two").node_id >= 0)
@@ -62,7 +91,11 @@ def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
         for topic in ("one", "two"):
             cluster.produce([{"topic": topic, "value": b"%s-%d" % (topic.encode(), number)}])
     dead = leader(cluster, "one")
-    slots = [key for key in sorted(cluster.keys("wal/")) if (slot := parse_wal_key(key)) is not None and slot.writer == dead]
+    slots = [
+        key
+        for key in sorted(cluster.keys("wal/"))
+        if (slot := parse_wal_key(key)) is not None and slot.writer == dead
+    ]
     key = next(key for key in slots if b"one-4" in cluster.run(cluster.store.get(key)))
     data = cluster.run(cluster.store.get(key))
     cluster.run(cluster.store.delete([key]))
@@ -72,12 +105,16 @@ def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
     return "one", "two", key, data
 
 
-def test_a_lost_slot_is_named_and_given_up_only_when_somebody_says_so(cluster: ThreadedCluster) -> None:
+def test_a_lost_slot_is_named_and_given_up_only_when_somebody_says_so(
+    cluster: ThreadedCluster,
+) -> None:
     lost, other, key, _ = lose_a_slot(cluster)
     found = findings(cluster)["wal-slot-lost"]
     assert key in found
     assert f"{lost}-0" in found
-    assert [row[1] for row in cluster.consume(other, 1, SLOTS)] == [b"two-%d" % number for number in range(SLOTS)]
+    assert [row[1] for row in cluster.consume(other, 1, SLOTS)] == [
+        b"two-%d" % number for number in range(SLOTS)
+    ]
     assert cluster.look(other).bounds
     with pytest.raises(EndInDoubt, match=key):
         cluster.look(lost)
@@ -85,19 +122,33 @@ def test_a_lost_slot_is_named_and_given_up_only_when_somebody_says_so(cluster: T
     dry = repair(cluster)
     (wal,) = dry["wals"]
     assert [slot["key"] for slot in wal["slots"]] == [key]
-    assert [(tail["start_offset"], tail["end_offset"]) for tail in wal["partitions"] if tail["topic"] == lost] == [(4, SLOTS)]
+    assert [
+        (tail["start_offset"], tail["end_offset"])
+        for tail in wal["partitions"]
+        if tail["topic"] == lost
+    ] == [(4, SLOTS)]
     assert repair(cluster)["wals"] == dry["wals"], "looking changes nothing"
 
     assert repair(cluster, "--accept-loss")["ended"]
     assert repair(cluster)["wals"] == []
     assert "wal-slot-lost" not in findings(cluster)
     cluster.produce([{"topic": lost, "value": b"after"}])
-    assert [row[1] for row in cluster.consume(lost, 1, 5)] == [b"one-0", b"one-1", b"one-2", b"one-3", b"after"]
+    assert [row[1] for row in cluster.consume(lost, 1, 5)] == [
+        b"one-0",
+        b"one-1",
+        b"one-2",
+        b"one-3",
+        b"after",
+    ]
 
 
-def test_a_slot_that_is_restored_loses_nothing(cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slot_that_is_restored_loses_nothing(
+    cluster: ThreadedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("broker.recovery_duty.DAMAGED_RETRY_S", 0.5)
     lost, _, key, data = lose_a_slot(cluster)
     cluster.run(cluster.store.put(key, data))
     until(lambda: "wal-slot-lost" not in findings(cluster) and repair(cluster)["wals"] == [])
-    assert [row[1] for row in cluster.consume(lost, 1, SLOTS)] == [b"one-%d" % number for number in range(SLOTS)]
+    assert [row[1] for row in cluster.consume(lost, 1, SLOTS)] == [
+        b"one-%d" % number for number in range(SLOTS)
+    ]

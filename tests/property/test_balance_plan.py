@@ -1,4 +1,6 @@
-"""The planner: whatever brokers and loads there are, planning ends, makes nothing worse, and leaves alone what is well or out of bounds."""
+"""The planner: whatever brokers and loads there are, planning ends, makes nothing worse, and leaves
+alone what is well or out of bounds.
+"""
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,10 @@ from controller.balance.plan import BrokerSlot, Goal, Limits, PartitionSlot, pla
 MB = 1_000_000
 LIMITS = Limits()
 PROFILE = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 
 rates = st.one_of(st.just(0), st.integers(0, 20 * MB), st.integers(0, 1_000))
@@ -20,11 +25,18 @@ loads = st.builds(Load, rates, rates, st.integers(0, 1_000))
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[BrokerSlot], list[PartitionSlot]]:
     count = draw(st.integers(1, 6))
-    notes = draw(st.lists(st.sampled_from(["", "", "", "", "slow"]), min_size=count, max_size=count))
+    notes = draw(
+        st.lists(st.sampled_from(["", "", "", "", "slow"]), min_size=count, max_size=count)
+    )
     brokers = [BrokerSlot(NodeId(node_id), note) for node_id, note in enumerate(notes)]
     leaders = st.integers(-1, count - 1)
-    rows = draw(st.lists(st.tuples(leaders, loads, st.sampled_from([True, True, True, False])), max_size=40))
-    return brokers, [PartitionSlot("t", index, NodeId(leader), load, movable) for index, (leader, load, movable) in enumerate(rows)]
+    rows = draw(
+        st.lists(st.tuples(leaders, loads, st.sampled_from([True, True, True, False])), max_size=40)
+    )
+    return brokers, [
+        PartitionSlot("t", index, NodeId(leader), load, movable)
+        for index, (leader, load, movable) in enumerate(rows)
+    ]
 
 
 def values(brokers: list[BrokerLoad], goal: Goal) -> list[int]:
@@ -34,7 +46,11 @@ def values(brokers: list[BrokerLoad], goal: Goal) -> list[int]:
 def excess(brokers: list[BrokerLoad], goal: Goal) -> float:
     """How far all are together from the band that planning aims at."""
     found = values(brokers, goal)
-    if not found or not (mean := sum(found) / len(found)) or (goal is not Goal.LEADERS and sum(found) < LIMITS.bytes_min):
+    if (
+        not found
+        or not (mean := sum(found) / len(found))
+        or (goal is not Goal.LEADERS and sum(found) < LIMITS.bytes_min)
+    ):
         return 0.0
     low, high = mean * (1 - LIMITS.aim), mean * (1 + LIMITS.aim)
     if goal is Goal.LEADERS:
@@ -48,14 +64,18 @@ def test_no_plan_is_worse_than_none(cluster: tuple[list[BrokerSlot], list[Partit
     found = plan(*cluster, LIMITS)
     before, after = ([excess(side, goal) for goal in Goal] for side in (found.before, found.after))
     changed = next((goal for goal in Goal if abs(before[goal] - after[goal]) > 1e-6), None)
-    assert changed is None or after[changed] < before[changed], "the first goal that changed changed for the better"
+    assert changed is None or after[changed] < before[changed], (
+        "the first goal that changed changed for the better"
+    )
     assert changed is not None or not found.moves
     assert sum(b.load.bytes_in for b in found.before) == sum(b.load.bytes_in for b in found.after)
 
 
 @PROFILE
 @given(clusters())
-def test_who_takes_no_part_and_what_may_not_move_stay_alone(cluster: tuple[list[BrokerSlot], list[PartitionSlot]]) -> None:
+def test_who_takes_no_part_and_what_may_not_move_stay_alone(
+    cluster: tuple[list[BrokerSlot], list[PartitionSlot]],
+) -> None:
     brokers, partitions = cluster
     found = plan(brokers, partitions, LIMITS)
     well = {broker.node_id for broker in brokers if broker.eligible}
@@ -66,12 +86,18 @@ def test_who_takes_no_part_and_what_may_not_move_stay_alone(cluster: tuple[list[
         assert slot.leader == move.source != move.target
         assert {move.source, move.target} <= well
         assert f"broker {move.source} has" in move.reason
-    assert len({(move.topic, move.partition) for move in found.moves}) == len(found.moves) <= LIMITS.moves_max
+    assert (
+        len({(move.topic, move.partition) for move in found.moves})
+        == len(found.moves)
+        <= LIMITS.moves_max
+    )
 
 
 @PROFILE
 @given(clusters())
-def test_the_order_of_the_input_does_not_matter_and_planning_again_ends(cluster: tuple[list[BrokerSlot], list[PartitionSlot]]) -> None:
+def test_the_order_of_the_input_does_not_matter_and_planning_again_ends(
+    cluster: tuple[list[BrokerSlot], list[PartitionSlot]],
+) -> None:
     brokers, partitions = cluster
     assert plan(brokers, partitions[::-1], LIMITS).moves == plan(brokers, partitions, LIMITS).moves
     seen: set[tuple[NodeId, ...]] = set()
@@ -83,16 +109,25 @@ def test_the_order_of_the_input_does_not_matter_and_planning_again_ends(cluster:
         if not moves:
             return
         targets = {move.partition: move.target for move in moves}
-        partitions = [slot._replace(leader=targets.get(slot.partition, slot.leader)) for slot in partitions]
+        partitions = [
+            slot._replace(leader=targets.get(slot.partition, slot.leader)) for slot in partitions
+        ]
     raise AssertionError("60 rounds and no end")
 
 
 @PROFILE
-@given(st.integers(2, 6), st.integers(1, 20), st.integers(100_000, 5 * MB), st.randoms(use_true_random=False))
+@given(
+    st.integers(2, 6),
+    st.integers(1, 20),
+    st.integers(100_000, 5 * MB),
+    st.randoms(use_true_random=False),
+)
 def test_noise_of_ten_per_cent_moves_nothing(brokers: int, each: int, rate: int, rng) -> None:
     slots = [BrokerSlot(NodeId(node_id)) for node_id in range(brokers)]
     partitions = [
-        PartitionSlot("t", index, NodeId(index % brokers), Load(int(rate * rng.uniform(0.9, 1.1)), 0, 1), True)
+        PartitionSlot(
+            "t", index, NodeId(index % brokers), Load(int(rate * rng.uniform(0.9, 1.1)), 0, 1), True
+        )
         for index in range(brokers * each)
     ]
     assert plan(slots, partitions, LIMITS).moves == []
@@ -103,7 +138,10 @@ def test_noise_of_ten_per_cent_moves_nothing(brokers: int, each: int, rate: int,
 def test_a_new_broker_gets_its_share_of_even_loads(brokers: int, each: int, rate: int) -> None:
     slots = [BrokerSlot(NodeId(node_id)) for node_id in range(brokers + 1)]
     count = brokers * each
-    partitions = [PartitionSlot("t", index, NodeId(index % brokers), Load(rate, rate, 1), True) for index in range(count)]
+    partitions = [
+        PartitionSlot("t", index, NodeId(index % brokers), Load(rate, rate, 1), True)
+        for index in range(count)
+    ]
     after = plan(slots, partitions, LIMITS).after[-1].leaders
     share = count / (brokers + 1)
     assert share * 0.9 - 1 <= after <= share * 1.1 + 1

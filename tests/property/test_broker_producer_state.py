@@ -1,10 +1,17 @@
-"""Producer state against a model that remembers everything, and live state against what replaying the log gives."""
+"""Producer state against a model that remembers everything, and live state against what replaying
+the log gives.
+"""
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.partition.producer_state import SEQUENCES_COUNT, KnownBatch, ProducerSnapshot, ProducerState
+from broker.partition.producer_state import (
+    SEQUENCES_COUNT,
+    KnownBatch,
+    ProducerSnapshot,
+    ProducerState,
+)
 from broker.wire.error_codes import ErrorCode
 
 START = SEQUENCES_COUNT - 6
@@ -32,7 +39,11 @@ class Model:
                 return offset
         written = {(b + i) % SEQUENCES_COUNT for b, c, _ in batches for i in range(c)}
         wanted = {(base + i) % SEQUENCES_COUNT for i in range(count)}
-        return ErrorCode.DUPLICATE_SEQUENCE_NUMBER if wanted <= written else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        return (
+            ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+            if wanted <= written
+            else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        )
 
     def record(self, pid, epoch, base, count, offset):
         known_epoch, batches = self.producers.get(pid, (epoch, []))
@@ -71,7 +82,9 @@ def run(script):
         else:
             assert found is expected
         if found is None:
-            state.record(pid, epoch, base, count, base_offset=offset, end_offset=offset + count, now_ms=now)
+            state.record(
+                pid, epoch, base, count, base_offset=offset, end_offset=offset + count, now_ms=now
+            )
             model.record(pid, epoch, base, count, offset)
             log.append((pid, epoch, base, count, offset, now))
             offset += count
@@ -94,7 +107,9 @@ def test_a_snapshot_and_the_log_behind_it_give_the_live_state(script, cut):
     restored.restore(msgspec.msgpack.decode(stored, type=ProducerSnapshot))
     for entry in log[cut:]:
         _replay(restored, entry)
-    assert msgspec.msgpack.encode(restored.snapshot(end)) == msgspec.msgpack.encode(live.snapshot(end))
+    assert msgspec.msgpack.encode(restored.snapshot(end)) == msgspec.msgpack.encode(
+        live.snapshot(end)
+    )
 
 
 def _replay(state, entry):

@@ -1,4 +1,6 @@
-"""Open, aborted and stable against a model that looks at the whole log, on the leader and for a reader of the txn stream."""
+"""Open, aborted and stable against a model that looks at the whole log, on the leader and for a
+reader of the txn stream.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,9 @@ class Model:
         return self.log[-1][3] if self.log else 0
 
     def transactions(self, end: int) -> list[tuple[int, int, int | None, bool]]:
-        """(producer, first offset, offset of the marker or None, aborted) of those that began below `end`, as seen there."""
+        """(producer, first offset, offset of the marker or None, aborted) of those that began below
+        `end`, as seen there.
+        """
         found, opened = [], {}
         for kind, producer, first, stop in self.log:
             if stop > end:
@@ -48,15 +52,28 @@ class Model:
         return found + [(producer, first, None, False) for producer, first in opened.items()]
 
     def stable(self, end: int) -> int:
-        return min([end, *(first for _, first, marker, _ in self.transactions(end) if marker is None)])
+        return min(
+            [end, *(first for _, first, marker, _ in self.transactions(end) if marker is None)]
+        )
 
     def aborted(self, low: int, high: int) -> list[tuple[int, int, int]]:
-        found = [(producer, first, marker) for producer, first, marker, is_aborted in self.transactions(self.end) if is_aborted]
-        return sorted([item for item in found if item[2] >= low and item[1] < high], key=lambda item: item[1])
+        found = [
+            (producer, first, marker)
+            for producer, first, marker, is_aborted in self.transactions(self.end)
+            if is_aborted
+        ]
+        return sorted(
+            [item for item in found if item[2] >= low and item[1] < high], key=lambda item: item[1]
+        )
 
 
 def play(script, aborted_count_max):
-    model, live, stream, durable = Model(), Transactions(Offset(0), aborted_count_max), bytearray(), 0
+    model, live, stream, durable = (
+        Model(),
+        Transactions(Offset(0), aborted_count_max),
+        bytearray(),
+        0,
+    )
     stream_end = 0
     for kind, producer, count, confirmed in script:
         base = Offset(model.end)
@@ -102,7 +119,11 @@ def test_the_leader_and_a_reader_agree_with_the_model(script, aborted_count_max,
     low = data.draw(st.integers(0, high))
     within = AbortedWithin(low, high)
     within.take(read(stream, low))
-    assert within.by_first_offset() == model.aborted(low, high) if low < high else within.by_first_offset() == []
+    assert (
+        within.by_first_offset() == model.aborted(low, high)
+        if low < high
+        else within.by_first_offset() == []
+    )
     known = live.aborted_within(Offset(low), Offset(high))
     assert known is None or known == model.aborted(low, high)
     assert known is not None or len(model.aborted(low, model.end)) > aborted_count_max
@@ -115,7 +136,10 @@ def test_an_early_event_says_that_no_later_one_matters(script, more, data):
     events = read(stream, 0)
     for number, found in enumerate(events):
         if found.decides(high):
-            assert all(later.event.aborted is None or later.event.aborted.first_offset >= high for later in events[number + 1 :])
+            assert all(
+                later.event.aborted is None or later.event.aborted.first_offset >= high
+                for later in events[number + 1 :]
+            )
 
 
 def test_a_long_way_to_an_event_is_covered_by_batches_without_records():
@@ -125,6 +149,8 @@ def test_a_long_way_to_an_event_is_covered_by_batches_without_records():
     payload = encode_event(event, Offset(3), Offset((5 << 31) + 1), StreamEpoch(2), Millis(9))
     headers = [header for _, header in iter_headers(payload)]
     assert len(headers) == 6
-    assert [header.base_offset for header in headers[1:]] == [header.next_offset for header in headers[:-1]]
+    assert [header.base_offset for header in headers[1:]] == [
+        header.next_offset for header in headers[:-1]
+    ]
     assert (headers[0].base_offset, headers[-1].next_offset) == (3, (5 << 31) + 1)
     assert read(payload, 5 << 31) == [(5 << 31, event)]

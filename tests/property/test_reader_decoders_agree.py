@@ -1,4 +1,6 @@
-"""Both decoders give what pure Python gives, for any records; pieces of a range give the whole, cut; any damage is an error or rows."""
+"""Both decoders give what pure Python gives, for any records; pieces of a range give the whole,
+cut; any damage is an error or rows.
+"""
 
 import contextlib
 from itertools import pairwise
@@ -19,10 +21,20 @@ FIELD = st.none() | st.binary(max_size=40) | st.just(b"long" * 300)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), FIELD), max_size=3).map(tuple)
 TIMESTAMPS = st.integers(-1, 1 << 52)
 RECORD = st.tuples(st.integers(1, 1_000_000), TIMESTAMPS, FIELD, FIELD, HEADERS)
-BATCHES = st.lists(st.tuples(st.lists(RECORD, min_size=1, max_size=8), st.sampled_from(Compression), st.integers(0, 5)), max_size=6)
+BATCHES = st.lists(
+    st.tuples(
+        st.lists(RECORD, min_size=1, max_size=8), st.sampled_from(Compression), st.integers(0, 5)
+    ),
+    max_size=6,
+)
 
 
-def built(base: int, batches: list[tuple[list[tuple[int, int, bytes | None, bytes | None, tuple[()]]], Compression, int]]) -> bytes:
+def built(
+    base: int,
+    batches: list[
+        tuple[list[tuple[int, int, bytes | None, bytes | None, tuple[()]]], Compression, int]
+    ],
+) -> bytes:
     """Batches with gaps inside (compacted) and between them."""
     data, offset = bytearray(), base - 1
     for raw, codec, gap in batches:
@@ -31,7 +43,12 @@ def built(base: int, batches: list[tuple[list[tuple[int, int, bytes | None, byte
         for step, timestamp_ms, key, value, headers in raw:
             offset += step + gap
             records.append(Record(offset, timestamp_ms, key, value, headers))
-        data += encode_batch(records, base_offset=min(first, records[0].offset), last_offset=offset, compression=codec)
+        data += encode_batch(
+            records,
+            base_offset=min(first, records[0].offset),
+            last_offset=offset,
+            compression=codec,
+        )
     return bytes(data)
 
 
@@ -42,18 +59,27 @@ def test_any_records(base: int, batches: list[object], rows_max: int, batch_byte
     expected = [row_of(record) for record in records_of(data)]
     compiled = decode(data, compiled=True, rows_max=rows_max, batch_bytes_max=batch_bytes_max)
     assert rows_of(compiled) == expected
-    assert decode(data, compiled=False, rows_max=rows_max, batch_bytes_max=batch_bytes_max).equals(compiled)
-    views = decode(data, compiled=True, rows_max=rows_max, batch_bytes_max=batch_bytes_max, views=True)
+    assert decode(data, compiled=False, rows_max=rows_max, batch_bytes_max=batch_bytes_max).equals(
+        compiled
+    )
+    views = decode(
+        data, compiled=True, rows_max=rows_max, batch_bytes_max=batch_bytes_max, views=True
+    )
     assert views.cast(compiled.schema).equals(compiled)
 
 
 @settings(max_examples=60, deadline=None)
 @given(BATCHES, st.lists(st.integers(0, 20_000_000), max_size=4), st.booleans())
-def test_pieces_of_a_range_are_the_whole_cut(batches: list[object], cuts: list[int], compiled: bool) -> None:
+def test_pieces_of_a_range_are_the_whole_cut(
+    batches: list[object], cuts: list[int], compiled: bool
+) -> None:
     data = built(0, batches)  # type: ignore[arg-type]
     whole = rows_of(decode(data, compiled=compiled))
     borders = [0, *sorted(cuts), 1 << 62]
-    pieces = [rows_of(decode(data, Place("x", "t", 0, low=low, high=high), compiled=compiled)) for low, high in pairwise(borders)]
+    pieces = [
+        rows_of(decode(data, Place("x", "t", 0, low=low, high=high), compiled=compiled))
+        for low, high in pairwise(borders)
+    ]
     assert [row for piece in pieces for row in piece] == whole
     for piece, (low, high) in zip(pieces, pairwise(borders), strict=True):
         assert all(low <= row[0] < high for row in piece)
@@ -68,8 +94,12 @@ def outcome(data: bytes, *, compiled: bool) -> object:
 
 @settings(max_examples=150, deadline=None)
 @given(BATCHES.filter(bool), st.integers(0, 1 << 30), st.integers(1, 4), st.booleans())
-def test_damage_under_a_good_checksum(batches: list[object], seed: int, flips: int, in_header: bool) -> None:
-    """Bits flipped in one batch, its CRC made right again: rows or ReadError, and the same from both decoders."""
+def test_damage_under_a_good_checksum(
+    batches: list[object], seed: int, flips: int, in_header: bool
+) -> None:
+    """Bits flipped in one batch, its CRC made right again: rows or ReadError, and the same from
+    both decoders.
+    """
     rng = Random(seed)
     data = built(0, batches[:1])  # type: ignore[arg-type]
     damaged = bytearray(data)
@@ -82,7 +112,8 @@ def test_damage_under_a_good_checksum(batches: list[object], seed: int, flips: i
     if isinstance(found, str):
         return
     assert found.equals(other)  # type: ignore[attr-defined]
-    # Header names that are not UTF-8 are refused by the pure decoder and replaced by these, as Kafka's client does.
+    # Header names that are not UTF-8 are refused by the pure decoder and replaced by these, as
+    # Kafka's client does.
     with contextlib.suppress(BatchCorrupt):
         assert rows_of(found) == [row_of(record) for record in records_of(block)]
 

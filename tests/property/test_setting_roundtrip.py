@@ -1,4 +1,6 @@
-"""A value that was written down, for tools or for people, is read back as it was; what is outside the limits is refused."""
+"""A value that was written down, for tools or for people, is read back as it was; what is outside
+the limits is refused.
+"""
 
 import pytest
 from hypothesis import example, given
@@ -14,13 +16,20 @@ from base.settings import (
 )
 
 NUMBERS = st.sampled_from([Kind.INT, Kind.DURATION, Kind.BYTES])
-WORDS = st.text(st.characters(categories=("L", "N"), include_characters=":/.-"), min_size=1, max_size=12)
+WORDS = st.text(
+    st.characters(categories=("L", "N"), include_characters=":/.-"), min_size=1, max_size=12
+)
 
 
 @given(NUMBERS, st.integers(-(2**40), 2**50))
 def test_numbers(kind: Kind, value: int) -> None:
     setting = Setting("x", kind)
-    assert parse(setting, text_of(setting, value)) == parse(setting, shown(setting, value)) == parse(setting, value) == value
+    assert (
+        parse(setting, text_of(setting, value))
+        == parse(setting, shown(setting, value))
+        == parse(setting, value)
+        == value
+    )
 
 
 @given(st.lists(WORDS, max_size=5))
@@ -47,7 +56,15 @@ def test_limits(kind: Kind, value: int) -> None:
 
 @example(Kind.LIST, [","])
 @given(
-    st.sampled_from(list(Kind)), st.one_of(st.text(max_size=20), st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.text()))
+    st.sampled_from(list(Kind)),
+    st.one_of(
+        st.text(max_size=20),
+        st.integers(),
+        st.floats(),
+        st.booleans(),
+        st.none(),
+        st.lists(st.text()),
+    ),
 )
 def test_whatever_is_given_is_read_or_refused(kind: Kind, value: object) -> None:
     setting = Setting("x", kind, 0, 1_000, choices=("a", "b"))
@@ -77,7 +94,15 @@ def test_forms(kind: Kind, text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"), [(Kind.BYTES, "8M"), (Kind.BYTES, "1.3B"), (Kind.DURATION, "5m"), (Kind.INT, "1s"), (Kind.INT, "1.5"), (Kind.INT, "")]
+    ("kind", "text"),
+    [
+        (Kind.BYTES, "8M"),
+        (Kind.BYTES, "1.3B"),
+        (Kind.DURATION, "5m"),
+        (Kind.INT, "1s"),
+        (Kind.INT, "1.5"),
+        (Kind.INT, ""),
+    ],
 )
 def test_forms_that_could_be_misread_are_refused(kind: Kind, text: str) -> None:
     with pytest.raises(SettingInvalid):

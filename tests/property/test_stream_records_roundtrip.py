@@ -1,4 +1,6 @@
-"""Any records through any codec come back as they were; any bytes at all are records or BatchCorrupt, nothing else."""
+"""Any records through any codec come back as they were; any bytes at all are records or
+BatchCorrupt, nothing else.
+"""
 
 import contextlib
 
@@ -18,10 +20,14 @@ TIMESTAMPS = st.integers(-1, 1 << 61)
 
 @given(
     st.integers(0, 1 << 60),
-    st.lists(st.tuples(st.integers(1, 1_000), TIMESTAMPS, FIELD, FIELD, HEADERS), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.integers(1, 1_000), TIMESTAMPS, FIELD, FIELD, HEADERS), min_size=1, max_size=12
+    ),
     st.sampled_from(Compression),
 )
-def test_records_round_trip(base: int, raw: list[tuple[int, int, bytes | None, bytes | None, tuple[()]]], codec: Compression) -> None:
+def test_records_round_trip(
+    base: int, raw: list[tuple[int, int, bytes | None, bytes | None, tuple[()]]], codec: Compression
+) -> None:
     records: list[Record] = []
     offset = base - 1
     for step, timestamp_ms, key, value, headers in raw:
@@ -30,7 +36,11 @@ def test_records_round_trip(base: int, raw: list[tuple[int, int, bytes | None, b
     batch = encode_batch(records, base_offset=base, compression=codec)
     header = parse_header(batch)
     assert check_crc(batch)
-    assert (header.base_offset, header.last_offset, header.record_count) == (base, offset, len(records))
+    assert (header.base_offset, header.last_offset, header.record_count) == (
+        base,
+        offset,
+        len(records),
+    )
     assert header.max_timestamp_ms == max(record.timestamp_ms for record in records)
     assert decode_records(batch) == records
 

@@ -1,6 +1,8 @@
-"""Seeded chaos over whole storages: zombies against recoverers, and streams that wander while merges are under way on a store that fails.
+"""Seeded chaos over whole storages: zombies against recoverers, and streams that wander while
+merges are under way on a store that fails.
 
-The claims: an acknowledged record is in the committed log, whoever acknowledged it and when; logs have no gaps; acks are in order.
+The claims: an acknowledged record is in the committed log, whoever acknowledged it and when; logs
+have no gaps; acks are in order.
 """
 
 import asyncio
@@ -47,7 +49,9 @@ class LossyGate(GatedStore):
         return etag
 
     async def release_some(self) -> None:
-        for key in self._rng.sample(sorted(self.waiting), self._rng.randrange(len(self.waiting) + 1)):
+        for key in self._rng.sample(
+            sorted(self.waiting), self._rng.randrange(len(self.waiting) + 1)
+        ):
             gate = self.waiting.pop(key)
             if not gate.done():
                 gate.set_result(None)
@@ -60,7 +64,14 @@ async def test_a_zombie_acknowledges_only_what_was_recovered(seed: int) -> None:
     rng = Random(seed)
     memory, controller = MemoryStore(), new_controller()
     gate = LossyGate(memory, rng)
-    zombie = Node(gate, controller, 1, config=replace(FAST, wal_in_flight_max=5, wal_hedge_factor=rng.randrange(2), wal_hedge_min_ms=1))
+    zombie = Node(
+        gate,
+        controller,
+        1,
+        config=replace(
+            FAST, wal_in_flight_max=5, wal_hedge_factor=rng.randrange(2), wal_hedge_min_ms=1
+        ),
+    )
     heirs = [Node(memory, controller, 2), Node(memory, controller, 3)]
     try:
         await zombie.open(*STREAMS)
@@ -68,7 +79,12 @@ async def test_a_zombie_acknowledges_only_what_was_recovered(seed: int) -> None:
         for step in range(60):
             if not zombie.storage.fenced and rng.random() < 0.7:
                 chosen = rng.sample(STREAMS, rng.randrange(1, 4))
-                zombie.append_group([entry(key, zombie.handles[key].next_offset, rng.randrange(1, 3)) for key in chosen])
+                zombie.append_group(
+                    [
+                        entry(key, zombie.handles[key].next_offset, rng.randrange(1, 3))
+                        for key in chosen
+                    ]
+                )
             await settle(rng.randrange(6))
             await gate.release_some()
             if step in {20, 25}:
@@ -104,10 +120,20 @@ async def test_streams_wander_between_brokers_on_a_bad_day(seed: int) -> None:
     memory, controller = MemoryStore(), new_controller()
     faults = FaultConfig(
         latencies=(Latency(0.2, 3.0),),
-        rules=(FaultRule(Fault.LOST_RESPONSE, 0.08), FaultRule(Fault.THROTTLED, 0.05), FaultRule(Fault.RESET, 0.05)),
+        rules=(
+            FaultRule(Fault.LOST_RESPONSE, 0.08),
+            FaultRule(Fault.THROTTLED, 0.05),
+            FaultRule(Fault.RESET, 0.05),
+        ),
     )
     store = FaultyStore(memory, rng, faults)
-    config = replace(FAST, block_bytes_max=2_000, log_cache_bytes_max=20_000, wal_delete_grace_ms=0, close_in_place_ranges_max=4)
+    config = replace(
+        FAST,
+        block_bytes_max=2_000,
+        log_cache_bytes_max=20_000,
+        wal_delete_grace_ms=0,
+        close_in_place_ranges_max=4,
+    )
     nodes = [Node(store, controller, number, config=config) for number in (1, 2)]
     epochs = dict.fromkeys(STREAMS, 0)
     owners: dict[int, Node] = {}
@@ -120,7 +146,9 @@ async def test_streams_wander_between_brokers_on_a_bad_day(seed: int) -> None:
                 owner = owners[stream_id] = rng.choice(nodes)
                 await owner.open(stream_id, epoch=epochs[stream_id])
             elif rng.random() < 0.25:
-                rng.choice([owner.metadata.refuse, owner.metadata.lose_reply])("commit", rng.randrange(3))
+                rng.choice([owner.metadata.refuse, owner.metadata.lose_reply])(
+                    "commit", rng.randrange(3)
+                )
                 await owner.storage.close_streams([owner.handles[stream_id]])
                 del owners[stream_id], owner.handles[stream_id]
             else:

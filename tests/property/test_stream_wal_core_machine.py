@@ -1,4 +1,6 @@
-"""Random appends, completion orders, pauses and failures against the WAL core: order, contiguity, nothing lost, nothing after a failure."""
+"""Random appends, completion orders, pauses and failures against the WAL core: order, contiguity,
+nothing lost, nothing after a failure.
+"""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -8,7 +10,13 @@ from base.ids import WalSequence
 from stream.config import StreamConfig
 from stream.wal.core import WalCore
 
-CONFIG = StreamConfig(bulk_bytes_max=1_000, wal_in_flight_max=3, batching_bytes_per_s=5_000, wal_linger_ms=100, wal_linger_idle_ms=20)
+CONFIG = StreamConfig(
+    bulk_bytes_max=1_000,
+    wal_in_flight_max=3,
+    batching_bytes_per_s=5_000,
+    wal_linger_ms=100,
+    wal_linger_idle_ms=20,
+)
 
 
 class WalMachine(RuleBasedStateMachine):
@@ -49,7 +57,9 @@ class WalMachine(RuleBasedStateMachine):
         self.durable_slots.add(sequence)
         for bulk in self.core.put_succeeded(sequence):
             assert self.failed_groups is None
-            assert all(slot in self.durable_slots for slot in range(bulk.sequence + 1)), "acknowledged over a hole"
+            assert all(slot in self.durable_slots for slot in range(bulk.sequence + 1)), (
+                "acknowledged over a hole"
+            )
             self.acknowledged += bulk.groups
 
     @precondition(lambda self: self.failed_groups is None)
@@ -72,8 +82,15 @@ class WalMachine(RuleBasedStateMachine):
 
     @invariant()
     def something_always_moves(self) -> None:
-        """With nothing in flight the open slot is due within the linger: no append waits for ever."""
-        if self.failed_groups is None and not self.in_flight and len(self.acknowledged) < self.appended and not self.core._sealed:
+        """With nothing in flight the open slot is due within the linger: no append waits for
+        ever.
+        """
+        if (
+            self.failed_groups is None
+            and not self.in_flight
+            and len(self.acknowledged) < self.appended
+            and not self.core._sealed
+        ):
             wake_at = self.core.wake_at(self.now)
             assert wake_at is not None
             assert wake_at <= max(self.now, self.core._last_append) + 0.1

@@ -1,4 +1,6 @@
-"""Hostile bytes: nothing but `WireError` may come out, at once, and without allocating what the bytes pretend to hold."""
+"""Hostile bytes: nothing but `WireError` may come out, at once, and without allocating what the
+bytes pretend to hold.
+"""
 
 import contextlib
 import tracemalloc
@@ -45,7 +47,9 @@ def test_mutated_messages(api: ApiSpec, data: st.DataObject) -> None:
     version = data.draw(st.integers(api.served_min, api.max))
     direction = data.draw(st.sampled_from(["request", "response"]))
     writer = Writer()
-    CODECS[api.key]._asdict()[f"encode_{direction}"](writer, data.draw(messages(api, direction, version)), version)
+    CODECS[api.key]._asdict()[f"encode_{direction}"](
+        writer, data.draw(messages(api, direction, version)), version
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, max(len(writer) - 1, 0)))
         kind = data.draw(st.sampled_from(["set", "insert", "delete", "cut"]))
@@ -80,19 +84,41 @@ def test_the_bytes_that_abort_kio_are_refused_at_once() -> None:
     [
         pytest.param(produce.decode_request, 3, "ffff ffff 00007530 7fffffff", id="legacy array"),
         pytest.param(produce.decode_request, 3, "ffff ffff 00007530 80000000", id="negative array"),
-        pytest.param(produce.decode_request, 9, "00 ffff 00007530 02 02 61 02 00000000 ffffffff0f", id="compact records"),
-        pytest.param(produce.decode_request, 3, "ffff ffff 00007530 00000001 0001 61 00000001 00000000 7fffffff", id="records"),
+        pytest.param(
+            produce.decode_request,
+            9,
+            "00 ffff 00007530 02 02 61 02 00000000 ffffffff0f",
+            id="compact records",
+        ),
+        pytest.param(
+            produce.decode_request,
+            3,
+            "ffff ffff 00007530 00000001 0001 61 00000001 00000000 7fffffff",
+            id="records",
+        ),
         pytest.param(produce.decode_request, 9, "ffffffff0f", id="compact string"),
         pytest.param(produce.decode_request, 3, "7fff", id="legacy string"),
         pytest.param(produce.decode_request, 3, "8000", id="negative string"),
-        pytest.param(produce.decode_request, 9, "00 ffff 00007530 01 ffffffff0f", id="number of tags"),
-        pytest.param(produce.decode_request, 9, "00 ffff 00007530 01 01 05 ffffffff0f", id="size of a tag"),
+        pytest.param(
+            produce.decode_request, 9, "00 ffff 00007530 01 ffffffff0f", id="number of tags"
+        ),
+        pytest.param(
+            produce.decode_request, 9, "00 ffff 00007530 01 01 05 ffffffff0f", id="size of a tag"
+        ),
         pytest.param(produce.decode_request, 9, "ffffffffff01", id="varint of six bytes"),
         pytest.param(produce.decode_request, 9, "ffffffff7f", id="varint of 35 bits"),
         pytest.param(
-            metadata.decode_response, 9, "00000000 01 00 00000001 02 0000 0261 00 02 0000 00000000 00000001 00000001 ffffffff0f", id="ints"
+            metadata.decode_response,
+            9,
+            "00000000 01 00 00000001 02 0000 0261 00 02 0000 00000000 00000001 00000001 ffffffff0f",
+            id="ints",
         ),
-        pytest.param(fetch.decode_request, 12, "00" * 17 + "00000000" + "01 01 01 01 00 00", id="tag shorter than its value"),
+        pytest.param(
+            fetch.decode_request,
+            12,
+            "00" * 17 + "00000000" + "01 01 01 01 00 00",
+            id="tag shorter than its value",
+        ),
     ],
 )
 def test_hostile_lengths(decode: Callable[[Reader, int], object], version: int, body: str) -> None:
@@ -101,7 +127,9 @@ def test_hostile_lengths(decode: Callable[[Reader, int], object], version: int, 
 
 
 def test_one_frame_never_becomes_more_than_the_limit_of_elements() -> None:
-    """The smallest topics there are, many more than the limit, in one honest-looking frame: refused before any is made."""
+    """The smallest topics there are, many more than the limit, in one honest-looking frame: refused
+    before any is made.
+    """
     count = MAX_ELEMENTS_COUNT + 1
     body = Writer(bytes.fromhex("00 ffff 00007530"))
     body.length(count, flexible=True)

@@ -1,4 +1,6 @@
-"""The hand-written Produce and Fetch are the generated codec, byte for byte, for every served version."""
+"""The hand-written Produce and Fetch are the generated codec, byte for byte, for every served
+version.
+"""
 
 import struct
 
@@ -13,7 +15,11 @@ from broker.wire.framing import encode_response_frame
 from broker.wire.gen import fetch, produce
 from broker.wire.leader_hint import CurrentLeader, NodeEndpoint
 from broker.wire.primitives import Writer
-from broker.wire.produce import ProducePartitionResult, decode_produce_request, encode_produce_response
+from broker.wire.produce import (
+    ProducePartitionResult,
+    decode_produce_request,
+    encode_produce_response,
+)
 from tests.property.test_wire_strategies import messages
 
 VERSIONS_PRODUCE = st.integers(PRODUCE.served_min, PRODUCE.max)
@@ -21,19 +27,28 @@ VERSIONS_FETCH = st.integers(FETCH.served_min, FETCH.max)
 SETTINGS = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def _leader(leader: produce.LeaderIdAndEpoch | fetch.LeaderIdAndEpoch | None) -> CurrentLeader | None:
+def _leader(
+    leader: produce.LeaderIdAndEpoch | fetch.LeaderIdAndEpoch | None,
+) -> CurrentLeader | None:
     return None if leader is None else CurrentLeader(leader.leader_id, leader.leader_epoch)
 
 
 def _endpoints(message: produce.ProduceResponse | fetch.FetchResponse) -> list[NodeEndpoint]:
-    return [NodeEndpoint(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints]
+    return [
+        NodeEndpoint(one.node_id, one.host, one.port, one.rack) for one in message.node_endpoints
+    ]
 
 
 @SETTINGS
 @given(data=st.data(), version=VERSIONS_PRODUCE, records=st.none() | st.binary(max_size=20_000))
-def test_produce_requests_read_alike(data: st.DataObject, version: int, records: bytes | None) -> None:
+def test_produce_requests_read_alike(
+    data: st.DataObject, version: int, records: bytes | None
+) -> None:
     message: produce.ProduceRequest = data.draw(messages(PRODUCE, "request", version))
-    message.topic_data = [*message.topic_data, produce.TopicProduceData("t", [produce.PartitionProduceData(7, records)])]
+    message.topic_data = [
+        *message.topic_data,
+        produce.TopicProduceData("t", [produce.PartitionProduceData(7, records)]),
+    ]
     body = Writer(b"head")
     produce.encode_request(body, message, version)
     request = decode_produce_request(memoryview(body), 4, version)
@@ -42,15 +57,21 @@ def test_produce_requests_read_alike(data: st.DataObject, version: int, records:
         message.acks,
         message.timeout_ms,
     )
-    assert [(topic.name, [(one.index, one.records) for one in topic.partitions]) for topic in request.topics] == [
-        (topic.name, [(one.index, one.records) for one in topic.partition_data]) for topic in message.topic_data
+    assert [
+        (topic.name, [(one.index, one.records) for one in topic.partitions])
+        for topic in request.topics
+    ] == [
+        (topic.name, [(one.index, one.records) for one in topic.partition_data])
+        for topic in message.topic_data
     ]
 
 
 def test_records_are_writable_views_of_the_frame() -> None:
     body = Writer()
     records = b"\x00" * 61
-    message = produce.ProduceRequest(topic_data=[produce.TopicProduceData("t", [produce.PartitionProduceData(0, records)])])
+    message = produce.ProduceRequest(
+        topic_data=[produce.TopicProduceData("t", [produce.PartitionProduceData(0, records)])]
+    )
     produce.encode_request(body, message, 9)
     frame = bytearray(body)
     view = decode_produce_request(memoryview(frame), 0, 9).topics[0].partitions[0].records
@@ -61,7 +82,9 @@ def test_records_are_writable_views_of_the_frame() -> None:
 
 @SETTINGS
 @given(data=st.data(), version=VERSIONS_PRODUCE, correlation_id=st.integers(-(2**31), 2**31 - 1))
-def test_produce_responses_are_written_alike(data: st.DataObject, version: int, correlation_id: int) -> None:
+def test_produce_responses_are_written_alike(
+    data: st.DataObject, version: int, correlation_id: int
+) -> None:
     message: produce.ProduceResponse = data.draw(messages(PRODUCE, "response", version))
     topics = [
         (
@@ -73,7 +96,10 @@ def test_produce_responses_are_written_alike(data: st.DataObject, version: int, 
                     one.base_offset,
                     one.log_append_time_ms,
                     one.log_start_offset,
-                    [(error.batch_index, error.batch_index_error_message) for error in one.record_errors],
+                    [
+                        (error.batch_index, error.batch_index_error_message)
+                        for error in one.record_errors
+                    ],
                     one.error_message,
                     _leader(one.current_leader),
                 )
@@ -82,8 +108,15 @@ def test_produce_responses_are_written_alike(data: st.DataObject, version: int, 
         )
         for topic in message.responses
     ]
-    expected = encode_response_frame(PRODUCE, version, correlation_id, produce.encode_response, message)
-    assert encode_produce_response(correlation_id, version, topics, message.throttle_time_ms, _endpoints(message)) == expected
+    expected = encode_response_frame(
+        PRODUCE, version, correlation_id, produce.encode_response, message
+    )
+    assert (
+        encode_produce_response(
+            correlation_id, version, topics, message.throttle_time_ms, _endpoints(message)
+        )
+        == expected
+    )
 
 
 @SETTINGS
@@ -96,7 +129,11 @@ def test_fetch_requests_read_alike(data: st.DataObject, version: int) -> None:
 
 
 @SETTINGS
-@given(data=st.data(), version=VERSIONS_FETCH, batch=st.sampled_from([1, 61, 126, 127, 128, 16382, 16383, 16384, 70_000]))
+@given(
+    data=st.data(),
+    version=VERSIONS_FETCH,
+    batch=st.sampled_from([1, 61, 126, 127, 128, 16382, 16383, 16384, 70_000]),
+)
 def test_fetch_responses_are_written_alike(data: st.DataObject, version: int, batch: int) -> None:
     message: fetch.FetchResponse = data.draw(messages(FETCH, "response", version))
     if message.responses and message.responses[0].partitions:
@@ -108,7 +145,11 @@ def test_fetch_responses_are_written_alike(data: st.DataObject, version: int, ba
             one.snapshot_id = None
             one.records = one.records or b""
             half = len(one.records) // 2
-            chunks = [memoryview(one.records)[:half], memoryview(one.records)[half:]] if half else [one.records]
+            chunks = (
+                [memoryview(one.records)[:half], memoryview(one.records)[half:]]
+                if half
+                else [one.records]
+            )
             results.append(
                 FetchPartitionResult(
                     one.partition_index,
@@ -118,10 +159,15 @@ def test_fetch_responses_are_written_alike(data: st.DataObject, version: int, ba
                     one.log_start_offset,
                     None
                     if one.aborted_transactions is None
-                    else [(aborted.producer_id, aborted.first_offset) for aborted in one.aborted_transactions],
+                    else [
+                        (aborted.producer_id, aborted.first_offset)
+                        for aborted in one.aborted_transactions
+                    ],
                     one.preferred_read_replica,
                     chunks if one.records else (),
-                    None if one.diverging_epoch is None else (one.diverging_epoch.epoch, one.diverging_epoch.end_offset),
+                    None
+                    if one.diverging_epoch is None
+                    else (one.diverging_epoch.epoch, one.diverging_epoch.end_offset),
                     _leader(one.current_leader),
                 )
             )

@@ -1,4 +1,6 @@
-"""Every API, version and direction against kio as the oracle. kio reads only what we wrote: it must never see hostile bytes."""
+"""Every API, version and direction against kio as the oracle. kio reads only what we wrote: it must
+never see hostile bytes.
+"""
 
 import io
 
@@ -12,13 +14,19 @@ from broker.wire.codecs import CODECS
 from broker.wire.primitives import Reader, Writer
 from tests.property.test_wire_strategies import from_kio, kio_type, messages
 
-CASES = [pytest.param(api, way, id=f"{api.name}-{way}") for api in APIS.values() for way in ("request", "response")]
+CASES = [
+    pytest.param(api, way, id=f"{api.name}-{way}")
+    for api in APIS.values()
+    for way in ("request", "response")
+]
 
 
 @pytest.mark.parametrize(("api", "direction"), CASES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_kio_and_we_read_and_write_the_same_bytes(api: ApiSpec, direction: str, data: st.DataObject) -> None:
+def test_kio_and_we_read_and_write_the_same_bytes(
+    api: ApiSpec, direction: str, data: st.DataObject
+) -> None:
     version = data.draw(st.integers(api.served_min, api.max), label="version")
     message = data.draw(messages(api, direction, version), label="message")
     codec = CODECS[api.key]._asdict()

@@ -1,4 +1,6 @@
-"""Messages of any API and version for the wire tests, built from the same schemas as the codec, and kio's view of them."""
+"""Messages of any API and version for the wire tests, built from the same schemas as the codec, and
+kio's view of them.
+"""
 
 import dataclasses
 import datetime
@@ -35,19 +37,29 @@ def root_name(api: ApiSpec, direction: str) -> str:
 
 @functools.cache
 def messages(api: ApiSpec, direction: str, version: int) -> st.SearchStrategy[Any]:
-    """Our messages as a peer of that version could have sent them: fields that it does not know keep their default."""
+    """Our messages as a peer of that version could have sent them: fields that it does not know
+    keep their default.
+    """
     return _struct(api, direction, version, root_name(api, direction))
 
 
 def _struct(api: ApiSpec, direction: str, version: int, name: str) -> st.SearchStrategy[Any]:
     fields = structs_of(api, direction)[name].fields
-    present = [field for field in fields if field.first <= version <= field.last and (field.tag or 0) < OWN_TAGS_FROM]
+    present = [
+        field
+        for field in fields
+        if field.first <= version <= field.last and (field.tag or 0) < OWN_TAGS_FROM
+    ]
     values = {field.name: _field(api, direction, version, field) for field in present}
     return st.builds(getattr(module_of(api), name), **values)
 
 
 def _field(api: ApiSpec, direction: str, version: int, field: Field) -> st.SearchStrategy[Any]:
-    value = _struct(api, direction, version, field.struct) if field.kind is Kind.STRUCT else _scalar(field)
+    value = (
+        _struct(api, direction, version, field.struct)
+        if field.kind is Kind.STRUCT
+        else _scalar(field)
+    )
     if field.is_array:
         value = st.lists(value, max_size=3)
     elif field.kind is Kind.STRUCT:
@@ -75,7 +87,12 @@ def _scalar(field: Field) -> st.SearchStrategy[Any]:
         return st.none() | st.uuids(version=4)
     if field.kind is Kind.UINT16:
         return st.integers(0, 2**16 - 1)
-    return {Kind.BOOL: st.booleans(), Kind.STRING: _TEXT, Kind.BYTES: st.binary(), Kind.RECORDS: st.binary()}[field.kind]
+    return {
+        Kind.BOOL: st.booleans(),
+        Kind.STRING: _TEXT,
+        Kind.BYTES: st.binary(),
+        Kind.RECORDS: st.binary(),
+    }[field.kind]
 
 
 def kio_type(api: ApiSpec, direction: str, version: int) -> type[Any]:
@@ -86,7 +103,12 @@ def kio_type(api: ApiSpec, direction: str, version: int) -> type[Any]:
 
 def from_kio(api: ApiSpec, direction: str, entity: Any) -> Any:
     """kio's entity as our message."""
-    fields = {field.kio_name: field for field in structs_of(api, direction)[class_name(api, direction, type(entity).__name__)].fields}
+    fields = {
+        field.kio_name: field
+        for field in structs_of(api, direction)[
+            class_name(api, direction, type(entity).__name__)
+        ].fields
+    }
     values: dict[str, Any] = {}
     for one in dataclasses.fields(entity):
         field = fields[one.name]
@@ -101,7 +123,9 @@ def from_kio(api: ApiSpec, direction: str, entity: Any) -> Any:
 
 def _from_kio_value(api: ApiSpec, direction: str, field: Field, value: Any) -> Any:
     if isinstance(value, tuple):
-        return [from_kio(api, direction, one) if field.kind is Kind.STRUCT else one for one in value]
+        return [
+            from_kio(api, direction, one) if field.kind is Kind.STRUCT else one for one in value
+        ]
     if isinstance(value, datetime.timedelta):
         return value // _MS
     if isinstance(value, datetime.datetime):

@@ -1,5 +1,7 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.sim --seeds 200 [--jobs 2] [--seed N] [--scenario S]`: run seeds, tell how fast, and how to run a failing one again."""
+"""`python -m tests.sim --seeds 200 [--jobs 2] [--seed N] [--scenario S]`: run seeds, tell how fast,
+and how to run a failing one again.
+"""
 
 import argparse
 import multiprocessing
@@ -24,7 +26,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one only and show its last events")
     parser.add_argument("--scenario", choices=list(SCENARIOS), help="default: by the seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
-    parser.add_argument("--tail", type=int, default=60, help="events to show of the first failing seed")
+    parser.add_argument(
+        "--tail", type=int, default=60, help="events to show of the first failing seed"
+    )
     parser.add_argument("--grep", default="", help="of these, only the lines with this in them")
     args = parser.parse_args()
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
@@ -47,11 +51,16 @@ def run(seeds: Sequence[int], scenario: str | None, tail: int, grep: str, *, job
             show(outcome, tail if failed == 1 else 0, grep, scenario)
         if time.monotonic() - shown > _PROGRESS_S:
             shown = time.monotonic()
-            print(f"... {count} of {len(seeds)} seeds, {count / (shown - began):.1f}/s, {failed} failed", flush=True)
+            print(
+                f"... {count} of {len(seeds)} seeds, {count / (shown - began):.1f}/s, {failed}"
+                " failed",
+                flush=True,
+            )
     took_s = time.monotonic() - began
     print(
-        f"{count} seeds in {took_s:.1f} s ({count / took_s:.1f}/s with {jobs} jobs), {virtual_s:.0f} virtual s, "
-        f"{steps} steps, {acked} records acknowledged, {read} read, {failed} failed"
+        f"{count} seeds in {took_s:.1f} s ({count / took_s:.1f}/s with {jobs} jobs),"
+        f" {virtual_s:.0f} virtual s, {steps} steps, {acked} records acknowledged, {read} read,"
+        f" {failed} failed"
     )
     return failed
 
@@ -67,7 +76,11 @@ def _outcomes(seeds: Sequence[int], scenario: str | None, jobs: int) -> Iterator
 def show(outcome: Outcome, tail: int, grep: str, scenario: str | None) -> None:
     for line in [line for line in outcome.tail if grep in line][-tail:] if tail else []:
         print("   ", line[:300])
-    print(f"seed {outcome.seed} ({outcome.scenario}) after {outcome.virtual_s:.3f} s: {outcome.violation}"[:1500])
+    print(
+        f"seed {outcome.seed} ({outcome.scenario}) after {outcome.virtual_s:.3f} s: {outcome.violation}"[
+            :1500
+        ]
+    )
     chosen = f" --scenario {scenario}" if scenario else ""
     print(f"    again: python -m tests.sim --seed {outcome.seed}{chosen}", flush=True)
 

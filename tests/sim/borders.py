@@ -41,7 +41,9 @@ _STEP_LIMIT_S = 10.0
 
 @contextmanager
 def patched_borders(world: "World") -> Iterator[None]:
-    """The product's borders: transport, ids, logs, and the life of prepared objects (an hour is too long to wait for)."""
+    """The product's borders: transport, ids, logs, and the life of prepared objects (an hour is too
+    long to wait for).
+    """
     rng = Random(f"{world.seed}/ids")
     real_prepare = objects_manager.prepare_objects
     replaced: list[tuple[Any, str, Any]] = [
@@ -54,7 +56,11 @@ def patched_borders(world: "World") -> Iterator[None]:
         (reign_module, "uuid4", new_uuid),
         (identity_module, "new_id", lambda: new_uuid().hex[:22]),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
-        (objects_manager, "prepare_objects", lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS)),
+        (
+            objects_manager,
+            "prepare_objects",
+            lambda *args: real_prepare(*args, ttl_ms=PREPARED_TTL_MS),
+        ),
     ]
     if world.scenario in scenarios.LATE:
         replaced.append((markers_module, "REQUEST_TIMEOUT_S", MARKERS_TIMEOUT_S))
@@ -64,7 +70,9 @@ def patched_borders(world: "World") -> Iterator[None]:
     for target, name, value in replaced:
         setattr(target, name, value)
     logging = structlog.get_config()
-    structlog.configure(processors=[_log_to(world)], wrapper_class=structlog.make_filtering_bound_logger(30))
+    structlog.configure(
+        processors=[_log_to(world)], wrapper_class=structlog.make_filtering_bound_logger(30)
+    )
     try:
         yield
     finally:

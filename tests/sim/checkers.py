@@ -1,11 +1,13 @@
-"""What must hold in every run, checked from outside: on what lies in the bucket, what brokers answer and what the metadata says.
+"""What must hold in every run, checked from outside: on what lies in the bucket, what brokers
+answer and what the metadata says.
 
-Checked at once: acknowledged and readable data is durable (its slot is there, so are all before it, none is a fence, its WAL
-did not end before it); an offset is one record for ever, a record of an idempotent producer has one offset; the watermark never goes
-back, no leader begins below what was acknowledged; a stream epoch has one writer; nothing is deleted that is referred to or that
-recovery needs.
-Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced object exists, no data object is left
-over.
+Checked at once: acknowledged and readable data is durable (its slot is there, so are all before it,
+none is a fence, its WAL did not end before it); an offset is one record for ever, a record of an
+idempotent producer has one offset; the watermark never goes back, no leader begins below what was
+acknowledged; a stream epoch has one writer; nothing is deleted that is referred to or that recovery
+needs.
+Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced
+object exists, no data object is left over.
 Must not look into brokers' memory. What clients could check as well is `tests.support.history`.
 """
 
@@ -44,7 +46,9 @@ class _Stretch:
 
 
 class Checker:
-    def __init__(self, bucket: Bucket, image: Callable[[], MetadataImage], fail: Callable[[str], None]) -> None:
+    def __init__(
+        self, bucket: Bucket, image: Callable[[], MetadataImage], fail: Callable[[str], None]
+    ) -> None:
         self._bucket = bucket
         self._image = image
         self._fail = fail
@@ -52,16 +56,22 @@ class Checker:
         self._stretches: dict[StreamId, list[_Stretch]] = {}
         self._history = History(fail)
         self._acked_end: dict[Part, dict[int, int]] = {}
-        """By leader epoch: a paused process may open late, what its successors acknowledged is not its to know."""
+        """By leader epoch: a paused process may open late, what its successors acknowledged is not
+        its to know.
+        """
         self._watermarks: dict[tuple[Part, int], int] = {}
         self._owners: dict[tuple[Part, int], BrokerIncarnation] = {}
         self.acked = self._history.acked
         self.check_all_read = self._history.check_all_read
         self.check_order = self._history.check_order
         self.forgotten_ids: list[range] = []
-        """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody can know."""
+        """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody
+        can know.
+        """
         self.stream_of: Callable[[Part], StreamId] = self._stream_of
-        """Finds the data stream of a partition; replaced where names are given to several topics, one after the other."""
+        """Finds the data stream of a partition; replaced where names are given to several topics,
+        one after the other.
+        """
         bucket.listener = self
 
     @property
@@ -72,7 +82,7 @@ class Checker:
     def read_count(self) -> int:
         return self._history.read_count
 
-    # --- the bucket -------------------------------------------------------------------------------------------------------------------
+    # --- the bucket -------------------------------------------------------------------------------
 
     def written(self, key: str, data: bytes) -> None:
         slot = parse_wal_key(key)
@@ -83,7 +93,8 @@ class Checker:
         wal = self._wals.setdefault(slot.writer, _Wal())
         record = self._image().nodes.wal(slot.writer)
         if slot.sequence in wal.slots:
-            # A late copy of a PUT may bring back a slot that was deleted after its commit; the janitor finds it when the WAL ended.
+            # A late copy of a PUT may bring back a slot that was deleted after its commit; the
+            # janitor finds it when the WAL ended.
             if record is not None and not record.ended and slot.sequence >= record.committed:
                 self._fail(f"{key} was written twice")
             return
@@ -97,14 +108,21 @@ class Checker:
 
     def _add_stretches(self, writer: BrokerIncarnation, sequence: int, index: ObjectIndex) -> None:
         for item in index.ranges:
-            self._stretches.setdefault(item.stream_id, []).append(_Stretch(item.start_offset, item.end_offset, writer, sequence))
+            self._stretches.setdefault(item.stream_id, []).append(
+                _Stretch(item.start_offset, item.end_offset, writer, sequence)
+            )
 
     def deleting(self, key: str) -> None:
         image = self._image()
         object_id = parse_data_key(key)
-        state = image.objects.get(object_id) if object_id is not None else image.objects.in_place(key)
+        state = (
+            image.objects.get(object_id) if object_id is not None else image.objects.in_place(key)
+        )
         if state is not None and state.phase != ObjectPhase.DESTROYED:
-            self._fail(f"{key} is deleted, the metadata has it as {state.phase.name} with {state.refs} references")
+            self._fail(
+                f"{key} is deleted, the metadata has it as {state.phase.name} with {state.refs}"
+                " references"
+            )
         slot = parse_wal_key(key)
         if slot is None:
             return
@@ -119,29 +137,50 @@ class Checker:
         if data is None:
             return False
         index = parse_tail(data, len(data), key)
-        return not isinstance(index, NeedMore) and index.header.role is ObjectRole.WAL and index.header.writer == writer
+        return (
+            not isinstance(index, NeedMore)
+            and index.header.role is ObjectRole.WAL
+            and index.header.writer == writer
+        )
 
-    # --- what brokers say --------------------------------------------------------------------------------------------------------------
+    # --- what brokers say -------------------------------------------------------------------------
 
     def sent(self, part: Part, identities: Iterable[bytes]) -> None:
         self._history.sent(part, identities)
 
-    def opened(self, part: Part, epoch: int, writer: BrokerIncarnation, high_watermark: int) -> None:
+    def opened(
+        self, part: Part, epoch: int, writer: BrokerIncarnation, high_watermark: int
+    ) -> None:
         """A leader begins to serve."""
         self._own(part, epoch, writer)
-        acked = max((end for acked_in, end in self._acked_end.get(part, {}).items() if acked_in <= epoch), default=0)
+        acked = max(
+            (end for acked_in, end in self._acked_end.get(part, {}).items() if acked_in <= epoch),
+            default=0,
+        )
         if high_watermark < acked:
-            self._fail(f"{part} opens at {high_watermark} with epoch {epoch} at {writer}, {acked} was acknowledged")
+            self._fail(
+                f"{part} opens at {high_watermark} with epoch {epoch} at {writer}, {acked} was"
+                " acknowledged"
+            )
         self.watermark(part, epoch, high_watermark)
 
-    def acknowledged(self, part: Part, epoch: int | None, writer: BrokerIncarnation, base: int, identities: list[bytes]) -> None:
+    def acknowledged(
+        self,
+        part: Part,
+        epoch: int | None,
+        writer: BrokerIncarnation,
+        base: int,
+        identities: list[bytes],
+    ) -> None:
         """A broker says that these records are safe, at these offsets."""
         if epoch is not None:
             self._own(part, epoch, writer)
         end = base + len(identities)
         stretch = self._durable(part, base, end)
         if stretch is None:
-            self._fail(f"{writer} acknowledges {part} [{base}, {end}), epoch {epoch}, which is not durable")
+            self._fail(
+                f"{writer} acknowledges {part} [{base}, {end}), epoch {epoch}, which is not durable"
+            )
         else:
             wal = self._wals[stretch.writer]
             wal.acked_max = max(wal.acked_max, stretch.slot)
@@ -152,11 +191,15 @@ class Checker:
             ends[epoch] = max(ends.get(epoch, 0), end)
 
     def delivered(self, part: Part, base: int, identities: list[bytes]) -> None:
-        """A client takes these records for acknowledged. base -1: it was not told where they lie."""
+        """A client takes these records for acknowledged. base -1: it was not told where they
+        lie.
+        """
         for at, identity in enumerate(identities):
             self._history.acknowledged(part, base + at if base >= 0 else -1, identity)
 
-    def fetched(self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]) -> None:
+    def fetched(
+        self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]
+    ) -> None:
         """A broker lets somebody read from `offset`."""
         expected: int | None = None
         for records in batches:
@@ -167,12 +210,16 @@ class Checker:
                 self._fail(f"{part}: offset {first} follows {expected - 1}")
             expected = end
             if end > high_watermark:
-                self._fail(f"{part}: [{first}, {end}) is readable, the high watermark is {high_watermark}")
+                self._fail(
+                    f"{part}: [{first}, {end}) is readable, the high watermark is {high_watermark}"
+                )
             if self._durable(part, first, end) is None:
                 self._fail(f"{part}: [{first}, {end}) is readable and not durable")
             for at, record in enumerate(records):
                 if record.offset != first + at:
-                    self._fail(f"{part}: record {at} of the batch at {first} has offset {record.offset}")
+                    self._fail(
+                        f"{part}: record {at} of the batch at {first} has offset {record.offset}"
+                    )
                 self._history.read(part, record.offset, identity_of(record))
 
     def acked_end(self, part: Part) -> int:
@@ -190,9 +237,18 @@ class Checker:
 
     def watermark(self, part: Part, epoch: int, high_watermark: int) -> None:
         if high_watermark < self._watermarks.get((part, epoch), 0):
-            self._fail(f"{part}: the high watermark goes back from {self._watermarks[part, epoch]} to {high_watermark} in epoch {epoch}")
-        elif high_watermark > self._watermarks.get((part, epoch), 0) and self._durable(part, high_watermark - 1, high_watermark) is None:
-            self._fail(f"{part}: the high watermark moves to {high_watermark}, below which not everything is durable")
+            self._fail(
+                f"{part}: the high watermark goes back from {self._watermarks[part, epoch]} to"
+                f" {high_watermark} in epoch {epoch}"
+            )
+        elif (
+            high_watermark > self._watermarks.get((part, epoch), 0)
+            and self._durable(part, high_watermark - 1, high_watermark) is None
+        ):
+            self._fail(
+                f"{part}: the high watermark moves to {high_watermark}, below which not everything"
+                " is durable"
+            )
         self._watermarks[part, epoch] = high_watermark
 
     def _durable(self, part: Part, start: int, end: int) -> _Stretch | None:
@@ -201,7 +257,9 @@ class Checker:
             if not (stretch.start <= start and end <= stretch.end):
                 continue
             record = image.nodes.wal(stretch.writer)
-            is_past_end = record is not None and record.end is not None and stretch.slot >= record.end
+            is_past_end = (
+                record is not None and record.end is not None and stretch.slot >= record.end
+            )
             if stretch.slot < self._wals[stretch.writer].durable_end and not is_past_end:
                 return stretch
         return None
@@ -211,7 +269,7 @@ class Checker:
         assert topic is not None
         return topic.partitions[part[1]].data_stream_id
 
-    # --- from time to time and at the end ----------------------------------------------------------------------------------------------
+    # --- from time to time and at the end ---------------------------------------------------------
 
     def check_metadata(self) -> None:
         image = self._image()
@@ -219,21 +277,30 @@ class Checker:
         for record in image.nodes.wals():
             wal = self._wals.get(record.writer)
             if wal is not None and record.end is not None and wal.acked_max >= record.end:
-                self._fail(f"the WAL of {record.writer} ended at slot {record.end}, slot {wal.acked_max} was acknowledged")
+                self._fail(
+                    f"the WAL of {record.writer} ended at slot {record.end}, slot {wal.acked_max}"
+                    " was acknowledged"
+                )
         for missing in missing_objects(image, lambda key: self._bucket.peek(key) is not None):
             self._fail(missing)
 
     def orphans(self, *, prepared: bool) -> list[str]:
-        """Data objects that nothing refers to; those that were prepared and never committed only if wanted: they have a long grace."""
+        """Data objects that nothing refers to; those that were prepared and never committed only if
+        wanted: they have a long grace.
+        """
         image = self._image()
         never_committed = {state.key for state in image.objects if not state.was_committed}
-        found = orphaned_objects(image, [key for key in self._bucket.keys if prepared or key not in never_committed])
+        found = orphaned_objects(
+            image, [key for key in self._bucket.keys if prepared or key not in never_committed]
+        )
         return [item for item in found if not self._is_forgotten(item.split()[0])]
 
     def _is_forgotten(self, key: str) -> bool:
         object_id = parse_data_key(key)
         return (
-            object_id is not None and self._image().objects.get(object_id) is None and any(object_id in ids for ids in self.forgotten_ids)
+            object_id is not None
+            and self._image().objects.get(object_id) is None
+            and any(object_id in ids for ids in self.forgotten_ids)
         )
 
 
@@ -243,17 +310,26 @@ def identity_of(record: Record) -> bytes:
 
 
 class StableOffsets:
-    """The last stable offset of a partition does not go back, whoever leads: readers have taken what lies before it for decided."""
+    """The last stable offset of a partition does not go back, whoever leads: readers have taken
+    what lies before it for decided.
+    """
 
     def __init__(self, fail: Callable[[str], None]) -> None:
         self._fail = fail
         self._known: dict[Part, tuple[int, int]] = {}
-        """The newest leader epoch that was heard of, and the highest offset that it, or one before it, told."""
+        """The newest leader epoch that was heard of, and the highest offset that it, or one before
+        it, told.
+        """
 
     def told(self, part: Part, epoch: int, offset: int) -> None:
-        """By the leader of this epoch. Answers of earlier leaders may come later, and do not count then."""
+        """By the leader of this epoch. Answers of earlier leaders may come later, and do not count
+        then.
+        """
         known_epoch, known = self._known.get(part, (epoch, 0))
         if epoch > known_epoch and offset < known:
-            self._fail(f"{part}: the last stable offset went from {known} to {offset} with leader epoch {epoch}")
+            self._fail(
+                f"{part}: the last stable offset went from {known} to {offset} with leader epoch"
+                f" {epoch}"
+            )
         if epoch >= known_epoch:
             self._known[part] = (epoch, max(known, offset))

@@ -1,7 +1,9 @@
-"""Producers and consumers, as Kafka's clients behave: they find the leader in stale metadata, retry, time out, and never give up.
+"""Producers and consumers, as Kafka's clients behave: they find the leader in stale metadata,
+retry, time out, and never give up.
 
-Invariants: an idempotent producer has one request for a partition under way and repeats it with the same sequence until it is answered;
-late copies of timed-out requests still arrive. A consumer asks with the newest leader epoch that it knows. Every record names itself.
+Invariants: an idempotent producer has one request for a partition under way and repeats it with the
+same sequence until it is answered; late copies of timed-out requests still arrive. A consumer asks
+with the newest leader epoch that it knows. Every record names itself.
 """
 
 import asyncio
@@ -17,8 +19,15 @@ from tests.sim.nodes import FetchResult, SimBroker, produce_request
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-RETRIED = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT,
-           ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}  # fmt: skip
+RETRIED = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+}
 
 
 class Producer:
@@ -46,7 +55,9 @@ class Producer:
                 broker, _ = self._world.leader(part, self._rng)
                 if broker is not None:
                     by_leader.setdefault(broker, {})[part] = batch
-            for settled in await asyncio.gather(*(self._attempt(broker, batches) for broker, batches in by_leader.items())):
+            for settled in await asyncio.gather(
+                *(self._attempt(broker, batches) for broker, batches in by_leader.items())
+            ):
                 for part in settled:
                     del pending[part]
             if pending:
@@ -56,10 +67,16 @@ class Producer:
         first = self._next.get(part, 0)
         count = self._rng.choice((1, 1, 2, 5))
         self._next[part] = first + count
-        identities = [f"{self._name}/{part[1]}/{sequence}".encode() for sequence in range(first, first + count)]
+        identities = [
+            f"{self._name}/{part[1]}/{sequence}".encode()
+            for sequence in range(first, first + count)
+        ]
         now_ms = self._world.now_ms()
         padding = b"x" * self._rng.choice((0, 10, 300))
-        records = [Record(at, now_ms, None, identity + b" " + padding, ()) for at, identity in enumerate(identities)]
+        records = [
+            Record(at, now_ms, None, identity + b" " + padding, ())
+            for at, identity in enumerate(identities)
+        ]
         is_idempotent = self._id >= 0
         data = encode_batch(
             records,
@@ -70,11 +87,15 @@ class Producer:
         self._world.checker.sent(part, identities)
         return bytes(data), identities
 
-    async def _attempt(self, broker: SimBroker, batches: dict[Part, tuple[bytes, list[bytes]]]) -> list[Part]:
+    async def _attempt(
+        self, broker: SimBroker, batches: dict[Part, tuple[bytes, list[bytes]]]
+    ) -> list[Part]:
         """The parts that are acknowledged now."""
         world, loop = self._world, self._world.loop
         answer: asyncio.Future[dict[Part, Any]] = loop.create_future()
-        body = produce_request({part: data for part, (data, _) in batches.items()}, int(self._timeout_s * 1000))
+        body = produce_request(
+            {part: data for part, (data, _) in batches.items()}, int(self._timeout_s * 1000)
+        )
         identities = {part: names for part, (_, names) in batches.items()}
 
         def answered(results: dict[Part, Any]) -> None:
@@ -84,10 +105,18 @@ class Producer:
         copies = [0.0, self._rng.uniform(0, 5)] if world.network.chance(0.3) else [0.0]
         if not world.network.chance():
             for delay_s in copies:
-                world.later(delay_s + world.network.delay_s(), broker.deliver, broker.produce, body, identities, answered)
+                world.later(
+                    delay_s + world.network.delay_s(),
+                    broker.deliver,
+                    broker.produce,
+                    body,
+                    identities,
+                    answered,
+                )
         results: dict[Part, Any] = {}
         with suppress(TimeoutError):
-            # An impatient producer without sequences would go on writing for ever; in peace everybody waits.
+            # An impatient producer without sequences would go on writing for ever; in peace
+            # everybody waits.
             async with asyncio.timeout(10 if world.calm else self._timeout_s):
                 results = await answer
         return [part for part, item in results.items() if self._is_settled(part, item, broker)]
@@ -96,18 +125,26 @@ class Producer:
         code = ErrorCode(item.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return True
-        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and may_lag(self._world, part, broker, self._rng):
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and may_lag(
+            self._world, part, broker, self._rng
+        ):
             return False
         if code not in RETRIED:
-            self._world.fail(f"producer {self._name} writes in order to {part} and is told {code.name}: {item.error_message}")
+            self._world.fail(
+                f"producer {self._name} writes in order to {part} and is told {code.name}:"
+                f" {item.error_message}"
+            )
         return False
 
 
 def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
-    """A former leader that believes in itself refuses what it does not know. With leases it would not answer, unless its node has come
-    back in another process: then its lease is worth nothing, and only what it acknowledges is kept back, by the WAL's fence.
+    """A former leader that believes in itself refuses what it does not know. With leases it would
+    not answer, unless its node has come back in another process: then its lease is worth nothing,
+    and only what it acknowledges is kept back, by the WAL's fence.
     """
-    return (not world.leases or broker in world.zombies) and world.leader(part, rng, exact=True)[0] is not broker
+    return (not world.leases or broker in world.zombies) and world.leader(part, rng, exact=True)[
+        0
+    ] is not broker
 
 
 def settle(answer: "asyncio.Future[Any]", results: Any) -> None:
@@ -144,9 +181,13 @@ class Consumer:
             broker, epoch = self._world.leader(part, self._rng, exact=exact)
             if broker is not None and epoch >= self._epochs.get(part, 0):
                 by_leader.setdefault(broker, {})[part] = (offset, epoch)
-        await asyncio.gather(*(self._fetch(broker, wanted, max_wait_ms) for broker, wanted in by_leader.items()))
+        await asyncio.gather(
+            *(self._fetch(broker, wanted, max_wait_ms) for broker, wanted in by_leader.items())
+        )
 
-    async def _fetch(self, broker: SimBroker, wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> None:
+    async def _fetch(
+        self, broker: SimBroker, wanted: dict[Part, tuple[int, int]], max_wait_ms: int
+    ) -> None:
         world, loop = self._world, self._world.loop
         answer: asyncio.Future[dict[Part, FetchResult]] = loop.create_future()
 
@@ -154,7 +195,15 @@ class Consumer:
             if not world.network.chance():
                 world.later(world.network.delay_s(), settle, answer, results)
 
-        world.later(world.network.delay_s(), broker.deliver, broker.fetch, wanted, max_wait_ms, self._max_bytes, answered)
+        world.later(
+            world.network.delay_s(),
+            broker.deliver,
+            broker.fetch,
+            wanted,
+            max_wait_ms,
+            self._max_bytes,
+            answered,
+        )
         try:
             async with asyncio.timeout(3):
                 results = await answer
@@ -164,13 +213,22 @@ class Consumer:
             self._take(part, *wanted[part], found)
 
     def _take(self, part: Part, offset: int, epoch: int, found: FetchResult) -> None:
-        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and self._world.log_start(part) > offset:
+        if (
+            found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            and self._world.log_start(part) > offset
+        ):
             # The answer's own log start may lag behind a trim that is just being made.
             self.positions[part] = self.starts[part] = self._world.log_start(part)
             self._epochs[part] = max(self._epochs.get(part, 0), epoch)
             return
-        if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and epoch >= self._epochs.get(part, 0) and self.positions[part] == offset:
-            self._world.fail(f"{part}: offset {offset}, which was read up to, is out of range: {found}")
+        if (
+            found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            and epoch >= self._epochs.get(part, 0)
+            and self.positions[part] == offset
+        ):
+            self._world.fail(
+                f"{part}: offset {offset}, which was read up to, is out of range: {found}"
+            )
         if found.error_code:
             return
         self._epochs[part] = max(self._epochs.get(part, 0), epoch)

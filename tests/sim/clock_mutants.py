@@ -1,7 +1,8 @@
-"""Planted bugs of durations, graces and leases, for `tests.sim.mutants`; and one that does no harm, with the reason.
+"""Planted bugs of durations, graces and leases, for `tests.sim.mutants`; and one that does no harm,
+with the reason.
 
-Two that need more luck than 25 seeds have are tried by unit tests: renewals that share a key, and open transactions that are timed by
-another coordinator's clock.
+Two that need more luck than 25 seeds have are tried by unit tests: renewals that share a key, and
+open transactions that are timed by another coordinator's clock.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,9 @@ Patch = tuple[Any, str, Any]
 def _prepared_objects_expire_by_the_wall_clock() -> list[Patch]:
     def age_s(self: Any, offset: MetadataOffset) -> float:
         now_ms = self._runtime._now_ms()
-        return float(now_ms - self.__dict__.setdefault("seen", {}).setdefault(offset, now_ms)) / 1_000
+        return (
+            float(now_ms - self.__dict__.setdefault("seen", {}).setdefault(offset, now_ms)) / 1_000
+        )
 
     return [(Ticks, "_age_s", age_s)]
 
@@ -43,12 +46,20 @@ def _moves_end_by_the_wall_clock() -> list[Patch]:
 
         def is_late(image: MetadataImage, move: MoveUnderWay, now_ms: Millis) -> bool:
             partition = image.topics.partition(move.key)
-            return partition is not None and partition.move is not None and partition.move.deadline_ms <= now_ms
+            return (
+                partition is not None
+                and partition.move is not None
+                and partition.move.deadline_ms <= now_ms
+            )
 
         def look(image: MetadataImage, now_ms: Millis) -> Result[None]:
-            late = sources_of(image, [move for move in moves_under_way(image) if is_late(image, move, now_ms)])
+            late = sources_of(
+                image, [move for move in moves_under_way(image) if is_late(image, move, now_ms)]
+            )
             for node, key in late.items():
-                reason = f"it did not give up partition {key.partition} of topic {key.topic_id} in time"
+                reason = (
+                    f"it did not give up partition {key.partition} of topic {key.topic_id} in time"
+                )
                 ended.append(SessionEnded(node.node_id, node.node_epoch, reason))
             return Result(fence_brokers(image, late))
 
@@ -91,14 +102,18 @@ def _leases_expire_by_wall_clocks() -> list[Patch]:
 
     async def read(self: Any, key: str, etag: str, modified_ms: int) -> _Known:
         lease = msgspec.json.decode(await self._store.get_range(key, 0, 4_096), type=Lease)
-        return _Known(etag, lease.metadata_offset, self._now() + LEASE_MS_MAX, modified_ms + lease.ttl_ms)
+        return _Known(
+            etag, lease.metadata_offset, self._now() + LEASE_MS_MAX, modified_ms + lease.ttl_ms
+        )
 
     return [(LeaseBook, "_read", read)]
 
 
 def _slots_not_forgotten_at_close() -> list[Patch]:
-    """What was committed in place is named again at the next close of the stream. The controller skips ranges below a stream's end
-    (`LogChanges.holds`), and the slot has been the controller's since the first close: only the request is larger."""
+    """What was committed in place is named again at the next close of the stream. The controller
+    skips ranges below a stream's end (`LogChanges.holds`), and the slot has been the controller's
+    since the first close: only the request is larger.
+    """
 
     def forget(self: Any, handles: Any) -> None:
         kept, self._slots.forget = self._slots.forget, lambda _: None

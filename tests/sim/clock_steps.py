@@ -1,9 +1,11 @@
 """Wall clocks that step in the middle of a run, and the durations that must survive it.
 
-A step moves the wall clock of one process (a broker, a controller) or of the store by up to an hour, forward or back; later it steps back.
-Readers with leases look at no wall clock. Monotonic clocks never step. `Graces` checks by virtual time, from committed records and
-deletions: a prepared object lives for its whole time, a destroyed one for its grace, no source of a move is fenced before the move's
-timeout, and nothing is deleted that a lease holds. Must not look into any process.
+A step moves the wall clock of one process (a broker, a controller) or of the store by up to an
+hour, forward or back; later it steps back. Readers with leases look at no wall clock. Monotonic
+clocks never step. `Graces` checks by virtual time, from committed records and
+deletions: a prepared object lives for its whole time, a destroyed one for its grace, no source of a
+move is fenced before the move's timeout, and nothing is deleted that a lease holds. Must not look
+into any process.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,13 @@ import msgspec
 
 from base.ids import ObjectId
 from controller.metadata.codec import decode_record
-from controller.metadata.records import ObjectCommitted, ObjectDestroyed, ObjectPrepared, PartitionRecord, Record
+from controller.metadata.records import (
+    ObjectCommitted,
+    ObjectDestroyed,
+    ObjectPrepared,
+    PartitionRecord,
+    Record,
+)
 from stream.format.keys import parse_manifest_key
 from stream.format.manifest import codec
 from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, Limits
@@ -28,7 +36,9 @@ _STEPS_MS = (HOUR_MS, HOUR_MS, -HOUR_MS, 600_000, -600_000, 5_000)
 
 
 def stepping(limits: Limits) -> Limits:
-    """Compaction releases objects all the time, they are deleted soon, manifests are behind it, sources of moves are late now and then."""
+    """Compaction releases objects all the time, they are deleted soon, manifests are behind it,
+    sources of moves are late now and then.
+    """
     controller = msgspec.structs.replace(
         limits.controller,
         move_timeout_ms=2_000,
@@ -50,10 +60,18 @@ class WallClock:
 
 def step_a_clock(world: "World", rng: Random) -> None:
     """One clock steps now, and back after a while, whether the chaos is over then or not."""
-    clocks: list[tuple[str, Any]] = [(broker.process.name, broker) for _, broker in sorted(world.brokers.items())]
-    controllers: list[tuple[str, Any]] = [(item.process.name, item) for _, item in sorted(world.controllers.items())]
+    clocks: list[tuple[str, Any]] = [
+        (broker.process.name, broker) for _, broker in sorted(world.brokers.items())
+    ]
+    controllers: list[tuple[str, Any]] = [
+        (item.process.name, item) for _, item in sorted(world.controllers.items())
+    ]
     active = world.active_controller()
-    chosen = rng.choice([*clocks, *controllers, *world.graces.clocks]) if world.graces is not None else rng.choice(clocks)
+    chosen = (
+        rng.choice([*clocks, *controllers, *world.graces.clocks])
+        if world.graces is not None
+        else rng.choice(clocks)
+    )
     if active is not None and rng.random() < 0.4:
         chosen = active.process.name, active
     name, clock = chosen
@@ -70,7 +88,9 @@ def step_a_clock(world: "World", rng: Random) -> None:
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """What a reader's lease keeps. until_s: by virtual time; the reader takes the lease for over then."""
+    """What a reader's lease keeps. until_s: by virtual time; the reader takes the lease for over
+    then.
+    """
 
     who: str
     keys: frozenset[str]
@@ -88,7 +108,9 @@ class _Seen:
     prepared: dict[ObjectId, float] = field(default_factory=dict[ObjectId, float])
     destroyed: dict[str, _Destroyed] = field(default_factory=dict[str, _Destroyed])
     named: dict[str, int] = field(default_factory=dict[str, int])
-    """Manifests of this metadata offset and later ones name the object, up to those that are in `released`."""
+    """Manifests of this metadata offset and later ones name the object, up to those that are in
+    `released`.
+    """
     named_now: set[ObjectId] = field(default_factory=set[ObjectId])
     released: dict[str, int] = field(default_factory=dict[str, int])
     moving: dict[tuple[str, int], float] = field(default_factory=dict[tuple[str, int], float])
@@ -112,7 +134,7 @@ class Graces:
         """Of what is neither a broker nor a controller."""
         world.bucket._now_ms = lambda: world.now_ms(store_clock.skew_ms)
 
-    # --- the metadata -----------------------------------------------------------------------------------------------------------------
+    # --- the metadata -----------------------------------------------------------------------------
 
     def committed(self) -> None:
         self._world.note_leaders()
@@ -139,7 +161,11 @@ class Graces:
                 self._destroyed(record, now_s)
             case PartitionRecord():
                 key = (str(record.topic_id), record.partition)
-                if record.target_replicas is not None and record.move is not None and record.leader < 0:
+                if (
+                    record.target_replicas is not None
+                    and record.move is not None
+                    and record.leader < 0
+                ):
                     seen.moving.setdefault(key, now_s)
                 else:
                     seen.moving.pop(key, None)
@@ -151,24 +177,32 @@ class Graces:
         prepared_s = self._seen.prepared.pop(record.object_id, None)
         if prepared_s is not None and (now_s - prepared_s) * 1_000 < PREPARED_TTL_MS - 1:
             world.fail(
-                f"object {record.object_id} expires {now_s - prepared_s:.1f} s after it was prepared, {PREPARED_TTL_MS} ms are its time"
+                f"object {record.object_id} expires {now_s - prepared_s:.1f} s after it was"
+                f" prepared, {PREPARED_TTL_MS} ms are its time"
             )
         state = world.metadata.image.objects.get(record.object_id)
         if state is not None:
             grace_ms = world.limits.controller.read_grace_ms
-            self._seen.destroyed[state.key] = _Destroyed(now_s, (grace_ms if state.was_committed else LATE_PUT_GRACE_MS) / 1_000)
+            self._seen.destroyed[state.key] = _Destroyed(
+                now_s, (grace_ms if state.was_committed else LATE_PUT_GRACE_MS) / 1_000
+            )
 
     def logged(self, name: str, event: dict[str, Any]) -> None:
         reason = str(event.get("reason", ""))
         if name != "broker_fenced" or "did not give up" not in reason:
             return
         words = reason.split()
-        since_s = self._seen.moving.get((words[words.index("topic") + 1], int(words[words.index("partition") + 1])))
+        since_s = self._seen.moving.get(
+            (words[words.index("topic") + 1], int(words[words.index("partition") + 1]))
+        )
         age_s = 0.0 if since_s is None else self._world.loop.time() - since_s
         if age_s * 1_000 < self._world.limits.controller.move_timeout_ms - 1:
-            self._world.fail(f"node {event.get('node_id')} is fenced {age_s:.1f} s after the move began: {reason}")
+            self._world.fail(
+                f"node {event.get('node_id')} is fenced {age_s:.1f} s after the move began:"
+                f" {reason}"
+            )
 
-    # --- the bucket -------------------------------------------------------------------------------------------------------------------
+    # --- the bucket -------------------------------------------------------------------------------
 
     def written(self, key: str, data: bytes) -> None:
         self._checker.written(key, data)
@@ -184,11 +218,19 @@ class Graces:
         now_s = self._world.loop.time()
         destroyed = self._seen.destroyed.get(key)
         if destroyed is not None and now_s - destroyed.at_s < destroyed.grace_s - 0.001:
-            self._world.fail(f"{key} is deleted {now_s - destroyed.at_s:.3f} s after it was destroyed, its grace is {destroyed.grace_s} s")
+            self._world.fail(
+                f"{key} is deleted {now_s - destroyed.at_s:.3f} s after it was destroyed, its grace"
+                f" is {destroyed.grace_s} s"
+            )
         named, released = self._seen.named.get(key), self._seen.released.get(key)
         version, offset = self._newest
         if named is not None and released is not None and named <= offset < released:
-            self._world.fail(f"{key} is deleted, manifest {version} of offset {offset} names it and is the newest")
+            self._world.fail(
+                f"{key} is deleted, manifest {version} of offset {offset} names it and is the"
+                " newest"
+            )
         for held in self.held:
             if key in held.keys and now_s < held.until_s:
-                self._world.fail(f"{key} is deleted, {held.who} holds it for {held.until_s - now_s:.1f} s more")
+                self._world.fail(
+                    f"{key} is deleted, {held.who} holds it for {held.until_s - now_s:.1f} s more"
+                )

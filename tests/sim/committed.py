@@ -1,7 +1,7 @@
 """Readers of committed records: through the leaders, and (without asking anybody) in the bucket.
 
-Checked while it goes on: what is given belongs to a transaction that may be committed; the last stable offset in the store never goes back,
-and what was read of a range stays so.
+Checked while it goes on: what is given belongs to a transaction that may be committed; the last
+stable offset in the store never goes back, and what was read of a range stays so.
 """
 
 import asyncio
@@ -57,7 +57,9 @@ class Judge:
 
 
 class StoreReader:
-    """Reads committed records from the bucket. What it read of a range it reads again, now and then."""
+    """Reads committed records from the bucket. What it read of a range it reads again, now and
+    then.
+    """
 
     def __init__(self, world: "World", judge: Judge) -> None:
         self._world = world
@@ -79,12 +81,16 @@ class StoreReader:
     async def look(self) -> dict[Part, list[bytes]]:
         """Return all committed values of each partition. Raises ManifestNotFound.
 
-        There are no faults between this reader and the bucket, and no time passes: what the newest manifest names has to be there.
+        There are no faults between this reader and the bucket, and no time passes: what the newest
+        manifest names has to be there.
         """
         try:
             return await self._look()
         except (ObjectGone, ObjectNotFound, ObjectCorrupt, ReadError) as error:
-            self._world.fail(f"a reader of the store, by the newest manifest (version {self._view.root.version}): {error}")
+            self._world.fail(
+                "a reader of the store, by the newest manifest (version"
+                f" {self._view.root.version}): {error}"
+            )
             return {}
 
     async def _look(self) -> dict[Part, list[bytes]]:
@@ -96,7 +102,10 @@ class StoreReader:
             part, end = (TXN_TOPIC, state.partition), state.last_stable_offset
             assert end is not None
             if end < self._ends.get(part, 0) or end > state.end_offset:
-                self._world.fail(f"{part}: the last stable offset of the store went from {self._ends[part]} to {end}")
+                self._world.fail(
+                    f"{part}: the last stable offset of the store went from {self._ends[part]} to"
+                    f" {end}"
+                )
             self._ends[part] = end
             found[part] = await self._values(part, 0, end)
             self._judge.saw(part, found[part])
@@ -124,32 +133,49 @@ class StoreReader:
     async def _read(self, item: Slice) -> list[Buffer]:
         """Whole batches of it, from the bucket. Raises ObjectNotFound, ObjectCorrupt."""
         held = StreamRange(
-            StreamId(item.stream_id), Offset(item.start_offset), Offset(item.end_offset), item.record_count, item.size_bytes, Millis(0)
+            StreamId(item.stream_id),
+            Offset(item.start_offset),
+            Offset(item.end_offset),
+            item.record_count,
+            item.size_bytes,
+            Millis(0),
         )
         source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
         batches: list[Buffer] = []
         position = item.start_offset
         while position < item.end_offset:
-            found = await self._objects.read([source], position, 1 << 20, end_offset=item.end_offset)
+            found = await self._objects.read(
+                [source], position, 1 << 20, end_offset=item.end_offset
+            )
             batches += found
             position = max(header.next_offset for _, header in iter_headers(found[-1]))
         return batches
 
 
-def _kept(batches: list[Buffer], aborted: list[AbortedTransaction], low: int, high: int) -> list[bytes]:
+def _kept(
+    batches: list[Buffer], aborted: list[AbortedTransaction], low: int, high: int
+) -> list[bytes]:
     values: list[bytes] = []
     for batch in batches:
         for at, header in iter_headers(batch):
             is_aborted = header.is_transactional and any(
-                item.producer_id == header.producer_id and item.first_offset <= header.base_offset <= item.last_offset for item in aborted
+                item.producer_id == header.producer_id
+                and item.first_offset <= header.base_offset <= item.last_offset
+                for item in aborted
             )
             if not header.is_control and not is_aborted:
-                values += [record.value or b"" for record in decode_records(memoryview(batch)[at:]) if low <= record.offset < high]
+                values += [
+                    record.value or b""
+                    for record in decode_records(memoryview(batch)[at:])
+                    if low <= record.offset < high
+                ]
     return values
 
 
 class CommittedReader:
-    """Takes committed values from the leaders' answers as Kafka's consumer does, from the beginning on."""
+    """Takes committed values from the leaders' answers as Kafka's consumer does, from the beginning
+    on.
+    """
 
     pauses_s: tuple[float, float] = (0.05, 0.5)
     """Between two rounds: from, to."""
@@ -167,7 +193,11 @@ class CommittedReader:
             for part in self._offsets:
                 broker, epoch = self._world.leader(part, self._rng)
                 if broker is not None:
-                    broker.spawn(lambda broker=broker, part=part, epoch=epoch: self._poll(broker, part, epoch))
+                    broker.spawn(
+                        lambda broker=broker, part=part, epoch=epoch: self._poll(
+                            broker, part, epoch
+                        )
+                    )
             await asyncio.sleep(self._rng.uniform(*self.pauses_s))
 
     async def to_the_end(self) -> None:
@@ -185,11 +215,21 @@ class CommittedReader:
         if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
             return False
         wanted = wire_fetch.FetchPartition(
-            partition=part[1], fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=self._rng.choice((1, 2_000))
+            partition=part[1],
+            fetch_offset=offset,
+            current_leader_epoch=epoch,
+            partition_max_bytes=self._rng.choice((1, 2_000)),
         )
         topics = [wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])]
-        request = wire_fetch.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=topics)
-        response = handle_fetch(broker, broker.context(apis.FETCH, FETCH_VERSION, encode_request(apis.FETCH, FETCH_VERSION, request)))
+        request = wire_fetch.FetchRequest(
+            max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=topics
+        )
+        response = handle_fetch(
+            broker,
+            broker.context(
+                apis.FETCH, FETCH_VERSION, encode_request(apis.FETCH, FETCH_VERSION, request)
+            ),
+        )
         if asyncio.iscoroutine(response):
             try:
                 response = await response
@@ -210,7 +250,12 @@ class CommittedReader:
 
 
 def _taken(found: Any, fetch_offset: int) -> tuple[list[bytes], int]:
-    begun, aborting, values, offset = list(found.aborted_transactions or ()), set[int](), list[bytes](), fetch_offset
+    begun, aborting, values, offset = (
+        list(found.aborted_transactions or ()),
+        set[int](),
+        list[bytes](),
+        fetch_offset,
+    )
     data = memoryview(bytes(found.records))
     for at, header in iter_headers(data):
         while begun and begun[0].first_offset <= header.last_offset:
@@ -220,5 +265,9 @@ def _taken(found: Any, fetch_offset: int) -> tuple[list[bytes], int]:
             if not decode_marker(data[at:], header.producer_id, header.producer_epoch).committed:
                 aborting.discard(header.producer_id)
         elif header.producer_id not in aborting:
-            values += [record.value or b"" for record in decode_records(data[at:]) if record.offset >= fetch_offset]
+            values += [
+                record.value or b""
+                for record in decode_records(data[at:])
+                if record.offset >= fetch_offset
+            ]
     return values, offset

@@ -1,9 +1,12 @@
-"""A connection between a client, or a broker, and one process of a broker: requests arrive in their order, or it breaks.
+"""A connection between a client, or a broker, and one process of a broker: requests arrive in their
+order, or it breaks.
 
-As over TCP, a request is not doubled and does not overtake another of its connection; whoever gives up on an answer closes the connection,
-which the other side sees behind the request, and then cancels what still runs, as `broker.network.connection` does. What was carried out by
-then, nobody knows. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered as clients make them: real
-clients speak (ApiVersions) on one before they use it, so that brokers accept them in that order.
+As over TCP, a request is not doubled and does not overtake another of its connection; whoever gives
+up on an answer closes the connection, which the other side sees behind the request, and then
+cancels what still runs, as `broker.network.connection` does. What was carried out by then, nobody
+knows. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered
+as clients make them: real clients speak (ApiVersions) on one before they use it, so that brokers
+accept them in that order.
 Must not: retry.
 """
 
@@ -39,7 +42,9 @@ class Connection:
         self.id = next(world.connection_ids)
         self.is_broken = False
         self._is_cut = False
-        """Something was lost on the way there, or the broker closed it: nothing behind it is looked at."""
+        """Something was lost on the way there, or the broker closed it: nothing behind it is looked
+        at.
+        """
         self._world = world
         process = PROCESS.get()
         self._link = "client" if process is None else process.link
@@ -49,7 +54,9 @@ class Connection:
 
     async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
         """Raises Unanswered."""
-        frame = framing.encode_request_frame(api, version, 1, CODECS[api.key].encode_request, message)[framing.SIZE_BYTES :]
+        frame = framing.encode_request_frame(
+            api, version, 1, CODECS[api.key].encode_request, message
+        )[framing.SIZE_BYTES :]
         answer: asyncio.Future[Any] = self._world.loop.create_future()
         self._travel(self._arrive, bytes(frame), answer)
         try:
@@ -90,7 +97,9 @@ class Connection:
             self._reset(answer)
             return
         try:
-            coroutine = broker.dispatcher.start(self._info, bytearray(frame), lambda response: self._back(answer, response))
+            coroutine = broker.dispatcher.start(
+                self._info, bytearray(frame), lambda response: self._back(answer, response)
+            )
         except (WireError, CannotAnswer):
             self._reset(answer)
             return
@@ -133,14 +142,18 @@ class Connection:
 
 
 class SimMarkerPeers(MarkerPeers):
-    """Markers to other brokers over the simulated network; everything but the sockets is the real class."""
+    """Markers to other brokers over the simulated network; everything but the sockets is the real
+    class.
+    """
 
     def __init__(self, world: "World", broker: "SimBroker") -> None:
         super().__init__(broker, partial(start_marker, broker))
         self._world = world
         self._connections: dict[NodeId, tuple[NodeEpoch, Connection]] = {}
 
-    async def _ask(self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest) -> write_txn_markers.WriteTxnMarkersResponse:
+    async def _ask(
+        self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest
+    ) -> write_txn_markers.WriteTxnMarkersResponse:
         state = self._node.image.nodes.get(node_id)
         if state is None:
             raise PeerGone(f"broker {node_id} is not registered")

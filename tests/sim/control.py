@@ -1,7 +1,9 @@
-"""One start of a simulated controller: the real `ControllerServer` with its quorum, journal, standby, reign, snapshots and service.
+"""One start of a simulated controller: the real `ControllerServer` with its quorum, journal,
+standby, reign, snapshots and service.
 
-Simulated are its disk, its network and its clock. A kill loses what the disk had not synced; the next start begins from disk and store
-alone. Every proposal, commit and reign is shown to the metadata log, which judges.
+Simulated are its disk, its network and its clock. A kill loses what the disk had not synced; the
+next start begins from disk and store alone. Every proposal, commit and reign is shown to the
+metadata log, which judges.
 """
 
 from collections.abc import Sequence
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _ENDS = (JournalFailed, BackupCorrupt, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
-"""What may end a controller's process: its disk fails, or the store does while it starts or what it holds reads damaged for the moment."""
+"""What may end a controller's process: its disk fails, or the store does while it starts or what it
+holds reads damaged for the moment.
+"""
 
 _FORGOT = (JournalForgot, JournalCorrupt)
 """What ends a controller whose disk is not as it left it: in the scenario `rollback` only."""
@@ -50,8 +54,14 @@ def addresses(count: int) -> list[str]:
 
 
 def config_of(number: int, count: int, common: ControllerConfig) -> ControllerConfig:
-    peers = tuple(f"{peer}@{address}" for peer, address in enumerate(addresses(count))) if count > 1 else ()
-    return msgspec.structs.replace(common, controller_id=number, peers=peers, listeners=(f"c{number}:1",))
+    peers = (
+        tuple(f"{peer}@{address}" for peer, address in enumerate(addresses(count)))
+        if count > 1
+        else ()
+    )
+    return msgspec.structs.replace(
+        common, controller_id=number, peers=peers, listeners=(f"c{number}:1",)
+    )
 
 
 class SimController:
@@ -75,17 +85,27 @@ class SimController:
 
     @property
     def epoch(self) -> int:
-        return 0 if self.server is None or self.server.quorum is None else self.server.quorum.leadership.epoch
+        return (
+            0
+            if self.server is None or self.server.quorum is None
+            else self.server.quorum.leadership.epoch
+        )
 
     def start(self) -> None:
-        self.world.loop.call_soon(lambda: self.world.loop.create_task(self._run()), context=self.process.context())
+        self.world.loop.call_soon(
+            lambda: self.world.loop.create_task(self._run()), context=self.process.context()
+        )
 
     async def _run(self) -> None:
         world = self.world
         config = config_of(self.number, world.limits.controllers, world.limits.controller)
         config = world.rollbacks.config_of(config, addresses(world.limits.controllers))
         self.server = server = ControllerServer(
-            config, self.store, now_ms=lambda: world.now_ms(self.skew_ms), directory=SimDirectory(self.disk, self.process), rng=self.rng
+            config,
+            self.store,
+            now_ms=lambda: world.now_ms(self.skew_ms),
+            directory=SimDirectory(self.disk, self.process),
+            rng=self.rng,
         )
         try:
             await server.start()
@@ -98,7 +118,9 @@ class SimController:
                 world.fail(f"controller {self.number} takes its history for ended: {error!r}")
         except _FORGOT as error:
             if not world.rollbacks.ended(self, repr(error)):
-                world.fail(f"controller {self.number} takes its own disk for another one: {error!r}")
+                world.fail(
+                    f"controller {self.number} takes its own disk for another one: {error!r}"
+                )
         except _ENDS as error:
             world.controller_ended(self, repr(error))
         except Exception as error:  # noqa: BLE001 - a defect
@@ -123,7 +145,9 @@ class SimQuorum(RaftQuorum):
     def _look(self) -> None:
         world = self._sim.world
         if not self.failed.done():
-            self._commit_seen = self._sim.metadata.committed(self._sim.number, self, self._commit_seen)
+            self._commit_seen = self._sim.metadata.committed(
+                self._sim.number, self, self._commit_seen
+            )
         before = self._shown
         super()._look()
         if self._shown != before and self._shown.active:
@@ -143,7 +167,9 @@ class SimQuorum(RaftQuorum):
 
 
 class SimReign(ActiveController):
-    def __init__(self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any
+    ) -> None:
         sim = _of_this_process()
         sim.metadata.reign_begins(sim.number, image)
         super().__init__(config, quorum, image, *args, **options)

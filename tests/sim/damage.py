@@ -1,8 +1,8 @@
 """Objects that the store loses or damages for a while, under running brokers.
 
-Invariant: only objects that committed metadata refer to are struck, and each comes back, so that in the end everything acknowledged has to
-be read. Meanwhile readers may get errors; they must not get wrong records, nor miss any between those that they get: the checkers of every
-run see to that.
+Invariant: only objects that committed metadata refer to are struck, and each comes back, so that in
+the end everything acknowledged has to be read. Meanwhile readers may get errors; they must not get
+wrong records, nor miss any between those that they get: the checkers of every run see to that.
 """
 
 from random import Random
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 def strike_object(world: "World", rng: Random) -> None:
     """Take an object out of the bucket, or change one of its bytes, for a while."""
     bucket = world.bucket
-    keys = sorted(state.key for state in world.metadata.image.objects if state.refs and state.key not in bucket.struck)
+    keys = sorted(
+        state.key
+        for state in world.metadata.image.objects
+        if state.refs and state.key not in bucket.struck
+    )
     keys = [key for key in keys if not _may_be_put_again(world, key)]
     whole = {key: data for key in keys if (data := bucket.peek(key)) is not None}
     if not whole:
@@ -36,4 +40,9 @@ def _may_be_put_again(world: "World", key: str) -> bool:
     """A late copy of its PUT would take the place of a slot that is gone, in a WAL that goes on."""
     slot = parse_wal_key(key)
     record = world.metadata.image.nodes.wal(slot.writer) if slot is not None else None
-    return slot is not None and record is not None and not record.ended and slot.sequence >= record.committed
+    return (
+        slot is not None
+        and record is not None
+        and not record.ended
+        and slot.sequence >= record.committed
+    )

@@ -13,7 +13,9 @@ def _reads_bridge_damage() -> list[Patch]:
     real = ObjectReader._load
 
     async def load(self: ObjectReader, pieces: Any) -> Any:
-        return [b"" if isinstance(found, Exception) else found for found in await real(self, pieces)]
+        return [
+            b"" if isinstance(found, Exception) else found for found in await real(self, pieces)
+        ]
 
     return [(ObjectReader, "_load", load)]
 

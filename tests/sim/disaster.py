@@ -1,8 +1,10 @@
-"""The disks of all controllers are lost, and the cluster is rebuilt from the store by the real recovery, while brokers and clients go on.
+"""The disks of all controllers are lost, and the cluster is rebuilt from the store by the real
+recovery, while brokers and clients go on.
 
-Sometimes the old controller still runs, or is only paused: it must find out by itself that its history is over. The checkers' truth is the
-old log until the snapshot of the new history is there, and that snapshot from then on. Must not decide what a recovery may lose: whatever
-was acknowledged is checked as in every other run.
+Sometimes the old controller still runs, or is only paused: it must find out by itself that its
+history is over. The checkers' truth is the old log until the snapshot of the new history is there,
+and that snapshot from then on. Must not decide what a recovery may lose: whatever was acknowledged
+is checked as in every other run.
 """
 
 import asyncio
@@ -26,7 +28,11 @@ _TRIES_MAX = 100
 
 def lose_disks(world: "World") -> None:
     """At a moment at which a controller runs. They die with their disks, or are left behind."""
-    running = [controller for _, controller in sorted(world.controllers.items()) if not controller.process.dead]
+    running = [
+        controller
+        for _, controller in sorted(world.controllers.items())
+        if not controller.process.dead
+    ]
     if not running or not world.has_disks:
         return
     rng = world.rng
@@ -54,7 +60,9 @@ def _begin(world: "World") -> None:
     rng = Random(f"{world.seed}/{process.name}")
     raw = SimStore(world.bucket, world.weather, rng, world.trace)
     store = RetryingStore(raw, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=rng)
-    recovery = Recovery(store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=tuple(world.disks))
+    recovery = Recovery(
+        store, world.limits.controller.cluster_id, now_ms=world.now_ms, voters=tuple(world.disks)
+    )
 
     async def run() -> None:
         for _ in range(_TRIES_MAX):
@@ -78,7 +86,9 @@ def _begin(world: "World") -> None:
 
 async def _go_on(world: "World") -> None:
     """Controllers start with empty disks: with the snapshot, that is."""
-    loaded = await SnapshotStore(world.bucket, world.limits.controller.cluster_id, kept=2).load_newest()
+    loaded = await SnapshotStore(
+        world.bucket, world.limits.controller.cluster_id, kept=2
+    ).load_newest()
     assert loaded is not None
     # What an old broker prepared and put after the recovery had listed the store stays (ADR 0013).
     world.checker.forgotten_ids.append(range(loaded.image.next_object_id))

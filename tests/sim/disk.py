@@ -1,9 +1,10 @@
 """A controller's disk in virtual time: slow, failing, and forgetful of what was not synced.
 
-Invariants: what a crash leaves is what was synced, and of the rest any beginning, torn in the middle of a write or filled with zeros; names
-likewise. One piece of work runs at a time, at once and in its process; its syncs count, and its answer comes, when the disk's time has
-passed. Implements `controller.raft.directory.DataDirectory`. `durable` is what a restart would read, kept to judge what voters tell each
-other.
+Invariants: what a crash leaves is what was synced, and of the rest any beginning, torn in the
+middle of a write or filled with zeros; names likewise. One piece of work runs at a time, at once
+and in its process; its syncs count, and its answer comes, when the disk's time has passed.
+Implements `controller.raft.directory.DataDirectory`. `durable` is what a restart would read, kept
+to judge what voters tell each other.
 """
 
 import asyncio
@@ -75,18 +76,26 @@ class Disk:
         """Of the piece of work that runs, in order; they count when it is over."""
         self.durable = Recovered()
         self.forgot: Recovered | None = None
-        """What it held before somebody took it away: an acknowledgement of that may still be on its way, and counts."""
+        """What it held before somebody took it away: an acknowledgement of that may still be on its
+        way, and counts.
+        """
 
     def holds(self, index: int, term: int) -> bool:
-        """True if this place in the log would be there after a crash, or would have been before somebody took it away."""
-        return any(held is not None and _holds(held, index, term) for held in (self.durable, self.forgot))
+        """True if this place in the log would be there after a crash, or would have been before
+        somebody took it away.
+        """
+        return any(
+            held is not None and _holds(held, index, term) for held in (self.durable, self.forgot)
+        )
 
     def has_voted(self, vote: HardState) -> bool:
         return self.durable.hard.term > vote.term or self.durable.hard == vote
 
     def delay_s(self) -> float:
         """For the work that was just done."""
-        syncs_count = sum(not isinstance(operation, _Names) or operation.synced for operation in self._under_way)
+        syncs_count = sum(
+            not isinstance(operation, _Names) or operation.synced for operation in self._under_way
+        )
         return _SEEK_S + syncs_count * self._sync_ms * self.slow_factor * self._rng.random() / 1000
 
     def complete(self) -> None:
@@ -94,7 +103,9 @@ class Disk:
         self._carry_out(len(self._under_way))
 
     def crash(self) -> None:
-        """Its machine lost power, or its process was killed: any beginning of what was under way has happened."""
+        """Its machine lost power, or its process was killed: any beginning of what was under way
+        has happened.
+        """
         self._carry_out(self._rng.randint(0, len(self._under_way)))
         states = [self._durable_names, *self._unsynced_names]
         self.names = dict(states[self._rng.randrange(len(states))])
@@ -107,7 +118,10 @@ class Disk:
 
     def copy(self) -> DiskCopy:
         """Of what is durable."""
-        files = {name: bytes(inode.data[: inode.synced_bytes]) for name, inode in self._durable_names.items()}
+        files = {
+            name: bytes(inode.data[: inode.synced_bytes])
+            for name, inode in self._durable_names.items()
+        }
         return DiskCopy(files, self.identity | {_JOURNAL: self._durable_note})
 
     def restore(self, files: dict[str, bytes], identity: dict[str, str]) -> None:
@@ -229,12 +243,16 @@ class _Files:
 
 
 class _Thread(Executor):
-    """`VirtualLoop.run_in_executor` gives it work; a stopped process begins none, what is begun ends without it."""
+    """`VirtualLoop.run_in_executor` gives it work; a stopped process begins none, what is begun
+    ends without it.
+    """
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk
         self._process = process
-        self._waiting: deque[tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]] = deque()
+        self._waiting: deque[tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]] = (
+            deque()
+        )
         self._busy = False
 
     def begin(self, work: Callable[..., Any], *args: Any) -> "asyncio.Future[Any]":
@@ -255,7 +273,9 @@ class _Thread(Executor):
             result = work(*args)
         except Exception as failure:  # noqa: BLE001 - as an executor does
             error = failure
-        asyncio.get_running_loop().call_later(self._disk.delay_s(), self._done, answer, result, error, context=Context())
+        asyncio.get_running_loop().call_later(
+            self._disk.delay_s(), self._done, answer, result, error, context=Context()
+        )
 
     def _done(self, answer: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
         if self._process.dead:

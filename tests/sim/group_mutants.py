@@ -1,6 +1,7 @@
 """Planted bugs of consumer groups and of coordinators' logs, for `tests.sim.mutants`.
 
-Not planted, because it is harmless: a trim that does not wait for the copies. It appends a checkpoint behind them and waits for that one.
+Not planted, because it is harmless: a trim that does not wait for the copies. It appends a
+checkpoint behind them and waits for that one.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,9 @@ Patch = tuple[Any, str, Any]
 def _plain_commits_never_written() -> list[Patch]:
     real = GroupCoordinator._append
 
-    async def append(self: GroupCoordinator, group: Group, records: Any, durable: Any, **options: Any) -> ErrorCode:
+    async def append(
+        self: GroupCoordinator, group: Group, records: Any, durable: Any, **options: Any
+    ) -> ErrorCode:
         if options or any(value is None for _, value in records):
             return await real(self, group, records, durable, **options)
         durable()
@@ -40,7 +43,10 @@ def _generations_unchecked() -> list[Patch]:
 
 
 def _stale_coordinator_answers() -> list[Patch]:
-    return [(TopicLog, "can_write", property(lambda _: True)), (TopicLog, "leads_alone", property(lambda _: True))]
+    return [
+        (TopicLog, "can_write", property(lambda _: True)),
+        (TopicLog, "leads_alone", property(lambda _: True)),
+    ]
 
 
 def _tombstones_behind_commits_in_flight() -> list[Patch]:

@@ -1,7 +1,9 @@
-"""Plain consumer groups: members that join, commit and stall, committers without membership, readers, and administrators who delete groups.
+"""Plain consumer groups: members that join, commit and stall, committers without membership,
+readers, and administrators who delete groups.
 
-They ask as clients do: any broker for the coordinator, then the coordinator over one connection until it fails or says that it is none;
-requests that nobody answered count as unknown, and are not repeated. `OffsetHistory` and `Generations` judge what they are answered.
+They ask as clients do: any broker for the coordinator, then the coordinator over one connection
+until it fails or says that it is none; requests that nobody answered count as unknown, and are not
+repeated. `OffsetHistory` and `Generations` judge what they are answered.
 Must not: know what brokers remember.
 """
 
@@ -14,7 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import delete_groups, find_coordinator, heartbeat, join_group, leave_group, offset_commit, offset_fetch, sync_group
+from broker.wire.gen import (
+    delete_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    offset_commit,
+    offset_fetch,
+    sync_group,
+)
 from tests.sim.checkers import Part
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.offset_history import Change, Generations, OffsetHistory
@@ -28,7 +39,9 @@ _PAUSE_SHARE: Final = 0.03
 _LATE_READS_MAX: Final = 8
 _LATE_TIMEOUT_S: Final = 20.0
 _KEYS_MAX: Final = 3
-_REFUSALS: Final = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS})
+_REFUSALS: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
+)
 """Nothing was written."""
 _FIND_AGAIN: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _RETRIED: Final = _FIND_AGAIN | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -42,7 +55,9 @@ class ConsumerGroup:
         self.name = name
         self.parts = world.parts[:_KEYS_MAX]
         kept_s = (world.coordination.groups.offsets_retention_ms - 2 * world.limits.skew_ms) / 1_000
-        self.offsets = {part: OffsetHistory(f"{name} {part}", kept_s, world.fail) for part in self.parts}
+        self.offsets = {
+            part: OffsetHistory(f"{name} {part}", kept_s, world.fail) for part in self.parts
+        }
         self.generations = Generations(name, world.fail)
         self.quiet_until_s = 0.0
         """No committer commits before."""
@@ -58,11 +73,20 @@ class Asker:
         self.rng = Random(f"{world.seed}/{name}")
         self._connection: Connection | None = None
 
-    async def ask(self, api: Any, version: int, request: Any, code_of: Callable[[Any], int], timeout_s: float | None = None) -> Any:
+    async def ask(
+        self,
+        api: Any,
+        version: int,
+        request: Any,
+        code_of: Callable[[Any], int],
+        timeout_s: float | None = None,
+    ) -> Any:
         """The answer, whatever it says. Raises Unanswered."""
         connection = await self._coordinator()
         try:
-            response = await connection.ask(api, version, request, timeout_s or self.rng.choice((0.7, 0.7, 2.0, 10.0)))
+            response = await connection.ask(
+                api, version, request, timeout_s or self.rng.choice((0.7, 0.7, 2.0, 10.0))
+            )
         except Unanswered:
             self._connection = None
             raise
@@ -78,14 +102,20 @@ class Asker:
             return self._connection
         world, rng = self.world, self.rng
         await asyncio.sleep(rng.uniform(0.02, 0.2))
-        asked = rng.choice([broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:])
-        request = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group.name])
+        asked = rng.choice(
+            [broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:]
+        )
+        request = find_coordinator.FindCoordinatorRequest(
+            key_type=0, coordinator_keys=[self.group.name]
+        )
         response = await Connection(world, asked).ask(apis.FIND_COORDINATOR, 4, request, 2.0)
         if not response.coordinators or response.coordinators[0].error_code:
             raise Unanswered
         node_id = response.coordinators[0].node_id
         old = [zombie for zombie in world.zombies if zombie.node_id == node_id]
-        found = old[-1] if old and not world.calm and rng.random() < 0.3 else world.brokers.get(node_id)
+        found = (
+            old[-1] if old and not world.calm and rng.random() < 0.3 else world.brokers.get(node_id)
+        )
         if found is None:
             raise Unanswered
         self._connection = Connection(world, found)
@@ -95,19 +125,42 @@ class Asker:
         return self.world.loop.time()
 
     async def commit(
-        self, parts: list[Part], member_id: str = "", generation: int = -1, *, behind: dict[Part, Change] | None = None
+        self,
+        parts: list[Part],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        behind: dict[Part, Change] | None = None,
     ) -> ErrorCode:
-        """Of a new offset of each. Returns the answer. behind: deletions that were just sent over this connection. Raises Unanswered."""
+        """Of a new offset of each. Returns the answer. behind: deletions that were just sent over
+        this connection. Raises Unanswered.
+        """
         changes = {part: self.group.offsets[part].commit(self.now_s()) for part in parts}
         by_topic: dict[str, list[Any]] = {}
         for (topic, index), change in changes.items():
-            by_topic.setdefault(topic, []).append(offset_commit.OffsetCommitRequestPartition(index, change.value))
-        topics = [offset_commit.OffsetCommitRequestTopic(topic, items) for topic, items in by_topic.items()]
-        request = offset_commit.OffsetCommitRequest(self.group.name, generation, member_id, topics=topics)
-        response = await self.ask(
-            apis.OFFSET_COMMIT, 7, request, lambda response: max(item.error_code for topic in response.topics for item in topic.partitions)
+            by_topic.setdefault(topic, []).append(
+                offset_commit.OffsetCommitRequestPartition(index, change.value)
+            )
+        topics = [
+            offset_commit.OffsetCommitRequestTopic(topic, items)
+            for topic, items in by_topic.items()
+        ]
+        request = offset_commit.OffsetCommitRequest(
+            self.group.name, generation, member_id, topics=topics
         )
-        codes = {(topic.name, item.partition_index): ErrorCode(item.error_code) for topic in response.topics for item in topic.partitions}
+        response = await self.ask(
+            apis.OFFSET_COMMIT,
+            7,
+            request,
+            lambda response: max(
+                item.error_code for topic in response.topics for item in topic.partitions
+            ),
+        )
+        codes = {
+            (topic.name, item.partition_index): ErrorCode(item.error_code)
+            for topic in response.topics
+            for item in topic.partitions
+        }
         for part, change in changes.items():
             change.follows = None if behind is None else behind[part]
             self._judge(change, codes[part], refusals=_REFUSALS)
@@ -127,26 +180,44 @@ class Asker:
         by_topic: dict[str, list[int]] = {}
         for topic, index in self.group.parts:
             by_topic.setdefault(topic, []).append(index)
-        topics = [offset_fetch.OffsetFetchRequestTopics(topic, items) for topic, items in by_topic.items()]
-        request = offset_fetch.OffsetFetchRequest(groups=[offset_fetch.OffsetFetchRequestGroup(self.group.name, topics=topics)])
+        topics = [
+            offset_fetch.OffsetFetchRequestTopics(topic, items) for topic, items in by_topic.items()
+        ]
+        request = offset_fetch.OffsetFetchRequest(
+            groups=[offset_fetch.OffsetFetchRequestGroup(self.group.name, topics=topics)]
+        )
         began_s = self.now_s()
-        response = await self.ask(apis.OFFSET_FETCH, 8, request, lambda response: int(response.groups[0].error_code), timeout_s)
+        response = await self.ask(
+            apis.OFFSET_FETCH,
+            8,
+            request,
+            lambda response: int(response.groups[0].error_code),
+            timeout_s,
+        )
         found = response.groups[0]
         if found.error_code:
             return False
         for topic in found.topics:
             for item in topic.partitions:
-                self.group.offsets[topic.name, item.partition_index].read(item.committed_offset, began_s, self.now_s())
+                self.group.offsets[topic.name, item.partition_index].read(
+                    item.committed_offset, began_s, self.now_s()
+                )
         return True
 
     async def delete(self, changes: dict[Part, Change] | None = None) -> None:
         """Raises Unanswered."""
         changes = changes or self.deletions()
         request = delete_groups.DeleteGroupsRequest([self.group.name])
-        response = await self.ask(apis.DELETE_GROUPS, 2, request, lambda response: int(response.results[0].error_code))
+        response = await self.ask(
+            apis.DELETE_GROUPS, 2, request, lambda response: int(response.results[0].error_code)
+        )
         code = ErrorCode(response.results[0].error_code)
         for change in changes.values():
-            self._judge(change, code, refusals=frozenset({ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND}))
+            self._judge(
+                change,
+                code,
+                refusals=frozenset({ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND}),
+            )
 
     def deletions(self) -> dict[Part, Change]:
         return {part: history.delete(self.now_s()) for part, history in self.group.offsets.items()}
@@ -167,7 +238,11 @@ class Member(Asker):
         end_s = self.now_s() + self.rng.choice((2.0, 6.0, 20.0))
         while not stop.is_set() and self.now_s() < end_s:
             joined = await self._join(member_id)
-            member_id = joined.member_id if joined.error_code in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED} else ""
+            member_id = (
+                joined.member_id
+                if joined.error_code in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}
+                else ""
+            )
             if joined.error_code:
                 await asyncio.sleep(self.rng.uniform(0.02, 0.2))
                 continue
@@ -176,17 +251,27 @@ class Member(Asker):
             if mine is None:
                 continue
             if former is not None and self.rng.random() < 0.5:
-                await self._commit(member_id, *former)  # by a thread that does not know of the rebalance yet
+                await self._commit(
+                    member_id, *former
+                )  # by a thread that does not know of the rebalance yet
             await self._consume(stop, end_s, member_id, joined.generation_id, joined_s, mine)
             former = (joined.generation_id, joined_s, mine)
         if member_id and self.rng.random() < 0.7:
-            request = leave_group.LeaveGroupRequest(self.group.name, [leave_group.MemberIdentity(member_id)])
+            request = leave_group.LeaveGroupRequest(
+                self.group.name, [leave_group.MemberIdentity(member_id)]
+            )
             await self.ask(apis.LEAVE_GROUP, 4, request, lambda response: int(response.error_code))
 
     async def _join(self, member_id: str) -> Any:
         protocols = [join_group.JoinGroupRequestProtocol("range", b"subscription")]
         request = join_group.JoinGroupRequest(
-            self.group.name, self.world.coordination.session_ms, 3_000, member_id, None, "consumer", protocols
+            self.group.name,
+            self.world.coordination.session_ms,
+            3_000,
+            member_id,
+            None,
+            "consumer",
+            protocols,
         )
         return await self.ask(apis.JOIN_GROUP, 5, request, _code_at_top, timeout_s=6.0)
 
@@ -197,7 +282,9 @@ class Member(Asker):
         for at, member_id in enumerate(members):
             mine = [index for index in range(len(self.group.parts)) if index % len(members) == at]
             assignments.append(sync_group.SyncGroupRequestAssignment(member_id, bytes(mine)))
-        request = sync_group.SyncGroupRequest(self.group.name, joined.generation_id, joined.member_id, assignments=assignments)
+        request = sync_group.SyncGroupRequest(
+            self.group.name, joined.generation_id, joined.member_id, assignments=assignments
+        )
         began_s = self.now_s()
         response = await self.ask(apis.SYNC_GROUP, 3, request, _code_at_top, timeout_s=6.0)
         if response.error_code:
@@ -205,11 +292,24 @@ class Member(Asker):
         self.group.generations.synced(began_s, self.now_s(), joined.generation_id)
         return [self.group.parts[index] for index in bytes(response.assignment)]
 
-    async def _consume(self, stop: asyncio.Event, end_s: float, member_id: str, generation: int, joined_s: float, mine: list[Part]) -> None:
+    async def _consume(
+        self,
+        stop: asyncio.Event,
+        end_s: float,
+        member_id: str,
+        generation: int,
+        joined_s: float,
+        mine: list[Part],
+    ) -> None:
         """Until the group has moved on."""
         rng = self.rng
         while not stop.is_set() and self.now_s() < end_s:
-            await asyncio.sleep(rng.choice((rng.uniform(0.02, 0.3),) * 12 + (self.world.coordination.session_ms / 1_000 + 1,)))
+            await asyncio.sleep(
+                rng.choice(
+                    (rng.uniform(0.02, 0.3),) * 12
+                    + (self.world.coordination.session_ms / 1_000 + 1,)
+                )
+            )
             if mine and rng.random() < 0.7:
                 code = await self._commit(member_id, generation, joined_s, mine)
             else:
@@ -219,7 +319,9 @@ class Member(Asker):
             if code in _REFUSALS:
                 return
 
-    async def _commit(self, member_id: str, generation: int, joined_s: float, parts: list[Part]) -> ErrorCode:
+    async def _commit(
+        self, member_id: str, generation: int, joined_s: float, parts: list[Part]
+    ) -> ErrorCode:
         if not parts:
             return ErrorCode.NONE
         began_s = self.now_s()
@@ -230,7 +332,9 @@ class Member(Asker):
 
 
 class Committer(Asker):
-    """Commits without being a member, as Spark and Flink do. Now and then all of them pause for so long that offsets expire."""
+    """Commits without being a member, as Spark and Flink do. Now and then all of them pause for so
+    long that offsets expire.
+    """
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -238,7 +342,9 @@ class Committer(Asker):
             with contextlib.suppress(Unanswered):
                 await self.commit(parts)
             if self.rng.random() < _PAUSE_SHARE and self.now_s() > self.group.quiet_until_s:
-                self.group.quiet_until_s = self.now_s() + self.world.coordination.groups.offsets_retention_ms / 1_000 + 0.5
+                self.group.quiet_until_s = (
+                    self.now_s() + self.world.coordination.groups.offsets_retention_ms / 1_000 + 0.5
+                )
             await self._pause()
 
     async def _pause(self) -> None:
@@ -247,7 +353,9 @@ class Committer(Asker):
         if wait_s > 0 and not self.world.calm:
             for _ in range(3):
                 for _, broker in sorted(self.world.brokers.items()):
-                    self.world.later(self.rng.uniform(0, 0.2), broker.deliver, broker.expire_offsets)
+                    self.world.later(
+                        self.rng.uniform(0, 0.2), broker.deliver, broker.expire_offsets
+                    )
 
 
 class Reader(Asker):
@@ -259,7 +367,9 @@ class Reader(Asker):
 
 
 class LateReader(Reader):
-    """Takes any broker for the coordinator, also one that is stopped or was replaced, and waits long for its answer."""
+    """Takes any broker for the coordinator, also one that is stopped or was replaced, and waits
+    long for its answer.
+    """
 
     async def run(self, stop: asyncio.Event) -> None:
         reads: list[asyncio.Task[None]] = []
@@ -276,11 +386,18 @@ class LateReader(Reader):
 
     async def _coordinator(self) -> Connection:
         world = self.world
-        return Connection(world, self.rng.choice([broker for _, broker in sorted(world.brokers.items())] + 3 * world.zombies[-2:]))
+        return Connection(
+            world,
+            self.rng.choice(
+                [broker for _, broker in sorted(world.brokers.items())] + 3 * world.zombies[-2:]
+            ),
+        )
 
 
 class Deleter(Asker):
-    """Deletes the group, and sometimes commits right behind that, without waiting for the answer."""
+    """Deletes the group, and sometimes commits right behind that, without waiting for the
+    answer.
+    """
 
     def __init__(self, world: "World", group: ConsumerGroup, name: str, *, commits: bool) -> None:
         super().__init__(world, group, name)
@@ -298,14 +415,20 @@ class Deleter(Asker):
     async def _delete_and_commit(self) -> None:
         await self._coordinator()
         deletions = self.deletions()
-        outcomes = await asyncio.gather(self.delete(deletions), self.commit(self.group.parts, behind=deletions), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            self.delete(deletions),
+            self.commit(self.group.parts, behind=deletions),
+            return_exceptions=True,
+        )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
 
 class Groups:
-    """One group with members, one with committers alone, each with readers and somebody who deletes it."""
+    """One group with members, one with committers alone, each with readers and somebody who deletes
+    it.
+    """
 
     def __init__(self, world: "World", *, is_on: bool) -> None:
         self._world = world
@@ -314,11 +437,20 @@ class Groups:
         if not is_on:
             return
         subscribed, alone = self._groups = [ConsumerGroup(world, "g0"), ConsumerGroup(world, "s1")]
-        self._actors += [Member(world, subscribed, f"member{number}") for number in range(_MEMBERS_COUNT)]
-        self._actors += [Committer(world, alone, f"committer{number}") for number in range(_COMMITTERS_COUNT)]
+        self._actors += [
+            Member(world, subscribed, f"member{number}") for number in range(_MEMBERS_COUNT)
+        ]
+        self._actors += [
+            Committer(world, alone, f"committer{number}") for number in range(_COMMITTERS_COUNT)
+        ]
         for group in self._groups:
-            self._actors += [Reader(world, group, f"reader {group.name}"), LateReader(world, group, f"late reader {group.name}")]
-            self._actors.append(Deleter(world, group, f"deleter {group.name}", commits=group is alone))
+            self._actors += [
+                Reader(world, group, f"reader {group.name}"),
+                LateReader(world, group, f"late reader {group.name}"),
+            ]
+            self._actors.append(
+                Deleter(world, group, f"deleter {group.name}", commits=group is alone)
+            )
 
     def run(self, stop: asyncio.Event) -> list[Any]:
         return [actor.run(stop) for actor in self._actors]
@@ -330,7 +462,9 @@ class Groups:
             await _until(asker.read)
 
     async def check(self) -> None:
-        """Every group can be read and committed to, and coordinators that load the logs anew say the same."""
+        """Every group can be read and committed to, and coordinators that load the logs anew say
+        the same.
+        """
         askers = [Asker(self._world, group, f"checker {group.name}") for group in self._groups]
         for asker in askers:
             await _until(asker.read)
@@ -339,12 +473,18 @@ class Groups:
             await _until(asker.read)
             await _until(lambda asker=asker: _commits(asker))
             await _until(asker.read)
-            self._world.trace("offsets", asker.group.name, [len(history.commits) for history in asker.group.offsets.values()])
+            self._world.trace(
+                "offsets",
+                asker.group.name,
+                [len(history.commits) for history in asker.group.offsets.values()],
+            )
 
     def _crash_coordinators(self) -> None:
         world = self._world
         topic = world.metadata.image.topics.by_name(OFFSETS_TOPIC) if self._groups else None
-        for node_id in sorted({record.leader for record in topic.partitions} if topic is not None else ()):
+        for node_id in sorted(
+            {record.leader for record in topic.partitions} if topic is not None else ()
+        ):
             if node_id in world.brokers:
                 world.crash(world.brokers[node_id], 0.01)
 

@@ -1,11 +1,13 @@
-"""Messages that arrive late, after a newer connection was made, and producers that live long enough to meet them.
+"""Messages that arrive late, after a newer connection was made, and producers that live long enough
+to meet them.
 
-A connection may stand still for longer than its users wait, as TCP does while it sends again, or while a link is cut. Its users give up
-and make another one; what they had sent arrives later all the same, in its order, and then the end of the connection. Long-lived
-applications have one instance and one producer epoch, commit every other transaction, and pause in some for longer than anybody waits for
-an answer.
-Left out, because with transaction version 1 no broker can tell: a client's request that arrives when a coordinator has changed meanwhile.
-The broker may be coordinator again by then and know no newer connection (ADR 0032).
+A connection may stand still for longer than its users wait, as TCP does while it sends again, or
+while a link is cut. Its users give up and make another one; what they had sent arrives later all
+the same, in its order, and then the end of the connection. Long-lived applications have one
+instance and one producer epoch, commit every other transaction, and pause in some for longer than
+anybody waits for an answer. Left out, because with transaction version 1 no broker can tell: a
+client's request that arrives when a coordinator has changed meanwhile. The broker may be
+coordinator again by then and know no newer connection (ADR 0032).
 """
 
 import asyncio
@@ -30,7 +32,11 @@ if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
     from tests.sim.world import World
 
-_HELD_SHARES: Final = {apis.WRITE_TXN_MARKERS.key: 0.35, apis.END_TXN.key: 0.15, apis.TXN_OFFSET_COMMIT.key: 0.15}
+_HELD_SHARES: Final = {
+    apis.WRITE_TXN_MARKERS.key: 0.35,
+    apis.END_TXN.key: 0.15,
+    apis.TXN_OFFSET_COMMIT.key: 0.15,
+}
 _HELD_SHARE: Final = 0.02
 """Of other requests."""
 _HELD_S: Final = (1.0, 9.0)
@@ -41,7 +47,9 @@ _MARKERS: Final = apis.WRITE_TXN_MARKERS.key.to_bytes(2, "big")
 
 
 def late_limits(drawn: Limits) -> Limits:
-    """Quick and with few steps: what is looked for lies between processes, and takes many transactions to be met."""
+    """Quick and with few steps: what is looked for lies between processes, and takes many
+    transactions to be met.
+    """
     stream = StreamConfig(
         wal_linger_ms=drawn.stream.wal_linger_ms,
         wal_delete_grace_ms=drawn.stream.wal_delete_grace_ms,
@@ -50,8 +58,15 @@ def late_limits(drawn: Limits) -> Limits:
     )
     p50_ms = min(drawn.store_p50_ms, 20)
     return replace(
-        drawn, stream=stream, compacting=False, controllers=1, brokers=3, store_p50_ms=p50_ms, store_p99_ms=5 * p50_ms, network_ms=5
-    )  # fmt: skip
+        drawn,
+        stream=stream,
+        compacting=False,
+        controllers=1,
+        brokers=3,
+        store_p50_ms=p50_ms,
+        store_p99_ms=5 * p50_ms,
+        network_ms=5,
+    )
 
 
 class LateConnection(Connection):
@@ -98,7 +113,11 @@ class LateConnection(Connection):
     def _coordinators(self) -> tuple[int, ...]:
         """The leader epochs of all partitions of coordinators."""
         topics = self._world.metadata.image.topics
-        found = [topic for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if (topic := topics.by_name(name)) is not None]
+        found = [
+            topic
+            for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+            if (topic := topics.by_name(name)) is not None
+        ]
         return tuple(record.leader_epoch for topic in found for record in topic.partitions)
 
 
@@ -150,7 +169,9 @@ class LateChaos(Chaos):
             self._cut_link(other, one, duration_s)
 
     def cut_coordinator(self) -> None:
-        """A coordinator of transactions from everybody but its clients, who still find it, for longer than its session lasts."""
+        """A coordinator of transactions from everybody but its clients, who still find it, for
+        longer than its session lasts.
+        """
         broker = self._leader(TRANSACTIONS_TOPIC)
         if broker is not None:
             link = broker.process.link
@@ -173,7 +194,9 @@ class LateChaos(Chaos):
         self._world.on_end_txn = on_end_txn
 
     def strike_leader(self) -> None:
-        """The next broker that gets a marker is slow to make it durable, and crashes before it has."""
+        """The next broker that gets a marker is slow to make it durable, and crashes before it
+        has.
+        """
         delay_s = self._rng.choice((0.1, 0.3, 0.6))
 
         def on_marker(broker: "SimBroker") -> None:
@@ -185,10 +208,14 @@ class LateChaos(Chaos):
 
     def _move_groups(self, _: "SimBroker") -> None:
         for index in range(COORDINATOR_PARTITIONS):
-            self._world.move((OFFSETS_TOPIC, index), NodeId(self._rng.randint(1, self._world.limits.brokers)))
+            self._world.move(
+                (OFFSETS_TOPIC, index), NodeId(self._rng.randint(1, self._world.limits.brokers))
+            )
 
     def _leader(self, topic_name: str) -> "SimBroker | None":
         topic = self._world.metadata.image.topics.by_name(topic_name)
         if topic is None:
             return None
-        return self._world.brokers.get(topic.partitions[self._rng.randrange(COORDINATOR_PARTITIONS)].leader)
+        return self._world.brokers.get(
+            topic.partitions[self._rng.randrange(COORDINATOR_PARTITIONS)].leader
+        )

@@ -18,10 +18,14 @@ def _late_markers_end_what_is_open() -> list[Patch]:
 
 
 def _late_markers_settle_offsets() -> list[Patch]:
-    """They are not appended, but the group takes them for the end of the transaction whose offsets it holds."""
+    """They are not appended, but the group takes them for the end of the transaction whose offsets
+    it holds.
+    """
     real = PartitionAppend._await_repetition
 
-    def await_repetition(self: PartitionAppend, partition: Any, known: Any, batch: Any, outcome: Any) -> None:
+    def await_repetition(
+        self: PartitionAppend, partition: Any, known: Any, batch: Any, outcome: Any
+    ) -> None:
         real(self, partition, known, batch, outcome)
         outcome.is_repetition = False
 
@@ -32,7 +36,9 @@ def _serials_begin_anew() -> list[Patch]:
     """Each transaction has the serial of the first one."""
     real = TransactionCoordinator._run
 
-    def run(self: TransactionCoordinator, state: Any, transaction: Any, effect: Any, _serial: int) -> None:
+    def run(
+        self: TransactionCoordinator, state: Any, transaction: Any, effect: Any, _serial: int
+    ) -> None:
         real(self, state, transaction, effect, 0)
 
     return [(TransactionCoordinator, "_run", run)]

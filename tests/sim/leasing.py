@@ -1,7 +1,8 @@
 """Readers of the store with leases, while brokers compact and the janitor deletes.
 
-A reader takes the newest root, writes a lease for it, and looks again: if that root is still the newest, everything that it names stays
-until the lease is over, renewed or not. The reader measures the lease from the moment it asked for it, by its own monotonic clock. Must
+A reader takes the newest root, writes a lease for it, and looks again: if that root is still the
+newest, everything that it names stays until the lease is over, renewed or not. The reader measures
+the lease from the moment it asked for it, by its own monotonic clock. Must
 not: ask brokers or controllers.
 """
 
@@ -73,7 +74,9 @@ class LeaseReader:
         ttl_ms = rng.choice((1_500, 4_000))
         began_s = world.loop.time()
         await lease.create(root, ttl_ms)
-        if (await ClusterView(self._store).refresh()).version != root.version or world.loop.time() >= began_s + ttl_ms / 1_000:
+        if (
+            await ClusterView(self._store).refresh()
+        ).version != root.version or world.loop.time() >= began_s + ttl_ms / 1_000:
             await lease.release()
             return
         held = Held(self._name, keys, began_s + ttl_ms / 1_000)
@@ -95,12 +98,18 @@ class LeaseReader:
         """Data objects that the root names; slots of WALs obey no lease."""
         topics = [topic.name for topic in view.topics()]
         states = await view.partitions(topics)
-        ranges = [OffsetRange(state.topic, state.partition, state.log_start, state.committed_end) for state in states]
+        ranges = [
+            OffsetRange(state.topic, state.partition, state.log_start, state.committed_end)
+            for state in states
+        ]
         slices = await view.plan([item for item in ranges if item.start_offset < item.end_offset])
         return frozenset(item.key for item in slices if item.key.startswith(DATA_ROOT))
 
 
 def lease_readers(world: "World", stop: asyncio.Event) -> "list[asyncio.Task[None]]":
     """They run where graces are checked, and nowhere else."""
-    readers = [LeaseReader(world, number) for number in range(_READERS_COUNT if world.graces is not None else 0)]
+    readers = [
+        LeaseReader(world, number)
+        for number in range(_READERS_COUNT if world.graces is not None else 0)
+    ]
     return [world.loop.create_task(reader.run(stop)) for reader in readers]

@@ -1,10 +1,13 @@
-"""What became of the transactions of one transactional id, as its producers know it, and what readers may therefore see.
+"""What became of the transactions of one transactional id, as its producers know it, and what
+readers may therefore see.
 
-A transaction has a serial number, in the order in which they began; the records of a later one lie behind those of an earlier one, for an
-earlier one is decided before the next epoch writes. The offset that a transaction commits to its group is its serial number.
-Checked at once: nothing is seen of a transaction that nobody asked to commit, or that was aborted; committed offsets do not go back.
-Checked at the end: committed ones are there whole, the others not at all; one whose outcome no producer knows is there whole or not at all,
-and its offset with it. Pure.
+A transaction has a serial number, in the order in which they began; the records of a later one lie
+behind those of an earlier one, for an earlier one is decided before the next epoch writes. The
+offset that a transaction commits to its group is its serial number.
+Checked at once: nothing is seen of a transaction that nobody asked to commit, or that was aborted;
+committed offsets do not go back.
+Checked at the end: committed ones are there whole, the others not at all; one whose outcome no
+producer knows is there whole or not at all, and its offset with it. Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,44 +53,72 @@ class Ledger:
     @property
     def committed_offset(self) -> int:
         """At least this is committed."""
-        return max((entry.serial for entry in self._entries if entry.fate is Fate.COMMITTED and entry.has_offset), default=-1)
+        return max(
+            (
+                entry.serial
+                for entry in self._entries
+                if entry.fate is Fate.COMMITTED and entry.has_offset
+            ),
+            default=-1,
+        )
 
     def values(self, entry: Entry, part: Part, count: int) -> list[bytes]:
         """New records of it."""
         first = len(entry.written.setdefault(part, []))
-        added = [f"{self.name}/{entry.serial}/{part[1]}/{number}".encode() for number in range(first, first + count)]
+        added = [
+            f"{self.name}/{entry.serial}/{part[1]}/{number}".encode()
+            for number in range(first, first + count)
+        ]
         entry.written[part] += added
         return added
 
     def settle(self, entry: Entry, fate: Fate) -> None:
         if entry.fate not in {Fate.OPEN, Fate.COMMITTING, fate}:
-            self._fail(f"{self.name}: transaction {entry.serial} is {fate.value}, it was {entry.fate.value}")
+            self._fail(
+                f"{self.name}: transaction {entry.serial} is {fate.value}, it was"
+                f" {entry.fate.value}"
+            )
         entry.fate = fate
 
     def saw_record(self, part: Part, serial: int) -> None:
         entry = self._entries[serial - 1]
         if entry.fate in {Fate.OPEN, Fate.ABORTED}:
-            self._fail(f"{part}: a record of transaction {serial} of {self.name} is visible, it is: {entry.fate.value}")
+            self._fail(
+                f"{part}: a record of transaction {serial} of {self.name} is visible, it is:"
+                f" {entry.fate.value}"
+            )
 
     def saw_offset(self, offset: int, at_least: int, begun_before: int) -> None:
-        """The group has this offset. at_least: was committed before it was asked for; begun_before: so many transactions had begun when
-        the epoch of who asks was asked for, so that they are decided."""
+        """The group has this offset. at_least: was committed before it was asked for; begun_before:
+        so many transactions had begun when the epoch of who asks was asked for, so that they are
+        decided.
+        """
         if offset < at_least:
-            self._fail(f"{self.name}: the group's offset is {offset}, transaction {at_least} committed its own")
+            self._fail(
+                f"{self.name}: the group's offset is {offset}, transaction {at_least} committed"
+                " its own"
+            )
         if offset > 0:
             entry = self._entries[offset - 1]
             if not entry.has_offset or entry.fate in {Fate.OPEN, Fate.ABORTED}:
-                self._fail(f"{self.name}: the group's offset is that of transaction {offset}, it is: {entry.fate.value}")
+                self._fail(
+                    f"{self.name}: the group's offset is that of transaction {offset}, it is:"
+                    f" {entry.fate.value}"
+                )
             self.settle(entry, Fate.COMMITTED)
         for entry in self._entries[max(0, offset) : begun_before]:
             if entry.has_offset and entry.fate is Fate.COMMITTING:
                 self.settle(entry, Fate.ABORTED)
 
     def check(self, seen: Mapping[Part, Sequence[tuple[int, int]]], offset: int) -> None:
-        """seen: (serial, number) of all records of this id that readers are given, partition by partition."""
+        """seen: (serial, number) of all records of this id that readers are given, partition by
+        partition.
+        """
         for part, found in seen.items():
             if list(found) != sorted(set(found)):
-                self._fail(f"{part}: records of {self.name} come twice or out of order: {found[-50:]}")
+                self._fail(
+                    f"{part}: records of {self.name} come twice or out of order: {found[-50:]}"
+                )
         counts: dict[int, dict[Part, int]] = {}
         for part, found in seen.items():
             for serial, _ in found:
@@ -100,11 +131,17 @@ class Ledger:
             if is_there and entry.has_offset:
                 last = entry.serial
         if offset != last:
-            self._fail(f"{self.name}: the group's offset is {offset}, transaction {last} is the last one that committed one")
+            self._fail(
+                f"{self.name}: the group's offset is {offset}, transaction {last} is the last one"
+                " that committed one"
+            )
 
-    def _is_there(self, entry: Entry, wanted: Mapping[Part, int], found: Mapping[Part, int]) -> bool:
+    def _is_there(
+        self, entry: Entry, wanted: Mapping[Part, int], found: Mapping[Part, int]
+    ) -> bool:
         what = (
-            f"{self.name}: transaction {entry.serial} ({entry.fate.value}, offset {entry.has_offset}) wrote {wanted}, readers get {found}"
+            f"{self.name}: transaction {entry.serial} ({entry.fate.value}, offset"
+            f" {entry.has_offset}) wrote {wanted}, readers get {found}"
         )
         if found != wanted and (found or entry.fate is Fate.COMMITTED):
             self._fail(what)

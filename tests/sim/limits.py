@@ -1,4 +1,6 @@
-"""Configurations drawn from the seed: mostly extreme, because bugs live where a limit is met at every second step."""
+"""Configurations drawn from the seed: mostly extreme, because bugs live where a limit is met at
+every second step.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,27 +74,45 @@ def draw(rng: Random) -> Limits:
         network_lossy=pick((0.0, 0.01, 0.04)),
         disk_sync_ms=pick((1, 5, 50)),
     )
-    limits = replace(limits, stream=replace(limits.stream, upload_object_bytes_max=_object_bytes_max(limits.stream, p50_ms)))
+    limits = replace(
+        limits,
+        stream=replace(
+            limits.stream, upload_object_bytes_max=_object_bytes_max(limits.stream, p50_ms)
+        ),
+    )
     interval_ms = (50, 1_000, 4_000)[(limits.partitions + limits.brokers) % 3]
-    return replace(limits, controller=msgspec.structs.replace(limits.controller, backup_interval_ms=interval_ms, backup_bytes_max=2_000))
+    return replace(
+        limits,
+        controller=msgspec.structs.replace(
+            limits.controller, backup_interval_ms=interval_ms, backup_bytes_max=2_000
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Coordination:
-    """Limits of coordinators. session_ms: of members of groups. compaction: None for the product's own."""
+    """Limits of coordinators. session_ms: of members of groups. compaction: None for the product's
+    own.
+    """
 
     groups: GroupLimits
     session_ms: int
     compaction: CompactionLimits | None
 
 
-def draw_coordination(rng: Random, skew_ms: int, *, has_groups: bool, compacts: bool) -> Coordination:
+def draw_coordination(
+    rng: Random, skew_ms: int, *, has_groups: bool, compacts: bool
+) -> Coordination:
     """Offsets never expire for wrong clocks alone."""
     compaction = _compaction(rng) if compacts else None
     if not has_groups:
         return Coordination(GroupLimits(), 6_000, compaction)
     retention_ms = 2 * skew_ms + rng.choice((1_500, 4_000))
-    groups = GroupLimits(session_timeout_min_ms=500, initial_rebalance_delay_ms=rng.choice((0, 300)), offsets_retention_ms=retention_ms)
+    groups = GroupLimits(
+        session_timeout_min_ms=500,
+        initial_rebalance_delay_ms=rng.choice((0, 300)),
+        offsets_retention_ms=retention_ms,
+    )
     return Coordination(groups, rng.choice((1_000, 4_000)), compaction)
 
 
@@ -109,8 +129,10 @@ def _compaction(rng: Random) -> CompactionLimits:
 
 
 def _object_bytes_max(stream: StreamConfig, p50_ms: float) -> int:
-    """As drawn, but never so small that the objects of one block, one after the other, take longer than their ids are good for: that is
-    2 s here and half an hour outside, where a block is written anew for a store that was away, and not for ever."""
+    """As drawn, but never so small that the objects of one block, one after the other, take longer
+    than their ids are good for: that is 2 s here and half an hour outside, where a block is written
+    anew for a store that was away, and not for ever.
+    """
     quick, slow = (0, 3_000) if stream.upload_puts_in_flight_max > 1 else (3_000, 16 * _MIB)
     return max(stream.upload_object_bytes_max, slow if p50_ms > 20 else quick)
 
@@ -118,7 +140,8 @@ def _object_bytes_max(stream: StreamConfig, p50_ms: float) -> int:
 def _stream(rng: Random) -> StreamConfig:
     pick = rng.choice
     block_bytes = pick((500, 4_000, 64 * _MIB))
-    # A request of 7 partitions has at most 2,000 bytes for each; one that could never fit would be refused for ever.
+    # A request of 7 partitions has at most 2,000 bytes for each; one that could never fit would be
+    # refused for ever.
     unacknowledged_bytes = pick((14_000, 50_000, 256 * _MIB))
     return StreamConfig(
         bulk_bytes_max=pick((200, 1_000, 8 * _MIB)),

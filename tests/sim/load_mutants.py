@@ -12,11 +12,14 @@ Patch = tuple[Any, str, Any]
 
 
 def _markers_lost_during_load() -> list[Patch]:
-    """The load reads up to where the log ended when it began, so that offsets of a transaction that ended since then stay pending. The next
-    marker of the producer ends them with its own outcome."""
+    """The load reads up to where the log ended when it began, so that offsets of a transaction that
+    ended since then stay pending. The next marker of the producer ends them with its own outcome.
+    """
     real = GroupCoordinator.complete_transaction
 
-    def complete_transaction(self: GroupCoordinator, partition: int, producer_id: int, committed: bool) -> None:
+    def complete_transaction(
+        self: GroupCoordinator, partition: int, producer_id: int, committed: bool
+    ) -> None:
         if self._led.get(partition) is not None:
             real(self, partition, producer_id, committed)
 
@@ -24,8 +27,10 @@ def _markers_lost_during_load() -> list[Patch]:
 
 
 def _last_stable_offset_passes_markers_that_are_not_durable() -> list[Patch]:
-    """It moves when another batch becomes durable before the marker. The event of an abort lies with the marker and is not durable either.
-    For records of an earlier leader, answers name only aborts whose events are durable: readers get aborted records."""
+    """It moves when another batch becomes durable before the marker. The event of an abort lies
+    with the marker and is not durable either. For records of an earlier leader, answers name only
+    aborts whose events are durable: readers get aborted records.
+    """
     real = Transactions.end
 
     def end(self: Transactions, marker: Marker, offset: Offset) -> None:
@@ -37,5 +42,7 @@ def _last_stable_offset_passes_markers_that_are_not_durable() -> list[Patch]:
 
 LOAD_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "markers_lost_during_load": _markers_lost_during_load,
-    "last_stable_offset_passes_markers_that_are_not_durable": _last_stable_offset_passes_markers_that_are_not_durable,
+    "last_stable_offset_passes_markers_that_are_not_durable": (
+        _last_stable_offset_passes_markers_that_are_not_durable
+    ),
 }

@@ -1,10 +1,13 @@
-"""Leaders change while transactions end: coordinators of groups load long logs slowly, and markers arrive meanwhile.
+"""Leaders change while transactions end: coordinators of groups load long logs slowly, and markers
+arrive meanwhile.
 
-Logs of offsets are read in small pieces from a store that answers slowly, so that a load takes longer than the write of a marker.
-Partitions with records move while transactions are open, so that a later leader ends them, with slow PUTs, and a reader asks it again and
-again for what is committed.
-Applications have one instance, always commit one transaction and abort the next one; when one was aborted they ask for the offset of the
-group: a coordinator that missed the end of the committed transaction has dropped its offset with that of the aborted one.
+Logs of offsets are read in small pieces from a store that answers slowly, so that a load takes
+longer than the write of a marker. Partitions with records move while transactions are open, so that
+a later leader ends them, with slow PUTs, and a reader asks it again and again for what is
+committed. Applications have one instance, always commit one transaction and abort the next one;
+when one was aborted they ask for the offset of the
+group: a coordinator that missed the end of the committed transaction has dropped its offset with
+that of the aborted one.
 """
 
 from dataclasses import replace
@@ -47,8 +50,15 @@ def loading_limits(drawn: Limits) -> Limits:
     )
     p50_ms = max(20, min(drawn.store_p50_ms, 50))
     return replace(
-        drawn, stream=stream, compacting=False, controllers=1, brokers=3, store_p50_ms=p50_ms, store_p99_ms=5 * p50_ms, network_ms=5
-    )  # fmt: skip
+        drawn,
+        stream=stream,
+        compacting=False,
+        controllers=1,
+        brokers=3,
+        store_p50_ms=p50_ms,
+        store_p99_ms=5 * p50_ms,
+        network_ms=5,
+    )
 
 
 class LoadingInstance(Instance):
@@ -99,7 +109,9 @@ class LoadChaos(Chaos):
         self._move_away(self._rng.choice(self._world.txn_parts))
 
     def move_records_at_end(self) -> None:
-        """The next leader writes the marker, slowly, while producers that waited for it write, too."""
+        """The next leader writes the marker, slowly, while producers that waited for it write,
+        too.
+        """
         delay_s = self._rng.choice((0.0, 0.05))
 
         def on_end_txn(_coordinator: "SimBroker", _end_client: object) -> None:
@@ -122,7 +134,9 @@ class LoadChaos(Chaos):
         """Return the next leader."""
         topic = self._world.metadata.image.topics.by_name(part[0])
         leader = -1 if topic is None else topic.partitions[part[1]].leader
-        others = [node_id for node_id in range(1, self._world.limits.brokers + 1) if node_id != leader]
+        others = [
+            node_id for node_id in range(1, self._world.limits.brokers + 1) if node_id != leader
+        ]
         target = self._rng.choice(others)
         self._world.move(part, NodeId(target))
         return target

@@ -1,9 +1,12 @@
-"""asyncio on virtual time, with processes that can be stopped, resumed and killed between any two callbacks.
+"""asyncio on virtual time, with processes that can be stopped, resumed and killed between any two
+callbacks.
 
-Invariants: time moves only when nothing is ready, straight to the next timer, so a run depends on its seed alone; tasks and futures hash by
-their serial number, so that sets of them have the same order in every run; nothing runs in another thread; "no timer and no ready task" is
-an error. Every task belongs to the process in whose context it was made: a paused process runs nothing (as after SIGSTOP, time goes on
-without it), a dead one never runs again. Must not know what is simulated. Source: FoundationDB's simulator.
+Invariants: time moves only when nothing is ready, straight to the next timer, so a run depends on
+its seed alone; tasks and futures hash by their serial number, so that sets of them have the same
+order in every run; nothing runs in another thread; "no timer and no ready task" is an error. Every
+task belongs to the process in whose context it was made: a paused process runs nothing (as after
+SIGSTOP, time goes on without it), a dead one never runs again. Must not know what is simulated.
+Source: FoundationDB's simulator.
 """
 
 import asyncio
@@ -22,10 +25,14 @@ class SimDeadlock(Exception):
 
 
 class Process:
-    """Something with a life of its own: a broker start, a controller start. `held` is what could not run because it is stopped."""
+    """Something with a life of its own: a broker start, a controller start. `held` is what could
+    not run because it is stopped.
+    """
 
     def __init__(self, name: str, link: str = "") -> None:
-        """link: what the network knows it by; the same for all starts at one address, else the name."""
+        """link: what the network knows it by; the same for all starts at one address, else the
+        name.
+        """
         self.name = name
         self.link = link or name
         self.held: list[_Handle] | None = None
@@ -50,7 +57,9 @@ class Process:
             self._release(loop)
 
     def kill(self) -> None:
-        """As SIGKILL. What it would still have done is kept only so that the run can be cleaned up in order."""
+        """As SIGKILL. What it would still have done is kept only so that the run can be cleaned up
+        in order.
+        """
         self.pause()
         self.dead = True
 
@@ -75,7 +84,12 @@ class _Handle:
 
     __slots__ = ("args", "callback", "context", "is_cancelled")
 
-    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: contextvars.Context | None) -> None:
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
         self.callback = callback
         self.args = args
         self.context = contextvars.copy_context() if context is None else context
@@ -135,19 +149,35 @@ class VirtualLoop(base_events.BaseEventLoop):
         future._serial = self._serials
         return future
 
-    def create_task(self, coroutine: Any, *, name: str | None = None, context: contextvars.Context | None = None) -> Any:
+    def create_task(
+        self, coroutine: Any, *, name: str | None = None, context: contextvars.Context | None = None
+    ) -> Any:
         self._serials += 1
         return SimTask(coroutine, serial=self._serials, loop=self, name=name, context=context)
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> Any:
         handle = _Handle(callback, args, context)
         self._waiting.append(handle)
         return handle
 
-    def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> Any:
         return self.call_at(self._virtual_s + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> Any:
         handle = _Timer(callback, args, context)
         handle._when = when
         self._serials += 1
@@ -155,7 +185,9 @@ class VirtualLoop(base_events.BaseEventLoop):
         return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """The simulated disk's executor takes its virtual time. Nothing may run in another thread: what only computes runs at once."""
+        """The simulated disk's executor takes its virtual time. Nothing may run in another thread:
+        what only computes runs at once.
+        """
         if executor is not None:
             return executor.begin(func, *args)
         done = self.create_future()
@@ -195,11 +227,14 @@ class VirtualLoop(base_events.BaseEventLoop):
             except (SystemExit, KeyboardInterrupt):
                 raise
             except BaseException as error:  # noqa: BLE001 - as asyncio does
-                self.call_exception_handler({"message": f"exception in {handle.callback!r}", "exception": error})
+                self.call_exception_handler(
+                    {"message": f"exception in {handle.callback!r}", "exception": error}
+                )
 
     def _advance(self) -> None:
-        """To the next timer and a little further, as real clocks are when a timer runs: one that finds itself early, by rounding, and
-        sets itself again must not stop the time."""
+        """To the next timer and a little further, as real clocks are when a timer runs: one that
+        finds itself early, by rounding, and sets itself again must not stop the time.
+        """
         timers = self._timers
         while timers and timers[0][2].is_cancelled:
             heappop(timers)

@@ -27,7 +27,9 @@ def _slots_behind_a_hole_always_prove_it() -> list[Patch]:
     real = SlotsBehind.proof_of
 
     async def proof_of(self: SlotsBehind, hole: Any) -> str:
-        return await real(self, hole) or ("slots behind it" if any(slot > hole for slot in self._listed) else "")
+        return await real(self, hole) or (
+            "slots behind it" if any(slot > hole for slot in self._listed) else ""
+        )
 
     return [(SlotsBehind, "proof_of", proof_of)]
 
@@ -43,7 +45,11 @@ def _readers_bridge_holes() -> list[Patch]:
         joined: list[TailRange] = []
         for item in sorted(found, key=plan._start):
             if item.end_offset > position:
-                joined.append(item if item.start_offset >= position else plan._clipped(item, position, item.end_offset))
+                joined.append(
+                    item
+                    if item.start_offset >= position
+                    else plan._clipped(item, position, item.end_offset)
+                )
                 position = item.end_offset
         return joined
 

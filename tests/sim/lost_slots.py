@@ -1,8 +1,11 @@
-"""The store loses or damages WAL slots that were acknowledged, under brokers that die at that moment; an operator restores them later.
+"""The store loses or damages WAL slots that were acknowledged, under brokers that die at that
+moment; an operator restores them later.
 
-Checked while it goes on: nobody puts a fence into a lost slot; nobody claims that a slot is lost which is not; a reader that has only the
-store never ends before what was acknowledged without an error, and what it gives is durable and stays. Everything else is checked as in
-every run, for in the end every slot is back. Lost are only slots whose loss can be proven: a later one says that they were durable.
+Checked while it goes on: nobody puts a fence into a lost slot; nobody claims that a slot is lost
+which is not; a reader that has only the store never ends before what was acknowledged without an
+error, and what it gives is durable and stays. Everything else is checked as in every run, for in
+the end every slot is back. Lost are only slots whose loss can be proven: a later one says that they
+were durable.
 """
 
 import asyncio
@@ -60,7 +63,7 @@ class LostSlots:
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         return [TailReader(self._world, number, self._ever).run(stop) for number in range(2)]
 
-    # --- the bucket ---------------------------------------------------------------------------------------------------------------------
+    # --- the bucket -------------------------------------------------------------------------------
 
     def written(self, key: str, data: bytes) -> None:
         if key not in self._lost:
@@ -82,12 +85,18 @@ class LostSlots:
                 self._world.fail(f"{false} are called lost and are not")
         self._note(event)
 
-    # --- losing and restoring -----------------------------------------------------------------------------------------------------------
+    # --- losing and restoring ---------------------------------------------------------------------
 
     def strike(self) -> None:
-        """A broker dies, or stands still and is replaced, and one of its slots is gone or damaged."""
+        """A broker dies, or stands still and is replaced, and one of its slots is gone or
+        damaged.
+        """
         world, rng = self._world, self._rng
-        brokers = [broker for _, broker in sorted(world.brokers.items()) if broker.process.held is None and broker.serving]
+        brokers = [
+            broker
+            for _, broker in sorted(world.brokers.items())
+            if broker.process.held is None and broker.serving
+        ]
         victims = [(broker, keys) for broker in brokers if (keys := self._candidates(broker.me))]
         if not victims:
             return
@@ -102,7 +111,9 @@ class LostSlots:
             world.later(rng.choice((0.5, 4.0, 15.0)), broker.process.resume, world.loop)
 
     def _candidates(self, writer: BrokerIncarnation) -> list[str]:
-        """Slots that are not committed, and were durable by the word of the last one; at most one WAL of each broker is damaged at once."""
+        """Slots that are not committed, and were durable by the word of the last one; at most one
+        WAL of each broker is damaged at once.
+        """
         wal = self._world.metadata.image.nodes.wal(writer)
         if wal is None or wal.ended or any(_slot(key).writer == writer for key in self._lost):
             return []
@@ -120,7 +131,11 @@ class LostSlots:
         last = self._index(wal_key(writer, WalSequence(present[-1])))
         if last is None or last.is_fence:
             return []
-        keys = [wal_key(writer, WalSequence(slot)) for slot in present if slot < last.header.durable_below]
+        keys = [
+            wal_key(writer, WalSequence(slot))
+            for slot in present
+            if slot < last.header.durable_below
+        ]
         return [key for key in keys if self._world.metadata.image.objects.in_place(key) is None]
 
     def _index(self, key: str) -> ObjectIndex | None:
@@ -150,7 +165,10 @@ class LostSlots:
         """From the versions of the bucket. What is committed by now needs no slot."""
         data = self._lost.pop(key, None)
         slot, image = _slot(key), self._world.metadata.image
-        if data is None or (image.nodes.wal_is_past(slot.writer, slot.sequence) and image.objects.in_place(key) is None):
+        if data is None or (
+            image.nodes.wal_is_past(slot.writer, slot.sequence)
+            and image.objects.in_place(key) is None
+        ):
             return
         self._world.trace("restore_slot", key)
         MemoryStore._write(self._world.bucket, key, data)
@@ -166,7 +184,9 @@ class TailReader:
         store: ObjectStore = world.bucket
         if number:
             client = SimStore(world.bucket, world.weather, self._rng, world.trace)
-            store = RetryingStore(client, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=self._rng)
+            store = RetryingStore(
+                client, RetryPolicy(deadline_ms=10_000), clock=world.loop.time, rng=self._rng
+            )
         self._store = store
         self._view = ClusterView(store)
         self._ends: dict[Part, int] = {}
@@ -182,12 +202,15 @@ class TailReader:
             except (ManifestNotFound, ObjectGone, ObjectStoreError, WalksTooSlow) as error:
                 self._world.trace("tail_reader", type(error).__name__)
             except ObjectCorrupt as error:
-                # Damage on the way is seen by who reads through the weather, and is gone when it reads again.
+                # Damage on the way is seen by who reads through the weather, and is gone when it
+                # reads again.
                 if error.key not in self._lost and self._store is self._world.bucket:
                     self._world.fail(f"a reader takes an object for damaged that is not: {error}")
 
     async def _look(self, is_due: bool) -> None:
-        """is_due: it has to see what is acknowledged. One that follows the store asks for lost slots only now and then."""
+        """is_due: it has to see what is acknowledged. One that follows the store asks for lost
+        slots only now and then.
+        """
         due = {part: self._due(part) for part in self._world.parts}
         root = await self._view.refresh()
         wals = {wal.writer for wal in root.wals}
@@ -202,7 +225,8 @@ class TailReader:
                 return
             state = states[part[1]]
             acked, committed, running, leader = due[part]
-            # A manifest that is older than what is looked for may lack a WAL, the end of one, or who leads now.
+            # A manifest that is older than what is looked for may lack a WAL, the end of one, or
+            # who leads now.
             if (
                 is_due
                 and state.leader in (-1, leader)
@@ -210,9 +234,15 @@ class TailReader:
                 and state.committed_end >= committed
                 and wals >= running
             ):
-                self._world.fail(f"{part}: a reader ends at {state.end_offset} without an error, {acked} was acknowledged before")
+                self._world.fail(
+                    f"{part}: a reader ends at {state.end_offset} without an error, {acked} was"
+                    " acknowledged before"
+                )
             if state.end_offset < self._ends.get(part, 0):
-                self._world.fail(f"{part}: the end of a reader goes from {self._ends[part]} back to {state.end_offset}")
+                self._world.fail(
+                    f"{part}: the end of a reader goes from {self._ends[part]} back to"
+                    f" {state.end_offset}"
+                )
             self._ends[part] = state.end_offset
             if state.log_start < state.end_offset and self._rng.random() < 0.2:
                 batches = await self._read(part, state.log_start, state.end_offset)
@@ -227,19 +257,33 @@ class TailReader:
         partition = topic.partitions[part[1]]
         committed = image.streams.known(partition.data_stream_id).end_offset
         acked = max(self._world.checker.acked(part).values(), default=-1) + 1
-        return acked, committed, {wal.writer for wal in image.nodes.running_wals()}, partition.leader
+        return (
+            acked,
+            committed,
+            {wal.writer for wal in image.nodes.running_wals()},
+            partition.leader,
+        )
 
     async def _read(self, part: Part, start: int, end: int) -> list[list[Record]]:
         objects = ObjectReader(self._store, BlockCache(1))
         found: list[list[Record]] = []
         for item in await self._view.plan([OffsetRange(*part, start, end)]):
             held = StreamRange(
-                StreamId(item.stream_id), Offset(item.start_offset), Offset(item.end_offset), item.record_count, item.size_bytes, Millis(0)
+                StreamId(item.stream_id),
+                Offset(item.start_offset),
+                Offset(item.end_offset),
+                item.record_count,
+                item.size_bytes,
+                Millis(0),
             )
-            source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
+            source = ObjectRange(
+                ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held
+            )
             position = item.start_offset
             while position < item.end_offset:
-                for batch in await objects.read([source], position, 1 << 20, end_offset=item.end_offset):
+                for batch in await objects.read(
+                    [source], position, 1 << 20, end_offset=item.end_offset
+                ):
                     for at, header in iter_headers(batch):
                         found.append(decode_records(memoryview(batch)[at:]))
                         position = Offset(header.next_offset)

@@ -1,8 +1,10 @@
 """The metadata as a majority decided it, kept from outside, and what controllers say about it.
 
-Checked at once: a commit lies on a majority of disks; every controller commits the same entry in the same place, whatever becomes of the
-leader; a term has one leader; a leader begins with exactly the image of what is committed; a vote or an acknowledgement that leaves is on
-the disk; brokers are told committed records only; an answer tells what is committed, and at least what was committed when it was asked for.
+Checked at once: a commit lies on a majority of disks; every controller commits the same entry in
+the same place, whatever becomes of the leader; a term has one leader; a leader begins with exactly
+the image of what is committed; a vote or an acknowledgement that leaves is on the disk; brokers are
+told committed records only; an answer tells what is committed, and at least what was committed when
+it was asked for.
 Must not look into anybody's image but at the begin of its reign.
 """
 
@@ -34,14 +36,18 @@ class MetadataLog:
         now: Callable[[], float],
         begin: LoadedSnapshot | None = None,
     ) -> None:
-        """One history. on_commit: called when the image has moved. begin: what a rebuilt cluster begins with; its image is taken over."""
+        """One history. on_commit: called when the image has moved. begin: what a rebuilt cluster
+        begins with; its image is taken over.
+        """
         self._disks = disks
         self._fail = fail
         self.on_commit = on_commit
         self._now = now
         self.image = MetadataImage() if begin is None else begin.image
         """What the committed records add up to: the truth to check against."""
-        self._first_offset, self._first_index = (0, 0) if begin is None else (begin.base.offset, begin.base.index)
+        self._first_offset, self._first_index = (
+            (0, 0) if begin is None else (begin.base.offset, begin.base.index)
+        )
         self.records: list[bytes] = []
         """Behind the begin."""
         self.successor: MetadataLog | None = None
@@ -66,47 +72,85 @@ class MetadataLog:
 
     def leads(self, controller: int, epoch: int) -> None:
         if self._leaders.setdefault(epoch, controller) != controller:
-            self._fail(f"epoch {epoch} is led by controller {self._leaders[epoch]} and by {controller}")
+            self._fail(
+                f"epoch {epoch} is led by controller {self._leaders[epoch]} and by {controller}"
+            )
 
     def reign_begins(self, controller: int, image: MetadataImage) -> None:
         if image.end_offset > self.end_offset:
-            self._fail(f"controller {controller} leads with records up to {image.end_offset}, {self.end_offset} are committed")
+            self._fail(
+                f"controller {controller} leads with records up to {image.end_offset},"
+                f" {self.end_offset} are committed"
+            )
         elif image.end_offset == self.end_offset and _told(image) != _told(self.image):
-            self._fail(f"controller {controller} leads with an image of {image.end_offset} records that is not what was committed")
+            self._fail(
+                f"controller {controller} leads with an image of {image.end_offset} records that is"
+                " not what was committed"
+            )
 
     def compare(self, image: MetadataImage) -> None:
-        """Somebody has got this image, whole. Cost: every record so far, for a history that began with nothing."""
+        """Somebody has got this image, whole. Cost: every record so far, for a history that began
+        with nothing.
+        """
         if image.end_offset > self.end_offset:
-            self._fail(f"an image of {image.end_offset} records is served, {self.end_offset} are committed")
+            self._fail(
+                f"an image of {image.end_offset} records is served, {self.end_offset} are committed"
+            )
         elif not self._first_offset:
             committed = MetadataImage()
-            committed.apply_all(decode_record(record) for record in self.records[: image.end_offset])
+            committed.apply_all(
+                decode_record(record) for record in self.records[: image.end_offset]
+            )
             if _told(image) != _told(committed):
-                self._fail(f"an image of {image.end_offset} records is served that is not what was committed")
+                self._fail(
+                    f"an image of {image.end_offset} records is served that is not what was"
+                    " committed"
+                )
 
     def says(self, message: Message) -> None:
         """A voter tells another one, who will rely on it."""
         disk = self._disks[message.sender]
         if isinstance(message, VoteReply) and message.granted and not message.pre:
             if not disk.has_voted(HardState(message.term, message.to)):
-                self._fail(f"controller {message.sender} votes for {message.to} in term {message.term}, its disk has {disk.durable.hard}")
+                self._fail(
+                    f"controller {message.sender} votes for {message.to} in term {message.term},"
+                    f" its disk has {disk.durable.hard}"
+                )
         elif isinstance(message, AppendReply):
             self._heard.setdefault((message.to, message.term), {})[message.sender] = self._now()
-            if not message.rejected and message.index > max(disk.durable.base.index + len(disk.durable.entries), self._first_index):
-                self._fail(f"controller {message.sender} acknowledges entry {message.index}, which is not on its disk")
+            if not message.rejected and message.index > max(
+                disk.durable.base.index + len(disk.durable.entries), self._first_index
+            ):
+                self._fail(
+                    f"controller {message.sender} acknowledges entry {message.index}, which is not"
+                    " on its disk"
+                )
 
     def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
         """A proposal of this epoch was answered with success."""
         end = end_offset - self._first_offset
         if self.records[end - len(records) : end] != list(records):
-            self._fail(f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed, {self.end_offset} records are")
+            self._fail(
+                f"a proposal of epoch {epoch} that ends at {end_offset} is taken for committed,"
+                f" {self.end_offset} records are"
+            )
 
-    def confirmed(self, controller: int, epoch: int, voters: Collection[int], since_s: float) -> None:
-        """A controller takes it for confirmed that at some moment since then nobody else led. voters: its own newest ones."""
+    def confirmed(
+        self, controller: int, epoch: int, voters: Collection[int], since_s: float
+    ) -> None:
+        """A controller takes it for confirmed that at some moment since then nobody else led.
+        voters: its own newest ones.
+        """
         heard = self._heard.get((controller, epoch), {})
-        confirming = {controller, *(voter for voter, heard_s in heard.items() if heard_s >= since_s)}.intersection(voters)
+        confirming = {
+            controller,
+            *(voter for voter, heard_s in heard.items() if heard_s >= since_s),
+        }.intersection(voters)
         if len(confirming) < majority(len(voters)):
-            self._fail(f"controller {controller} takes epoch {epoch} for confirmed by {sorted(confirming)} of {sorted(voters)}")
+            self._fail(
+                f"controller {controller} takes epoch {epoch} for confirmed by {sorted(confirming)}"
+                f" of {sorted(voters)}"
+            )
 
     def asked(self, request_id: str) -> None:
         self._asked.setdefault(request_id, self.end_offset)
@@ -116,9 +160,15 @@ class MetadataLog:
         if reply.offset <= 0:
             return
         if reply.offset > self.end_offset:
-            self._fail(f"{controller} answers {method} with offset {reply.offset}, {self.end_offset} are committed")
+            self._fail(
+                f"{controller} answers {method} with offset {reply.offset}, {self.end_offset} are"
+                " committed"
+            )
         if reply.offset < self._asked.get(request_id, 0):
-            self._fail(f"{controller} answers {method} from offset {reply.offset}, {self._asked[request_id]} was committed before")
+            self._fail(
+                f"{controller} answers {method} from offset {reply.offset},"
+                f" {self._asked[request_id]} was committed before"
+            )
 
     def told(self, controller: str, data: bytes) -> None:
         """A message of a stream of committed records."""
@@ -128,33 +178,47 @@ class MetadataLog:
             return
         if batch.snapshot:
             if batch.base_offset > self.end_offset:
-                self._fail(f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset} records are committed")
+                self._fail(
+                    f"{controller} sends a snapshot at {batch.base_offset}, {self.end_offset}"
+                    " records are committed"
+                )
             return
         at = batch.base_offset - self._first_offset
-        if [bytes(record) for record in batch.records] != self.records[at : at + len(batch.records)]:
-            self._fail(f"{controller} sends records [{at}, {batch.end_offset}) that are not the committed ones ({self.end_offset})")
+        if [bytes(record) for record in batch.records] != self.records[
+            at : at + len(batch.records)
+        ]:
+            self._fail(
+                f"{controller} sends records [{at}, {batch.end_offset}) that are not the committed"
+                f" ones ({self.end_offset})"
+            )
 
     def _compare(self, controller: int, entry: Entry, voters: Sequence[int]) -> None:
         committed = self._first_index + len(self._entries)
         if entry.index <= self._first_index:
             self._fail(
-                f"controller {controller} commits entry {entry.index} of term {entry.term}, this history begins at {self._first_index}"
+                f"controller {controller} commits entry {entry.index} of term {entry.term}, this"
+                f" history begins at {self._first_index}"
             )
             return
         if entry.index <= committed:
             known = self._entries[entry.index - 1 - self._first_index]
             if entry != known:
                 self._fail(
-                    f"controller {controller} commits another entry {entry.index} of term {entry.term} than was committed ({known.term})"
+                    f"controller {controller} commits another entry {entry.index} of term"
+                    f" {entry.term} than was committed ({known.term})"
                 )
             return
         if entry.index != committed + 1:
-            self._fail(f"controller {controller} commits entry {entry.index} first, nobody has committed {committed + 1}")
+            self._fail(
+                f"controller {controller} commits entry {entry.index} first, nobody has committed"
+                f" {committed + 1}"
+            )
             return
         holders = [voter for voter in voters if self._disks[voter].holds(entry.index, entry.term)]
         if len(holders) < majority(len(voters)):
             self._fail(
-                f"controller {controller} commits entry {entry.index} of term {entry.term}, which only {holders} of {voters} have on disk"
+                f"controller {controller} commits entry {entry.index} of term {entry.term}, which"
+                f" only {holders} of {voters} have on disk"
             )
         self._entries.append(entry)
         if entry.records:

@@ -1,6 +1,8 @@
-"""Planted bugs: each is a small, plausible mistake in the real code. If the simulator does not find one, it proves nothing about that rule.
+"""Planted bugs: each is a small, plausible mistake in the real code. If the simulator does not find
+one, it proves nothing about that rule.
 
-A mutant replaces one function or method for as long as a run takes. Must never be imported by the product.
+A mutant replaces one function or method for as long as a run takes. Must never be imported by the
+product.
 """
 
 import asyncio
@@ -117,7 +119,9 @@ def _recovery_skips_a_slot() -> list[Patch]:
 
 
 def _recovery_stops_early() -> list[Patch]:
-    """A 412 on the fence is taken for somebody else's fence, although the writer's last PUT landed in between."""
+    """A 412 on the fence is taken for somebody else's fence, although the writer's last PUT landed
+    in between.
+    """
     real = WalWalk._fence
 
     async def fence(self: Any, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
@@ -134,7 +138,12 @@ def _wal_deleted_before_the_commit() -> list[Patch]:
         uploaded = await real(self, block)
         storage = self._on_committed.__self__
         self._delete_after_grace(
-            [slot.key for slot in storage._slots._slots if slot.sequence < block.end_sequence and not slot.in_place], 0
+            [
+                slot.key
+                for slot in storage._slots._slots
+                if slot.sequence < block.end_sequence and not slot.in_place
+            ],
+            0,
         )
         return uploaded
 
@@ -150,7 +159,10 @@ def _zombie_may_commit() -> list[Patch]:
     def check_node(image: Any, node: Any) -> Any:
         return image.nodes.get(node.node_id)
 
-    return [(commits, "check_node", check_node), (commits, "check_owner", lambda _stream, _node: None)]
+    return [
+        (commits, "check_node", check_node),
+        (commits, "check_owner", lambda _stream, _node: None),
+    ]
 
 
 def _zombie_may_close() -> list[Patch]:
@@ -165,7 +177,10 @@ def _zombie_may_close() -> list[Patch]:
             end = max(self._changes.end_of(stream), stream.start_offset)
             self._changes.records.append(commits.StreamClosed(item.stream_id, stream.epoch, end))
 
-    return [(commits, "check_node", lambda image, node: image.nodes.get(node.node_id)), (commits._Commit, "_close", close)]
+    return [
+        (commits, "check_node", lambda image, node: image.nodes.get(node.node_id)),
+        (commits._Commit, "_close", close),
+    ]
 
 
 def _unclean_open_without_scan() -> list[Patch]:
@@ -180,7 +195,9 @@ def _producers_not_restored() -> list[Patch]:
 
 
 def _duplicate_answered_at_once() -> list[Patch]:
-    def await_repetition(_: PartitionAppend, partition: Partition, batch: Any, outcome: Any) -> None:
+    def await_repetition(
+        _: PartitionAppend, partition: Partition, batch: Any, outcome: Any
+    ) -> None:
         outcome.base_offset = batch.base_offset
         outcome.end_offset = batch.end_offset
         outcome.log_start_offset = partition.log_start_offset
@@ -293,7 +310,10 @@ def _uncommitted_records_are_served() -> list[Patch]:
             core.commit = committed
 
     real = RaftQuorum.read
-    return [(RaftQuorum, "read", read), (RaftQuorum, "committed_offset", property(lambda self: self.core.log.end_offset))]
+    return [
+        (RaftQuorum, "read", read),
+        (RaftQuorum, "committed_offset", property(lambda self: self.core.log.end_offset)),
+    ]
 
 
 def _image_not_rebuilt_after_a_reign() -> list[Patch]:
@@ -326,7 +346,9 @@ def _sources_not_compared() -> list[Patch]:
 
 
 def _refused_batches_not_remembered() -> list[Patch]:
-    """What was sent behind a refused batch is looked at by itself: a gap, or the first batch of a producer that nobody knows."""
+    """What was sent behind a refused batch is looked at by itself: a gap, or the first batch of a
+    producer that nobody knows.
+    """
     return [(RefusedBatches, "held_back", lambda *_: None)]
 
 
@@ -364,7 +386,14 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "sources_not_compared": _sources_not_compared,
     "refused_batches_not_remembered": _refused_batches_not_remembered,
 } | RECOVERY_MUTANTS
-MUTANTS |= TRANSACTION_MUTANTS | GROUP_MUTANTS | OFFSET_MUTANTS | DAMAGE_MUTANTS | CLOCK_MUTANTS | LATE_MUTANTS
+MUTANTS |= (
+    TRANSACTION_MUTANTS
+    | GROUP_MUTANTS
+    | OFFSET_MUTANTS
+    | DAMAGE_MUTANTS
+    | CLOCK_MUTANTS
+    | LATE_MUTANTS
+)
 MUTANTS |= ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
 
 

@@ -1,9 +1,10 @@
 """gRPC as `controller.api.transport` offers it, and voters' messages, between simulated processes.
 
-Invariants: voters' messages are lost, doubled and overtaken; links are cut in both directions or in one. A unary request may be late (later
-than its caller waits), lost, carried out without an answer, or carried out twice; a stream delivers in order and breaks; while a link is
-cut nothing passes and streams hang; a killed process's connections are reset (or, after a "power failure", just fall silent). Nobody but
-the product decides what that means. Source: Kafka's `RaftEventSimulationTest`.
+Invariants: voters' messages are lost, doubled and overtaken; links are cut in both directions or in
+one. A unary request may be late (later than its caller waits), lost, carried out without an answer,
+or carried out twice; a stream delivers in order and breaks; while a link is cut nothing passes and
+streams hang; a killed process's connections are reset (or, after a "power failure", just fall
+silent). Nobody but the product decides what that means. Source: Kafka's `RaftEventSimulationTest`.
 """
 
 import asyncio
@@ -83,11 +84,15 @@ class Links:
 
     def blocked(self, source: str, target: str) -> bool:
         cut = self._cut
-        return bool(cut) and ((source, target) in cut or (source, self.ANY) in cut or (self.ANY, target) in cut)
+        return bool(cut) and (
+            (source, target) in cut or (source, self.ANY) in cut or (self.ANY, target) in cut
+        )
 
 
 class Network:
-    def __init__(self, rng: Random, trace: Callable[..., None], *, latency_ms: float, lossy: float) -> None:
+    def __init__(
+        self, rng: Random, trace: Callable[..., None], *, latency_ms: float, lossy: float
+    ) -> None:
         self.rng = rng
         self.trace = trace
         self.latency_ms = latency_ms
@@ -113,8 +118,17 @@ class Network:
     def chance(self, factor: float = 1.0) -> bool:
         return self.rng.random() < self.lossy * factor
 
-    def send_raft(self, sender: Process, address: str, hello: Hello, message: Message, answered: Callable[[int, str], None]) -> None:
-        """A message between voters: lost, doubled, overtaken by later ones. The stream in which it travels may be refused."""
+    def send_raft(
+        self,
+        sender: Process,
+        address: str,
+        hello: Hello,
+        message: Message,
+        answered: Callable[[int, str], None],
+    ) -> None:
+        """A message between voters: lost, doubled, overtaken by later ones. The stream in which it
+        travels may be refused.
+        """
         sender.controller.metadata.says(message)
         if isinstance(message, TimeoutNow) and self.on_handover is not None:
             self.on_handover()
@@ -124,32 +138,68 @@ class Network:
         data = encode_group([message])
         loop = asyncio.get_running_loop()
         for _ in range(2 if self.chance() else 1):
-            loop.call_later(self.delay_s(), self.arrive, sender, address, hello, data, answered, context=Context())
+            loop.call_later(
+                self.delay_s(),
+                self.arrive,
+                sender,
+                address,
+                hello,
+                data,
+                answered,
+                context=Context(),
+            )
 
-    def arrive(self, sender: Process, address: str, hello: Hello, data: bytes, answered: Callable[[int, str], None]) -> None:
-        """The hello of a controller and what comes behind it reach another one. The answer takes no time, but needs the way back."""
+    def arrive(
+        self,
+        sender: Process,
+        address: str,
+        hello: Hello,
+        data: bytes,
+        answered: Callable[[int, str], None],
+    ) -> None:
+        """The hello of a controller and what comes behind it reach another one. The answer takes no
+        time, but needs the way back.
+        """
         listener = self.listeners.get(address)
-        if listener is None or listener.raft is None or self.links.blocked(sender.link, listener.process.link):
+        if (
+            listener is None
+            or listener.raft is None
+            or self.links.blocked(sender.link, listener.process.link)
+        ):
             return
         other = listener.process
 
         def answer(why: str) -> None:
             if not self.links.blocked(other.link, sender.link):
-                asyncio.get_running_loop().call_soon(answered, hello.to, why, context=sender.context())
+                asyncio.get_running_loop().call_soon(
+                    answered, hello.to, why, context=sender.context()
+                )
 
-        asyncio.get_running_loop().call_soon(_receive, listener.raft.__self__, hello, data, answer, context=other.context())
+        asyncio.get_running_loop().call_soon(
+            _receive, listener.raft.__self__, hello, data, answer, context=other.context()
+        )
 
     def register_stream(self, stream: "SimStreamCall") -> None:
         self._serial += 1
         self._streams[self._serial] = stream
         if self._serial % 16 == 0:
-            self._streams = {serial: open_stream for serial, open_stream in self._streams.items() if not open_stream.closed}
+            self._streams = {
+                serial: open_stream
+                for serial, open_stream in self._streams.items()
+                if not open_stream.closed
+            }
 
     def reject(self, source: str, target: str) -> None:
-        """From now on `Links.admit` alone lets connections through; those that exist are reset at both ends."""
+        """From now on `Links.admit` alone lets connections through; those that exist are reset at
+        both ends.
+        """
         self.links.reject(source, target)
         for stream in list(self._streams.values()):
-            if stream.process.link == source and stream.server is not None and stream.server.link == target:
+            if (
+                stream.process.link == source
+                and stream.server is not None
+                and stream.server.link == target
+            ):
                 stream.reset()
 
     def process_died(self, process: Process, *, resets: bool) -> None:
@@ -165,7 +215,9 @@ class Network:
                 stream.server_died()
 
 
-def _receive(peers: PeerTransport, hello: Hello, data: bytes, answer: Callable[[str], None]) -> None:
+def _receive(
+    peers: PeerTransport, hello: Hello, data: bytes, answer: Callable[[str], None]
+) -> None:
     """As `PeerTransport.serve` does with a stream that has one message, or none yet."""
     refused = peers._refusal(hello)
     if refused is not None:
@@ -183,7 +235,9 @@ def _receive(peers: PeerTransport, hello: Hello, data: bytes, answer: Callable[[
 
 
 class SimRaftSender:
-    """`controller.raft.transport._Sender`, whose stream keeps the order: here messages travel one by one."""
+    """`controller.raft.transport._Sender`, whose stream keeps the order: here messages travel one
+    by one.
+    """
 
     is_over = False
 
@@ -211,7 +265,9 @@ class SimRaftSender:
     def offer(self, message: Message) -> None:
         addresses = self._addresses_of(self._node_id)
         if addresses and not self._stopped:
-            self._process.network.send_raft(self._process, addresses[0], self._hello_to(self._node_id), message, self._hear)
+            self._process.network.send_raft(
+                self._process, addresses[0], self._hello_to(self._node_id), message, self._hear
+            )
 
     def _greet(self) -> None:
         """Dial until the stream is taken: it begins before there is anything to say."""
@@ -222,7 +278,14 @@ class SimRaftSender:
         if addresses:
             hello = self._hello_to(self._node_id)
             loop.call_later(
-                network.latency_ms / 1000, network.arrive, self._process, addresses[0], hello, _NO_MESSAGES, self._hear, context=Context()
+                network.latency_ms / 1000,
+                network.arrive,
+                self._process,
+                addresses[0],
+                hello,
+                _NO_MESSAGES,
+                self._hear,
+                context=Context(),
             )
         loop.call_later(max(_RECONNECT_S, 3 * network.latency_ms / 1000), self._greet)
 
@@ -257,7 +320,9 @@ class SimListener:
             if listener is self:
                 del self.network.listeners[address]
 
-    def call(self, method: str, request: bytes, timeout: float, metadata: Metadata) -> "asyncio.Future[bytes]":
+    def call(
+        self, method: str, request: bytes, timeout: float, metadata: Metadata
+    ) -> "asyncio.Future[bytes]":
         """Run a handler in the server's process. The future belongs to the network."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
@@ -343,13 +408,23 @@ class SimChannel:
     async def close(self) -> None:
         pass
 
-    async def _exchange(self, method: str, request: bytes, timeout: float, metadata: Metadata, answer: "asyncio.Future[bytes]") -> None:
+    async def _exchange(
+        self,
+        method: str,
+        request: bytes,
+        timeout: float,
+        metadata: Metadata,
+        answer: "asyncio.Future[bytes]",
+    ) -> None:
         network, rng = self._network, self._network.rng
         await asyncio.sleep(network.delay_s())
         if network.chance(0.3):
             await asyncio.sleep(rng.uniform(0, 8))
         request_id = dict(metadata).get(REQUEST_ID_KEY, "")
-        if network.links.blocked(self._process.link, server := _host(self.address)) or network.chance():
+        if (
+            network.links.blocked(self._process.link, server := _host(self.address))
+            or network.chance()
+        ):
             if rng.random() < 0.5:
                 _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
             return
@@ -372,7 +447,10 @@ class SimChannel:
             metadata_log.answered(listener.process.name, method, request_id, data)
             if network.chance() or network.links.blocked(server, self._process.link):
                 if rng.random() < 0.5:
-                    _fail(answer, rpc_failed(StatusCode.UNAVAILABLE, "connection reset after the request"))
+                    _fail(
+                        answer,
+                        rpc_failed(StatusCode.UNAVAILABLE, "connection reset after the request"),
+                    )
                 continue
             await asyncio.sleep(network.delay_s())
             if not answer.done():
@@ -382,7 +460,9 @@ class SimChannel:
 class _Pipe:
     """One direction of a stream: in order, late, and standing still while the link is cut."""
 
-    def __init__(self, network: Network, source: str, target: str, deliver: Callable[[Any], None]) -> None:
+    def __init__(
+        self, network: Network, source: str, target: str, deliver: Callable[[Any], None]
+    ) -> None:
         self._network = network
         self._source = source
         self._target = target
@@ -477,26 +557,36 @@ class SimStreamCall:
         self._down.send(rpc_failed(StatusCode.UNAVAILABLE, "connection reset"))
 
     def reset(self) -> None:
-        """Break it at both ends. The firewall stands on the client's side: its reset arrives there, though the way from the server is cut.
+        """Break it at both ends. The firewall stands on the client's side: its reset arrives there,
+        though the way from the server is cut.
 
-        Otherwise the server would fence a client that cannot notice; `controller.api.lease` says that it does not cover that.
+        Otherwise the server would fence a client that cannot notice; `controller.api.lease` says
+        that it does not cover that.
         """
         error = rpc_failed(StatusCode.UNAVAILABLE, "connection reset")
-        asyncio.get_running_loop().call_later(self._network.delay_s(), self._inbox.put, error, context=Context())
+        asyncio.get_running_loop().call_later(
+            self._network.delay_s(), self._inbox.put, error, context=Context()
+        )
         self._at_server("cancel")
 
     def _at_server(self, item: Any) -> None:
         if item == "connect":
             listener = self._network.listeners.get(self._address)
-            if listener is None or self._network.links.rejects(self.process.link, _host(self._address)):
+            if listener is None or self._network.links.rejects(
+                self.process.link, _host(self._address)
+            ):
                 self._down.send(rpc_failed(StatusCode.UNAVAILABLE, "connection refused"))
                 return
             self.server = listener.process
             self._network.trace("follow", self.process.name)
-            asyncio.get_running_loop().call_soon(self._start, listener, context=listener.process.context())
+            asyncio.get_running_loop().call_soon(
+                self._start, listener, context=listener.process.context()
+            )
         elif item == "cancel":
             if self.server is not None:
-                asyncio.get_running_loop().call_soon(self._cancel_handler, context=self.server.context())
+                asyncio.get_running_loop().call_soon(
+                    self._cancel_handler, context=self.server.context()
+                )
         else:
             self._server_inbox.put(item)
 

@@ -1,7 +1,9 @@
-"""One start of a simulated broker: the real client, follower, storage, partitions, merger and recovery duty, and the real Kafka handlers.
+"""One start of a simulated broker: the real client, follower, storage, partitions, merger and
+recovery duty, and the real Kafka handlers.
 
-Wired as `broker.node.Broker` wires it, with coordinators of groups and transactions, without sockets. Every request and answer is a Kafka
-frame. Must not judge; it hands what it answers to the checker in the moment in which it answers.
+Wired as `broker.node.Broker` wires it, with coordinators of groups and transactions, without
+sockets. Every request and answer is a Kafka frame. Must not judge; it hands what it answers to the
+checker in the moment in which it answers.
 """
 
 import asyncio
@@ -113,7 +115,9 @@ class SimBroker:
         self.store: ObjectStore = self.raw_store
         if world.limits.retrying_store:
             loop = world.loop
-            self.store = RetryingStore(self.raw_store, RetryPolicy(deadline_ms=10_000), clock=loop.time, rng=self.rng)
+            self.store = RetryingStore(
+                self.raw_store, RetryPolicy(deadline_ms=10_000), clock=loop.time, rng=self.rng
+            )
         self.serving = False
         self.leaving = False
         self.follower: MetadataFollower
@@ -127,7 +131,7 @@ class SimBroker:
         self._tasks: list[asyncio.Task[None]] = []
         self._correlation = 0
 
-    # --- broker.ports.Node -------------------------------------------------------------------------------------------------------------
+    # --- broker.ports.Node ------------------------------------------------------------------------
 
     @property
     def node_epoch(self) -> Any:
@@ -149,10 +153,13 @@ class SimBroker:
     def departed(self) -> list[NodeState]:
         return []
 
-    # --- life --------------------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.world.loop.call_soon(lambda: self._tasks.append(self.world.loop.create_task(self._run())), context=self.process.context())
+        self.world.loop.call_soon(
+            lambda: self._tasks.append(self.world.loop.create_task(self._run())),
+            context=self.process.context(),
+        )
 
     async def _run(self) -> None:
         try:
@@ -176,8 +183,18 @@ class SimBroker:
         self.follower = MetadataFollower(self.client, me, rng=self.rng)
         self.client.bind(self.follower)
         await self.follower.start(30)
-        metadata = ControllerStreamMetadata(self.client, self.follower, me, timeout_s=limits.metadata_timeout_s)
-        self.storage = Storage(self.store, metadata, me, limits.stream, now_ms=self.now_ms, rng=self.rng, on_fenced=self._on_storage_fenced)
+        metadata = ControllerStreamMetadata(
+            self.client, self.follower, me, timeout_s=limits.metadata_timeout_s
+        )
+        self.storage = Storage(
+            self.store,
+            metadata,
+            me,
+            limits.stream,
+            now_ms=self.now_ms,
+            rng=self.rng,
+            on_fenced=self._on_storage_fenced,
+        )
         await self.storage.start()
         self.partitions = PartitionManager(
             me,
@@ -193,7 +210,14 @@ class SimBroker:
             me,
             lambda: self.follower.image,
             lambda failed, start: recover_wal(
-                self.store, metadata, failed, start, recoverer=me, now_ms=self.now_ms(), config=limits.stream, keep=self.storage.keep
+                self.store,
+                metadata,
+                failed,
+                start,
+                recoverer=me,
+                now_ms=self.now_ms(),
+                config=limits.stream,
+                keep=self.storage.keep,
             ),
             self.rng,
         )
@@ -218,7 +242,11 @@ class SimBroker:
             async def probe() -> None:
                 await self.store.put(f"probe/{self.node_id}", b"x")
 
-            self._tasks.append(world.loop.create_task(LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3).run()))
+            self._tasks.append(
+                world.loop.create_task(
+                    LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3).run()
+                )
+            )
         self.dispatcher = RequestDispatcher(self, make_handlers(), INLINE)
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)
@@ -276,13 +304,24 @@ class SimBroker:
         if topic == OFFSETS_TOPIC:
             (self.groups.partition_opened if opened else self.groups.partition_closed)(index)
         elif topic == TRANSACTIONS_TOPIC:
-            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(index)
+            (self.transactions.partition_opened if opened else self.transactions.partition_closed)(
+                index
+            )
         if opened:
             partition = self.partitions.get(topic, index)
             assert isinstance(partition, Partition)
-            self.world.trace("opened", self.process.name, topic, index, partition.leader_epoch, partition.high_watermark)
+            self.world.trace(
+                "opened",
+                self.process.name,
+                topic,
+                index,
+                partition.leader_epoch,
+                partition.high_watermark,
+            )
             place = place_of(self.image, (topic, index))
-            self.world.checker.opened(place, partition.leader_epoch, self.me, partition.high_watermark)
+            self.world.checker.opened(
+                place, partition.leader_epoch, self.me, partition.high_watermark
+            )
             self.world.stable.told(place, partition.leader_epoch, partition.last_stable_offset)
 
     def _end(self, reason: str) -> None:
@@ -299,7 +338,11 @@ class SimBroker:
                     await self.partitions.close()
                     await self.storage.close(timeout_s=5)
                     await self.client.unregister_broker(
-                        UnregisterBroker(node_id=self.node_id, node_epoch=self.node_epoch, wal_end=self.storage.wal_end)
+                        UnregisterBroker(
+                            node_id=self.node_id,
+                            node_epoch=self.node_epoch,
+                            wal_end=self.storage.wal_end,
+                        )
                     )
         except (TimeoutError, ControllerError, StreamError) as error:
             self.world.trace("left_unclean", self.process.name, type(error).__name__)
@@ -308,11 +351,13 @@ class SimBroker:
     async def _drain(self) -> None:
         remaining = 1
         while remaining:
-            request = DrainBroker(node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=2)
+            request = DrainBroker(
+                node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=2
+            )
             remaining = (await self.client.drain_broker(request, timeout_s=20)).remaining
             await self.partitions.settled()
 
-    # --- requests ----------------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def deliver(self, handler: Callable[..., None], *args: Any) -> None:
         """Something arrives from the network: handled when this process runs."""
@@ -321,9 +366,16 @@ class SimBroker:
     def context(self, api: Any, version: int, body: bytes) -> RequestContext:
         self._correlation += 1
         frame = memoryview(bytearray(body))
-        return RequestContext(api.key, version, self._correlation, "sim", CONNECTION, frame, 0, self.world.loop.time())
+        return RequestContext(
+            api.key, version, self._correlation, "sim", CONNECTION, frame, 0, self.world.loop.time()
+        )
 
-    def produce(self, body: bytes, sent: dict[Part, list[bytes]], answered: Callable[[dict[Part, Any]], None]) -> None:
+    def produce(
+        self,
+        body: bytes,
+        sent: dict[Part, list[bytes]],
+        answered: Callable[[dict[Part, Any]], None],
+    ) -> None:
         """sent: for the checker, which records the request holds."""
         if not self.serving:
             return
@@ -332,13 +384,23 @@ class SimBroker:
 
         def respond(response: Any) -> None:
             message = decode_response(apis.PRODUCE, PRODUCE_VERSION, response)
-            results = {(topic.name, item.index): item for topic in message.responses for item in topic.partition_responses}
+            results = {
+                (topic.name, item.index): item
+                for topic in message.responses
+                for item in topic.partition_responses
+            }
             for part, item in results.items():
                 if item.error_code == 0:
                     self.world.trace("ack", self.process.name, part, item.base_offset)
                     is_same = place_of(self.image, part) == places[part]
-                    epoch = epochs[part] if epochs[part] is not None or not is_same else self._epoch(part)
-                    self.world.checker.acknowledged(places[part], epoch, self.me, item.base_offset, sent[part])
+                    epoch = (
+                        epochs[part]
+                        if epochs[part] is not None or not is_same
+                        else self._epoch(part)
+                    )
+                    self.world.checker.acknowledged(
+                        places[part], epoch, self.me, item.base_offset, sent[part]
+                    )
             answered(results)
 
         try:
@@ -351,27 +413,51 @@ class SimBroker:
         return found.leader_epoch if isinstance(found, Partition) else None
 
     def fetch(
-        self, wanted: dict[Part, tuple[int, int]], max_wait_ms: int, max_bytes: int, answered: Callable[[dict[Part, Any]], None]
+        self,
+        wanted: dict[Part, tuple[int, int]],
+        max_wait_ms: int,
+        max_bytes: int,
+        answered: Callable[[dict[Part, Any]], None],
     ) -> None:
-        """wanted: offset and leader epoch by partition. Answers with results whose `records` are batches of records."""
+        """wanted: offset and leader epoch by partition. Answers with results whose `records` are
+        batches of records.
+        """
         if self.serving:
             for part in wanted:
                 if isinstance(found := self.partitions.get(*part), Partition):
                     self.world.checker.watermark(part, found.leader_epoch, found.high_watermark)
-            self._tasks.append(self.world.loop.create_task(self._fetch(wanted, max_wait_ms, max_bytes, answered)))
+            self._tasks.append(
+                self.world.loop.create_task(self._fetch(wanted, max_wait_ms, max_bytes, answered))
+            )
 
     async def _fetch(
-        self, wanted: dict[Part, tuple[int, int]], max_wait_ms: int, max_bytes: int, answered: Callable[[dict[Part, Any]], None]
+        self,
+        wanted: dict[Part, tuple[int, int]],
+        max_wait_ms: int,
+        max_bytes: int,
+        answered: Callable[[dict[Part, Any]], None],
     ) -> None:
         by_topic: dict[str, list[Any]] = {}
         for (topic, index), (offset, epoch) in wanted.items():
             fields = wire_fetch.FetchPartition(
-                partition=index, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=max_bytes
+                partition=index,
+                fetch_offset=offset,
+                current_leader_epoch=epoch,
+                partition_max_bytes=max_bytes,
             )
             by_topic.setdefault(topic, []).append(fields)
-        topics = [wire_fetch.FetchTopic(topic=topic, partitions=items) for topic, items in by_topic.items()]
+        topics = [
+            wire_fetch.FetchTopic(topic=topic, partitions=items)
+            for topic, items in by_topic.items()
+        ]
         request = wire_fetch.FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=0, session_id=0, session_epoch=-1, topics=topics
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=topics,
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
         response = handle_fetch(self, self.context(apis.FETCH, FETCH_VERSION, body))
@@ -387,7 +473,9 @@ class SimBroker:
             for item in topic.partitions:
                 part = (topic.topic, item.partition_index)
                 batches = batches_of(item.records) if item.error_code == 0 else []
-                results[part] = FetchResult(item.error_code, item.high_watermark, item.log_start_offset, batches)
+                results[part] = FetchResult(
+                    item.error_code, item.high_watermark, item.log_start_offset, batches
+                )
                 if item.error_code == 0:
                     self.world.checker.fetched(part, item.high_watermark, wanted[part][0], batches)
         answered(results)
@@ -396,9 +484,12 @@ class SimBroker:
         found = self.partitions.get(*part)
         if not isinstance(found, Partition):
             return
-        offset = found.log_start_offset + int((found.high_watermark - found.log_start_offset) * share)
+        offset = found.log_start_offset + int(
+            (found.high_watermark - found.log_start_offset) * share
+        )
         try:
-            # What is trimmed cannot be scanned after a crash: the producers' state has to be durable before.
+            # What is trimmed cannot be scanned after a crash: the producers' state has to be
+            # durable before.
             await self.partitions._life.checkpoint([found])
             await self.storage.flush()
             await self.storage.trim(found.log.data, offset)
@@ -415,5 +506,12 @@ def produce_request(batches: dict[Part, bytes], timeout_ms: int) -> bytes:
     by_topic: dict[str, list[Any]] = {}
     for (topic, index), records in batches.items():
         by_topic.setdefault(topic, []).append(wire_produce.PartitionProduceData(index, records))
-    data = [wire_produce.TopicProduceData(name=topic, partition_data=items) for topic, items in by_topic.items()]
-    return encode_request(apis.PRODUCE, PRODUCE_VERSION, wire_produce.ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=data))
+    data = [
+        wire_produce.TopicProduceData(name=topic, partition_data=items)
+        for topic, items in by_topic.items()
+    ]
+    return encode_request(
+        apis.PRODUCE,
+        PRODUCE_VERSION,
+        wire_produce.ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=data),
+    )

@@ -1,9 +1,12 @@
-"""What readers of committed offsets may be given, from what committers and administrators sent and were answered.
+"""What readers of committed offsets may be given, from what committers and administrators sent and
+were answered.
 
-The offset of a group and a partition is a register with unique values. A commit takes effect between its request and its answer, one
-without an answer at any time after its request, or never. A read must not give what was replaced for certain before it began, nor what
-a reader was given before something else, nor an offset whose commit was refused. No offset is right before the first commit, after a
-deletion, and when the newest commit may be past its retention. Must not: know how offsets are kept.
+The offset of a group and a partition is a register with unique values. A commit takes effect
+between its request and its answer, one without an answer at any time after its request, or never. A
+read must not give what was replaced for certain before it began, nor what a reader was given before
+something else, nor an offset whose commit was refused. No offset is right before the first commit,
+after a deletion, and when the newest commit may be past its retention. Must not: know how offsets
+are kept.
 Source: Herlihy and Wing (linearizability), for one register.
 """
 
@@ -67,7 +70,9 @@ class OffsetHistory:
         if change.is_refused:
             self.fail(f"{self.name}: offset {value} is read, its commit was refused")
         if self._gone_s.get(value, inf) < began_s:
-            self.fail(f"{self.name}: offset {value} is read again, after another one, or none, was read")
+            self.fail(
+                f"{self.name}: offset {value} is read again, after another one, or none, was read"
+            )
         for newer in (*self.commits.values(), *self.deletions):
             if change.ended_s < newer.began_s and newer.ended_s < began_s and not newer.is_refused:
                 self.fail(f"{self.name}: offset {value} is read, {newer} was acknowledged later")
@@ -79,31 +84,48 @@ class OffsetHistory:
             if is_before:
                 self._gone_s.setdefault(commit.value, ended_s)
             is_young = ended_s - commit.began_s < self.kept_s
-            if is_before and is_young and not any(self._may_follow(deletion, commit) for deletion in self.deletions):
+            if (
+                is_before
+                and is_young
+                and not any(self._may_follow(deletion, commit) for deletion in self.deletions)
+            ):
                 self.fail(f"{self.name}: no offset is read, {commit} was acknowledged")
 
     @staticmethod
     def _may_follow(deletion: Change, commit: Change) -> bool:
-        return not deletion.is_refused and deletion.ended_s >= commit.began_s and commit.follows is not deletion
+        return (
+            not deletion.is_refused
+            and deletion.ended_s >= commit.began_s
+            and commit.follows is not deletion
+        )
 
 
 class Generations:
-    """Of one group: a commit with a generation is refused when a later one was durable before it was sent."""
+    """Of one group: a commit with a generation is refused when a later one was durable before it
+    was sent.
+    """
 
     def __init__(self, name: str, fail: Callable[[str], None]) -> None:
         self._name = name
         self._fail = fail
         self._synced: list[tuple[float, float, int]] = []
-        """(request, answer, generation) of SyncGroup requests that were answered without an error: their generation is durable."""
+        """(request, answer, generation) of SyncGroup requests that were answered without an error:
+        their generation is durable.
+        """
 
     def synced(self, began_s: float, ended_s: float, generation: int) -> None:
         self._synced.append((began_s, ended_s, generation))
 
     def committed(self, joined_s: float, generation: int, began_s: float) -> None:
-        """A commit that was sent at `began_s` by a member that had been answered its generation at `joined_s` is acknowledged.
+        """A commit that was sent at `began_s` by a member that had been answered its generation at
+        `joined_s` is acknowledged.
 
-        Deleted groups begin again with generation 1, so only generations that were synced after the member had joined count.
+        Deleted groups begin again with generation 1, so only generations that were synced after the
+        member had joined count.
         """
         for sync_began_s, sync_ended_s, newer in self._synced:
             if newer > generation and sync_began_s > joined_s and sync_ended_s < began_s:
-                self._fail(f"{self._name}: a commit of generation {generation} is acknowledged, generation {newer} was there before")
+                self._fail(
+                    f"{self._name}: a commit of generation {generation} is acknowledged, generation"
+                    f" {newer} was there before"
+                )

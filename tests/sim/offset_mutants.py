@@ -43,7 +43,10 @@ def _sequences_judged_without_a_lease() -> list[Patch]:
 
 
 def _leader_epochs_ignored() -> list[Patch]:
-    return [(module, "check_leader_epoch", lambda *_: ErrorCode.NONE) for module in (fetch_handler, list_handler, epoch_handler)]
+    return [
+        (module, "check_leader_epoch", lambda *_: ErrorCode.NONE)
+        for module in (fetch_handler, list_handler, epoch_handler)
+    ]
 
 
 def _leader_epochs_not_restored() -> list[Patch]:

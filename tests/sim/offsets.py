@@ -1,10 +1,13 @@
-"""Clients that ask where logs end, which offset a time has and where an epoch ended, and go on asking brokers that lead no more.
+"""Clients that ask where logs end, which offset a time has and where an epoch ended, and go on
+asking brokers that lead no more.
 
-Invariants, checked at once: whoever answers knows everything that was acknowledged before the question was asked. `ListOffsets` gives no
-smaller end, an offset that was acknowledged is never out of range, a fetch that names a leader epoch is answered by the leader of that
-epoch. A process that was replaced while it still existed may be behind by one session timeout: it was not fenced for its silence. No broker
-says that it leads a session timeout after it was fenced. Checked at the end, against the whole log: offsets of timestamps, the newest
-timestamp, epochs of records and ends of epochs.
+Invariants, checked at once: whoever answers knows everything that was acknowledged before the
+question was asked. `ListOffsets` gives no smaller end, an offset that was acknowledged is never out
+of range, a fetch that names a leader epoch is answered by the leader of that epoch. A process that
+was replaced while it still existed may be behind by one session timeout: it was not fenced for its
+silence. No broker says that it leads a session timeout after it was fenced. Checked at the end,
+against the whole log: offsets of timestamps, the newest timestamp, epochs of records and ends of
+epochs.
 Must not: run where logs are trimmed.
 """
 
@@ -63,14 +66,20 @@ class Log:
         """Whole batches, behind what is there."""
         for at, header in iter_headers(data):
             self.timestamps += [record.timestamp_ms for record in decode_records(data[at:])]
-            self.epochs += [header.partition_leader_epoch] * (header.next_offset - header.base_offset)
+            self.epochs += [header.partition_leader_epoch] * (
+                header.next_offset - header.base_offset
+            )
 
     def first_at(self, timestamp_ms: int) -> int:
-        return next((offset for offset, found in enumerate(self.timestamps) if found >= timestamp_ms), -1)
+        return next(
+            (offset for offset, found in enumerate(self.timestamps) if found >= timestamp_ms), -1
+        )
 
     def first_after_epoch(self, epoch: int) -> int:
         """Where records of a later epoch begin; the end of the log if there are none."""
-        return next((offset for offset, found in enumerate(self.epochs) if found > epoch), len(self.epochs))
+        return next(
+            (offset for offset, found in enumerate(self.epochs) if found > epoch), len(self.epochs)
+        )
 
 
 class TimedProducer(Producer):
@@ -80,11 +89,22 @@ class TimedProducer(Producer):
         first = self._next.get(part, 0)
         count = self._rng.choice((1, 2, 5))
         self._next[part] = first + count
-        identities = [f"{self._name}/{part[1]}/{sequence}".encode() for sequence in range(first, first + count)]
+        identities = [
+            f"{self._name}/{part[1]}/{sequence}".encode()
+            for sequence in range(first, first + count)
+        ]
         now_ms = self._world.now_ms()
-        records = [Record(at, now_ms + self._rng.randint(-3_000, 500), None, name + b" t", ()) for at, name in enumerate(identities)]
+        records = [
+            Record(at, now_ms + self._rng.randint(-3_000, 500), None, name + b" t", ())
+            for at, name in enumerate(identities)
+        ]
         self._world.checker.sent(part, identities)
-        return bytes(encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)), identities
+        return (
+            bytes(
+                encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)
+            ),
+            identities,
+        )
 
 
 class Offsets:
@@ -103,12 +123,18 @@ class Offsets:
             return []
         askers = [_Asker(world, self, number) for number in range(_ASKERS)]
         timed = [TimedProducer(world, _TIMED + number, idempotent=True) for number in range(2)]
-        return [*(asker.run(stop) for asker in askers), *(producer.run(stop) for producer in timed), self._note_ends(stop)]
+        return [
+            *(asker.run(stop) for asker in askers),
+            *(producer.run(stop) for producer in timed),
+            self._note_ends(stop),
+        ]
 
     async def _note_ends(self, stop: asyncio.Event) -> None:
         world = self._world
         while not stop.is_set():
-            self._ends.append((world.loop.time(), {part: world.checker.acked_end(part) for part in world.parts}))
+            self._ends.append(
+                (world.loop.time(), {part: world.checker.acked_end(part) for part in world.parts})
+            )
             for _, broker in sorted(world.brokers.items()):
                 if broker.serving and not world.metadata.image.nodes.is_alive(broker.me):
                     self._fenced_at.setdefault(broker, world.loop.time())
@@ -124,7 +150,9 @@ class Offsets:
         if broker not in world.zombies:
             return Moment(part, world.checker.acked_end(part))
         since_s = world.loop.time() - world.limits.controller.session_timeout_ms / 1000
-        return Moment(part, next((ends[part] for at_s, ends in reversed(self._ends) if at_s <= since_s), 0))
+        return Moment(
+            part, next((ends[part] for at_s, ends in reversed(self._ends) if at_s <= since_s), 0)
+        )
 
     def keep(self, moment: Moment, broker: SimBroker, question: Any, answer: Any) -> None:
         self._answers.append((moment, broker, question, answer))
@@ -136,7 +164,11 @@ class Offsets:
         for moment, broker, question, answer in self._answers:
             what = f"{broker.process.name} answers {question} with {answer}; {moment}"
             log = logs[moment.part]
-            judge = _judge_time if isinstance(question, list_offsets.ListOffsetsPartition) else _judge_epoch
+            judge = (
+                _judge_time
+                if isinstance(question, list_offsets.ListOffsetsPartition)
+                else _judge_epoch
+            )
             wrong = judge(log, moment, question, answer)
             if wrong:
                 self._world.fail(f"{what}: {wrong}")
@@ -149,7 +181,9 @@ class Offsets:
             found: Any = None
             if broker is not None:
                 with suppress(Unanswered):
-                    answer = await Connection(world, broker).ask(apis.FETCH, FETCH_VERSION, _fetch({part: (len(log.epochs), -1)}, 0), 5)
+                    answer = await Connection(world, broker).ask(
+                        apis.FETCH, FETCH_VERSION, _fetch({part: (len(log.epochs), -1)}, 0), 5
+                    )
                     found = answer.responses[0].partitions[0]
             if found is None or found.error_code:
                 await asyncio.sleep(0.1)
@@ -170,9 +204,15 @@ def _judge_time(log: Log, moment: Moment, question: Any, answer: Any) -> str:
     elif offset >= 0 and offset != log.first_at(target):
         return f"the first record of that time is {log.first_at(target)}"
     if offset < 0:
-        return f"record {known.index(max(known))} is not older" if known and max(known) >= target else ""
+        return (
+            f"record {known.index(max(known))} is not older"
+            if known and max(known) >= target
+            else ""
+        )
     if (log.timestamps[offset], log.epochs[offset]) != (answer.timestamp, answer.leader_epoch):
-        return f"that record has the time {log.timestamps[offset]} and the epoch {log.epochs[offset]}"
+        return (
+            f"that record has the time {log.timestamps[offset]} and the epoch {log.epochs[offset]}"
+        )
     return ""
 
 
@@ -181,7 +221,9 @@ def _judge_epoch(log: Log, moment: Moment, question: Any, answer: Any) -> str:
     end = log.first_after_epoch(question.leader_epoch)
     if answer.end_offset < 0:
         known = max(log.epochs[: moment.acked_end], default=-1)
-        return f"records of epoch {known} were acknowledged" if known >= question.leader_epoch else ""
+        return (
+            f"records of epoch {known} were acknowledged" if known >= question.leader_epoch else ""
+        )
     if answer.end_offset < min(end, moment.acked_end):
         return f"records up to {min(end, moment.acked_end)} are of that epoch, or an earlier one"
     return f"a later epoch begins at {end}" if answer.end_offset > end else ""
@@ -190,17 +232,30 @@ def _judge_epoch(log: Log, moment: Moment, question: Any, answer: Any) -> str:
 def _fetch(wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.FetchRequest:
     """wanted: offset and leader epoch by partition, all of one topic."""
     items = [
-        fetch.FetchPartition(partition=index, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=1 << 20)
+        fetch.FetchPartition(
+            partition=index,
+            fetch_offset=offset,
+            current_leader_epoch=epoch,
+            partition_max_bytes=1 << 20,
+        )
         for (_, index), (offset, epoch) in wanted.items()
     ]
     topics = [fetch.FetchTopic(topic=next(iter(wanted))[0], partitions=items)]
     return fetch.FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1, topics=topics
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=topics,
     )
 
 
 class _Asker:
-    """Asks one broker after the other for every partition at once: those that it does not lead are refused."""
+    """Asks one broker after the other for every partition at once: those that it does not lead are
+    refused.
+    """
 
     def __init__(self, world: "World", offsets: Offsets, number: int) -> None:
         self._world = world
@@ -213,11 +268,18 @@ class _Asker:
         rng, world = self._rng, self._world
         asks = (self._ask_offsets, self._ask_offsets, self._ask_epochs, self._ask_for_more)
         while not stop.is_set():
-            brokers = [*(broker for _, broker in sorted(world.brokers.items())), *world.zombies[-1:]]
-            brokers = [broker for broker in brokers if broker.serving and broker.process.held is None]
+            brokers = [
+                *(broker for _, broker in sorted(world.brokers.items())),
+                *world.zombies[-1:],
+            ]
+            brokers = [
+                broker for broker in brokers if broker.serving and broker.process.held is None
+            ]
             if brokers:
                 with suppress(Unanswered):
-                    await (self._ask_leaders if rng.random() < 0.1 else rng.choice(asks))(rng.choice(brokers))
+                    await (self._ask_leaders if rng.random() < 0.1 else rng.choice(asks))(
+                        rng.choice(brokers)
+                    )
             await asyncio.sleep(rng.uniform(0, 2) * self._pause_s)
 
     async def _ask(self, broker: SimBroker, api: Any, version: int, message: Any) -> Any:
@@ -237,20 +299,42 @@ class _Asker:
 
     def _judge_leader(self, part: Part, broker: SimBroker, epoch: int, answer: Any) -> None:
         world = self._world
-        if answer.error_code == ErrorCode.NONE and epoch >= 0 and not world.checker.is_owner(part, epoch, broker.me):
-            world.fail(f"{part}: {broker.process.name} answers a client that knows the leader of epoch {epoch}, which it is not: {answer}")
+        if (
+            answer.error_code == ErrorCode.NONE
+            and epoch >= 0
+            and not world.checker.is_owner(part, epoch, broker.me)
+        ):
+            world.fail(
+                f"{part}: {broker.process.name} answers a client that knows the leader of epoch"
+                f" {epoch}, which it is not: {answer}"
+            )
 
     async def _ask_offsets(self, broker: SimBroker) -> None:
         rng, now_ms = self._rng, self._world.now_ms()
-        times = (_LATEST, _LATEST, _EARLIEST, _NEWEST, _NEWEST, now_ms - rng.randint(0, 2_000), now_ms - rng.randint(0, 10_000), 0)
+        times = (
+            _LATEST,
+            _LATEST,
+            _EARLIEST,
+            _NEWEST,
+            _NEWEST,
+            now_ms - rng.randint(0, 2_000),
+            now_ms - rng.randint(0, 10_000),
+            0,
+        )
         wanted = [
-            list_offsets.ListOffsetsPartition(index, self._epoch((name, index)), rng.choice(times)) for name, index in self._world.parts
+            list_offsets.ListOffsetsPartition(index, self._epoch((name, index)), rng.choice(times))
+            for name, index in self._world.parts
         ]
         request = list_offsets.ListOffsetsRequest(
-            isolation_level=rng.choice((0, 1)), topics=[list_offsets.ListOffsetsTopic(self._world.parts[0][0], wanted)]
+            isolation_level=rng.choice((0, 1)),
+            topics=[list_offsets.ListOffsetsTopic(self._world.parts[0][0], wanted)],
         )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
-        answers = (await self._ask(broker, apis.LIST_OFFSETS, _LIST_VERSION, request)).topics[0].partitions
+        answers = (
+            (await self._ask(broker, apis.LIST_OFFSETS, _LIST_VERSION, request))
+            .topics[0]
+            .partitions
+        )
         for moment, question, answer in zip(moments, wanted, answers, strict=True):
             if answer.error_code == ErrorCode.NONE:
                 self._judge_leader(moment.part, broker, question.current_leader_epoch, answer)
@@ -259,10 +343,14 @@ class _Asker:
     def _judge_offset(self, moment: Moment, broker: SimBroker, question: Any, answer: Any) -> None:
         if question.timestamp == _LATEST:
             if answer.offset < moment.acked_end:
-                self._world.fail(f"{broker.process.name} says that the log ends at {answer.offset}; {moment}")
+                self._world.fail(
+                    f"{broker.process.name} says that the log ends at {answer.offset}; {moment}"
+                )
         elif question.timestamp == _EARLIEST:
             if answer.offset != 0:
-                self._world.fail(f"{broker.process.name} says that the log begins at {answer.offset}; {moment}")
+                self._world.fail(
+                    f"{broker.process.name} says that the log begins at {answer.offset}; {moment}"
+                )
         else:
             self._offsets.keep(moment, broker, question, answer)
 
@@ -271,29 +359,53 @@ class _Asker:
         wanted: list[Any] = []
         for part in self._world.parts:
             _, epoch = self._world.leader(part, rng)
-            wanted.append(module.OffsetForLeaderPartition(part[1], self._epoch(part), max(0, epoch - rng.choice((0, 0, 1, 1, 2, 5)))))
-        request = module.OffsetForLeaderEpochRequest(topics=[module.OffsetForLeaderTopic(self._world.parts[0][0], wanted)])
+            wanted.append(
+                module.OffsetForLeaderPartition(
+                    part[1], self._epoch(part), max(0, epoch - rng.choice((0, 0, 1, 1, 2, 5)))
+                )
+            )
+        request = module.OffsetForLeaderEpochRequest(
+            topics=[module.OffsetForLeaderTopic(self._world.parts[0][0], wanted)]
+        )
         moments = [self._offsets.moment(part, broker) for part in self._world.parts]
-        answers = (await self._ask(broker, apis.OFFSET_FOR_LEADER_EPOCH, _EPOCH_VERSION, request)).topics[0].partitions
+        answers = (
+            (await self._ask(broker, apis.OFFSET_FOR_LEADER_EPOCH, _EPOCH_VERSION, request))
+            .topics[0]
+            .partitions
+        )
         for moment, question, answer in zip(moments, wanted, answers, strict=True):
             if answer.error_code == ErrorCode.NONE:
                 self._judge_leader(moment.part, broker, question.current_leader_epoch, answer)
                 self._offsets.keep(moment, broker, question, answer)
 
     async def _ask_for_more(self, broker: SimBroker) -> None:
-        """A consumer that has read everything from the present leader asks another broker for more."""
+        """A consumer that has read everything from the present leader asks another broker for
+        more.
+        """
         moments = {part: self._offsets.moment(part, broker) for part in self._world.parts}
         wanted = {part: (moment.acked_end, self._epoch(part)) for part, moment in moments.items()}
         request = _fetch(wanted, self._rng.choice((0, 500)))
-        answers = (await self._ask(broker, apis.FETCH, FETCH_VERSION, request)).responses[0].partitions
-        for moment, (_, epoch), answer in zip(moments.values(), wanted.values(), answers, strict=True):
+        answers = (
+            (await self._ask(broker, apis.FETCH, FETCH_VERSION, request)).responses[0].partitions
+        )
+        for moment, (_, epoch), answer in zip(
+            moments.values(), wanted.values(), answers, strict=True
+        ):
             self._judge_leader(moment.part, broker, epoch, answer)
             if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._world.fail(f"{broker.process.name} says that this is out of range: {moment}")
 
     async def _ask_leaders(self, broker: SimBroker) -> None:
         is_fenced = self._offsets.is_long_fenced(broker)
-        request = metadata.MetadataRequest([metadata.MetadataRequestTopic(name=self._world.parts[0][0])], allow_auto_topic_creation=False)
+        request = metadata.MetadataRequest(
+            [metadata.MetadataRequestTopic(name=self._world.parts[0][0])],
+            allow_auto_topic_creation=False,
+        )
         answer = await self._ask(broker, apis.METADATA, _METADATA_VERSION, request)
-        if is_fenced and any(partition.leader_id == broker.node_id for partition in answer.topics[0].partitions):
-            self._world.fail(f"{broker.process.name}, which the controllers fenced long ago, says that it leads: {answer}")
+        if is_fenced and any(
+            partition.leader_id == broker.node_id for partition in answer.topics[0].partitions
+        ):
+            self._world.fail(
+                f"{broker.process.name}, which the controllers fenced long ago, says that it leads:"
+                f" {answer}"
+            )

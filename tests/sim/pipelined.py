@@ -1,9 +1,9 @@
 """A producer with up to five batches of a partition under way at once, as librdkafka has them.
 
-They go out one behind the other on one connection. Unless all are acknowledged the rest is awaited, and what is left goes out again, the
-same batches in the same order. A batch that is acknowledged is taken for an acknowledgement of those before it.
-`OUT_OF_ORDER_SEQUENCE_NUMBER` is never right then: librdkafka would begin a new epoch upon it and send what has no answer a second time, or
-give up.
+They go out one behind the other on one connection. Unless all are acknowledged the rest is awaited,
+and what is left goes out again, the same batches in the same order. A batch that is acknowledged is
+taken for an acknowledgement of those before it. `OUT_OF_ORDER_SEQUENCE_NUMBER` is never right then:
+librdkafka would begin a new epoch upon it and send what has no answer a second time, or give up.
 """
 
 import asyncio
@@ -42,7 +42,12 @@ class PipelinedProducer:
         self._sent = dict.fromkeys(world.parts, 0)
 
     async def run(self, stop: asyncio.Event) -> None:
-        await asyncio.gather(*(self._write_all(part, stop) for part in self._rng.sample(self._world.parts, min(2, len(self._world.parts)))))
+        await asyncio.gather(
+            *(
+                self._write_all(part, stop)
+                for part in self._rng.sample(self._world.parts, min(2, len(self._world.parts)))
+            )
+        )
 
     def check_order(self) -> None:
         for part in self._world.parts:
@@ -62,14 +67,26 @@ class PipelinedProducer:
         first, now_ms = self._sent[part], self._world.now_ms()
         count = self._rng.choice((1, 1, 3))
         self._sent[part] = first + count
-        identities = [b"%d/%d/%d" % (self._id, part[1], number) for number in range(first, first + count)]
-        records = [Record(at, now_ms, None, identity + b" ", ()) for at, identity in enumerate(identities)]
+        identities = [
+            b"%d/%d/%d" % (self._id, part[1], number) for number in range(first, first + count)
+        ]
+        records = [
+            Record(at, now_ms, None, identity + b" ", ()) for at, identity in enumerate(identities)
+        ]
         self._world.checker.sent(part, identities)
-        return _Batch(bytes(encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)), identities)
+        return _Batch(
+            bytes(
+                encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)
+            ),
+            identities,
+        )
 
     async def _attempt(self, broker: SimBroker, part: Part, left: "deque[_Batch]") -> None:
         """Take away what is acknowledged."""
-        connection, asked = Connection(self._world, broker), list[asyncio.Task[produce.PartitionProduceResponse | None]]()
+        connection, asked = (
+            Connection(self._world, broker),
+            list[asyncio.Task[produce.PartitionProduceResponse | None]](),
+        )
         for batch in list(left)[:IN_FLIGHT_COUNT_MAX]:
             asked.append(self._world.loop.create_task(self._ask(connection, part, batch)))
             await asyncio.sleep(self._rng.choice((0, 0.005, 0.1, 0.5)))
@@ -77,27 +94,46 @@ class PipelinedProducer:
                 break
         for answer in await asyncio.gather(*asked):
             code = _code(answer)
-            if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not may_lag(self._world, part, broker, self._rng):
+            if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not may_lag(
+                self._world, part, broker, self._rng
+            ):
                 self._world.fail(
-                    f"producer {self._id} writes in order to {part} and is told {code.name}: {answer and answer.error_message}"
+                    f"producer {self._id} writes in order to {part} and is told {code.name}:"
+                    f" {answer and answer.error_message}"
                 )
-        done = max((at for at, task in enumerate(asked, 1) if _code(task.result()) in _SETTLED), default=0)
+        done = max(
+            (at for at, task in enumerate(asked, 1) if _code(task.result()) in _SETTLED), default=0
+        )
         for task in asked[:done]:
             answer, batch = task.result(), left.popleft()
-            base_offset = answer.base_offset if answer is not None and _code(answer) is ErrorCode.NONE else -1
+            base_offset = (
+                answer.base_offset if answer is not None and _code(answer) is ErrorCode.NONE else -1
+            )
             self._world.checker.delivered(part, base_offset, batch.identities)
 
-    async def _ask(self, connection: Connection, part: Part, batch: _Batch) -> produce.PartitionProduceResponse | None:
+    async def _ask(
+        self, connection: Connection, part: Part, batch: _Batch
+    ) -> produce.PartitionProduceResponse | None:
         timeout_s = 10 if self._world.calm else self._timeout_s
-        data = produce.TopicProduceData(name=part[0], partition_data=[produce.PartitionProduceData(part[1], batch.data)])
-        request = produce.ProduceRequest(acks=-1, timeout_ms=int(timeout_s * 1_000), topic_data=[data])
+        data = produce.TopicProduceData(
+            name=part[0], partition_data=[produce.PartitionProduceData(part[1], batch.data)]
+        )
+        request = produce.ProduceRequest(
+            acks=-1, timeout_ms=int(timeout_s * 1_000), topic_data=[data]
+        )
         self._world.trace("produce", connection.broker.process.name, part, batch.identities[0])
         try:
             response = await connection.ask(apis.PRODUCE, PRODUCE_VERSION, request, 2 * timeout_s)
         except Unanswered:
             return None
         answer: produce.PartitionProduceResponse = response.responses[0].partition_responses[0]
-        self._world.trace("produced", connection.broker.process.name, part, batch.identities[0], ErrorCode(answer.error_code).name)
+        self._world.trace(
+            "produced",
+            connection.broker.process.name,
+            part,
+            batch.identities[0],
+            ErrorCode(answer.error_code).name,
+        )
         return answer
 
 

@@ -1,4 +1,6 @@
-"""Names under which the checkers know the partitions of topics that come and go: one for each incarnation of a topic. Pure."""
+"""Names under which the checkers know the partitions of topics that come and go: one for each
+incarnation of a topic. Pure.
+"""
 
 from typing import Final
 
@@ -11,7 +13,9 @@ SEPARATOR: Final = "@"
 
 
 def place_of(image: MetadataImage, part: Part) -> Part:
-    """part: as a request names it. Without an id behind the separator: this image has no such topic. Other topics keep their names."""
+    """part: as a request names it. Without an id behind the separator: this image has no such
+    topic. Other topics keep their names.
+    """
     if not part[0].startswith(PREFIX):
         return part
     topic = image.topics.by_name(part[0])

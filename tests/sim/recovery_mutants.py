@@ -51,7 +51,12 @@ def _only_the_owners_wal_is_read() -> list[Patch]:
     def pieces(image: Any, wals: Any, rebuilt: Any) -> Any:
         found = real(image, wals, rebuilt)
         return {
-            stream_id: [piece for piece in items if (stream := image.streams.get(stream_id)) is not None and stream.owner == piece.writer]
+            stream_id: [
+                piece
+                for piece in items
+                if (stream := image.streams.get(stream_id)) is not None
+                and stream.owner == piece.writer
+            ]
             for stream_id, items in found.items()
         }
 

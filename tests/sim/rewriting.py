@@ -1,6 +1,8 @@
-"""A job that is no broker rewrites ranges: with metadata of a while ago, slowly, several at once; it may stand still or die at any point.
+"""A job that is no broker rewrites ranges: with metadata of a while ago, slowly, several at once;
+it may stand still or die at any point.
 
-Plans as it pleases (any neighbors of a partition, many times over); reads, writes and commits with the product's own functions.
+Plans as it pleases (any neighbors of a partition, many times over); reads, writes and commits with
+the product's own functions.
 """
 
 import asyncio
@@ -41,7 +43,9 @@ class SimRewriter:
 
     def start(self) -> None:
         self.world.processes.append(self.process)
-        self.world.loop.call_soon(lambda: self.world.loop.create_task(self._run()), context=self.process.context())
+        self.world.loop.call_soon(
+            lambda: self.world.loop.create_task(self._run()), context=self.process.context()
+        )
 
     def now_ms(self) -> Millis:
         return self.world.now_ms(self.skew_ms)
@@ -62,9 +66,13 @@ class SimRewriter:
         if topic is None:
             return []
         found: list[tuple[StreamId, list[Merge]]] = []
-        for partition in self.rng.sample(list(topic.partitions), self.rng.randint(1, len(topic.partitions))):
+        for partition in self.rng.sample(
+            list(topic.partitions), self.rng.randint(1, len(topic.partitions))
+        ):
             stream = image.streams.known(partition.data_stream_id)
-            ranges = image.find_ranges(stream.stream_id, stream.start_offset, stream.end_offset, _READ_FROM_STORE_MAX)
+            ranges = image.find_ranges(
+                stream.stream_id, stream.start_offset, stream.end_offset, _READ_FROM_STORE_MAX
+            )
             merges: list[Merge] = []
             while ranges:
                 count = self.rng.randint(1, SOURCES_MAX)
@@ -75,12 +83,16 @@ class SimRewriter:
                 found.append((stream.stream_id, merges))
         return found
 
-    async def _rewrite(self, metadata: ControllerRewrites, stream_id: StreamId, merges: list[Merge]) -> None:
+    async def _rewrite(
+        self, metadata: ControllerRewrites, stream_id: StreamId, merges: list[Merge]
+    ) -> None:
         prepared = await metadata.prepare(len(merges), PREPARED_TTL_MS)
         began_ms = self.now_ms()
         exchanges: list[Exchange] = []
         for merge, target in zip(merges, prepared, strict=True):
-            result = await self._written(RewriteTask(0, merge, target, began_ms, began_ms + PREPARED_TTL_MS // 2))
+            result = await self._written(
+                RewriteTask(0, merge, target, began_ms, began_ms + PREPARED_TTL_MS // 2)
+            )
             if result.new is not None:
                 exchanges.append(Exchange(result.new, merge.sources))
             elif (
@@ -91,11 +103,19 @@ class SimRewriter:
             return
         await asyncio.sleep(self.rng.choice((0.0, 0.0, 1.0)))
         conflicts = await metadata.commit(stream_id, exchanges)
-        self.world.trace("rewritten", self.process.name, stream_id, [not conflict for conflict in conflicts])
+        self.world.trace(
+            "rewritten", self.process.name, stream_id, [not conflict for conflict in conflicts]
+        )
         if self.rng.random() < 0.3:
             again = await metadata.commit(stream_id, exchanges)
-            refused = [exchange for exchange, was, text in zip(exchanges, conflicts, again, strict=True) if text and not was]
-            if any(self._is_there(exchange.new.object_id) for exchange in refused) and not self._is_deleted(stream_id):
+            refused = [
+                exchange
+                for exchange, was, text in zip(exchanges, conflicts, again, strict=True)
+                if text and not was
+            ]
+            if any(
+                self._is_there(exchange.new.object_id) for exchange in refused
+            ) and not self._is_deleted(stream_id):
                 self.world.fail(f"{self.process.name} repeats a commit and hears {again}")
 
     async def _written(self, task: RewriteTask) -> RewriteResult:

@@ -1,9 +1,12 @@
-"""A controller's data directory comes back older than it was: restored from a copy, emptied, or damaged. And an operator who replaces it.
+"""A controller's data directory comes back older than it was: restored from a copy, emptied, or
+damaged. And an operator who replaces it.
 
-One disk at a time, and only while every controller runs and hears the others: then somebody who remembers what the disk promised can be
-reached, and it must neither vote nor be counted. The two others may lose sight of each other at that moment, so that its vote would be
-enough for a leader without what was committed. A disk whose controller ends for that reason is replaced as the error says: `controller
-remove`, an empty directory, `controller add`. Copies that are restored when nobody is left who remembers are outside of what is promised.
+One disk at a time, and only while every controller runs and hears the others: then somebody who
+remembers what the disk promised can be reached, and it must neither vote nor be counted. The two
+others may lose sight of each other at that moment, so that its vote would be enough for a leader
+without what was committed. A disk whose controller ends for that reason is replaced as the error
+says: `controller remove`, an empty directory, `controller add`. Copies that are restored when
+nobody is left who remembers are outside of what is promised.
 """
 
 import asyncio
@@ -73,7 +76,9 @@ class Rollbacks:
         self._world.later(_SETTLED_S, self._settled, disk)
 
     def ended(self, controller: "SimController", reason: str) -> bool:
-        """A controller ended because of its disk. False: nobody touched that. The same disk is tried once more; then it is replaced."""
+        """A controller ended because of its disk. False: nobody touched that. The same disk is
+        tried once more; then it is replaced.
+        """
         world, victim = self._world, self.victims.get(controller.number)
         if victim is None or victim.disk is not controller.disk or controller.process.dead:
             return victim is not None and controller.process.dead
@@ -84,7 +89,10 @@ class Rollbacks:
             world.crash_controller(controller, 0.3)
         else:
             world.stop_controller(controller)
-            world.loop.call_soon(lambda: world.loop.create_task(self._replace(controller.number)), context=world._admin_process.context())
+            world.loop.call_soon(
+                lambda: world.loop.create_task(self._replace(controller.number)),
+                context=world._admin_process.context(),
+            )
         return True
 
     def _settled(self, disk: Disk) -> None:
@@ -94,14 +102,20 @@ class Rollbacks:
 
     async def _replace(self, number: int) -> None:
         world, admin = self._world, self._world._admin
-        await _until_done(world, lambda: admin.remove_controller(RemoveController(node_id=number), timeout_s=5))
+        await _until_done(
+            world, lambda: admin.remove_controller(RemoveController(node_id=number), timeout_s=5)
+        )
         forgot = world.disks[number].forgot
-        world.disks[number] = Disk(Random(f"{world.seed}/disk/{number}/{world.loop.time()}"), world.limits.disk_sync_ms)
+        world.disks[number] = Disk(
+            Random(f"{world.seed}/disk/{number}/{world.loop.time()}"), world.limits.disk_sync_ms
+        )
         world.disks[number].forgot = forgot
         self.copies.pop(number, None)
         self.joined.add(number)
         world.start_controller(number)
-        await _until_done(world, lambda: admin.add_voter(AddVoter(controller=str(number)), timeout_s=5))
+        await _until_done(
+            world, lambda: admin.add_voter(AddVoter(controller=str(number)), timeout_s=5)
+        )
         world.trace("replaced", number)
         self.is_busy = False
 
@@ -115,10 +129,16 @@ async def _until_done(world: "World", ask: Any) -> None:
 
 
 def _damaged(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
-    """One bit is another one: anywhere, or in the last frame, where it looks like a write that a crash tore."""
+    """One bit is another one: anywhere, or in the last frame, where it looks like a write that a
+    crash tore.
+    """
     name = max(files) if rng.random() < 0.5 else rng.choice(sorted(files))
     data = bytearray(files[name])
-    at = len(data) - 1 - rng.randrange(min(20, len(data))) if rng.random() < 0.5 else rng.randrange(len(data))
+    at = (
+        len(data) - 1 - rng.randrange(min(20, len(data)))
+        if rng.random() < 0.5
+        else rng.randrange(len(data))
+    )
     data[at] ^= 1 << rng.randrange(8)
     return files | {name: bytes(data)}
 
@@ -142,7 +162,9 @@ class RollbackChaos(Chaos):
             return
         leader, victim = found
         world.rollbacks.is_busy = True
-        (other,) = (each for each in world.controllers.values() if each is not leader and each is not victim)
+        (other,) = (
+            each for each in world.controllers.values() if each is not leader and each is not victim
+        )
         if rng.random() < 0.8:
             duration_s = rng.choice((2.0, 4.0, 8.0))
             self._cut_link(leader.process.link, other.process.link, duration_s)
@@ -151,16 +173,30 @@ class RollbackChaos(Chaos):
         restart_s = rng.choice((0.01, 0.2, 1.0))
         world.later(rng.choice((0.1, 0.6, 1.5)), self._strike_disk, leader, victim, kind, restart_s)
 
-    def _strike_disk(self, leader: "SimController", victim: "SimController", kind: str, restart_s: float) -> None:
+    def _strike_disk(
+        self, leader: "SimController", victim: "SimController", kind: str, restart_s: float
+    ) -> None:
         world = self._world
-        if world.calm or victim.process.held is not None or leader.process.held is not None or not leader.is_leading:
+        if (
+            world.calm
+            or victim.process.held is not None
+            or leader.process.held is not None
+            or not leader.is_leading
+        ):
             world.rollbacks.is_busy = False
             return
         if self._rng.random() < 0.6:
-            # The one who remembers is found late, but before the starting controller listens to the other one.
+            # The one who remembers is found late, but before the starting controller listens to the
+            # other one.
             deaf_s = world.limits.controller.election_timeout_ms / 1_000
             for link in ((leader, victim), (victim, leader)):
-                world.later(restart_s, self._cut_link, link[0].process.link, link[1].process.link, 0.4 * deaf_s)
+                world.later(
+                    restart_s,
+                    self._cut_link,
+                    link[0].process.link,
+                    link[1].process.link,
+                    0.4 * deaf_s,
+                )
         world.crash_controller(victim, restart_s)
         world.rollbacks.restore(victim, kind, self._rng)
 
@@ -170,7 +206,9 @@ class RollbackChaos(Chaos):
         if not world.rollbacks.copies:
             self.copy_disks()
         leader = world.active_controller()
-        is_whole = len(world.controllers) == CONTROLLERS and not any(each.process.held for each in world.controllers.values())
+        is_whole = len(world.controllers) == CONTROLLERS and not any(
+            each.process.held for each in world.controllers.values()
+        )
         if world.rollbacks.is_busy or leader is None or not is_whole or world.network.links.any_cut:
             return None
         assert leader.server is not None
@@ -179,7 +217,9 @@ class RollbackChaos(Chaos):
         known = [
             each
             for number, each in sorted(world.controllers.items())
-            if (progress := core.progress_of(number)) is not None and progress.match > 0 and number in world.rollbacks.copies
+            if (progress := core.progress_of(number)) is not None
+            and progress.match > 0
+            and number in world.rollbacks.copies
         ]
         if len(core.log.members.voters) < CONTROLLERS or len(known) < CONTROLLERS - 1:
             return None
@@ -199,14 +239,17 @@ class RollbackChaos(Chaos):
 
 
 async def wander(world: "World") -> None:
-    """Follow the records from one controller after the other, with the image that there is or from the beginning.
+    """Follow the records from one controller after the other, with the image that there is or from
+    the beginning.
 
     Fails the run if an image goes back, or holds what was not committed.
     """
     rng = Random(f"{world.seed}/wanderer")
     image = MetadataImage()
     while not world._over:
-        client = ControllerClient([rng.choice(sorted(world.network.listeners) or ["c0:1"])], rng=rng)
+        client = ControllerClient(
+            [rng.choice(sorted(world.network.listeners) or ["c0:1"])], rng=rng
+        )
         follower = MetadataFollower(client, None, rng=rng)
         if rng.random() < 0.5:
             image = MetadataImage()

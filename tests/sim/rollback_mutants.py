@@ -1,8 +1,9 @@
 """Planted bugs of disks that come back older than they were, for `tests.sim.mutants`.
 
-Two rules have live tests only, because 60 seeds of the simulator do not find their violation: no image is served while a reign ends
-(test_controller_quorum_live), and no follower takes an older snapshot (test_controller_rpc). Both need an observer that connects within the
-few milliseconds in which a deposed controller still has the image.
+Two rules have live tests only, because 60 seeds of the simulator do not find their violation: no
+image is served while a reign ends (test_controller_quorum_live), and no follower takes an older
+snapshot (test_controller_rpc). Both need an observer that connects within the few milliseconds in
+which a deposed controller still has the image.
 """
 
 from collections.abc import Callable
@@ -16,12 +17,16 @@ Patch = tuple[Any, str, Any]
 
 
 def _restored_disk_votes() -> list[Patch]:
-    """Nobody compares what a disk has with what it promised. Only the directory's own notes are looked at."""
+    """Nobody compares what a disk has with what it promised. Only the directory's own notes are
+    looked at.
+    """
     return [(promises, "forgotten", lambda _start, _promised: "")]
 
 
 def _emptied_journal_votes() -> list[Patch]:
-    """Neither the directory nor the other controllers notice that the journal is not the one that was written."""
+    """Neither the directory nor the other controllers notice that the journal is not the one that
+    was written.
+    """
 
     def open_(self: Journal) -> Any:
         owner = self._owner
@@ -46,7 +51,9 @@ class _Unknowing:
 
 
 def _hears_at_once() -> list[Patch]:
-    """A controller votes before those who remember more than its disk have had the time to say so."""
+    """A controller votes before those who remember more than its disk have had the time to say
+    so.
+    """
     return [(RaftNode, "_is_deaf", property(lambda _: False, lambda _self, _value: None))]
 
 

@@ -1,6 +1,7 @@
 """Adapt the limits that a seed draws to what a scenario is about.
 
-Invariant: scenarios that are not named here keep the drawn limits, and no scenario's random draws depend on another's.
+Invariant: scenarios that are not named here keep the drawn limits, and no scenario's random draws
+depend on another's.
 """
 
 from dataclasses import replace
@@ -14,19 +15,35 @@ from tests.sim.limits import Limits
 from tests.sim.loads import loading_limits
 from tests.sim.offsets import ASKING
 from tests.sim.rollback import CONTROLLERS
-from tests.sim.scenarios import BALANCED, COORDINATING, GROUPED, LATE, LOADING, ROLLED_BACK, STEPPING
+from tests.sim.scenarios import (
+    BALANCED,
+    COORDINATING,
+    GROUPED,
+    LATE,
+    LOADING,
+    ROLLED_BACK,
+    STEPPING,
+)
 
 
 def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
     """Return the limits for one run of `scenario`."""
     if scenario in BALANCED:
         config = msgspec.structs.replace(
-            drawn.controller, auto_balance=True, balance_interval_ms=300, balance_cooldown_ms=1_000, balance_bytes_min=1
+            drawn.controller,
+            auto_balance=True,
+            balance_interval_ms=300,
+            balance_cooldown_ms=1_000,
+            balance_bytes_min=1,
         )
         return replace(drawn, controller=config, partitions=max(drawn.partitions, 6))
     if scenario in ASKING:
-        config = msgspec.structs.replace(drawn.controller, session_timeout_ms=rng.choice((1_500, 6_000)), session_grace_ms=300)
-        return replace(drawn, controller=config, partitions=min(4, drawn.partitions), brokers=3, producers=1)
+        config = msgspec.structs.replace(
+            drawn.controller, session_timeout_ms=rng.choice((1_500, 6_000)), session_grace_ms=300
+        )
+        return replace(
+            drawn, controller=config, partitions=min(4, drawn.partitions), brokers=3, producers=1
+        )
     if scenario in ROLLED_BACK:
         return replace(drawn, controllers=CONTROLLERS)
     if scenario in GROUPED:

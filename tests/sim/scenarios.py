@@ -1,4 +1,5 @@
-"""Who breaks what, how often. A scenario is weights; `Chaos` draws from them until its time is over.
+"""Who breaks what, how often. A scenario is weights; `Chaos` draws from them until its time is
+over.
 
 Must not do anything that a real cluster cannot suffer.
 """
@@ -29,60 +30,198 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
     "move": {"move": 8, "ping_pong": 4, "leave": 1, "trim": 1, "compaction": 1, "pause": 1},
     "store": {"slow_store": 3, "store_down": 3, "crash": 1, "move": 1},
     "controller": {
-        "crash_controller": 3, "pause_controller": 2, "cut_controller": 2, "transfer": 1, "coup": 3, "cut": 1, "move": 3, "crash": 2,
+        "crash_controller": 3,
+        "pause_controller": 2,
+        "cut_controller": 2,
+        "transfer": 1,
+        "coup": 3,
+        "cut": 1,
+        "move": 3,
+        "crash": 2,
     },
     "quorum": {
-        "crash_controller": 4, "pause_controller": 2, "cut_controller": 4, "split": 4, "slow_disk": 2, "broken_disk": 1, "blackout": 1,
-        "move": 2, "coup": 4, "transfer": 3,
+        "crash_controller": 4,
+        "pause_controller": 2,
+        "cut_controller": 4,
+        "split": 4,
+        "slow_disk": 2,
+        "broken_disk": 1,
+        "blackout": 1,
+        "move": 2,
+        "coup": 4,
+        "transfer": 3,
     },
-    "disaster": {"lose_disks": 4, "crash": 2, "pause": 1, "replace": 1, "move": 2, "ping_pong": 1, "store_down": 1, "trim": 1},
+    "disaster": {
+        "lose_disks": 4,
+        "crash": 2,
+        "pause": 1,
+        "replace": 1,
+        "move": 2,
+        "ping_pong": 1,
+        "store_down": 1,
+        "trim": 1,
+    },
     "rollback": {
-        "copy_disks": 4, "roll_back": 10, "pause_controller": 1, "cut_controller": 2, "transfer": 1, "move": 3,
+        "copy_disks": 4,
+        "roll_back": 10,
+        "pause_controller": 1,
+        "cut_controller": 2,
+        "transfer": 1,
+        "move": 3,
     },
     "clock": {"cut": 6, "pause": 1, "replace": 1, "slow_store": 2, "move": 1, "nothing": 1},
     "balance": {
-        "slow_broker": 4, "crash": 2, "pause": 1, "move": 2, "leave": 1, "crash_controller": 1, "slow_store": 1, "cut": 1, "nothing": 2,
+        "slow_broker": 4,
+        "crash": 2,
+        "pause": 1,
+        "move": 2,
+        "leave": 1,
+        "crash_controller": 1,
+        "slow_store": 1,
+        "cut": 1,
+        "nothing": 2,
     },
     "transactions": {
-        "crash": 3, "pause": 2, "replace": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1,
-        "crash_controller": 1, "strike": 6,
+        "crash": 3,
+        "pause": 2,
+        "replace": 1,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 1,
+        "store_down": 1,
+        "cut": 1,
+        "crash_controller": 1,
+        "strike": 6,
     },
     "coordinators": {"strike": 12, "crash": 1, "pause": 1, "move": 1, "ping_pong": 1, "nothing": 1},
     "late": {
-        "cut_brokers": 5, "cut_coordinator": 2, "move_offsets": 4, "strike_leader": 4, "strike": 1, "pause": 2, "crash": 1, "move": 2,
+        "cut_brokers": 5,
+        "cut_coordinator": 2,
+        "move_offsets": 4,
+        "strike_leader": 4,
+        "strike": 1,
+        "pause": 2,
+        "crash": 1,
+        "move": 2,
     },
     "rewrite": {
-        "rewrite": 6, "move": 2, "crash": 2, "trim": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 1,
+        "rewrite": 6,
+        "move": 2,
+        "crash": 2,
+        "trim": 2,
+        "pause": 1,
+        "crash_controller": 1,
+        "slow_store": 1,
+        "nothing": 1,
     },
     "mixed": {
-        "crash": 3, "pause": 2, "replace": 2, "cut": 2, "move": 4, "ping_pong": 2, "leave": 1, "trim": 2,
-        "slow_store": 2, "store_down": 1, "crash_controller": 1, "pause_controller": 1, "coup": 1,
-        "cut_controller": 1, "split": 1, "slow_disk": 1, "nothing": 2,
+        "crash": 3,
+        "pause": 2,
+        "replace": 2,
+        "cut": 2,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "trim": 2,
+        "slow_store": 2,
+        "store_down": 1,
+        "crash_controller": 1,
+        "pause_controller": 1,
+        "coup": 1,
+        "cut_controller": 1,
+        "split": 1,
+        "slow_disk": 1,
+        "nothing": 2,
     },
     "stale": {
-        "isolate": 6, "reject": 6, "move": 4, "pause": 1, "replace": 1, "crash_controller": 1, "cut_controller": 1, "crash": 1,
+        "isolate": 6,
+        "reject": 6,
+        "move": 4,
+        "pause": 1,
+        "replace": 1,
+        "crash_controller": 1,
+        "cut_controller": 1,
+        "crash": 1,
         "slow_store": 1,
     },
     "topics": {
-        "crash": 4, "pause": 2, "replace": 2, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 2, "store_down": 1,
-        "isolate": 3, "crash_controller": 2, "cut_controller": 1, "coup": 1, "cut": 1, "nothing": 1,
+        "crash": 4,
+        "pause": 2,
+        "replace": 2,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 2,
+        "store_down": 1,
+        "isolate": 3,
+        "crash_controller": 2,
+        "cut_controller": 1,
+        "coup": 1,
+        "cut": 1,
+        "nothing": 1,
     },
     "pipeline": {
-        "crash": 4, "pause": 1, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 1, "store_down": 1, "cut": 1, "nothing": 1,
+        "crash": 4,
+        "pause": 1,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 1,
+        "store_down": 1,
+        "cut": 1,
+        "nothing": 1,
     },
     "damage": {"strike_object": 8, "crash": 1, "move": 3, "ping_pong": 1, "nothing": 1},
     "steps": {
-        "step_clock": 8, "crash": 1, "move": 3, "ping_pong": 1, "slow_store": 1, "crash_controller": 2, "transfer": 1, "nothing": 1,
+        "step_clock": 8,
+        "crash": 1,
+        "move": 3,
+        "ping_pong": 1,
+        "slow_store": 1,
+        "crash_controller": 2,
+        "transfer": 1,
+        "nothing": 1,
     },
     "groups": {
-        "crash": 2, "pause": 1, "haunt": 5, "move": 4, "ping_pong": 2, "leave": 1, "slow_store": 2, "cut": 1, "expire": 8, "nothing": 5,
+        "crash": 2,
+        "pause": 1,
+        "haunt": 5,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 2,
+        "cut": 1,
+        "expire": 8,
+        "nothing": 5,
     },
     "short_logs": {
-        "crash": 2, "pause": 1, "move": 4, "ping_pong": 2, "slow_store": 1, "strike": 4, "nothing": 1,
+        "crash": 2,
+        "pause": 1,
+        "move": 4,
+        "ping_pong": 2,
+        "slow_store": 1,
+        "strike": 4,
+        "nothing": 1,
     },
-    "lost_slots": {"lose_slot": 8, "crash": 2, "move": 2, "pause": 1, "crash_controller": 1, "slow_store": 1, "nothing": 2},
-    "loads": {"move_groups": 3, "move_groups_at_end": 3, "move_records": 2, "move_records_at_end": 7, "slow_broker": 1, "crash": 1},
-}  # fmt: skip
+    "lost_slots": {
+        "lose_slot": 8,
+        "crash": 2,
+        "move": 2,
+        "pause": 1,
+        "crash_controller": 1,
+        "slow_store": 1,
+        "nothing": 2,
+    },
+    "loads": {
+        "move_groups": 3,
+        "move_groups_at_end": 3,
+        "move_records": 2,
+        "move_records_at_end": 7,
+        "slow_broker": 1,
+        "crash": 1,
+    },
+}
 
 
 _SLOW_P99_MS_MAX = 3_000.0
@@ -92,11 +231,15 @@ BALANCED = frozenset({"balance"})
 """Here the controller moves partitions by itself, as quickly as it can."""
 
 WITHOUT_LEASE = frozenset({"clock"})
-"""Here brokers measure time so wrongly that they never give up by themselves: only the fence in the WAL protects."""
+"""Here brokers measure time so wrongly that they never give up by themselves: only the fence in the
+WAL protects.
+"""
 
 
 STEPPING = frozenset({"steps"})
-"""Here wall clocks step by up to an hour, readers of the store hold leases, and every duration is checked."""
+"""Here wall clocks step by up to an hour, readers of the store hold leases, and every duration is
+checked.
+"""
 
 TRANSACTIONAL = frozenset({"transactions", "coordinators", "steps", "late", "short_logs", "loads"})
 """Here transactions go on in a topic of their own, and are read from the store while they do."""
@@ -105,7 +248,9 @@ COORDINATING = frozenset({"coordinators", "late", "loads"})
 """Here almost nothing else goes on."""
 
 LATE = frozenset({"late"})
-"""Here messages between brokers, and between clients and brokers, arrive after newer connections were made."""
+"""Here messages between brokers, and between clients and brokers, arrive after newer connections
+were made.
+"""
 
 LOADING = frozenset({"loads"})
 """Here leaders change while transactions end, and coordinators of groups load slowly."""
@@ -123,7 +268,9 @@ PIPELINED = frozenset({"pipeline"})
 """Here some producers have several batches of a partition under way."""
 
 ROLLED_BACK = frozenset({"rollback"})
-"""Here the disk of one of three controllers comes back older than it was: see `tests.sim.rollback`."""
+"""Here the disk of one of three controllers comes back older than it was: see
+`tests.sim.rollback`.
+"""
 
 LOSING_SLOTS = frozenset({"lost_slots"})
 """Here the store loses WAL slots, and gets them back; some read from it meanwhile."""
@@ -161,7 +308,10 @@ class Chaos:
     def pause(self) -> None:
         if (broker := self._running()) is not None:
             broker.process.pause()
-            self._later(self._rng.choice((0.2, 2.0, 8.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+            self._later(
+                self._rng.choice((0.2, 2.0, 8.0, 15.0)),
+                lambda: broker.process.resume(self._world.loop),
+            )
 
     def replace(self) -> None:
         if (broker := self._running()) is not None:
@@ -174,7 +324,10 @@ class Chaos:
 
     def isolate(self) -> None:
         """A broker from the controllers only: clients and the store reach it."""
-        duration_s, kind = self._rng.choice((1.0, 4.0, 8.0)), self._rng.choice(("both", "both", "to", "from"))
+        duration_s, kind = (
+            self._rng.choice((1.0, 4.0, 8.0)),
+            self._rng.choice(("both", "both", "to", "from")),
+        )
         broker, _ = self._world.leader(self._part(), self._rng, exact=True)
         if broker is None:
             return
@@ -186,15 +339,29 @@ class Chaos:
                 self._cut_link(controller.process.link, broker.process.link, duration_s)
 
     def reject(self) -> None:
-        """A firewall between a broker and the leading controller, or all of them: connections are reset, new ones refused."""
+        """A firewall between a broker and the leading controller, or all of them: connections are
+        reset, new ones refused.
+        """
         duration_s, at_all = self._rng.choice((1.0, 4.0, 8.0)), self._rng.random() < 0.3
-        (broker, _), active = self._world.leader(self._part(), self._rng, exact=True), self._world.active_controller()
+        (broker, _), active = (
+            self._world.leader(self._part(), self._rng, exact=True),
+            self._world.active_controller(),
+        )
         if broker is None or active is None:
             return
-        controllers = [controller for controller in self._world.controllers.values() if at_all or controller is active]
+        controllers = [
+            controller
+            for controller in self._world.controllers.values()
+            if at_all or controller is active
+        ]
         for controller in controllers:
             self._world.network.reject(broker.process.link, controller.process.link)
-            self._later(duration_s, lambda link=controller.process.link: self._world.network.links.admit(broker.process.link, link))
+            self._later(
+                duration_s,
+                lambda link=controller.process.link: self._world.network.links.admit(
+                    broker.process.link, link
+                ),
+            )
 
     def cut_controller(self) -> None:
         """A controller, most often the leader, from everybody."""
@@ -208,7 +375,10 @@ class Chaos:
         others += [broker.process.link for _, broker in sorted(self._world.brokers.items())]
         if controller is not None:
             one, other = controller.process.link, self._rng.choice(others)
-            self._cut_link(*((one, other) if self._rng.random() < 0.5 else (other, one)), self._rng.choice((0.5, 4.0, 10.0)))
+            self._cut_link(
+                *((one, other) if self._rng.random() < 0.5 else (other, one)),
+                self._rng.choice((0.5, 4.0, 10.0)),
+            )
 
     def _cut_off(self, link: str, duration_s: float) -> None:
         self._world.trace("cut", link)
@@ -236,20 +406,32 @@ class Chaos:
         nodes = self._rng.sample(range(1, self._world.limits.brokers + 1), 2)
         pause_s = self._rng.choice((0.0, 0.05, 0.4))
         for at, node_id in enumerate((*nodes, *nodes)):
-            self._later(pause_s * at, lambda node_id=node_id: self._world.move(part, NodeId(node_id)))
+            self._later(
+                pause_s * at, lambda node_id=node_id: self._world.move(part, NodeId(node_id))
+            )
 
     def _part(self) -> Part:
         parts = [*self._world.parts, *self._world.txn_parts, *self._world.life.parts]
         if self._world.scenario in GROUPED:
             parts = [(OFFSETS_TOPIC, index) for index in range(COORDINATOR_PARTITIONS)]
         if self._world.txn_parts:
-            parts += [(name, index) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) for index in range(COORDINATOR_PARTITIONS)]
+            parts += [
+                (name, index)
+                for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+                for index in range(COORDINATOR_PARTITIONS)
+            ]
         return self._rng.choice(parts)
 
     def haunt(self) -> None:
-        """A coordinator of groups is stopped and taken for dead, and wakes up when others have taken its place."""
+        """A coordinator of groups is stopped and taken for dead, and wakes up when others have
+        taken its place.
+        """
         topic = self._world.metadata.image.topics.by_name(OFFSETS_TOPIC)
-        leader = None if topic is None else self._world.brokers.get(self._rng.choice(topic.partitions).leader)
+        leader = (
+            None
+            if topic is None
+            else self._world.brokers.get(self._rng.choice(topic.partitions).leader)
+        )
         if leader is not None and leader.process.held is None:
             self._replace(leader)
 
@@ -257,19 +439,37 @@ class Chaos:
         """Coordinators look for expired offsets several times, as if the intervals were over."""
         for delay_s in (0.0, 0.05, 0.3, 1.0):
             for _, broker in sorted(self._world.brokers.items()):
-                self._later(delay_s * self._rng.random(), lambda broker=broker: broker.deliver(broker.expire_offsets))
+                self._later(
+                    delay_s * self._rng.random(),
+                    lambda broker=broker: broker.deliver(broker.expire_offsets),
+                )
 
     def strike(self) -> None:
-        """The next one who asks for the end of a transaction: something happens to its coordinator or to a leader, perhaps to itself."""
+        """The next one who asks for the end of a transaction: something happens to its coordinator
+        or to a leader, perhaps to itself.
+        """
         rng = self._rng
-        act = rng.choice((self._crash_at_once, self._crash_at_once, self._stop, self._stop, self._replace, self._move_coordinators))
+        act = rng.choice(
+            (
+                self._crash_at_once,
+                self._crash_at_once,
+                self._stop,
+                self._stop,
+                self._replace,
+                self._move_coordinators,
+            )
+        )
         delay_s = rng.choice((0.01, 0.05, 0.2, 1.0)) * rng.random() * 2
-        at_leader, at_both, at_client, is_slow = (rng.random() < share for share in (0.3, 0.3, 0.5, 0.5))
+        at_leader, at_both, at_client, is_slow = (
+            rng.random() < share for share in (0.3, 0.3, 0.5, 0.5)
+        )
 
         def on_end_txn(coordinator: "SimBroker", end_client: Callable[[], object]) -> None:
             leader, _ = self._world.leader(rng.choice(self._world.txn_parts), rng, exact=True)
             if is_slow and not self._world.calm:
-                self._slow(coordinator, 800.0)  # between the decision and its durability there is time
+                self._slow(
+                    coordinator, 800.0
+                )  # between the decision and its durability there is time
             if leader is not None and leader is not coordinator and at_both:
                 self._later(0.0, lambda: self._hit(leader, self._crash_at_once))
                 self._later(delay_s, lambda: self._hit(coordinator, self._stop))
@@ -291,15 +491,22 @@ class Chaos:
 
     def _replace(self, broker: "SimBroker") -> None:
         self._world.replace(broker)
-        self._later(self._rng.choice((0.5, 4.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+        self._later(
+            self._rng.choice((0.5, 4.0, 15.0)), lambda: broker.process.resume(self._world.loop)
+        )
 
     def _stop(self, broker: "SimBroker") -> None:
         broker.process.pause()
-        self._later(self._rng.choice((0.5, 4.0, 8.0, 15.0)), lambda: broker.process.resume(self._world.loop))
+        self._later(
+            self._rng.choice((0.5, 4.0, 8.0, 15.0)), lambda: broker.process.resume(self._world.loop)
+        )
 
     def _move_coordinators(self, broker: "SimBroker") -> None:
         for index in range(COORDINATOR_PARTITIONS):
-            self._world.move((TRANSACTIONS_TOPIC, index), NodeId(self._rng.randint(1, self._world.limits.brokers)))
+            self._world.move(
+                (TRANSACTIONS_TOPIC, index),
+                NodeId(self._rng.randint(1, self._world.limits.brokers)),
+            )
 
     def rewrite(self) -> None:
         """A job from outside; some stand still for a while, some die."""
@@ -310,7 +517,10 @@ class Chaos:
             self._later(delay_s, rewriter.process.kill)
         elif fate < 0.6:
             self._later(delay_s, rewriter.process.pause)
-            self._world.later(delay_s + self._rng.choice((1.0, 6.0, 12.0)), lambda: rewriter.process.resume(self._world.loop))
+            self._world.later(
+                delay_s + self._rng.choice((1.0, 6.0, 12.0)),
+                lambda: rewriter.process.resume(self._world.loop),
+            )
 
     def strike_object(self) -> None:
         strike_object(self._world, self._rng)
@@ -331,7 +541,9 @@ class Chaos:
 
     def _slow(self, broker: "SimBroker", p50_ms: float) -> None:
         store, weather = broker.raw_store, self._world.weather
-        store.slow_factor = max(1.0, min(p50_ms / weather.p50_ms, _SLOW_P99_MS_MAX / weather.p99_ms))
+        store.slow_factor = max(
+            1.0, min(p50_ms / weather.p50_ms, _SLOW_P99_MS_MAX / weather.p99_ms)
+        )
         self._later(self._rng.choice((2.0, 8.0)), lambda: setattr(store, "slow_factor", 1.0))
 
     def store_down(self) -> None:
@@ -354,7 +566,10 @@ class Chaos:
     def pause_controller(self) -> None:
         if (controller := self._controller()) is not None:
             controller.process.pause()
-            self._later(self._rng.choice((0.3, 2.0, 8.0)), lambda: controller.process.resume(self._world.loop))
+            self._later(
+                self._rng.choice((0.3, 2.0, 8.0)),
+                lambda: controller.process.resume(self._world.loop),
+            )
 
     def lose_disks(self) -> None:
         lose_disks(self._world)
@@ -363,8 +578,18 @@ class Chaos:
         """The leader hands over, and hears nothing of it for a while."""
         world = self._world
         active = world.active_controller()
-        others = [controller for _, controller in sorted(world.controllers.items()) if controller is not active]
-        if active is None or not others or active.process.paused or active.server is None or active.server.quorum is None:
+        others = [
+            controller
+            for _, controller in sorted(world.controllers.items())
+            if controller is not active
+        ]
+        if (
+            active is None
+            or not others
+            or active.process.paused
+            or active.server is None
+            or active.server.quorum is None
+        ):
             return
         duration_s = self._rng.choice((0.0, 0.5, 1.5))
 
@@ -382,7 +607,9 @@ class Chaos:
     def slow_disk(self) -> None:
         if (controller := self._controller()) is not None:
             controller.disk.slow_factor = self._rng.choice((10.0, 100.0))
-            self._later(self._rng.choice((1.0, 5.0)), lambda: setattr(controller.disk, "slow_factor", 1.0))
+            self._later(
+                self._rng.choice((1.0, 5.0)), lambda: setattr(controller.disk, "slow_factor", 1.0)
+            )
 
     def broken_disk(self) -> None:
         if (controller := self._controller()) is not None:
@@ -391,19 +618,34 @@ class Chaos:
     def coup(self) -> None:
         """The leader of the controllers fails in the middle of a move, a recovery or a commit."""
         self._rng.choice((self.move, self.ping_pong, self.crash, self.leave, self.nothing))()
-        fail = self._rng.choice((self.crash_controller, self.crash_controller, self.pause_controller, self.cut_controller))
+        fail = self._rng.choice(
+            (
+                self.crash_controller,
+                self.crash_controller,
+                self.pause_controller,
+                self.cut_controller,
+            )
+        )
         self._later(self._rng.choice((0.02, 0.1, 0.5, 1.5)) * self._rng.random() * 2, fail)
 
     def _controller(self) -> "SimController | None":
         """The one that leads, or sometimes any."""
-        running = [controller for _, controller in sorted(self._world.controllers.items()) if controller.process.held is None]
+        running = [
+            controller
+            for _, controller in sorted(self._world.controllers.items())
+            if controller.process.held is None
+        ]
         active = self._world.active_controller()
         if active in running and self._rng.random() < 0.7:
             return active
         return self._rng.choice(running) if running else None
 
     def _running(self) -> "SimBroker | None":
-        brokers = [broker for _, broker in sorted(self._world.brokers.items()) if broker.process.held is None]
+        brokers = [
+            broker
+            for _, broker in sorted(self._world.brokers.items())
+            if broker.process.held is None
+        ]
         return self._rng.choice(brokers) if brokers else None
 
     def _later(self, delay_s: float, what: Callable[[], object]) -> None:

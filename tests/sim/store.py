@@ -1,8 +1,10 @@
-"""The object store of a simulated cluster: one bucket in memory, and for each process a client whose calls travel.
+"""The object store of a simulated cluster: one bucket in memory, and for each process a client
+whose calls travel.
 
-Invariants: a call that left its process goes on without it: a paused or killed caller's PUT may still land, an answer may come when nobody
-waits any more; calls overtake one another by latency; a cancelled call may have happened or not. Faults are those of
-`objectstore.faults`, drawn from the seed. Must not judge what is stored: the bucket's listener does.
+Invariants: a call that left its process goes on without it: a paused or killed caller's PUT may
+still land, an answer may come when nobody waits any more; calls overtake one another by latency; a
+cancelled call may have happened or not. Faults are those of `objectstore.faults`, drawn from the
+seed. Must not judge what is stored: the bucket's listener does.
 """
 
 import asyncio
@@ -43,7 +45,9 @@ class Bucket(MemoryStore):
         return None if stored is None else stored.cut(0, stored.info.size_bytes)
 
     def strike(self, key: str, spoiled: bytes | None) -> None:
-        """Lose an object, or change its bytes, until `restore`. The listener does not hear of it, and `peek` shows it whole."""
+        """Lose an object, or change its bytes, until `restore`. The listener does not hear of it,
+        and `peek` shows it whole.
+        """
         whole = self.peek(key)
         assert whole is not None
         self.struck[key] = whole
@@ -80,8 +84,12 @@ class Bucket(MemoryStore):
 class StoreWeather:
     """How the store is at present, the same for all clients. The scenario changes it."""
 
-    def __init__(self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float, put_lingers_s: float) -> None:
-        """put_lingers_s: an overwriting PUT that its sender has given up lands within this, or never: the read grace relies on that."""
+    def __init__(
+        self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float, put_lingers_s: float
+    ) -> None:
+        """put_lingers_s: an overwriting PUT that its sender has given up lands within this, or
+        never: the read grace relies on that.
+        """
         self.p50_ms = p50_ms
         self.p99_ms = p99_ms
         self.down = False
@@ -104,13 +112,20 @@ class StoreWeather:
         return FaultConfig((latency,), self._rules if self.faults else ())
 
     def response_s(self, rng: Random) -> float:
-        return Latency(self.p50_ms * self.slow_factor / 2, self.p99_ms * self.slow_factor / 2).draw_ms(rng) / 1000
+        return (
+            Latency(self.p50_ms * self.slow_factor / 2, self.p99_ms * self.slow_factor / 2).draw_ms(
+                rng
+            )
+            / 1000
+        )
 
 
 class SimStore:
     """One process's client. Implements `objectstore.ports.ObjectStore`."""
 
-    def __init__(self, bucket: Bucket, weather: StoreWeather, rng: Random, trace: Callable[..., None]) -> None:
+    def __init__(
+        self, bucket: Bucket, weather: StoreWeather, rng: Random, trace: Callable[..., None]
+    ) -> None:
         self._weather = weather
         self._rng = rng
         self._trace = trace
@@ -137,7 +152,9 @@ class SimStore:
         return await self._call("get", key, lambda: self._faulty.get(key))
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
-        return await self._call("get_range", key, lambda: self._faulty.get_range(key, start, length))
+        return await self._call(
+            "get_range", key, lambda: self._faulty.get_range(key, start, length)
+        )
 
     async def get_tail(self, key: str, length: int) -> ObjectTail:
         return await self._call("get_tail", key, lambda: self._faulty.get_tail(key, length))
@@ -159,11 +176,20 @@ class SimStore:
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         data = join_body(body)
-        return await self._call("put_if_match", key, lambda: self._faulty.put_if_match(key, data, etag))
+        return await self._call(
+            "put_if_match", key, lambda: self._faulty.put_if_match(key, data, etag)
+        )
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         async def collect() -> list[ObjectInfo]:
-            return [info async for info in self._faulty._store.list(prefix, start_after=start_after, limit=limit)]
+            return [
+                info
+                async for info in self._faulty._store.list(
+                    prefix, start_after=start_after, limit=limit
+                )
+            ]
 
         for info in await self._call("list", prefix, collect):
             yield info
@@ -179,7 +205,9 @@ class SimStore:
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._serial += 1
         serial = self._serial
-        task = asyncio.get_running_loop().create_task(self._travel(operation, key, call, answer), context=Context())
+        task = asyncio.get_running_loop().create_task(
+            self._travel(operation, key, call, answer), context=Context()
+        )
         self._under_way[serial] = operation, task
         task.add_done_callback(lambda _: self._under_way.pop(serial, None))
         try:
@@ -188,8 +216,16 @@ class SimStore:
             self._sender_gone(operation, task)
             raise
 
-    async def _travel(self, operation: str, key: str, call: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:
-        self._faulty.config = self._weather.config(self.slow_factor * (self.put_factor if operation == "put_if_absent" else 1.0))
+    async def _travel(
+        self,
+        operation: str,
+        key: str,
+        call: Callable[[], Awaitable[Any]],
+        answer: "asyncio.Future[Any]",
+    ) -> None:
+        self._faulty.config = self._weather.config(
+            self.slow_factor * (self.put_factor if operation == "put_if_absent" else 1.0)
+        )
         self._faulty.down = self._weather.down
         try:
             result, error = await call(), None

@@ -1,4 +1,6 @@
-"""What the store loses for good is found by the reader of the store, when it reads, and not only by the last look at the bucket."""
+"""What the store loses for good is found by the reader of the store, when it reads, and not only by
+the last look at the bucket.
+"""
 
 from tests.sim.committed import StoreReader
 from tests.sim.world import World

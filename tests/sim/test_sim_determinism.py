@@ -1,4 +1,6 @@
-"""A seed is worth something only if it tells the same story every time, in this process and in another with other string hashes."""
+"""A seed is worth something only if it tells the same story every time, in this process and in
+another with other string hashes.
+"""
 
 import asyncio
 import os
@@ -13,7 +15,10 @@ from tests.sim.loop import SimDeadlock, VirtualLoop
 from tests.sim.world import World
 
 _ROOT = Path(__file__).parents[2]
-_PRINT_HASH = "import sys; from tests.sim.world import World; print(World(int(sys.argv[1]), sys.argv[2]).run().trace_hash)"
+_PRINT_HASH = (
+    "import sys; from tests.sim.world import World; print(World(int(sys.argv[1]),"
+    " sys.argv[2]).run().trace_hash)"
+)
 
 
 def test_the_same_seed_twice() -> None:
@@ -27,7 +32,9 @@ def test_the_same_seed_twice() -> None:
 def test_the_same_seed_in_another_process(hash_seed: str) -> None:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(_ROOT)}
     command = [sys.executable, "-c", _PRINT_HASH, "5", "zombie"]
-    told = subprocess.run(command, env=environment, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=60)
+    told = subprocess.run(
+        command, env=environment, cwd=_ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
     assert told.stdout.strip() == World(5, "zombie").run().trace_hash
 
 

@@ -1,6 +1,8 @@
-"""Every planted bug has to be found: a simulator that finds nothing proves nothing. Which check finds it is left open.
+"""Every planted bug has to be found: a simulator that finds nothing proves nothing. Which check
+finds it is left open.
 
-The scenario is the one in which the bug shows; the seeds tried are bounded. Found later than that: the simulator has become weaker.
+The scenario is the one in which the bug shows; the seeds tried are bounded. Found later than that:
+the simulator has become weaker.
 """
 
 import pytest
@@ -83,7 +85,9 @@ FIRST_SEED = {
     "restored_disk_votes": 25,
     "first_batch_of_each_piece_is_loaded": 85,
 }
-"""Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of a recovery, and recoveries are short."""
+"""Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of
+a recovery, and recoveries are short.
+"""
 
 
 def test_every_mutant_is_tried() -> None:
@@ -94,14 +98,25 @@ def test_every_mutant_is_tried() -> None:
 def test_mutant_is_found(name: str) -> None:
     with planted(name):
         first = FIRST_SEED.get(name, 0)
-        found = next((seed for seed in range(first, first + SEEDS_MAX) if World(seed, SCENARIO[name]).run().violation), None)
+        found = next(
+            (
+                seed
+                for seed in range(first, first + SEEDS_MAX)
+                if World(seed, SCENARIO[name]).run().violation
+            ),
+            None,
+        )
     assert found is not None, f"{name} lives through {SEEDS_MAX} seeds"
-    assert World(found, SCENARIO[name]).run().violation is None, f"seed {found} fails without {name}, too: a false alarm finds nothing"
+    assert World(found, SCENARIO[name]).run().violation is None, (
+        f"seed {found} fails without {name}, too: a false alarm finds nothing"
+    )
 
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_mutant_does_no_harm(name: str) -> None:
-    """A mutant that no check can find, with the reason where it is planted; found one day, it belongs to the others."""
+    """A mutant that no check can find, with the reason where it is planted; found one day, it
+    belongs to the others.
+    """
     patches, scenario = HARMLESS[name]
     with patched(patches()):
         violations = [World(seed, scenario).run().violation for seed in range(5)]

@@ -1,4 +1,6 @@
-"""A few seeds of every scenario at every run of the tests; thousands at night with `python -m tests.sim`."""
+"""A few seeds of every scenario at every run of the tests; thousands at night with `python -m
+tests.sim`.
+"""
 
 import pytest
 
@@ -12,6 +14,8 @@ SEEDS_EACH = 2
 def test_nothing_acknowledged_is_lost_and_everything_heals(scenario: str) -> None:
     for seed in range(SEEDS_EACH):
         outcome = World(seed, scenario).run()
-        assert outcome.violation is None, f"python -m tests.sim --seed {seed} --scenario {scenario}: {outcome.violation}"
+        assert outcome.violation is None, (
+            f"python -m tests.sim --seed {seed} --scenario {scenario}: {outcome.violation}"
+        )
         assert outcome.acked_count, "the clients wrote nothing"
         assert outcome.read_count, "nobody read anything"

@@ -1,7 +1,9 @@
-"""Administrators of topics that come and go: they ask a controller, or any broker, and repeat what they already asked.
+"""Administrators of topics that come and go: they ask a controller, or any broker, and repeat what
+they already asked.
 
-Invariant: there is one administrator for a name, who asks for one thing at a time. An answer "done" is judged at once against the committed
-metadata; a request without an answer may take effect later, or never.
+Invariant: there is one administrator for a name, who asks for one thing at a time. An answer "done"
+is judged at once against the committed metadata; a request without an answer may take effect later,
+or never.
 """
 
 import asyncio
@@ -91,7 +93,7 @@ class TopicAdmin:
                 await self._grow(known)
             await asyncio.sleep(self._pace_s * self._rng.random() * 2)
 
-    # --- create -------------------------------------------------------------------------------------------------------------------------
+    # --- create -----------------------------------------------------------------------------------
 
     async def _create(self, name: str) -> None:
         count = self._rng.randint(1, 3)
@@ -101,23 +103,44 @@ class TopicAdmin:
         self._world.trace("create topic", name, count)
         broker = self._broker()
         if broker is None:
-            request = CreateTopics(topics=[NewTopic(name=name, partitions=count, configs=dict(configs))])
-            answer = await self._ask_controller(self._client.create_topics(request, timeout_s=self._timeout_s()))
-            status, topic_id = (None, None) if answer is None else (answer.topics[0].status, answer.topics[0].topic_id)
+            request = CreateTopics(
+                topics=[NewTopic(name=name, partitions=count, configs=dict(configs))]
+            )
+            answer = await self._ask_controller(
+                self._client.create_topics(request, timeout_s=self._timeout_s())
+            )
+            status, topic_id = (
+                (None, None)
+                if answer is None
+                else (answer.topics[0].status, answer.topics[0].topic_id)
+            )
         else:
-            items = [create_topics.CreatableTopicConfig(key, value) for key, value in configs.items()]
+            items = [
+                create_topics.CreatableTopicConfig(key, value) for key, value in configs.items()
+            ]
             topic = create_topics.CreatableTopic(name, count, -1, [], items)
-            message = create_topics.CreateTopicsRequest([topic], self._timeout_ms(), validate_only=False)
+            message = create_topics.CreateTopicsRequest(
+                [topic], self._timeout_ms(), validate_only=False
+            )
             answer = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message)
-            status, topic_id = (None, None) if answer is None else (_status(answer.topics[0]), answer.topics[0].topic_id)
+            status, topic_id = (
+                (None, None)
+                if answer is None
+                else (_status(answer.topics[0]), answer.topics[0].topic_id)
+            )
         if status is Status.OK:
-            found = self._world.metadata.image.topics.by_id(topic_id) if topic_id is not None else None
+            found = (
+                self._world.metadata.image.topics.by_id(topic_id) if topic_id is not None else None
+            )
             if found is None or found.name != name or len(found.partitions) < count:
-                self._world.fail(f"topic {name} was created with {count} partitions as {topic_id}, the metadata have {found}")
+                self._world.fail(
+                    f"topic {name} was created with {count} partitions as {topic_id}, the metadata"
+                    f" have {found}"
+                )
             if broker is not None and broker.image.topics.by_id(topic_id) is None:
                 self._world.fail(f"{broker.process.name} created topic {name} and does not have it")
 
-    # --- delete -------------------------------------------------------------------------------------------------------------------------
+    # --- delete -----------------------------------------------------------------------------------
 
     async def _delete(self, known: "Incarnation") -> None:
         known.is_doomed = True
@@ -128,24 +151,38 @@ class TopicAdmin:
         broker = self._broker()
         if broker is None:
             request = DeleteTopics(topic_ids=[known.topic_id])
-            answer = await self._ask_controller(self._client.delete_topics(request, timeout_s=self._timeout_s()))
+            answer = await self._ask_controller(
+                self._client.delete_topics(request, timeout_s=self._timeout_s())
+            )
             status = None if answer is None else answer.items[0].status
         else:
             state = delete_topics.DeleteTopicState(None, known.topic_id)
-            message = delete_topics.DeleteTopicsRequest(topics=[state], timeout_ms=self._timeout_ms())
+            message = delete_topics.DeleteTopicsRequest(
+                topics=[state], timeout_ms=self._timeout_ms()
+            )
             answer = await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
             status = None if answer is None else _status(answer.responses[0])
         if status in (Status.OK, Status.UNKNOWN_TOPIC) and not known.is_gone:
-            self._world.fail(f"the deletion of {known} is answered with {status}, the metadata have it")
-        if status is Status.OK and broker is not None and broker.image.topics.by_id(known.topic_id) is not None:
+            self._world.fail(
+                f"the deletion of {known} is answered with {status}, the metadata have it"
+            )
+        if (
+            status is Status.OK
+            and broker is not None
+            and broker.image.topics.by_id(known.topic_id) is not None
+        ):
             self._world.fail(f"{broker.process.name} deleted {known} and still has it")
 
     def _crash(self, broker: SimBroker) -> None:
         """While it may still hold records that are to be committed nowhere any more."""
-        if broker.process.held is None and self._world.brokers.get(broker.node_id) is broker and not self._world.calm:
+        if (
+            broker.process.held is None
+            and self._world.brokers.get(broker.node_id) is broker
+            and not self._world.calm
+        ):
             self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
 
-    # --- add partitions -----------------------------------------------------------------------------------------------------------------
+    # --- add partitions ---------------------------------------------------------------------------
 
     async def _grow(self, known: "Incarnation") -> None:
         total = len(known.streams) + self._rng.randint(1, 2)
@@ -164,21 +201,37 @@ class TopicAdmin:
         self._world.trace("add partitions", known.name, known.number, before, total, is_trial)
         broker = self._broker()
         if broker is None:
-            request = CreatePartitions(topics=[NewPartitions(name=known.name, total=total)], validate_only=is_trial)
-            answer = await self._ask_controller(self._client.create_partitions(request, timeout_s=self._timeout_s()))
+            request = CreatePartitions(
+                topics=[NewPartitions(name=known.name, total=total)], validate_only=is_trial
+            )
+            answer = await self._ask_controller(
+                self._client.create_partitions(request, timeout_s=self._timeout_s())
+            )
             status = None if answer is None else answer.items[0].status
         else:
             topic = create_partitions.CreatePartitionsTopic(known.name, total, None)
-            message = create_partitions.CreatePartitionsRequest([topic], self._timeout_ms(), is_trial)
+            message = create_partitions.CreatePartitionsRequest(
+                [topic], self._timeout_ms(), is_trial
+            )
             answer = await self._ask_broker(broker, apis.CREATE_PARTITIONS, _GROW_VERSION, message)
             status = None if answer is None else _status(answer.results[0])
         wanted = before if is_trial else total
-        if status in (Status.OK, Status.INVALID_PARTITIONS) and not known.is_gone and len(known.streams) < wanted:
-            self._world.fail(f"{known} had {before} partitions and was to have {total}: {status}, it has {len(known.streams)}")
+        if (
+            status in (Status.OK, Status.INVALID_PARTITIONS)
+            and not known.is_gone
+            and len(known.streams) < wanted
+        ):
+            self._world.fail(
+                f"{known} had {before} partitions and was to have {total}: {status}, it has"
+                f" {len(known.streams)}"
+            )
         if status is Status.OK and before >= total and not known.is_gone:
-            self._world.fail(f"{known} had {before} partitions when it was asked to have {total}, which is answered with OK")
+            self._world.fail(
+                f"{known} had {before} partitions when it was asked to have {total}, which is"
+                " answered with OK"
+            )
 
-    # --- asking -------------------------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     def _timeout_s(self) -> float:
         return 30 if self._world.calm else self._rng.choice((0.1, 1.0, 10.0))
@@ -188,7 +241,11 @@ class TopicAdmin:
 
     def _broker(self) -> SimBroker | None:
         """Whom to ask; None: the controllers."""
-        serving = [broker for _, broker in sorted(self._world.brokers.items()) if broker.serving and not broker.process.dead]
+        serving = [
+            broker
+            for _, broker in sorted(self._world.brokers.items())
+            if broker.serving and not broker.process.dead
+        ]
         return self._rng.choice(serving) if serving and self._rng.random() < 0.5 else None
 
     async def _ask_controller(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -203,7 +260,9 @@ class TopicAdmin:
     async def _ask_broker(self, broker: SimBroker, api: Any, version: int, message: Any) -> Any:
         """None: nobody knows whether it was done."""
         try:
-            return await Connection(self._world, broker).ask(api, version, message, self._timeout_s() * 2)
+            return await Connection(self._world, broker).ask(
+                api, version, message, self._timeout_s() * 2
+            )
         except Unanswered:
             await asyncio.sleep(0.1)
             return None

@@ -1,12 +1,15 @@
 """Topics that come, grow and go while clients use them, and come back under the same name.
 
-An incarnation is a topic from its creation to its deletion. Clients look for topics by name, as a Produce does; a record names the
-incarnation that the broker had under that name when the request arrived, so a record in any other incarnation is a violation.
-Checked at once, on every committed change: only a topic that was asked to be deleted goes, with all its streams; partitions never become
-fewer and keep their streams; new partitions have streams that no partition ever had; a count is one that was asked for; configurations of
-an earlier incarnation do not come back. A broker whose image has no such topic neither acknowledges writes to it nor serves reads.
-Checked at the end: each partition of each live topic is writable, and what was acknowledged is readable; a deletion in peace takes effect.
-`Checker` judges the records of an incarnation under the name that `place_of` gives it.
+An incarnation is a topic from its creation to its deletion. Clients look for topics by name, as a
+Produce does; a record names the incarnation that the broker had under that name when the request
+arrived, so a record in any other incarnation is a violation. Checked at once, on every committed
+change: only a topic that was asked to be deleted goes, with all its streams; partitions never
+become fewer and keep their streams; new partitions have streams that no partition ever had; a count
+is one that was asked for; configurations of an earlier incarnation do not come back. A broker whose
+image has no such topic neither acknowledges writes to it nor serves reads.
+Checked at the end: each partition of each live topic is writable, and what was acknowledged is
+readable; a deletion in peace takes effect. `Checker` judges the records of an incarnation under the
+name that `place_of` gives it.
 """
 
 import asyncio
@@ -90,9 +93,13 @@ class TopicLife:
             return self._stream_of_others(place)
         label = place[0].partition(SEPARATOR)[2]
         known = self.incarnations.get(UUID(label)) if label else None
-        return known.streams[place[1]][1] if known is not None and place[1] < len(known.streams) else StreamId(-1)
+        return (
+            known.streams[place[1]][1]
+            if known is not None and place[1] < len(known.streams)
+            else StreamId(-1)
+        )
 
-    # --- what the metadata says ---------------------------------------------------------------------------------------------------------
+    # --- what the metadata says -------------------------------------------------------------------
 
     def look(self, image: MetadataImage) -> None:
         """The committed metadata have changed."""
@@ -106,18 +113,32 @@ class TopicLife:
 
     def _judge_end(self, known: Incarnation, image: MetadataImage) -> None:
         if not known.is_doomed:
-            self._world.fail(f"topic {known.name} ({known.topic_id}) is gone, its deletion was not asked for")
-        left = [stream_id for ids in known.streams for stream_id in ids if image.streams.get(stream_id) is not None]
+            self._world.fail(
+                f"topic {known.name} ({known.topic_id}) is gone, its deletion was not asked for"
+            )
+        left = [
+            stream_id
+            for ids in known.streams
+            for stream_id in ids
+            if image.streams.get(stream_id) is not None
+        ]
         if left:
-            self._world.fail(f"topic {known.name} ({known.topic_id}) is gone, its streams {left} are not")
+            self._world.fail(
+                f"topic {known.name} ({known.topic_id}) is gone, its streams {left} are not"
+            )
 
     def _judge(self, topic: TopicState, image: MetadataImage) -> None:
         known = self.incarnations.get(topic.topic_id)
         configs = dict(image.configs.topic(topic.name))
         if known is None:
-            known = self.incarnations[topic.topic_id] = Incarnation(topic.name, topic.topic_id, len(self.incarnations), configs)
+            known = self.incarnations[topic.topic_id] = Incarnation(
+                topic.name, topic.topic_id, len(self.incarnations), configs
+            )
             if configs not in self.configs[topic.name]:
-                self._world.fail(f"topic {topic.name} begins with {configs}, asked for were {self.configs[topic.name]}")
+                self._world.fail(
+                    f"topic {topic.name} begins with {configs}, asked for were"
+                    f" {self.configs[topic.name]}"
+                )
         if known.is_gone or configs != known.configs:
             self._world.fail(f"{known} has configurations {configs} now")
         streams = [partition.stream_ids for partition in topic.partitions]
@@ -125,10 +146,15 @@ class TopicLife:
             self._world.fail(f"{known} has the streams {streams} now")
         for added in streams[len(known.streams) :]:
             if any(stream_id in self._streams for stream_id in added):
-                self._world.fail(f"{known} has a new partition with streams {added}, which were used before")
+                self._world.fail(
+                    f"{known} has a new partition with streams {added}, which were used before"
+                )
             self._streams.update(added)
         if len(streams) not in self.totals[topic.name]:
-            self._world.fail(f"topic {topic.name} has {len(streams)} partitions, asked for were {self.totals[topic.name]}")
+            self._world.fail(
+                f"topic {topic.name} has {len(streams)} partitions, asked for were"
+                f" {self.totals[topic.name]}"
+            )
         known.streams = streams
 
 
@@ -136,18 +162,41 @@ class _Batch:
     """Records of one request; what they say depends on where it arrives."""
 
     def __init__(self, who: str, first: int, count: int, producer_id: int, padding: bytes) -> None:
-        self._who, self._first, self._count, self._producer_id, self._padding = who, first, count, producer_id, padding
+        self._who, self._first, self._count, self._producer_id, self._padding = (
+            who,
+            first,
+            count,
+            producer_id,
+            padding,
+        )
 
     def encode(self, incarnation: str, now_ms: int) -> tuple[bytes, list[bytes]]:
-        identities = [f"{self._who}/{incarnation}/{self._first + at}".encode() for at in range(self._count)]
-        records = [Record(at, now_ms, None, identity + b" " + self._padding, ()) for at, identity in enumerate(identities)]
+        identities = [
+            f"{self._who}/{incarnation}/{self._first + at}".encode() for at in range(self._count)
+        ]
+        records = [
+            Record(at, now_ms, None, identity + b" " + self._padding, ())
+            for at, identity in enumerate(identities)
+        ]
         if self._producer_id < 0:
             return bytes(encode_batch(records)), identities
-        return bytes(encode_batch(records, producer_id=self._producer_id, producer_epoch=0, base_sequence=self._first)), identities
+        return (
+            bytes(
+                encode_batch(
+                    records,
+                    producer_id=self._producer_id,
+                    producer_epoch=0,
+                    base_sequence=self._first,
+                )
+            ),
+            identities,
+        )
 
 
 class _Writer:
-    """Writes to one partition after the other, and gives a batch up only when its topic is gone. Number 0 has no sequences."""
+    """Writes to one partition after the other, and gives a batch up only when its topic is gone.
+    Number 0 has no sequences.
+    """
 
     def __init__(self, world: "World", life: TopicLife, number: int) -> None:
         self._world = world
@@ -174,7 +223,9 @@ class _Writer:
         batch = _Batch(who, first, count, producer_id, b"x" * rng.choice((0, 10, 300)))
         while not known.is_gone:
             broker, _ = self._world.leader((known.name, index), rng)
-            if broker is not None and await self._attempt(broker, place, (known.name, index), batch):
+            if broker is not None and await self._attempt(
+                broker, place, (known.name, index), batch
+            ):
                 return
             await asyncio.sleep(rng.uniform(0.02, 0.2))
 
@@ -208,7 +259,9 @@ class _Writer:
             return False
         return self._is_settled(broker, place, there, part, item)
 
-    def _is_settled(self, broker: SimBroker, place: Part, there: Part, part: Part, item: Any) -> bool:
+    def _is_settled(
+        self, broker: SimBroker, place: Part, there: Part, part: Part, item: Any
+    ) -> bool:
         code = ErrorCode(item.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return place == there
@@ -216,7 +269,10 @@ class _Writer:
         if is_gap and (place != there or may_lag(self._world, part, broker, self._rng)):
             return False
         if code not in RETRIED:
-            self._world.fail(f"topic writer {self._number} writes in order to {place} and gets {code.name}: {item.error_message}")
+            self._world.fail(
+                f"topic writer {self._number} writes in order to {place} and gets {code.name}:"
+                f" {item.error_message}"
+            )
         return False
 
 
@@ -227,7 +283,11 @@ class _Reader:
         self._world = world
         self._life = life
         self._rng = Random(f"{world.seed}/topic reader/{number}")
-        self._max_bytes = self._rng.choice((1, 1_000, _READ_AT_ONCE_BYTES)) if number < _READERS else _READ_AT_ONCE_BYTES
+        self._max_bytes = (
+            self._rng.choice((1, 1_000, _READ_AT_ONCE_BYTES))
+            if number < _READERS
+            else _READ_AT_ONCE_BYTES
+        )
         self._positions: dict[Part, int] = {}
         self._epochs: dict[Part, int] = {}
         self._ends: dict[Part, int] = {}
@@ -244,7 +304,10 @@ class _Reader:
         for known in self._life.live:
             places = [known.place(index) for index in range(len(known.streams))]
             acked = {place: self._world.checker.acked(place) for place in places}
-            while not all(place in self._ends and self._positions[place] >= self._ends[place] for place in places):
+            while not all(
+                place in self._ends and self._positions[place] >= self._ends[place]
+                for place in places
+            ):
                 await self.poll(known, 10, exact=True)
                 await asyncio.sleep(0.05)
             for place in places:
@@ -256,33 +319,63 @@ class _Reader:
             broker, epoch = self._world.leader((known.name, index), self._rng, exact=exact)
             place = known.place(index)
             if broker is not None and broker.serving and epoch >= self._epochs.get(place, 0):
-                by_leader.setdefault(broker, {})[index] = (self._positions.setdefault(place, 0), epoch)
-        await asyncio.gather(*(self._fetch(broker, known, wanted, max_wait_ms) for broker, wanted in by_leader.items()))
+                by_leader.setdefault(broker, {})[index] = (
+                    self._positions.setdefault(place, 0),
+                    epoch,
+                )
+        await asyncio.gather(
+            *(
+                self._fetch(broker, known, wanted, max_wait_ms)
+                for broker, wanted in by_leader.items()
+            )
+        )
 
-    async def _fetch(self, broker: SimBroker, known: Incarnation, wanted: dict[int, tuple[int, int]], max_wait_ms: int) -> None:
+    async def _fetch(
+        self,
+        broker: SimBroker,
+        known: Incarnation,
+        wanted: dict[int, tuple[int, int]],
+        max_wait_ms: int,
+    ) -> None:
         items = [
-            fetch.FetchPartition(partition=index, fetch_offset=offset, current_leader_epoch=epoch, partition_max_bytes=self._max_bytes)
+            fetch.FetchPartition(
+                partition=index,
+                fetch_offset=offset,
+                current_leader_epoch=epoch,
+                partition_max_bytes=self._max_bytes,
+            )
             for index, (offset, epoch) in wanted.items()
         ]
         request = fetch.FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=self._max_bytes, isolation_level=0, session_id=0, session_epoch=-1,
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
             topics=[fetch.FetchTopic(topic_id=known.topic_id, partitions=items)],
-        )  # fmt: skip
+        )
         was_gone = known.is_gone and broker.image.topics.by_id(known.topic_id) is None
         try:
-            answer = await Connection(self._world, broker).ask(apis.FETCH, _FETCH_BY_ID_VERSION, request, 3)
+            answer = await Connection(self._world, broker).ask(
+                apis.FETCH, _FETCH_BY_ID_VERSION, request, 3
+            )
         except Unanswered:
             return
         for topic in answer.responses:
             for item in topic.partitions:
                 if was_gone and item.error_code == ErrorCode.NONE:
-                    self._world.fail(f"{broker.process.name} has no topic {known.topic_id} and serves it: {item}")
+                    self._world.fail(
+                        f"{broker.process.name} has no topic {known.topic_id} and serves it: {item}"
+                    )
                 self._take(known.place(item.partition_index), *wanted[item.partition_index], item)
 
     def _take(self, place: Part, offset: int, epoch: int, item: Any) -> None:
         is_newest = epoch >= self._epochs.get(place, 0) and self._positions[place] == offset
         if item.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and is_newest:
-            self._world.fail(f"{place}: offset {offset}, which was read up to, is out of range: {item}")
+            self._world.fail(
+                f"{place}: offset {offset}, which was read up to, is out of range: {item}"
+            )
         if item.error_code:
             return
         batches = batches_of(item.records)
@@ -308,7 +401,11 @@ class TopicClients:
         world, life = self._world, self._life
         writers = [_Writer(world, life, number) for number in range(_WRITERS)]
         readers = [_Reader(world, life, number) for number in range(_READERS)]
-        return [*self._admin.run(stop), *(writer.run(stop) for writer in writers), *(reader.run(stop) for reader in readers)]
+        return [
+            *self._admin.run(stop),
+            *(writer.run(stop) for writer in writers),
+            *(reader.run(stop) for reader in readers),
+        ]
 
     async def check(self) -> None:
         """In peace: what is there works; a topic can be deleted, and created again."""
@@ -320,9 +417,13 @@ class TopicClients:
         await self._use()
 
     async def check_cleaned(self) -> None:
-        """What nothing refers to went; slots of WALs that served as objects, too. What is referred to can be read."""
+        """What nothing refers to went; slots of WALs that served as objects, too. What is referred
+        to can be read.
+        """
         objects = self._world.metadata.image.objects
-        while self._admin is not None and any(state.wal is not None and not state.refs for state in objects):  # noqa: ASYNC110 - virtual time
+        while self._admin is not None and any(  # noqa: ASYNC110 - virtual time
+            state.wal is not None and not state.refs for state in objects
+        ):
             await asyncio.sleep(0.5)
         await self._read_all()
 
@@ -330,5 +431,11 @@ class TopicClients:
         await _Reader(self._world, self._life, _READERS).read_all()
 
     async def _use(self) -> None:
-        await asyncio.gather(*(self._last.write(known, index) for known in self._life.live for index in range(len(known.streams))))
+        await asyncio.gather(
+            *(
+                self._last.write(known, index)
+                for known in self._life.live
+                for index in range(len(known.streams))
+            )
+        )
         await self._read_all()

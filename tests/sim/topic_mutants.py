@@ -1,4 +1,6 @@
-"""Planted bugs of topics that are deleted, created again or get partitions, for `tests.sim.mutants`."""
+"""Planted bugs of topics that are deleted, created again or get partitions, for
+`tests.sim.mutants`.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +20,11 @@ def _deleted_topic_still_served() -> list[Patch]:
     real = PartitionManager._stop_if_stale
 
     def stop_if_stale(self: Any, place: Any, record: Any) -> bool:
-        return False if self._image().topics.by_id(place.key.topic_id) is None else real(self, place, record)
+        return (
+            False
+            if self._image().topics.by_id(place.key.topic_id) is None
+            else real(self, place, record)
+        )
 
     return [(PartitionManager, "_stop_if_stale", stop_if_stale)]
 
@@ -32,7 +38,10 @@ def _reads_find_the_topic_by_its_name() -> list[Patch]:
         topics = self._node.image.topics
         names.update({topic.topic_id: topic.name for topic in topics})
         for target in self._targets:
-            if topics.by_id(target.topic_id) is None and (other := topics.by_name(names.get(target.topic_id, ""))) is not None:
+            if (
+                topics.by_id(target.topic_id) is None
+                and (other := topics.by_name(names.get(target.topic_id, ""))) is not None
+            ):
                 target.topic_id = other.topic_id
         real(self)
 
@@ -45,14 +54,24 @@ def _deletion_keeps_streams() -> list[Patch]:
 
     def removal(topic: Any) -> list[Any]:
         kept = {partition.data_stream_id for partition in topic.partitions[1:]}
-        return [record for record in real(topic) if not (isinstance(record, StreamRemoved) and record.stream_id in kept)]
+        return [
+            record
+            for record in real(topic)
+            if not (isinstance(record, StreamRemoved) and record.stream_id in kept)
+        ]
 
     return [(topics, "_removal", removal)]
 
 
 def _deletion_keeps_objects() -> list[Patch]:
     """The streams go, the references of their ranges stay."""
-    return [(MetadataImage, "_stream_removed", lambda self, record: self.streams.remove(record.stream_id) and None)]
+    return [
+        (
+            MetadataImage,
+            "_stream_removed",
+            lambda self, record: self.streams.remove(record.stream_id) and None,
+        )
+    ]
 
 
 def _added_partitions_share_streams() -> list[Patch]:
@@ -65,7 +84,9 @@ def _added_partitions_share_streams() -> list[Patch]:
         topic = image.topics.by_name(request.name)
         for at, record in enumerate(maker.records[first:], first):
             if isinstance(record, PartitionRecord):
-                maker.records[at] = record.__replace__(data_stream_id=topic.partitions[0].data_stream_id)
+                maker.records[at] = record.__replace__(
+                    data_stream_id=topic.partitions[0].data_stream_id
+                )
 
     return [(topics, "_grow", grow)]
 
@@ -77,7 +98,14 @@ def _repeated_growth_adds_again() -> list[Patch]:
     def grow(image: Any, request: NewPartitions, maker: Any) -> None:
         topic = image.topics.by_name(request.name)
         present = 0 if topic is None else len(topic.partitions)
-        real(image, NewPartitions(name=request.name, total=request.total + (present if present >= request.total else 0)), maker)
+        real(
+            image,
+            NewPartitions(
+                name=request.name,
+                total=request.total + (present if present >= request.total else 0),
+            ),
+            maker,
+        )
 
     return [(topics, "_grow", grow)]
 

@@ -23,7 +23,9 @@ Patch = tuple[Any, str, Any]
 def _end_answered_before_it_is_durable() -> list[Patch]:
     real = TransactionCoordinator._persist
 
-    async def persist(self: TransactionCoordinator, state: Any, transaction: Transaction, wanted: Any) -> ErrorCode:
+    async def persist(
+        self: TransactionCoordinator, state: Any, transaction: Transaction, wanted: Any
+    ) -> ErrorCode:
         if wanted.metadata.state not in PREPARED:
             return await real(self, state, transaction, wanted)
         self._append(state, transaction, wanted, lambda _: None)
@@ -34,7 +36,13 @@ def _end_answered_before_it_is_durable() -> list[Patch]:
 
 
 def _complete_before_the_markers() -> list[Patch]:
-    def send(self: MarkerSender, coordinator_partition: int, marker: Marker, partitions: Any, done: Callable[[], None]) -> None:
+    def send(
+        self: MarkerSender,
+        coordinator_partition: int,
+        marker: Marker,
+        partitions: Any,
+        done: Callable[[], None],
+    ) -> None:
         real(self, coordinator_partition, marker, partitions, lambda: None)
         done()
 
@@ -58,7 +66,9 @@ def _open_transactions_not_loaded() -> list[Patch]:
         real(self, state, key, value)
         for name, transaction in state.transactions.items():
             if transaction.current.state is TransactionState.ONGOING:
-                settled = replace(transaction.current, state=TransactionState.EMPTY, partitions=frozenset())
+                settled = replace(
+                    transaction.current, state=TransactionState.EMPTY, partitions=frozenset()
+                )
                 state.transactions[name] = Transaction(settled, self._limits)
 
     return [(TransactionCoordinator, "_replay", replay)]
@@ -83,7 +93,11 @@ def _epoch_kept_by_a_new_instance() -> list[Patch]:
     real = Transaction._bumped
 
     def bumped(self: Transaction, expected: Any) -> Any:
-        return self.current if expected is None and self.current.producer_epoch >= 0 else real(self, expected)
+        return (
+            self.current
+            if expected is None and self.current.producer_epoch >= 0
+            else real(self, expected)
+        )
 
     return [(Transaction, "_bumped", bumped)]
 
@@ -99,7 +113,13 @@ def _epoch_kept_by_a_fence() -> list[Patch]:
 
 def _timeout_aborts_what_is_decided() -> list[Patch]:
     real = Transaction.tick
-    allowed = {**machine._VALID_NEXT, TransactionState.PREPARE_COMMIT: {TransactionState.COMPLETE_COMMIT, TransactionState.PREPARE_ABORT}}
+    allowed = {
+        **machine._VALID_NEXT,
+        TransactionState.PREPARE_COMMIT: {
+            TransactionState.COMPLETE_COMMIT,
+            TransactionState.PREPARE_ABORT,
+        },
+    }
 
     def tick(self: Transaction, now_ms: int) -> Any:
         current = self.current

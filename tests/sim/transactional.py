@@ -1,10 +1,13 @@
-"""Applications that consume, transform, produce exactly once: one transactional id each, with instances that crash, follow and overlap.
+"""Applications that consume, transform, produce exactly once: one transactional id each, with
+instances that crash, follow and overlap.
 
-An instance asks as librdkafka does: it finds coordinators from any broker, repeats what is retriable or was not answered, adds partitions
-and offsets by request, repeats batches with their sequences until they are settled, and is over when it is fenced. Its requests to one
-broker do not overtake each other (`Connection`); copies of batches come late. Invariants, from which follows that a hanging transaction is
-the brokers' fault (ADR 0019, protocol of before KIP-890): an instance ends a transaction only when every batch of it is settled; one that
-dies in the middle leaves it to the next epoch.
+An instance asks as librdkafka does: it finds coordinators from any broker, repeats what is
+retriable or was not answered, adds partitions and offsets by request, repeats batches with their
+sequences until they are settled, and is over when it is fenced. Its requests to one broker do not
+overtake each other (`Connection`); copies of batches come late. Invariants, from which follows that
+a hanging transaction is the brokers' fault (ADR 0019, protocol of before KIP-890): an instance ends
+a transaction only when every batch of it is settled; one that dies in the middle leaves it to the
+next epoch.
 Must not: know what brokers remember.
 """
 
@@ -17,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import add_offsets_to_txn, add_partitions_to_txn, end_txn, find_coordinator, init_producer_id, offset_fetch
+from broker.wire.gen import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    find_coordinator,
+    init_producer_id,
+    offset_fetch,
+)
 from broker.wire.gen import txn_offset_commit as offset_commit
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
@@ -38,7 +48,9 @@ _GROUP, _TRANSACTIONAL_ID = 0, 1
 _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
 _FIND_AGAIN: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_NOT_YET_KNOWN: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED})
+_NOT_YET_KNOWN: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED}
+)
 _PRODUCE_WAIT_S: Final = 4.0
 
 
@@ -66,14 +78,20 @@ class Application:
         self._instances_count = 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Instances one after the other; some are gone in the middle of what they do, some go on though their successor is there."""
+        """Instances one after the other; some are gone in the middle of what they do, some go on
+        though their successor is there.
+        """
         running: list[asyncio.Task[None]] = []
         is_abandoned = self.rng.random() < 0.4
         while not stop.is_set():
             instance = self.world.loop.create_task(self._instance().run(stop))
             running.append(instance)
             stopping = self.world.loop.create_task(stop.wait())
-            await asyncio.wait((instance, stopping), timeout=self.rng.uniform(0.5, 6), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (instance, stopping),
+                timeout=self.rng.uniform(0.5, 6),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             stopping.cancel()
             if self.rng.random() < 0.5 and not stop.is_set():
                 self.world.trace("instance_dies", self.name)
@@ -135,7 +153,7 @@ class Instance:
         except Fenced:
             self._world.trace("fenced", self._name)
 
-    # --- an epoch -------------------------------------------------------------------------------------------------------------------------
+    # --- an epoch ---------------------------------------------------------------------------------
 
     async def initialize(self) -> None:
         begun_before = await self._take_epoch(Identity())
@@ -144,11 +162,15 @@ class Instance:
         self._ledger.saw_offset(offset, at_least, begun_before)
 
     async def _take_epoch(self, expected: Identity) -> int:
-        """-> how many transactions had begun when the epoch was asked for. expected: the epoch that it has, which any other may fence
-        until there is an answer."""
+        """-> how many transactions had begun when the epoch was asked for. expected: the epoch that
+        it has, which any other may fence until there is an answer.
+        """
         application, begun_before, inits_before = self._application, 0, 0
         request = init_producer_id.InitProducerIdRequest(
-            application.name, application.timeout_ms, producer_id=expected.producer_id, producer_epoch=expected.epoch
+            application.name,
+            application.timeout_ms,
+            producer_id=expected.producer_id,
+            producer_epoch=expected.epoch,
         )
 
         def sending() -> None:
@@ -159,8 +181,13 @@ class Instance:
             if expected == Identity():
                 self._inits_before = inits_before
 
-        response = await self._until_done(_TRANSACTIONAL_ID, apis.INIT_PRODUCER_ID, 4, request, _code_at_top, sending)
-        self._identity, self._inits_before = Identity(response.producer_id, response.producer_epoch), inits_before
+        response = await self._until_done(
+            _TRANSACTIONAL_ID, apis.INIT_PRODUCER_ID, 4, request, _code_at_top, sending
+        )
+        self._identity, self._inits_before = (
+            Identity(response.producer_id, response.producer_epoch),
+            inits_before,
+        )
         self._sequences.clear()
         self._world.trace("epoch", self._name, response.producer_id, response.producer_epoch)
         return begun_before
@@ -177,7 +204,7 @@ class Instance:
             self._world.fail(f"{self._name} is fenced by {why}, nobody has asked for another epoch")
         return Fenced(why)
 
-    # --- a transaction --------------------------------------------------------------------------------------------------------------------
+    # --- a transaction ----------------------------------------------------------------------------
 
     async def transact(self, *, is_last: bool = False) -> None:
         rng, parts = self._rng, self._world.txn_parts
@@ -209,35 +236,56 @@ class Instance:
                 await asyncio.sleep(rng.choice((0, 0, rng.uniform(0, 0.3))))
 
     async def _add_partitions(self, parts: list[Part]) -> None:
-        topics = [add_partitions_to_txn.AddPartitionsToTxnTopic(TXN_TOPIC, [index for _, index in parts])]
+        topics = [
+            add_partitions_to_txn.AddPartitionsToTxnTopic(TXN_TOPIC, [index for _, index in parts])
+        ]
         request = add_partitions_to_txn.AddPartitionsToTxnRequest(
             self._application.name, self._identity.producer_id, self._identity.epoch, topics
         )
 
         def code_of(response: Any) -> int:
-            codes = [item.partition_error_code for topic in response.results_by_topic_v3_and_below for item in topic.results_by_partition]
+            codes = [
+                item.partition_error_code
+                for topic in response.results_by_topic_v3_and_below
+                for item in topic.results_by_partition
+            ]
             return max(codes)
 
         await self._until_done(_TRANSACTIONAL_ID, apis.ADD_PARTITIONS_TO_TXN, 3, request, code_of)
 
     async def _send_offset(self, offset: int) -> None:
         name, identity = self._application.name, self._identity
-        added = add_offsets_to_txn.AddOffsetsToTxnRequest(name, identity.producer_id, identity.epoch, name)
+        added = add_offsets_to_txn.AddOffsetsToTxnRequest(
+            name, identity.producer_id, identity.epoch, name
+        )
         await self._until_done(_TRANSACTIONAL_ID, apis.ADD_OFFSETS_TO_TXN, 3, added, _code_at_top)
         topics = [
             offset_commit.TxnOffsetCommitRequestTopic(
-                INPUT[0], [offset_commit.TxnOffsetCommitRequestPartition(INPUT[1], offset, committed_metadata=None)]
+                INPUT[0],
+                [
+                    offset_commit.TxnOffsetCommitRequestPartition(
+                        INPUT[1], offset, committed_metadata=None
+                    )
+                ],
             )
         ]
-        request = offset_commit.TxnOffsetCommitRequest(name, name, identity.producer_id, identity.epoch, topics=topics)
+        request = offset_commit.TxnOffsetCommitRequest(
+            name, name, identity.producer_id, identity.epoch, topics=topics
+        )
         await self._until_done(
-            _GROUP, apis.TXN_OFFSET_COMMIT, 3, request, lambda response: int(response.topics[0].partitions[0].error_code)
+            _GROUP,
+            apis.TXN_OFFSET_COMMIT,
+            3,
+            request,
+            lambda response: int(response.topics[0].partitions[0].error_code),
         )
 
     async def committed_offset(self) -> int:
         """Of the group, once no transaction can change it any more. -1: none."""
         name = self._application.name
-        group = offset_fetch.OffsetFetchRequestGroup(name, topics=[offset_fetch.OffsetFetchRequestTopics(INPUT[0], [INPUT[1]])])
+        group = offset_fetch.OffsetFetchRequestGroup(
+            name, topics=[offset_fetch.OffsetFetchRequestTopics(INPUT[0], [INPUT[1]])]
+        )
         request = offset_fetch.OffsetFetchRequest(groups=[group], require_stable=True)
 
         def code_of(response: Any) -> int:
@@ -250,8 +298,12 @@ class Instance:
     async def _end(self, entry: Entry, *, commit: bool) -> None:
         if commit:
             self._ledger.settle(entry, Fate.COMMITTING)
-        request = end_txn.EndTxnRequest(self._application.name, self._identity.producer_id, self._identity.epoch, commit)
-        await self._until_done(_TRANSACTIONAL_ID, apis.END_TXN, 3, request, _code_at_top, self._tell_of_the_end)
+        request = end_txn.EndTxnRequest(
+            self._application.name, self._identity.producer_id, self._identity.epoch, commit
+        )
+        await self._until_done(
+            _TRANSACTIONAL_ID, apis.END_TXN, 3, request, _code_at_top, self._tell_of_the_end
+        )
         self._ledger.settle(entry, Fate.COMMITTED if commit else Fate.ABORTED)
         self._world.trace("ended", self._name, entry.serial, commit)
 
@@ -262,7 +314,7 @@ class Instance:
         if strike is not None and connection is not None and task is not None:
             strike(connection.broker, task.cancel if self.is_mortal else task.done)
 
-    # --- batches --------------------------------------------------------------------------------------------------------------------------
+    # --- batches ----------------------------------------------------------------------------------
 
     async def _produce(self, entry: Entry, part: Part) -> None:
         """Until it is settled. Copies that come late are of what was sent then."""
@@ -283,7 +335,9 @@ class Instance:
         world.checker.sent(part, values)
         while True:
             broker, _ = world.leader(part, rng, exact=world.calm)
-            code = await self._produce_once(broker, body, part, values) if broker is not None else None
+            code = (
+                await self._produce_once(broker, body, part, values) if broker is not None else None
+            )
             if code in _SETTLED:
                 return
             if code in _FENCED:
@@ -292,14 +346,18 @@ class Instance:
                 world.fail(f"{self._name} writes in order to {part} and is told {code.name}")
             await asyncio.sleep(rng.uniform(0.02, 0.2))
 
-    async def _produce_once(self, broker: SimBroker, body: bytes, part: Part, values: list[bytes]) -> ErrorCode | None:
+    async def _produce_once(
+        self, broker: SimBroker, body: bytes, part: Part, values: list[bytes]
+    ) -> ErrorCode | None:
         world, rng = self._world, self._rng
         answer: asyncio.Future[ErrorCode] = world.loop.create_future()
 
         def answered(results: dict[Part, Any]) -> None:
             code = ErrorCode(results[part].error_code)
             if not world.network.chance():
-                world.later(world.network.delay_s(), lambda: answer.done() or answer.set_result(code))
+                world.later(
+                    world.network.delay_s(), lambda: answer.done() or answer.set_result(code)
+                )
 
         for _ in range(1 + (rng.random() < 0.2)):
             delay_s = world.network.delay_s() + rng.choice((0, 0, 3))
@@ -309,10 +367,16 @@ class Instance:
                 return await answer
         return None
 
-    # --- coordinators ---------------------------------------------------------------------------------------------------------------------
+    # --- coordinators -----------------------------------------------------------------------------
 
     async def _until_done(
-        self, kind: int, api: Any, version: int, request: Any, code_of: Callable[[Any], int], sending: Callable[[], None] | None = None
+        self,
+        kind: int,
+        api: Any,
+        version: int,
+        request: Any,
+        code_of: Callable[[Any], int],
+        sending: Callable[[], None] | None = None,
     ) -> Any:
         """The answer without an error. Raises Fenced."""
         while True:
@@ -347,9 +411,15 @@ class Instance:
         if known is not None and not known.is_broken:
             return known
         world, rng = self._world, self._rng
-        asked = rng.choice([broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:])
-        request = find_coordinator.FindCoordinatorRequest(key_type=kind, coordinator_keys=[self._application.name])
-        response = await world.connect(asked).ask(apis.FIND_COORDINATOR, 4, request, self._timeout_s)
+        asked = rng.choice(
+            [broker for _, broker in sorted(world.brokers.items())] + world.zombies[-1:]
+        )
+        request = find_coordinator.FindCoordinatorRequest(
+            key_type=kind, coordinator_keys=[self._application.name]
+        )
+        response = await world.connect(asked).ask(
+            apis.FIND_COORDINATOR, 4, request, self._timeout_s
+        )
         if not response.coordinators or response.coordinators[0].error_code:
             raise Unanswered
         found = world.brokers.get(response.coordinators[0].node_id)

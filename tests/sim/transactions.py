@@ -1,8 +1,10 @@
-"""Transactions from end to end: applications, the real coordinators of transactions and groups, and readers of what is committed.
+"""Transactions from end to end: applications, the real coordinators of transactions and groups, and
+readers of what is committed.
 
-In the end every transaction is over: by its producer, by the next instance, or by its timeout; every id is ready for another one; and
-readers through the leaders, one that was there all the time and one that begins now, and readers of the bucket are given the same: what the
-ledgers of the applications say.
+In the end every transaction is over: by its producer, by the next instance, or by its timeout;
+every id is ready for another one; and readers through the leaders, one that was there all the time
+and one that begins now, and readers of the bucket are given the same: what the ledgers of the
+applications say.
 """
 
 import asyncio
@@ -27,8 +29,16 @@ class Transactions:
         self._world = world
         is_loading = world.scenario in LOADING
         count = LOADING_APPLICATIONS if is_loading else 3
-        kind = LoadingApplication if is_loading else LongLivedApplication if world.scenario in LATE else Application
-        self._applications = [kind(world, number) for number in range(count if world.txn_parts else 0)]
+        kind = (
+            LoadingApplication
+            if is_loading
+            else LongLivedApplication
+            if world.scenario in LATE
+            else Application
+        )
+        self._applications = [
+            kind(world, number) for number in range(count if world.txn_parts else 0)
+        ]
         self._judge = Judge([application.ledger for application in self._applications])
         self._store_reader = StoreReader(world, self._judge)
         self._reader = (EagerReader if is_loading else CommittedReader)(world, "early", self._judge)
@@ -48,16 +58,25 @@ class Transactions:
         await self._reader.to_the_end()
         await late.to_the_end()
         if self._reader.values != late.values:
-            self._world.fail(f"readers of committed records are given {self._reader.values} and {late.values}")
+            self._world.fail(
+                f"readers of committed records are given {self._reader.values} and {late.values}"
+            )
         stored: dict[Part, list[bytes]] = {}
         while stored != late.values:
             with suppress(ManifestNotFound):
                 stored = await self._store_reader.look()
             await asyncio.sleep(0.5)
         for application in self._applications:
-            seen = {part: list(_own(application.name, values)) for part, values in late.values.items()}
+            seen = {
+                part: list(_own(application.name, values)) for part, values in late.values.items()
+            }
             application.ledger.check(seen, await application.committed_offset())
-            self._world.trace("transactions", application.name, application.ledger.count, application.ledger.committed_count)
+            self._world.trace(
+                "transactions",
+                application.name,
+                application.ledger.count,
+                application.ledger.committed_count,
+            )
 
 
 def _own(name: str, values: Iterable[bytes]) -> Iterable[tuple[int, int]]:

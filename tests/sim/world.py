@@ -1,7 +1,9 @@
-"""One simulated cluster, from a seed: brokers, controllers, a store, clients, and somebody who breaks things for a while.
+"""One simulated cluster, from a seed: brokers, controllers, a store, clients, and somebody who
+breaks things for a while.
 
-Invariants: everything that happens follows from (seed, scenario); the same run twice has the same `trace hash`. A run ends by a `Violation`
-or after the cluster had its peace again, served every partition, and was read and cleaned completely.
+Invariants: everything that happens follows from (seed, scenario); the same run twice has the same
+`trace hash`. A run ends by a `Violation` or after the cluster had its peace again, served every
+partition, and was read and cleaned completely.
 """
 
 import asyncio
@@ -63,8 +65,16 @@ _START_MS = 1_700_000_000_000
 _QUIET_LIMIT_S = 120.0
 _CHAOS = {"late": LateChaos, "loads": LoadChaos, "rollback": RollbackChaos}
 
-_DEFECTS = frozenset({"request_failed", "append_callback_failed", "wal_slot_failed_unexpectedly", "upload_failed_unexpectedly",
-                      "controller_writer_failed", "metadata_follower_failed"})  # fmt: skip
+_DEFECTS = frozenset(
+    {
+        "request_failed",
+        "append_callback_failed",
+        "wal_slot_failed_unexpectedly",
+        "upload_failed_unexpectedly",
+        "controller_writer_failed",
+        "metadata_follower_failed",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +117,16 @@ class World:
             p99_ms=limits.store_p99_ms,
             put_lingers_s=limits.controller.read_grace_ms / 1000,
         )
-        self.network = Network(Random(f"{seed}/network"), self.trace, latency_ms=limits.network_ms, lossy=limits.network_lossy)
-        self.disks = {number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms) for number in range(limits.controllers)}
+        self.network = Network(
+            Random(f"{seed}/network"),
+            self.trace,
+            latency_ms=limits.network_ms,
+            lossy=limits.network_lossy,
+        )
+        self.disks = {
+            number: Disk(Random(f"{seed}/disk/{number}"), limits.disk_sync_ms)
+            for number in range(limits.controllers)
+        }
         self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time)
         self.has_disks = True
         """Not between the loss of the controllers' disks and the end of the recovery."""
@@ -118,15 +136,25 @@ class World:
         self.stable = StableOffsets(self.fail)
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
-        self.txn_parts: list[Part] = [(TXN_TOPIC, index) for index in range(PARTITIONS)] if scenario in scenarios.TRANSACTIONAL else []
+        self.txn_parts: list[Part] = (
+            [(TXN_TOPIC, index) for index in range(PARTITIONS)]
+            if scenario in scenarios.TRANSACTIONAL
+            else []
+        )
         self.on_end_txn: Callable[[SimBroker, Callable[[], object]], None] | None = None
-        """Called once, when somebody asks this coordinator to end a transaction; what it is given ends the asker."""
+        """Called once, when somebody asks this coordinator to end a transaction; what it is given
+        ends the asker.
+        """
         self.on_marker: Callable[[SimBroker], None] | None = None
         """Called once, when markers of transactions arrive at this broker."""
         self.connection_ids = count(1)
         self.brokers: dict[int, SimBroker] = {}
         self.zombies: list[SimBroker] = []
-        self.chaos_s = chaos_s if chaos_s is not None else self.rng.uniform(4, 14) * (2 if scenario in scenarios.LONG else 1)
+        self.chaos_s = (
+            chaos_s
+            if chaos_s is not None
+            else self.rng.uniform(4, 14) * (2 if scenario in scenarios.LONG else 1)
+        )
         self.phases: list[tuple[str, float, int]] = []
         self.calm = False
         self._over = False
@@ -141,7 +169,7 @@ class World:
         )
         self._images: deque[tuple[float, dict[Part, tuple[int, int]]]] = deque()
 
-    # --- what everybody uses -----------------------------------------------------------------------------------------------------------
+    # --- what everybody uses ----------------------------------------------------------------------
 
     def now_ms(self, skew_ms: int = 0) -> Millis:
         return Millis(_START_MS + int(self.loop.time() * 1000) + skew_ms)
@@ -170,7 +198,11 @@ class World:
         self._tail.append(f"{self.loop.time():.6f}   [{process_name()}] {name} {event}")
         if self.graces is not None:
             self.graces.logged(name, event)
-        if name in _DEFECTS and event.get("error_type") != JournalFailed.__name__ and not self._over:
+        if (
+            name in _DEFECTS
+            and event.get("error_type") != JournalFailed.__name__
+            and not self._over
+        ):
             self.fail(f"the product reports a defect: {name} {event}")
 
     def fail(self, what: str) -> None:
@@ -183,22 +215,32 @@ class World:
         """A connection of the process that asks for it."""
         return (LateConnection if self.scenario in scenarios.LATE else Connection)(self, broker)
 
-    # --- who leads ----------------------------------------------------------------------------------------------------------------------
+    # --- who leads --------------------------------------------------------------------------------
 
     def note_leaders(self) -> None:
         self.life.look(self.metadata.image)
-        topics = [topic for name in (TOPIC, TXN_TOPIC, *self.life.names) if (topic := self.metadata.image.topics.by_name(name)) is not None]
+        topics = [
+            topic
+            for name in (TOPIC, TXN_TOPIC, *self.life.names)
+            if (topic := self.metadata.image.topics.by_name(name)) is not None
+        ]
         if topics:
             leaders = {
-                (topic.name, record.partition): (record.leader, record.leader_epoch) for topic in topics for record in topic.partitions
+                (topic.name, record.partition): (record.leader, record.leader_epoch)
+                for topic in topics
+                for record in topic.partitions
             }
             if not self._images or self._images[-1][1] != leaders:
                 self._images.append((self.loop.time(), leaders))
                 while len(self._images) > 5:
                     self._images.popleft()
 
-    def leader(self, part: Part, rng: Random, *, exact: bool = False) -> tuple[SimBroker | None, int]:
-        """Whom a client takes for the leader, and the epoch: often from old metadata, sometimes an old process under the same address."""
+    def leader(
+        self, part: Part, rng: Random, *, exact: bool = False
+    ) -> tuple[SimBroker | None, int]:
+        """Whom a client takes for the leader, and the epoch: often from old metadata, sometimes an
+        old process under the same address.
+        """
         if not self._images:
             return None, -1
         age = 0 if exact or rng.random() < 0.8 else rng.randrange(len(self._images))
@@ -210,7 +252,13 @@ class World:
 
     def log_start(self, part: Part) -> int:
         topic = self.metadata.image.topics.by_name(part[0])
-        return 0 if topic is None else self.metadata.image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
+        return (
+            0
+            if topic is None
+            else self.metadata.image.streams.known(
+                topic.partitions[part[1]].data_stream_id
+            ).start_offset
+        )
 
     def _new_process(self, name: str) -> Process:
         process = Process(name)
@@ -218,7 +266,7 @@ class World:
         self.processes.append(process)
         return process
 
-    # --- processes ----------------------------------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     def start_broker(self, node_id: int) -> SimBroker:
         self._starts += 1
@@ -258,14 +306,24 @@ class World:
         self._restart_later(broker, delay_s)
 
     def replace(self, broker: SimBroker) -> None:
-        """The process is stopped, and taken for dead: another start of the same node takes its place while it still exists."""
+        """The process is stopped, and taken for dead: another start of the same node takes its
+        place while it still exists.
+        """
         broker.process.pause()
         self.zombies.append(broker)
         self.start_broker(broker.node_id)
 
     def start_controller(self, number: int) -> None:
         running = self.controllers.get(number)
-        if self._over or not self.has_disks or (running is not None and not running.process.dead and not self.is_left_behind(running)):
+        if (
+            self._over
+            or not self.has_disks
+            or (
+                running is not None
+                and not running.process.dead
+                and not self.is_left_behind(running)
+            )
+        ):
             return
         self._starts += 1
         controller = SimController(self, number, self._starts, self.disks[number])
@@ -281,13 +339,22 @@ class World:
     def rebuilt(self, begin: LoadedSnapshot) -> None:
         """All controllers' disks were lost; new ones begin with this snapshot and nothing else."""
         self.trace("rebuilt", begin.base.index, begin.offset)
-        self.disks = {number: Disk(Random(f"{self.seed}/disk/{number}/{begin.offset}"), self.limits.disk_sync_ms) for number in self.disks}
-        self.metadata.successor = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time, begin)
+        self.disks = {
+            number: Disk(
+                Random(f"{self.seed}/disk/{number}/{begin.offset}"), self.limits.disk_sync_ms
+            )
+            for number in self.disks
+        }
+        self.metadata.successor = MetadataLog(
+            self.disks, self.fail, self.note_leaders, self.loop.time, begin
+        )
         self.metadata = self.metadata.successor
         self.note_leaders()
         self.has_disks = True
         for number, address in enumerate(addresses(len(self.disks))):
-            self.network.listeners.pop(address, None)  # the address is the new one's before it listens
+            self.network.listeners.pop(
+                address, None
+            )  # the address is the new one's before it listens
             self.start_controller(number)
 
     def controller_ended(self, controller: SimController, reason: str) -> None:
@@ -312,24 +379,38 @@ class World:
     def active_controller(self) -> SimController | None:
         """One that takes itself for the leader, the newest if there are two."""
         leading = [
-            controller for _, controller in sorted(self.controllers.items()) if controller.is_leading and not controller.process.dead
+            controller
+            for _, controller in sorted(self.controllers.items())
+            if controller.is_leading and not controller.process.dead
         ]
         return max(leading, key=lambda controller: controller.epoch, default=None)
 
     def move(self, part: Part, target: NodeId) -> None:
-        """Reassign a partition to one broker, dead or alive; to where it is already, what moves is cancelled."""
+        """Reassign a partition to one broker, dead or alive; to where it is already, what moves is
+        cancelled.
+        """
         self.trace("move", part, target)
         topic = self.metadata.image.topics.by_name(part[0])
-        is_back = topic is not None and part[1] < len(topic.partitions) and topic.partitions[part[1]].replicas[0] == target
-        wanted = PartitionTarget(topic=part[0], partition=part[1], replicas=None if is_back else [target])
+        is_back = (
+            topic is not None
+            and part[1] < len(topic.partitions)
+            and topic.partitions[part[1]].replicas[0] == target
+        )
+        wanted = PartitionTarget(
+            topic=part[0], partition=part[1], replicas=None if is_back else [target]
+        )
 
         async def ask() -> None:
             with suppress(TimeoutError, ControllerError):
-                await self._admin.alter_reassignments(AlterReassignments(partitions=[wanted]), timeout_s=10)
+                await self._admin.alter_reassignments(
+                    AlterReassignments(partitions=[wanted]), timeout_s=10
+                )
 
-        self.loop.call_soon(lambda: self.loop.create_task(ask()), context=self._admin_process.context())
+        self.loop.call_soon(
+            lambda: self.loop.create_task(ask()), context=self._admin_process.context()
+        )
 
-    # --- the run ------------------------------------------------------------------------------------------------------------------------
+    # --- the run ----------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         violation: str | None = None
@@ -342,9 +423,16 @@ class World:
             finally:
                 self._dispose()
         return Outcome(
-            self.seed, self.scenario, violation, self.loop.time(), self.loop.steps, self._hash.hexdigest(),
-            self.checker.acked_count, self.checker.read_count, tuple(self._tail) if violation else (),
-        )  # fmt: skip
+            self.seed,
+            self.scenario,
+            violation,
+            self.loop.time(),
+            self.loop.steps,
+            self._hash.hexdigest(),
+            self.checker.acked_count,
+            self.checker.read_count,
+            tuple(self._tail) if violation else (),
+        )
 
     async def _main(self) -> None:
         life = self.loop.create_task(self._live())
@@ -363,10 +451,18 @@ class World:
         await self._create_topic()
         self.phase("ready")
         stop = asyncio.Event()
-        producers = [Producer(self, number, idempotent=number > 0) for number in range(self.limits.producers + 1)]
+        producers = [
+            Producer(self, number, idempotent=number > 0)
+            for number in range(self.limits.producers + 1)
+        ]
         consumers = [Consumer(self, number) for number in range(2)]
-        pipelined = [PipelinedProducer(self, number) for number in range(2 if self.scenario in scenarios.PIPELINED else 0)]
-        writing = [self.loop.create_task(producer.run(stop)) for producer in (*producers, *pipelined)]
+        pipelined = [
+            PipelinedProducer(self, number)
+            for number in range(2 if self.scenario in scenarios.PIPELINED else 0)
+        ]
+        writing = [
+            self.loop.create_task(producer.run(stop)) for producer in (*producers, *pipelined)
+        ]
         reading = [self.loop.create_task(consumer.run(stop)) for consumer in consumers]
         transactions = Transactions(self)
         transacting = [self.loop.create_task(work) for work in transactions.run(stop)]
@@ -381,17 +477,29 @@ class World:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
         if self.scenario in scenarios.ROLLED_BACK:
             self._new_process("wanderer").context().run(lambda: self.loop.create_task(wander(self)))
-        await _CHAOS.get(self.scenario, scenarios.Chaos)(self, scenarios.SCENARIOS[self.scenario]).run(self.chaos_s)
+        await _CHAOS.get(self.scenario, scenarios.Chaos)(
+            self, scenarios.SCENARIOS[self.scenario]
+        ).run(self.chaos_s)
         self._calm_down()
         self.phase("calm")
         stop.set()
-        await self._within(_QUIET_LIMIT_S, "clients got no answer", asyncio.gather(*writing, *reading, *transacting, *asking))
+        await self._within(
+            _QUIET_LIMIT_S,
+            "clients got no answer",
+            asyncio.gather(*writing, *reading, *transacting, *asking),
+        )
         self.phase("answered")
-        await self._within(_QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts))
+        await self._within(
+            _QUIET_LIMIT_S, "not every partition is writable", producers[-1].write(self.parts)
+        )
         self.phase("written")
         await self._within(_QUIET_LIMIT_S, "not everything can be read", self._read_all(9))
-        await self._within(_QUIET_LIMIT_S, "not every transaction is over and can be read", transactions.check())
-        await self._within(_QUIET_LIMIT_S, "not every group can be read and committed to", groups.check())
+        await self._within(
+            _QUIET_LIMIT_S, "not every transaction is over and can be read", transactions.check()
+        )
+        await self._within(
+            _QUIET_LIMIT_S, "not every group can be read and committed to", groups.check()
+        )
         await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
         await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
         await self._within(_QUIET_LIMIT_S, "not every log can be read", offsets.check())
@@ -400,8 +508,12 @@ class World:
         self.phase("end")
         watching.cancel()
         self.checker.check_metadata()
-        await self._within(_QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10))
-        await self._within(_QUIET_LIMIT_S, "not every topic is clean and can be read", topics.check_cleaned())
+        await self._within(
+            _QUIET_LIMIT_S, "not everything can be read after the clean-up", self._read_all(10)
+        )
+        await self._within(
+            _QUIET_LIMIT_S, "not every topic is clean and can be read", topics.check_cleaned()
+        )
         for producer in pipelined:
             producer.check_order()
 
@@ -422,12 +534,16 @@ class World:
         await self.loop.create_task(create(), context=self._admin_process.context())
 
     def _watch_as_observer(self) -> None:
-        """Somebody without a session follows the committed records, from whichever controller serves them, and asks for what is there."""
+        """Somebody without a session follows the committed records, from whichever controller
+        serves them, and asks for what is there.
+        """
         process = self._new_process("observer")
 
         async def follow() -> None:
             rng = Random(f"{self.seed}/observer")
-            client = ControllerClient(rng.sample(addresses(self.limits.controllers), self.limits.controllers), rng=rng)
+            client = ControllerClient(
+                rng.sample(addresses(self.limits.controllers), self.limits.controllers), rng=rng
+            )
             await MetadataFollower(client, None, rng=rng).start(_QUIET_LIMIT_S)
             if self.scenario in scenarios.READING:
                 await self._write_and_read(rng)
@@ -485,20 +601,29 @@ class World:
             await consumer.poll(10, exact=True)
             await asyncio.sleep(0.05)
         for part in self.parts:
-            self.checker.check_all_read(part, consumer.starts[part], consumer.watermarks[part], acked[part])
+            self.checker.check_all_read(
+                part, consumer.starts[part], consumer.watermarks[part], acked[part]
+            )
 
     async def _clean(self) -> None:
-        """What nothing refers to goes. What was never committed goes so late that only every twentieth run waits for it."""
+        """What nothing refers to goes. What was never committed goes so late that only every
+        twentieth run waits for it.
+        """
         is_patient = self.rng.random() < 0.05
         await asyncio.sleep(self._grace_s() if is_patient else 1)
-        end = self.loop.time() + 5 * _QUIET_LIMIT_S  # a merger with tiny limits rewrites hundreds of slots, one stream after the other
+        end = (
+            self.loop.time() + 5 * _QUIET_LIMIT_S
+        )  # a merger with tiny limits rewrites hundreds of slots, one stream after the other
         while (orphans := self.checker.orphans(prepared=is_patient)) and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.5)
         if orphans:
             self.fail(f"objects are left over: {orphans[:5]}")
 
     async def _moves_end(self) -> None:
-        while any(record.move is not None and record.target_replicas is not None for record in self._partitions()):  # noqa: ASYNC110
+        while any(  # noqa: ASYNC110
+            record.move is not None and record.target_replicas is not None
+            for record in self._partitions()
+        ):
             await asyncio.sleep(0.5)
 
     def _partitions(self) -> list[PartitionRecord]:
@@ -507,20 +632,32 @@ class World:
 
     def _grace_s(self) -> float:
         stream, config = self.limits.stream, self.limits.controller
-        graces_ms = stream.block_age_max_ms + stream.wal_delete_grace_ms + 3 * config.read_grace_ms + 4 * config.janitor_interval_ms
+        graces_ms = (
+            stream.block_age_max_ms
+            + stream.wal_delete_grace_ms
+            + 3 * config.read_grace_ms
+            + 4 * config.janitor_interval_ms
+        )
         graces_ms += 2 * self.limits.skew_ms
         return (
-            PREPARED_TTL_MS + LATE_PUT_GRACE_MS + graces_ms + 4 * config.maintenance_interval_ms + 20 * self.limits.store_p99_ms
+            PREPARED_TTL_MS
+            + LATE_PUT_GRACE_MS
+            + graces_ms
+            + 4 * config.maintenance_interval_ms
+            + 20 * self.limits.store_p99_ms
         ) / 1000 + 10
 
     def _on_loop_error(self, _: Any, context: dict[str, Any]) -> None:
         self.fail(f"the loop reports: {context.get('message')} {context.get('exception')!r}")
 
     def _dispose(self) -> None:
-        """Let every task end in order, also those of dead processes: nothing of this run may reach into the next one."""
+        """Let every task end in order, also those of dead processes: nothing of this run may reach
+        into the next one.
+        """
         self._over = True
         with warnings.catch_warnings():
-            # A task that is cancelled before its first step leaves the coroutine that was handed to it unawaited.
+            # A task that is cancelled before its first step leaves the coroutine that was handed to
+            # it unawaited.
             warnings.simplefilter("ignore", RuntimeWarning)
             self._end_tasks()
             gc.collect()
@@ -528,7 +665,9 @@ class World:
     def _end_tasks(self) -> None:
         self.bucket.listener = None
         for _ in range(50):
-            tasks = sorted((task for task in asyncio.all_tasks(self.loop) if not task.done()), key=hash)
+            tasks = sorted(
+                (task for task in asyncio.all_tasks(self.loop) if not task.done()), key=hash
+            )
             if not tasks:
                 break
             for task in tasks:

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Without `PYSPARK_PYTHON` workers would run whatever `python3` there is; `pyspark_penstock` is found by the path."""
+    """Without `PYSPARK_PYTHON` workers would run whatever `python3` there is; `pyspark_penstock` is
+    found by the path.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
     session = (
@@ -25,7 +27,9 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.log.level", "ERROR")
-        .config("spark.python.unix.domain.socket.enabled", "true")  # recommended; jobs that tests start have the default
+        .config(
+            "spark.python.unix.domain.socket.enabled", "true"
+        )  # recommended; jobs that tests start have the default
         .getOrCreate()
     )
     yield session

@@ -15,12 +15,21 @@ T0_MS = 1_700_000_000_000
 
 
 def reader(spark: SparkSession, cluster: ThreadedCluster, **options: object) -> DataFrameReader:
-    given = {"store": cluster.store_url, "subscribe": "flights", "kafka.bootstrap.servers": "ignored:9092", **options}
-    return spark.read.format("penstock").options(**{name: str(value) for name, value in given.items()})
+    given = {
+        "store": cluster.store_url,
+        "subscribe": "flights",
+        "kafka.bootstrap.servers": "ignored:9092",
+        **options,
+    }
+    return spark.read.format("penstock").options(
+        **{name: str(value) for name, value in given.items()}
+    )
 
 
 def places(frame: DataFrame) -> list[tuple[int, int]]:
-    return sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+    return sorted(
+        (row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +54,29 @@ def consumed(cluster: ThreadedCluster) -> Sequence[Row]:
     return cluster.consume("flights", PARTITIONS, count)
 
 
-def test_rows_are_those_of_a_consumer(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+def test_rows_are_those_of_a_consumer(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
+) -> None:
     assert rows_of(reader(spark, cluster, includeHeaders="true").load()) == list(consumed)
 
 
-def test_a_choice_of_columns_by_schema_or_option(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
-    by_schema = reader(spark, cluster).schema("offset bigint, partition int, headers array<struct<key:string,value:binary>>").load()
+def test_a_choice_of_columns_by_schema_or_option(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
+) -> None:
+    by_schema = (
+        reader(spark, cluster)
+        .schema("offset bigint, partition int, headers array<struct<key:string,value:binary>>")
+        .load()
+    )
     assert by_schema.columns == ["offset", "partition", "headers"]
-    assert sorted((row["partition"], row["offset"]) for row in by_schema.collect()) == [row[3:5] for row in consumed]
+    assert sorted((row["partition"], row["offset"]) for row in by_schema.collect()) == [
+        row[3:5] for row in consumed
+    ]
     by_option = reader(spark, cluster, columns="timestamp,value").load()
     assert by_option.columns == ["timestamp", "value"]
-    assert by_option.selectExpr("sum(length(value))").first()[0] == sum(len(row[1] or b"") for row in consumed)
+    assert by_option.selectExpr("sum(length(value))").first()[0] == sum(
+        len(row[1] or b"") for row in consumed
+    )
 
 
 @pytest.mark.parametrize(("schema", "text"), [
@@ -77,24 +98,42 @@ def test_a_schema_that_the_source_does_not_have(
     ({"store": "s4://x"}, "option 'store': .*it does not begin with s3:, file: or memory:"),
 ])  # fmt: skip
 def test_options_that_can_not_be(
-    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row], options: dict[str, object], text: str
+    spark: SparkSession,
+    cluster: ThreadedCluster,
+    consumed: Sequence[Row],
+    options: dict[str, object],
+    text: str,
 ) -> None:
     with pytest.raises(AnalysisException, match=text):
         reader(spark, cluster, **options).load().collect()
 
 
-def test_topics_by_pattern_and_by_assignment(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+def test_topics_by_pattern_and_by_assignment(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
+) -> None:
     cluster.create("flowers", 1)
     cluster.produce([{"topic": "flowers", "value": b"rose"}])
-    found = spark.read.format("penstock").options(store=cluster.store_url, subscribePattern="flight.|flow.*").load()
+    found = (
+        spark.read.format("penstock")
+        .options(store=cluster.store_url, subscribePattern="flight.|flow.*")
+        .load()
+    )
     counts = {row["topic"]: row["count"] for row in found.groupBy("topic").count().collect()}
     assert counts == {"flights": len(consumed), "flowers": 1}
-    assigned = spark.read.format("penstock").options(store=cluster.store_url, assign='{"flights":[2]}').load()
+    assigned = (
+        spark.read.format("penstock")
+        .options(store=cluster.store_url, assign='{"flights":[2]}')
+        .load()
+    )
     assert places(assigned) == [row[3:5] for row in consumed if row[3] == 2]
 
 
-def test_ranges_by_offset_and_by_timestamp(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
-    """Timestamps grow in each of five runs over the topic: what counts is the first record that is young enough."""
+def test_ranges_by_offset_and_by_timestamp(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
+) -> None:
+    """Timestamps grow in each of five runs over the topic: what counts is the first record that is
+    young enough.
+    """
 
     def first(partition: int, timestamp_ms: int) -> int:
         return next(row[4] for row in consumed if row[3] == partition and row[5] >= timestamp_ms)
@@ -103,10 +142,21 @@ def test_ranges_by_offset_and_by_timestamp(spark: SparkSession, cluster: Threade
         "startingOffsets": '{"flights":{"0":17,"1":-2,"2":499}}',
         "endingOffsets": '{"flights":{"0":18,"1":3,"2":-1}}',
     }
-    assert places(reader(spark, cluster, **given).load()) == [(0, 17), (1, 0), (1, 1), (1, 2), (2, 499)]
+    assert places(reader(spark, cluster, **given).load()) == [
+        (0, 17),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 499),
+    ]
     at_ms, until_ms = T0_MS + 123_456, T0_MS + 200_000
-    expected = [row[3:5] for row in consumed if first(row[3], at_ms) <= row[4] < first(row[3], until_ms)]
-    assert places(reader(spark, cluster, startingTimestamp=at_ms, endingTimestamp=until_ms).load()) == expected
+    expected = [
+        row[3:5] for row in consumed if first(row[3], at_ms) <= row[4] < first(row[3], until_ms)
+    ]
+    assert (
+        places(reader(spark, cluster, startingTimestamp=at_ms, endingTimestamp=until_ms).load())
+        == expected
+    )
     by_partition = f'{{"flights":{{"0":{at_ms},"1":{T0_MS + 10**9},"2":{until_ms}}}}}'
     strategy = {
         "startingOffsetsByTimestamp": by_partition,
@@ -114,27 +164,40 @@ def test_ranges_by_offset_and_by_timestamp(spark: SparkSession, cluster: Threade
         "endingTimestamp": T0_MS + 10**9,
     }
     begins = {0: first(0, at_ms), 1: 500, 2: first(2, until_ms)}
-    assert places(reader(spark, cluster, **strategy).load()) == [row[3:5] for row in consumed if row[4] >= begins[row[3]]]
+    assert places(reader(spark, cluster, **strategy).load()) == [
+        row[3:5] for row in consumed if row[4] >= begins[row[3]]
+    ]
 
 
 FILTERS = [
     "topic = 'flights' and partition in (1, 2) and offset between 100 and 120",
     "timestamp >= timestamp_millis(1700000250000) and not offset = 499",
-    "partition <> 0 and timestamp < timestamp_millis(1700000003000) and offset in (0, 1, 100, 400, 401)",
+    (
+        "partition <> 0 and timestamp < timestamp_millis(1700000003000) and offset in (0, 1, 100,"
+        " 400, 401)"
+    ),
     "topic = 'other'",
 ]
 
 
-def test_filters_are_pushed_down_where_spark_lets_them(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
+def test_filters_are_pushed_down_where_spark_lets_them(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
+) -> None:
     setting = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(setting, "false")
-    without = [reader(spark, cluster).load().select("partition", "offset").filter(condition) for condition in FILTERS]
+    without = [
+        reader(spark, cluster).load().select("partition", "offset").filter(condition)
+        for condition in FILTERS
+    ]
     expected = [places(frame) for frame in without]
     assert all(" Filter " in plan_of(frame) for frame in without)
     try:
         register(spark)
         assert spark.conf.get(setting) == "true"
-        pushed = [reader(spark, cluster).load().select("partition", "offset").filter(condition) for condition in FILTERS]
+        pushed = [
+            reader(spark, cluster).load().select("partition", "offset").filter(condition)
+            for condition in FILTERS
+        ]
         assert [places(frame) for frame in pushed] == expected
         assert not any(" Filter " in plan_of(frame) for frame in pushed)
     finally:
@@ -146,8 +209,12 @@ def plan_of(frame: DataFrame) -> str:
     return str(frame._jdf.queryExecution().executedPlan().toString())
 
 
-def test_tasks_are_packed_by_bytes_and_split_on_demand(spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]) -> None:
-    assert reader(spark, cluster).load().rdd.getNumPartitions() == 1, "three partitions in a few small objects are one task"
+def test_tasks_are_packed_by_bytes_and_split_on_demand(
+    spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
+) -> None:
+    assert reader(spark, cluster).load().rdd.getNumPartitions() == 1, (
+        "three partitions in a few small objects are one task"
+    )
     split = reader(spark, cluster, minPartitions=5).load()
     assert split.rdd.getNumPartitions() >= 5
     assert places(split) == [row[3:5] for row in consumed]
@@ -161,10 +228,17 @@ def test_what_retention_took_is_a_loss(spark: SparkSession, cluster: ThreadedClu
     cluster.produce([{"topic": "short", "value": b"%d" % number} for number in range(30)])
     cluster.trim("short", 10)
     given = {"subscribe": "short", "startingOffsets": '{"short":{"0":4}}'}
-    assert places(reader(spark, cluster, subscribe="short").load()) == [(0, offset) for offset in range(10, 30)]
-    with pytest.raises(AnalysisException, match=r"Could not read records in offset \[4, 10\) for topic partition short-0"):
+    assert places(reader(spark, cluster, subscribe="short").load()) == [
+        (0, offset) for offset in range(10, 30)
+    ]
+    with pytest.raises(
+        AnalysisException,
+        match=r"Could not read records in offset \[4, 10\) for topic partition short-0",
+    ):
         reader(spark, cluster, **given).load().collect()
-    assert places(reader(spark, cluster, **given, failOnDataLoss="false").load()) == [(0, offset) for offset in range(10, 30)]
+    assert places(reader(spark, cluster, **given, failOnDataLoss="false").load()) == [
+        (0, offset) for offset in range(10, 30)
+    ]
 
 
 def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluster) -> None:
@@ -172,11 +246,20 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluste
     assert reader(spark, cluster, subscribe="empty").load().count() == 0
 
 
-def test_objects_that_go_while_a_query_runs_are_planned_anew(spark: SparkSession, cluster: ThreadedCluster) -> None:
-    """Planned while the records lie in WAL slots, read when they have been merged and the slots are deleted."""
+def test_objects_that_go_while_a_query_runs_are_planned_anew(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
+    """Planned while the records lie in WAL slots, read when they have been merged and the slots are
+    deleted.
+    """
     cluster.create("moving", 2)
     before = cluster.keys("wal/")
-    cluster.produce([{"topic": "moving", "partition": number % 2, "value": b"%d" % number} for number in range(200)])
+    cluster.produce(
+        [
+            {"topic": "moving", "partition": number % 2, "value": b"%d" % number}
+            for number in range(200)
+        ]
+    )
     frame = reader(spark, cluster, subscribe="moving").load()
     assert frame._jdf.queryExecution().executedPlan() is not None
     planned = cluster.keys("wal/") - before

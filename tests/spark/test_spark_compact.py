@@ -1,4 +1,6 @@
-"""`penstock compact` on a cluster of processes: the log stays what it is, while clients work and drivers die."""
+"""`penstock compact` on a cluster of processes: the log stays what it is, while clients work and
+drivers die.
+"""
 
 import asyncio
 import json
@@ -74,7 +76,12 @@ class Layout:
 
 
 def create(cluster: HurriedCluster, topic: str) -> None:
-    assert penstock(cluster, "topics", "create", topic, "--partitions", str(len(PARTITIONS))).returncode == 0
+    assert (
+        penstock(
+            cluster, "topics", "create", topic, "--partitions", str(len(PARTITIONS))
+        ).returncode
+        == 0
+    )
 
 
 def layout(cluster: HurriedCluster, topic: str) -> Layout:
@@ -83,7 +90,10 @@ def layout(cluster: HurriedCluster, topic: str) -> Layout:
         await view.refresh()
         logs = await view.committed(topic) if view.topics(topic) else []
         runs = [run for log in logs for run in log.runs]
-        ends = {log.partition: max((run.end_offset for run in log.runs if len(run)), default=0) for log in logs}
+        ends = {
+            log.partition: max((run.end_offset for run in log.runs if len(run)), default=0)
+            for log in logs
+        }
         return Layout(sum(map(len, runs)), ends, sum(sum(run.sizes_bytes) for run in runs))
 
     return background().run(seen())
@@ -94,10 +104,27 @@ def many_objects(cluster: HurriedCluster, topic: str) -> Layout:
     return layout(cluster, topic)
 
 
-def compacting(cluster: HurriedCluster, topic: str, *arguments: str, where: str = "") -> "subprocess.Popen[str]":
-    environment = os.environ | {"PENSTOCK_STATE_FILE": str(cluster.state_path), "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = (*PENSTOCK, "compact", topic) if not where else (sys.executable, "-c", KILLED, where, "compact", topic)
-    return subprocess.Popen((*command, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=ROOT)
+def compacting(
+    cluster: HurriedCluster, topic: str, *arguments: str, where: str = ""
+) -> "subprocess.Popen[str]":
+    environment = os.environ | {
+        "PENSTOCK_STATE_FILE": str(cluster.state_path),
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    command = (
+        (*PENSTOCK, "compact", topic)
+        if not where
+        else (sys.executable, "-c", KILLED, where, "compact", topic)
+    )
+    return subprocess.Popen(
+        (*command, *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+    )
 
 
 def answer(process: "subprocess.Popen[str]", code: int = 0) -> str:
@@ -130,20 +157,29 @@ def is_clean(cluster: HurriedCluster) -> bool:
     found = background().run(keys())
 
     def of(image: MetadataImage) -> bool:
-        return not any(state.phase == ObjectPhase.PREPARED for state in image.objects) and not orphaned_objects(image, found)
+        return not any(
+            state.phase == ObjectPhase.PREPARED for state in image.objects
+        ) and not orphaned_objects(image, found)
 
     return look(cluster.state().controller, of)
 
 
-async def test_offsets_stay_while_producers_and_readers_work(spark: SparkSession, cluster: HurriedCluster) -> None:
+async def test_offsets_stay_while_producers_and_readers_work(
+    spark: SparkSession, cluster: HurriedCluster
+) -> None:
     """The executors are Spark's."""
     engine = SparkEngine("")
     assert spark.getActiveSession() is not None, "the engine runs in this session"
     create(cluster, "busy")
     async with PacedLoad(cluster.bootstrap, "busy", PARTITIONS) as load:
         before = await asyncio.to_thread(many_objects, cluster, "busy")
-        target, controller = Target(cluster.state().store_url, "", "busy"), cluster.state().controller
-        working = asyncio.ensure_future(asyncio.to_thread(rewrite_topic, target, controller, engine, RewriteOptions()))
+        target, controller = (
+            Target(cluster.state().store_url, "", "busy"),
+            cluster.state().controller,
+        )
+        working = asyncio.ensure_future(
+            asyncio.to_thread(rewrite_topic, target, controller, engine, RewriteOptions())
+        )
         reading = asyncio.ensure_future(read_back(cluster.bootstrap, "busy", PARTITIONS))
         log, report = await reading, await working
         for records in log.values():
@@ -158,7 +194,12 @@ async def test_offsets_stay_while_producers_and_readers_work(spark: SparkSession
 
 async def test_a_killed_driver_loses_nothing_and_leaves_nothing(cluster: HurriedCluster) -> None:
     """All three at a time: most of it is waiting for what is deleted after a grace."""
-    await asyncio.gather(*(killed(cluster, where) for where in ("between two objects", "before the commit", "after the commit")))
+    await asyncio.gather(
+        *(
+            killed(cluster, where)
+            for where in ("between two objects", "before the commit", "after the commit")
+        )
+    )
 
 
 async def killed(cluster: HurriedCluster, where: str) -> None:
@@ -169,7 +210,9 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     ends = dict(load.sent)
     await asyncio.to_thread(until, lambda: layout(cluster, topic).ends == ends)
     before = await asyncio.to_thread(layout, cluster, topic)
-    await asyncio.to_thread(answer, compacting(cluster, topic, "--ttl-s", "4", where=where), -signal.SIGKILL)
+    await asyncio.to_thread(
+        answer, compacting(cluster, topic, "--ttl-s", "4", where=where), -signal.SIGKILL
+    )
     assert not await asyncio.to_thread(is_clean, cluster), "what it wrote is there"
     check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
     await asyncio.to_thread(until, lambda: is_clean(cluster))
@@ -177,7 +220,11 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     told = await asyncio.to_thread(answer, compacting(cluster, topic))
     assert "became" in told
     after = await asyncio.to_thread(layout, cluster, topic)
-    assert (after.objects, after.ends, after.size_bytes) == (len(PARTITIONS), before.ends, before.size_bytes)
+    assert (after.objects, after.ends, after.size_bytes) == (
+        len(PARTITIONS),
+        before.ends,
+        before.size_bytes,
+    )
     check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
     await asyncio.to_thread(until, lambda: is_clean(cluster))
 
@@ -188,10 +235,14 @@ async def test_two_at_once(cluster: HurriedCluster) -> None:
     async with PacedLoad(cluster.bootstrap, "twice", PARTITIONS) as load:
         await asyncio.to_thread(many_objects, cluster, "twice")
         engines = (["--engine", "local"], ["--master", "local[2]"])
-        processes = [compacting(cluster, "twice", "--json", "--ttl-s", "60", *engine) for engine in engines]
+        processes = [
+            compacting(cluster, "twice", "--json", "--ttl-s", "60", *engine) for engine in engines
+        ]
         reports = [json.loads(await asyncio.to_thread(answer, process)) for process in processes]
     assert all(report["unresolved"] == 0 for report in reports)
-    assert sum(item["objects_written"] for report in reports for item in report["partitions"]) >= len(PARTITIONS)
+    assert sum(
+        item["objects_written"] for report in reports for item in report["partitions"]
+    ) >= len(PARTITIONS)
     check(load, await read_back(cluster.bootstrap, "twice", PARTITIONS))
     check(load, await asyncio.to_thread(scanned, cluster, "twice"))
     await asyncio.to_thread(until, lambda: is_clean(cluster))
@@ -204,6 +255,10 @@ def test_a_plan_changes_nothing_and_errors_say_what_to_do(cluster: HurriedCluste
     empty = {"objects": 0, "size_bytes": 0, "sources": 0, "rewritten_bytes": 0, "new_objects": 0}
     assert plan["partitions"] == [{"partition": partition} | empty for partition in PARTITIONS]
     assert answer(compacting(cluster, "idle")) == "idle: nothing to do in 2 partitions\n"
-    assert "error: --engine 'flink': choose one of local, spark" in answer(compacting(cluster, "idle", "--engine", "flink"), 2)
-    assert "error: --target-mib 0 is not allowed: 1 to 1024" in answer(compacting(cluster, "idle", "--target-mib", "0"), 2)
+    assert "error: --engine 'flink': choose one of local, spark" in answer(
+        compacting(cluster, "idle", "--engine", "flink"), 2
+    )
+    assert "error: --target-mib 0 is not allowed: 1 to 1024" in answer(
+        compacting(cluster, "idle", "--target-mib", "0"), 2
+    )
     assert "nowhere" in answer(compacting(cluster, "nowhere"), 1)

@@ -1,4 +1,6 @@
-"""Everything at once: producers, brokers that compact, a bulk rewrite, a broker that is killed, a reassignment, and a streaming query."""
+"""Everything at once: producers, brokers that compact, a bulk rewrite, a broker that is killed, a
+reassignment, and a streaming query.
+"""
 
 import asyncio
 import json
@@ -25,7 +27,12 @@ pytestmark = pytest.mark.timeout(400)
 @pytest.fixture
 def cluster() -> Iterator[HurriedCluster]:
     with HurriedCluster(["--brokers", "3"], merging=True) as started:
-        assert penstock(started, "topics", "create", "t", "--partitions", str(len(PARTITIONS))).returncode == 0
+        assert (
+            penstock(
+                started, "topics", "create", "t", "--partitions", str(len(PARTITIONS))
+            ).returncode
+            == 0
+        )
         yield started
 
 
@@ -36,7 +43,10 @@ class Rows:
         self._batches: dict[int, list[tuple[int, int, int]]] = {}
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
-        self._batches[batch_id] = [(row["partition"], row["offset"], number_of(bytes(row["value"]))) for row in frame.collect()]
+        self._batches[batch_id] = [
+            (row["partition"], row["offset"], number_of(bytes(row["value"])))
+            for row in frame.collect()
+        ]
 
     def count(self) -> int:
         return sum(map(len, list(self._batches.values())))
@@ -58,13 +68,24 @@ def start(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> S
         "columns": "partition,offset,value",
         "maxOffsetsPerTrigger": "3000",
     }
-    writing = spark.readStream.format("penstock").options(**options).load().writeStream.foreachBatch(sink.take)
-    return writing.option("checkpointLocation", str(directory / "check")).trigger(processingTime="500 milliseconds").start()
+    writing = (
+        spark.readStream.format("penstock")
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(sink.take)
+    )
+    return (
+        writing.option("checkpointLocation", str(directory / "check"))
+        .trigger(processingTime="500 milliseconds")
+        .start()
+    )
 
 
-async def running(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> StreamingQuery:
-    """Spark gives a source's Python process ten seconds to connect, which a busy machine may take (PythonWorkerFactory, no option): started
-    again then, as whoever supervises a query does.
+async def running(
+    spark: SparkSession, store_url: str, sink: Rows, directory: Path
+) -> StreamingQuery:
+    """Spark gives a source's Python process ten seconds to connect, which a busy machine may take
+    (PythonWorkerFactory, no option): started again then, as whoever supervises a query does.
     """
     while True:
         query = await asyncio.to_thread(start, spark, store_url, sink, directory)
@@ -74,11 +95,18 @@ async def running(spark: SparkSession, store_url: str, sink: Rows, directory: Pa
         assert "failed to connect back" in str(query.exception()), query.exception()
 
 
-async def test_the_rows_of_the_query_are_what_was_acknowledged(spark: SparkSession, cluster: HurriedCluster, tmp_path: Path) -> None:
+async def test_the_rows_of_the_query_are_what_was_acknowledged(
+    spark: SparkSession, cluster: HurriedCluster, tmp_path: Path
+) -> None:
     sink, store_url = Rows(), cluster.state().store_url
     query = await running(spark, store_url, sink, tmp_path)
     try:
-        async with PacedLoad(cluster.bootstrap, "t", PARTITIONS, **{"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}) as load:
+        async with PacedLoad(
+            cluster.bootstrap,
+            "t",
+            PARTITIONS,
+            **{"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000},
+        ) as load:
             await load.until_acknowledged(50)
             await brokers_compacted(store_url)
             await holds(lambda: sink.count() > 0 or not query.isActive)
@@ -101,7 +129,9 @@ async def test_the_rows_of_the_query_are_what_was_acknowledged(spark: SparkSessi
 
 
 def rewrite(cluster: HurriedCluster) -> None:
-    """Brokers that compact at the same time may win at the end of the log, again and again: then it says so."""
+    """Brokers that compact at the same time may win at the end of the log, again and again: then it
+    says so.
+    """
     done = penstock(cluster, "compact", "t", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode == 0) == (report["unresolved"] == 0), done.stderr
@@ -110,15 +140,24 @@ def rewrite(cluster: HurriedCluster) -> None:
 
 def reassign(cluster: HurriedCluster, directory: Path) -> None:
     """Each partition goes to the broker behind the one that leads it; returns when it is there."""
-    leaders = {part["partition"]: part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]}
+    leaders = {
+        part["partition"]: part["leader"]
+        for part in asked(cluster, "topics", "describe", "t")["partitions"]
+    }
     targets = {partition: (leader + 1) % 3 for partition, leader in leaders.items()}
     plan = directory / "plan.json"
-    items = [{"topic": "t", "partition": partition, "replicas": [target]} for partition, target in targets.items()]
+    items = [
+        {"topic": "t", "partition": partition, "replicas": [target]}
+        for partition, target in targets.items()
+    ]
     plan.write_text(json.dumps({"version": 1, "partitions": items}))
     done = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(plan))
     assert done.returncode == 0, done.stderr
     deadline = time.monotonic() + DEADLINE_S
-    while {part["partition"]: part["leader"] for part in asked(cluster, "topics", "describe", "t")["partitions"]} != targets:
+    while {
+        part["partition"]: part["leader"]
+        for part in asked(cluster, "topics", "describe", "t")["partitions"]
+    } != targets:
         assert time.monotonic() < deadline, "the partitions did not move"
 
 
@@ -132,7 +171,9 @@ async def brokers_compacted(store_url: str) -> None:
         while True:
             await view.refresh()
             logs = await view.committed("t") if view.topics("t") else []
-            now = {(log.partition, bound) for log in logs for run in log.runs for bound in run.bounds}
+            now = {
+                (log.partition, bound) for log in logs for run in log.runs for bound in run.bounds
+            }
             if seen - now:
                 return
             seen |= now

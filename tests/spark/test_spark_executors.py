@@ -1,4 +1,6 @@
-"""SIGKILL for an executor and for the driver's JVM, each a process of its own: nothing is lost, nothing comes twice."""
+"""SIGKILL for an executor and for the driver's JVM, each a process of its own: nothing is lost,
+nothing comes twice.
+"""
 
 import json
 import os
@@ -50,7 +52,14 @@ def _nothing_is_left_behind() -> Iterator[None]:
 def test_each_row_once_whichever_jvm_dies(cluster: ThreadedCluster, tmp_path: Path) -> None:
     cluster.create("jvms", 2)
     fill(cluster, "jvms", range(ROWS))
-    job = Job(store_url=cluster.store_url, topic="jvms", directory=str(tmp_path), rows_per_batch=100, gate=True, master=EXECUTORS)
+    job = Job(
+        store_url=cluster.store_url,
+        topic="jvms",
+        directory=str(tmp_path),
+        rows_per_batch=100,
+        gate=True,
+        master=EXECUTORS,
+    )
     with running(job) as process:
         java = tmp_path / f"jvm-{process.pid}"
         until(lambda: process.poll() is not None or bool(waiting(tmp_path)), LIFE_S)
@@ -61,7 +70,10 @@ def test_each_row_once_whichever_jvm_dies(cluster: ThreadedCluster, tmp_path: Pa
         until(lambda: process.poll() is not None or len(waiting(tmp_path)) > len(first), LIFE_S)
         assert is_gone(executor)
         (tmp_path / "go").touch()
-        until(lambda: process.poll() is not None or (job.checkpoint / "commits" / "2").exists(), LIFE_S)
+        until(
+            lambda: process.poll() is not None or (job.checkpoint / "commits" / "2").exists(),
+            LIFE_S,
+        )
         os.kill(int(java.read_text()), signal.SIGKILL)
     assert process.returncode not in {0, None}, "its JVM was killed before it was done"
     done = {int(path.stem) for path in job.out.glob("*.batch")}
@@ -72,6 +84,10 @@ def test_each_row_once_whichever_jvm_dies(cluster: ThreadedCluster, tmp_path: Pa
     assert sorted(batches) == list(range(len(batches)))
     assert len(batches) > len(done) >= 3
     rows = sorted(row for found in batches.values() for row in found)
-    assert rows == sorted((number % 2, number // 2, f"record {number}") for number in range(ROWS)), "each row once"
+    assert rows == sorted(
+        (number % 2, number // 2, f"record {number}") for number in range(ROWS)
+    ), "each row once"
     for path in job.out.glob("*.attempt"):
-        assert [tuple(row) for row in json.loads(path.read_text())] == batches[int(path.name.partition(".")[0])]
+        assert [tuple(row) for row in json.loads(path.read_text())] == batches[
+            int(path.name.partition(".")[0])
+        ]

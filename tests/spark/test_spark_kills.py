@@ -1,4 +1,6 @@
-"""SIGKILL for drivers and executors of a streaming query, again and again on one checkpoint: an idempotent sink has each row once."""
+"""SIGKILL for drivers and executors of a streaming query, again and again on one checkpoint: an
+idempotent sink has each row once.
+"""
 
 import json
 import os
@@ -32,9 +34,16 @@ pytestmark = pytest.mark.timeout(600)
 
 @contextmanager
 def running(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
-    """One life of the driver. Its JVM has ended when this has: two of them on one checkpoint are another test's subject."""
+    """One life of the driver. Its JVM has ended when this has: two of them on one checkpoint are
+    another test's subject.
+    """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = (sys.executable, "-m", "tests.support.streaming_job", msgspec.json.encode(job).decode())
+    command = (
+        sys.executable,
+        "-m",
+        "tests.support.streaming_job",
+        msgspec.json.encode(job).decode(),
+    )
     with Path(job.directory, "log").open("ab") as log:
         process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
     try:
@@ -59,7 +68,9 @@ def workers_of(driver: int) -> list[int]:
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and not is_gone(int(entry.name)):
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(entry.name)] = int(
+                (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            )
     java = [pid for pid, parent in parents.items() if parent == driver]
     daemons = [pid for pid, parent in parents.items() if parent in java and is_daemon(pid)]
     return [pid for pid, parent in parents.items() if parent in daemons]
@@ -70,7 +81,10 @@ def is_daemon(pid: int) -> bool:
 
 
 def fill(cluster: ThreadedCluster, topic: str, numbers: Iterable[int]) -> None:
-    cluster.produce({"topic": topic, "partition": number % 2, "value": b"record %d" % number} for number in numbers)
+    cluster.produce(
+        {"topic": topic, "partition": number % 2, "value": b"record %d" % number}
+        for number in numbers
+    )
 
 
 def rows_in(path: Path) -> list[Row]:
@@ -83,16 +97,24 @@ def logged(job: Job, batch_id: int) -> dict[str, int]:
     return dict(found[job.topic])
 
 
-def test_each_row_once_whoever_dies(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_each_row_once_whoever_dies(
+    spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     cluster.create("deaths", 2)
     for first in range(0, 2_000, 500):
         fill(cluster, "deaths", range(first, first + 500))
-        until(lambda known=first // 500: min(plan.object_count for plan in planned(cluster)) > known)
-    job = Job(store_url=cluster.store_url, topic="deaths", directory=str(tmp_path), rows_per_batch=100)
+        until(
+            lambda known=first // 500: min(plan.object_count for plan in planned(cluster)) > known
+        )
+    job = Job(
+        store_url=cluster.store_url, topic="deaths", directory=str(tmp_path), rows_per_batch=100
+    )
     run(msgspec.structs.replace(job, die=("before", 1)), -signal.SIGKILL)
     assert sorted(path.name for path in job.out.glob("*.batch")) == ["0.batch"]
     run(msgspec.structs.replace(job, die=("after", 2)), -signal.SIGKILL)
-    assert not (job.checkpoint / "commits" / "2").exists(), "Spark does not know that the sink has it"
+    assert not (job.checkpoint / "commits" / "2").exists(), (
+        "Spark does not know that the sink has it"
+    )
     before = max(int(path.name.partition(".")[0]) for path in job.out.glob("*.batch"))
     compact(cluster)
     fill(cluster, "deaths", range(2_000, 2_400))
@@ -102,7 +124,9 @@ def test_each_row_once_whoever_dies(spark: SparkSession, cluster: ThreadedCluste
 
 
 def executors_die(job: Job, spark: SparkSession) -> None:
-    """Their Python workers, in the middle of the rows of a micro-batch; this session's driver lives on."""
+    """Their Python workers, in the middle of the rows of a micro-batch; this session's driver lives
+    on.
+    """
     query = start(spark, msgspec.structs.replace(job, gate=True))
     try:
         until(lambda: bool(list(Path(job.directory).glob("waiting-*"))), LIFE_S)
@@ -123,7 +147,9 @@ def planned(cluster: ThreadedCluster) -> list[PartitionPlan]:
 
 def compact(cluster: ThreadedCluster) -> None:
     """The objects that the next life reads are others."""
-    report = rewrite_topic(Target(cluster.store_url, "", "deaths"), cluster.controller, LocalEngine(), RewriteOptions())
+    report = rewrite_topic(
+        Target(cluster.store_url, "", "deaths"), cluster.controller, LocalEngine(), RewriteOptions()
+    )
     assert sum(item.sources_replaced for item in report.partitions) >= 2
 
 
@@ -132,13 +158,19 @@ def check(job: Job, spark: SparkSession, before: int) -> None:
     assert sorted(batches) == list(range(len(batches)))
     assert len(batches) > before + 1, "the last life had something to do"
     rows = sorted(row for found in batches.values() for row in found)
-    assert rows == sorted((number % 2, number // 2, f"record {number}") for number in range(2_400)), "each row once"
+    assert rows == sorted(
+        (number % 2, number // 2, f"record {number}") for number in range(2_400)
+    ), "each row once"
     attempts: dict[int, list[list[Row]]] = {}
     for path in job.out.glob("*.attempt"):
         attempts.setdefault(int(path.name.partition(".")[0]), []).append(rows_in(path))
-    assert {1, 2} <= {batch_id for batch_id, found in attempts.items() if len(found) > 1}, "these were replayed"
+    assert {1, 2} <= {batch_id for batch_id, found in attempts.items() if len(found) > 1}, (
+        "these were replayed"
+    )
     for batch_id, found in attempts.items():
-        assert all(attempt == batches[batch_id] for attempt in found), f"batch {batch_id} is not what it was before"
+        assert all(attempt == batches[batch_id] for attempt in found), (
+            f"batch {batch_id} is not what it was before"
+        )
     replay(job, spark, batches)
 
 
@@ -147,8 +179,22 @@ def replay(job: Job, spark: SparkSession, batches: dict[int, list[Row]]) -> None
     starts = {"0": 0, "1": 0}
     for batch_id in sorted(batches):
         ends = logged(job, batch_id)
-        bounds = {"startingOffsets": json.dumps({job.topic: starts}), "endingOffsets": json.dumps({job.topic: ends})}
-        options = {"store": job.store_url, "subscribe": job.topic, "columns": "partition,offset,value", **bounds}
+        bounds = {
+            "startingOffsets": json.dumps({job.topic: starts}),
+            "endingOffsets": json.dumps({job.topic: ends}),
+        }
+        options = {
+            "store": job.store_url,
+            "subscribe": job.topic,
+            "columns": "partition,offset,value",
+            **bounds,
+        }
         frame = spark.read.format("penstock").options(**options).load()
-        assert sorted((row["partition"], row["offset"], bytes(row["value"]).decode()) for row in frame.collect()) == batches[batch_id]
+        assert (
+            sorted(
+                (row["partition"], row["offset"], bytes(row["value"]).decode())
+                for row in frame.collect()
+            )
+            == batches[batch_id]
+        )
         starts = ends

@@ -1,11 +1,18 @@
-"""What Spark would call, called here: losses, limits and starts across several lives of a query. No Spark session, but a real cluster."""
+"""What Spark would call, called here: losses, limits and starts across several lives of a query. No
+Spark session, but a real cluster.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
 
 from lake.spark.cluster import SparkCluster
 from lake.spark.errors import DataLoss, OffsetsMismatch
@@ -18,7 +25,13 @@ Place = tuple[int, int]
 
 
 def source(cluster: ThreadedCluster, topic: str, **options: object) -> DefaultSource:
-    given = {"store": cluster.store_url, "subscribe": topic, "columns": "partition,offset", "fetchOffset.retryIntervalMs": "10", **options}
+    given = {
+        "store": cluster.store_url,
+        "subscribe": topic,
+        "columns": "partition,offset",
+        "fetchOffset.retryIntervalMs": "10",
+        **options,
+    }
     return DefaultSource({name: str(value) for name, value in given.items()})
 
 
@@ -36,20 +49,29 @@ def read(reader: StreamReader | BatchReader, partitions: Sequence[InputPartition
     found: list[Place] = []
     for task in partitions:
         for rows in reader.read(task):
-            found += zip(rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True)
+            found += zip(
+                rows.column("partition").to_pylist(), rows.column("offset").to_pylist(), strict=True
+            )
     return sorted(found)
 
 
 def without_bodies(tasks: Sequence[InputPartition]) -> list[InputPartition]:
-    """As they are where slots are large: every object has to be there when they are read, or is planned anew."""
+    """As they are where slots are large: every object has to be there when they are read, or is
+    planned anew.
+    """
     return [InputPartition(replace(task.value, bodies={})) for task in tasks]
 
 
 def fill(cluster: ThreadedCluster, topic: str, count: int, partitions: int = 1) -> None:
-    cluster.produce({"topic": topic, "partition": number % partitions, "value": b"%d" % number * 20} for number in range(count))
+    cluster.produce(
+        {"topic": topic, "partition": number % partitions, "value": b"%d" % number * 20}
+        for number in range(count)
+    )
 
 
-def test_spark_finds_the_source_and_takes_its_reader_whether_it_pushes_filters_or_not(cluster: ThreadedCluster) -> None:
+def test_spark_finds_the_source_and_takes_its_reader_whether_it_pushes_filters_or_not(
+    cluster: ThreadedCluster,
+) -> None:
     assert DefaultSource.name() == "penstock"
     cluster.create("found", 1)
     assert batch(cluster, "found").pushFilters.__func__ is DataSourceReader.pushFilters
@@ -57,8 +79,12 @@ def test_spark_finds_the_source_and_takes_its_reader_whether_it_pushes_filters_o
 
 def test_a_topic_that_was_just_created_is_waited_for(cluster: ThreadedCluster) -> None:
     cluster.create("fresh", 1, published=False)
-    assert stream(cluster, "fresh", **{"fetchOffset.retryIntervalMs": 2_000}).initialOffset() == {"fresh": {"0": 0}}
-    with pytest.raises(OffsetsMismatch, match=r"topics do not exist: nothing; the cluster has .*fresh"):
+    assert stream(cluster, "fresh", **{"fetchOffset.retryIntervalMs": 2_000}).initialOffset() == {
+        "fresh": {"0": 0}
+    }
+    with pytest.raises(
+        OffsetsMismatch, match=r"topics do not exist: nothing; the cluster has .*fresh"
+    ):
         stream(cluster, "nothing").initialOffset()
 
 
@@ -74,7 +100,9 @@ def test_objects_that_go_between_plan_and_read(cluster: ThreadedCluster) -> None
     expected = [(0, offset) for offset in range(150)] + [(1, offset) for offset in range(120)]
     assert read(reader, tasks) == expected, "what was read whole came along"
     assert read(reader, without_bodies(tasks)) == expected
-    again = stream(cluster, "gone").partitions({"gone": {"0": 0, "1": 0}}, {"gone": {"0": 150, "1": 120}})
+    again = stream(cluster, "gone").partitions(
+        {"gone": {"0": 0, "1": 0}}, {"gone": {"0": 150, "1": 120}}
+    )
     assert read(reader, again) == expected, "a replay gives the same rows from other objects"
     reader.stop()
 
@@ -100,7 +128,9 @@ def test_a_topic_that_vanishes_and_comes_again(cluster: ThreadedCluster) -> None
     fill(cluster, "vanish", 20)
     restarted = stream(cluster, "vanish,stays", queryId="vanish")
     for broken in (strict, restarted):
-        with pytest.raises(DataLoss, match=r"Topics have been deleted and created again: vanish \(id .*, now .*\)"):
+        with pytest.raises(
+            DataLoss, match=r"Topics have been deleted and created again: vanish \(id .*, now .*\)"
+        ):
             broken.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLoss, match="deleted"):
         until(lambda: read(strict, without_bodies(tasks)) == [], 20)
@@ -113,12 +143,20 @@ def test_what_retention_took_fails_a_micro_batch_or_is_left_out(cluster: Threade
     strict, loose = stream(cluster, "old"), stream(cluster, "old", failOnDataLoss="false")
     cluster.trim("old", 12)
     start, end = {"old": {"0": 5}}, {"old": {"0": 25}}
-    with pytest.raises(DataLoss, match=r"Could not read records in offset \[5, 12\) for topic partition old-0: the log starts at 12"):
+    with pytest.raises(
+        DataLoss,
+        match=(
+            r"Could not read records in offset \[5, 12\) for topic partition old-0: the log starts"
+            r" at 12"
+        ),
+    ):
         strict.partitions(start, end)
     assert read(loose, loose.partitions(start, end)) == [(0, offset) for offset in range(12, 25)]
     with pytest.raises(DataLoss, match="Partition old-0 offset was changed from 99 to 30"):
         strict.latestOffset({"old": {"0": 99}}, ReadAllAvailable())
-    assert loose.latestOffset({"old": {"0": 99}}, ReadAllAvailable()) == {"old": {"0": 99}}, "never back"
+    assert loose.latestOffset({"old": {"0": 99}}, ReadAllAvailable()) == {"old": {"0": 99}}, (
+        "never back"
+    )
     with pytest.raises(DataLoss, match=r"Added partition old-0 starts from 12 instead of 0"):
         strict.partitions({}, end)
 
@@ -129,13 +167,17 @@ def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> Non
     plain = stream(cluster, "limits")
     start = plain.initialOffset()
     assert plain.getDefaultReadLimit() == ReadAllAvailable()
-    assert plain.latestOffset(start, ReadAllAvailable()) == plain.reportLatestOffset() == {"limits": {"0": 100, "1": 100}}
+    assert (
+        plain.latestOffset(start, ReadAllAvailable())
+        == plain.reportLatestOffset()
+        == {"limits": {"0": 100, "1": 100}}
+    )
     rows = stream(cluster, "limits", maxOffsetsPerTrigger=40)
     assert rows.getDefaultReadLimit() == ReadMaxRows(40)
     assert rows.latestOffset(start, ReadMaxRows(40)) == {"limits": {"0": 20, "1": 20}}
-    assert rows.latestOffset({"limits": {"0": 100}}, ReadMaxRows(40)) == {"limits": {"0": 100, "1": 40}}, (
-        "a new partition begins at its start"
-    )
+    assert rows.latestOffset({"limits": {"0": 100}}, ReadMaxRows(40)) == {
+        "limits": {"0": 100, "1": 40}
+    }, "a new partition begins at its start"
     assert rows.latestOffset(start, ReadAllAvailable()) == {"limits": {"0": 100, "1": 100}}
     sizes = stream(cluster, "limits", maxBytesPerTrigger=1_000)
     assert sizes.getDefaultReadLimit() == ReadMaxBytes(1_000)
@@ -143,7 +185,9 @@ def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> Non
     assert all(0 < end[partition] < 50 for partition in "01")
     few = stream(cluster, "limits", minOffsetsPerTrigger=300, maxOffsetsPerTrigger=400)
     assert few.getDefaultReadLimit() == ReadMinRows(300)
-    assert few.latestOffset(start, ReadMinRows(300)) == {"limits": {"0": 100, "1": 100}}, "the first is not held back"
+    assert few.latestOffset(start, ReadMinRows(300)) == {"limits": {"0": 100, "1": 100}}, (
+        "the first is not held back"
+    )
     assert few.latestOffset(start, ReadMinRows(300)) == start, "the next is"
     few.prepareForTriggerAvailableNow()
     assert few.getDefaultReadLimit() == ReadMaxRows(400)
@@ -151,7 +195,10 @@ def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> Non
     end_now = few.latestOffset(start, ReadMaxRows(400))
     assert end_now == {"limits": {"0": 100, "1": 100}}, "what came later is not available now"
     assert len(read(few, few.partitions(start, end_now))) == 200
-    with pytest.raises(OffsetsMismatch, match="lower or equal offset per each topic partition than pre-fetched offset"):
+    with pytest.raises(
+        OffsetsMismatch,
+        match="lower or equal offset per each topic partition than pre-fetched offset",
+    ):
         few.partitions(start, {"limits": {"0": 101, "1": 100}})
     few.stop()
 
@@ -161,14 +208,25 @@ def test_where_a_query_began_is_decided_once(cluster: ThreadedCluster, tmp_path:
     fill(cluster, "begin", 7)
     ways = {"queryId": "begin"}, {"initialOffsetsLocation": f"file:{tmp_path}"}
     for way in ways:
-        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {"begin": {"0": 7}}
+        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {
+            "begin": {"0": 7}
+        }
     fill(cluster, "begin", 5)
     for way in ways:
-        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {"begin": {"0": 7}}
-    assert stream(cluster, "begin", startingOffsets="latest", queryId="another").initialOffset() == {"begin": {"0": 12}}
+        assert stream(cluster, "begin", startingOffsets="latest", **way).initialOffset() == {
+            "begin": {"0": 7}
+        }
+    assert stream(
+        cluster, "begin", startingOffsets="latest", queryId="another"
+    ).initialOffset() == {"begin": {"0": 12}}
     racing = QueryStart(SparkCluster(cluster.store_url, ""), "race", "")
     assert racing.load() is None
-    assert racing.decide({"begin": {"0": 3}}) == racing.decide({"begin": {"0": 4}}) == racing.load() == {"begin": {"0": 3}}
+    assert (
+        racing.decide({"begin": {"0": 3}})
+        == racing.decide({"begin": {"0": 4}})
+        == racing.load()
+        == {"begin": {"0": 3}}
+    )
 
 
 def test_a_lease_is_held_while_a_query_lives(cluster: ThreadedCluster) -> None:

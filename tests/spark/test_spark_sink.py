@@ -1,4 +1,6 @@
-"""`df.write.format("penstock")`, through the brokers to a consumer: every row a record, or an error that says which one is not."""
+"""`df.write.format("penstock")`, through the brokers to a consumer: every row a record, or an error
+that says which one is not.
+"""
 
 from pathlib import Path
 
@@ -14,7 +16,11 @@ pytestmark = pytest.mark.timeout(300)  # a first query starts three kinds of Pyt
 
 def writer(frame: DataFrame, cluster: ThreadedCluster, **options: object) -> DataFrameWriter:
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "kafka.linger.ms": "0", **options}
-    return frame.write.format("penstock").mode("append").options(**{name: str(value) for name, value in given.items()})
+    return (
+        frame.write.format("penstock")
+        .mode("append")
+        .options(**{name: str(value) for name, value in given.items()})
+    )
 
 
 def contents(rows: list[Row]) -> list[tuple[object, ...]]:
@@ -22,7 +28,9 @@ def contents(rows: list[Row]) -> list[tuple[object, ...]]:
     return sorted(((row[0], row[1], row[3], row[5], row[7]) for row in rows), key=repr)
 
 
-def test_a_topic_is_copied_with_all_that_a_record_has(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_a_topic_is_copied_with_all_that_a_record_has(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
     cluster.create("copied", 3)
     cluster.create("copy", 3)
     count = cluster.produce(
@@ -36,12 +44,21 @@ def test_a_topic_is_copied_with_all_that_a_record_has(spark: SparkSession, clust
         }
         for number in range(1_000)
     )
-    source = {"store": cluster.store_url, "subscribe": "copied", "includeHeaders": "true", "minPartitions": "4"}
+    source = {
+        "store": cluster.store_url,
+        "subscribe": "copied",
+        "includeHeaders": "true",
+        "minPartitions": "4",
+    }
     writer(spark.read.format("penstock").options(**source).load(), cluster, topic="copy").save()
-    assert contents(cluster.consume("copy", 3, count)) == contents(cluster.consume("copied", 3, count))
+    assert contents(cluster.consume("copy", 3, count)) == contents(
+        cluster.consume("copied", 3, count)
+    )
 
 
-def test_a_record_that_is_not_taken_fails_the_job(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_a_record_that_is_not_taken_fails_the_job(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
     cluster.create("few", 2)
     frame = spark.range(10, numPartitions=1).selectExpr("'v' AS value", "int(id) AS partition")
     with pytest.raises(PythonException, match=r"topic few partition [2-9]: .*[Uu]nknown partition"):
@@ -58,7 +75,11 @@ def test_a_record_that_is_not_taken_fails_the_job(spark: SparkSession, cluster: 
     (["'v' AS value"], {"topic": "t", "exactlyOnce": "true", "store": "s4://x"}, "option 'store': .*it does not begin with s3:"),
 ])  # fmt: skip
 def test_what_can_not_be_written(
-    spark: SparkSession, cluster: ThreadedCluster, columns: list[str], options: dict[str, str], text: str
+    spark: SparkSession,
+    cluster: ThreadedCluster,
+    columns: list[str],
+    options: dict[str, str],
+    text: str,
 ) -> None:
     with pytest.raises(AnalysisException, match=text):
         writer(spark.range(1).selectExpr(*columns), cluster, **options).save()
@@ -66,18 +87,40 @@ def test_what_can_not_be_written(
 
 def test_a_topic_is_not_overwritten(spark: SparkSession, cluster: ThreadedCluster) -> None:
     with pytest.raises(AnalysisException, match="Save mode Overwrite not allowed for Kafka"):
-        writer(spark.range(1).selectExpr("'v' AS value"), cluster, topic="t").mode("overwrite").save()
+        writer(spark.range(1).selectExpr("'v' AS value"), cluster, topic="t").mode(
+            "overwrite"
+        ).save()
 
 
-def test_a_stream_writes_what_it_reads_and_goes_on(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_a_stream_writes_what_it_reads_and_goes_on(
+    spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     cluster.create("upper", 2)
     cluster.create("lower", 2)
-    source = {"store": cluster.store_url, "subscribe": "upper", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "70"}
+    source = {
+        "store": cluster.store_url,
+        "subscribe": "upper",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "70",
+    }
     frame = spark.readStream.format("penstock").options(**source).load()
-    query = frame.selectExpr("lower(string(value)) AS value", "partition").writeStream.format("penstock")
-    query = query.options(**{"kafka.bootstrap.servers": cluster.bootstrap, "topic": "lower", "checkpointLocation": str(tmp_path)})
+    query = frame.selectExpr("lower(string(value)) AS value", "partition").writeStream.format(
+        "penstock"
+    )
+    query = query.options(
+        **{
+            "kafka.bootstrap.servers": cluster.bootstrap,
+            "topic": "lower",
+            "checkpointLocation": str(tmp_path),
+        }
+    )
     for begin, end in ((0, 150), (150, 200)):
-        cluster.produce({"topic": "upper", "partition": number % 2, "value": b"V%d" % number} for number in range(begin, end))
+        cluster.produce(
+            {"topic": "upper", "partition": number % 2, "value": b"V%d" % number}
+            for number in range(begin, end)
+        )
         assert query.trigger(availableNow=True).start().awaitTermination(100)
         rows = cluster.consume("lower", 2, end)
-        assert [row[1] for row in rows] == [b"v%d" % number for partition in (0, 1) for number in range(partition, end, 2)]
+        assert [row[1] for row in rows] == [
+            b"v%d" % number for partition in (0, 1) for number in range(partition, end, 2)
+        ]

@@ -1,4 +1,6 @@
-"""A streaming query with exactlyOnce: what consumers of committed records see, after an executor was killed and after the driver was."""
+"""A streaming query with exactlyOnce: what consumers of committed records see, after an executor
+was killed and after the driver was.
+"""
 
 import os
 import signal
@@ -13,14 +15,21 @@ from tests.support.threaded_cluster import ThreadedCluster
 
 pytestmark = [
     pytest.mark.timeout(300),  # a first query starts three kinds of Python workers
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),  # said wherever a function is made
+    pytest.mark.filterwarnings(
+        "ignore:PySpark does not yet fully support pandas:FutureWarning"
+    ),  # said wherever a function is made
 ]
 
 
-def test_every_row_is_committed_once_whatever_is_killed(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_every_row_is_committed_once_whatever_is_killed(
+    spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     cluster.create("before", 2)
     cluster.create("after", 1)
-    count = cluster.produce({"topic": "before", "partition": number % 2, "value": b"%d" % number} for number in range(100))
+    count = cluster.produce(
+        {"topic": "before", "partition": number % 2, "value": b"%d" % number}
+        for number in range(100)
+    )
     killed = tmp_path / "killed"
 
     def killed_once(value: bytes) -> bytes:
@@ -29,14 +38,29 @@ def test_every_row_is_committed_once_whatever_is_killed(spark: SparkSession, clu
             os.kill(os.getpid(), signal.SIGKILL)
         return value
 
-    source = {"store": cluster.store_url, "subscribe": "before", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "60"}
-    sink = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "after", "store": cluster.store_url, "exactlyOnce": "true"}
+    source = {
+        "store": cluster.store_url,
+        "subscribe": "before",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "60",
+    }
+    sink = {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "topic": "after",
+        "store": cluster.store_url,
+        "exactlyOnce": "true",
+    }
     checkpoint = tmp_path / "checkpoint"
 
     def run() -> None:
         read = spark.readStream.format("penstock").options(**source).load()
         rows = read.select(udf(lambda value: killed_once(value), "binary")("value").alias("value"))
-        query = rows.writeStream.format("penstock").options(**sink, checkpointLocation=str(checkpoint)).trigger(availableNow=True).start()
+        query = (
+            rows.writeStream.format("penstock")
+            .options(**sink, checkpointLocation=str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
         assert query.awaitTermination(100)
 
     def committed() -> list[int]:
@@ -46,12 +70,19 @@ def test_every_row_is_committed_once_whatever_is_killed(spark: SparkSession, clu
         run()
     run()
     assert committed() == list(range(100))
-    batch_ids = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    batch_ids = sorted(
+        int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()
+    )
     assert len(batch_ids) > 1
-    for name in (str(batch_ids[-1]), f".{batch_ids[-1]}.crc"):  # as if the driver had been killed between the two commits
+    for name in (
+        str(batch_ids[-1]),
+        f".{batch_ids[-1]}.crc",
+    ):  # as if the driver had been killed between the two commits
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     cluster.produce([{"topic": "before", "partition": 0, "value": b"100"}])
     count += 1
     run()
-    assert committed() == list(range(101)), "a batch that was replayed would be seen before the last record"
+    assert committed() == list(range(101)), (
+        "a batch that was replayed would be seen before the last record"
+    )
     assert cluster.keys("staged/") == set()

@@ -1,4 +1,6 @@
-"""A batch is one transaction, once, whoever is killed, comes back or is asked twice. The driver's side, without a JVM."""
+"""A batch is one transaction, once, whoever is killed, comes back or is asked twice. The driver's
+side, without a JVM.
+"""
 
 import subprocess
 import sys
@@ -36,7 +38,12 @@ Transaction(parse_write(options, streaming=True, overwrite=False), WriteId(sys.a
 
 
 def options(cluster: ThreadedCluster, topic: str, **more: str) -> dict[str, str]:
-    given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": topic, "store": cluster.store_url, "exactlyOnce": "true"}
+    given = {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "topic": topic,
+        "store": cluster.store_url,
+        "exactlyOnce": "true",
+    }
     return given | {"kafka.linger.ms": "0"} | more
 
 
@@ -48,7 +55,9 @@ def rows(values: Sequence[str]) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array(values)})
 
 
-def staged(cluster: ThreadedCluster, query_id: str, batch_id: int, tasks: Sequence[Sequence[str]]) -> list[TaskDone | None]:
+def staged(
+    cluster: ThreadedCluster, query_id: str, batch_id: int, tasks: Sequence[Sequence[str]]
+) -> list[TaskDone | None]:
     """What Spark collects of the tasks of a micro-batch."""
     staging = Staging(cluster.store_url, query_id)
     done: list[TaskDone | None] = []
@@ -60,10 +69,15 @@ def staged(cluster: ThreadedCluster, query_id: str, batch_id: int, tasks: Sequen
 
 def values_of(cluster: ThreadedCluster, topic: str, isolation: str = "read_committed") -> list[str]:
     """All that the topic's only partition shows, to its end."""
-    consumer = Consumer({
-        "bootstrap.servers": cluster.bootstrap, "group.id": "unused", "enable.auto.commit": False, "isolation.level": isolation,
-        "enable.partition.eof": True,
-    })  # fmt: skip
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
     found: list[str] = []
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
@@ -85,13 +99,21 @@ def test_a_micro_batch_is_committed_once_however_it_is_cut(cluster: ThreadedClus
     staged(cluster, query_id, 0, [["of a failed attempt"]])
     writer.commit(staged(cluster, query_id, 0, [["a"], [], ["b", "c"]]), 0)
     assert values_of(cluster, "cut") == ["a", "b", "c"]
-    assert cluster.keys("staged/") == set(), "rows that are committed wait no more, nor do those of failed attempts"
+    assert cluster.keys("staged/") == set(), (
+        "rows that are committed wait no more, nor do those of failed attempts"
+    )
     writer.commit(staged(cluster, query_id, 0, [["a", "b"], ["c"]]), 0)
-    assert values_of(cluster, "cut") == ["a", "b", "c"], "the driver was killed before Spark noted the commit"
+    assert values_of(cluster, "cut") == [
+        "a",
+        "b",
+        "c",
+    ], "the driver was killed before Spark noted the commit"
     writer.commit(staged(cluster, query_id, 1, [[]]), 1)
     writer.commit(staged(cluster, query_id, 2, [["d"]]), 2)
     late = staged(cluster, query_id, 1, [["x"]])
-    with pytest.raises(StaleWrite, match="batch 1 is older than batch 2, which was committed already"):
+    with pytest.raises(
+        StaleWrite, match="batch 1 is older than batch 2, which was committed already"
+    ):
         writer.commit(late, 1)
     writer.abort(late, 1)
     other = str(uuid4())
@@ -99,10 +121,16 @@ def test_a_micro_batch_is_committed_once_however_it_is_cut(cluster: ThreadedClus
     assert values_of(cluster, "cut") == ["a", "b", "c", "d", "other query"]
 
 
-def test_a_driver_that_is_killed_in_its_transaction_leaves_nothing(cluster: ThreadedCluster) -> None:
+def test_a_driver_that_is_killed_in_its_transaction_leaves_nothing(
+    cluster: ThreadedCluster,
+) -> None:
     cluster.create("killed", 1)
     query_id = str(uuid4())
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, cluster.bootstrap, "killed", query_id], stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, cluster.bootstrap, "killed", query_id],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with driver:
         try:
             assert driver.stdout is not None
@@ -111,8 +139,12 @@ def test_a_driver_that_is_killed_in_its_transaction_leaves_nothing(cluster: Thre
         finally:
             driver.kill()
     assert values_of(cluster, "killed") == []
-    StreamWriter(options(cluster, "killed"), VALUE, overwrite=False).commit(staged(cluster, query_id, 0, [["again"]]), 0)
-    assert values_of(cluster, "killed") == ["again"], "a new driver does not wait for the old one's transaction to time out"
+    StreamWriter(options(cluster, "killed"), VALUE, overwrite=False).commit(
+        staged(cluster, query_id, 0, [["again"]]), 0
+    )
+    assert values_of(cluster, "killed") == ["again"], (
+        "a new driver does not wait for the old one's transaction to time out"
+    )
 
 
 def test_a_driver_that_others_took_for_dead_writes_nothing(cluster: ThreadedCluster) -> None:
@@ -121,7 +153,9 @@ def test_a_driver_that_others_took_for_dead_writes_nothing(cluster: ThreadedClus
 
     def interrupted() -> Iterator[pa.RecordBatch]:
         yield rows(["zombie"])
-        assert Transaction(parsed(cluster, "zombie"), wanted).commit(lambda: iter([rows(["new driver"])]))
+        assert Transaction(parsed(cluster, "zombie"), wanted).commit(
+            lambda: iter([rows(["new driver"])])
+        )
         yield rows(["zombie"] * 10)
 
     with pytest.raises(TransactionFailed, match=f"{wanted.name}.*[Ff]enced"):
@@ -129,7 +163,9 @@ def test_a_driver_that_others_took_for_dead_writes_nothing(cluster: ThreadedClus
     assert values_of(cluster, "zombie") == ["new driver"]
     assert not Transaction(parsed(cluster, "zombie"), wanted).commit(lambda: iter([rows(["late"])]))
     with pytest.raises(StaleWrite, match="batch 7 was committed already by q"):
-        Transaction(parsed(cluster, "zombie"), wanted._replace(owner="other")).commit(lambda: iter([rows(["late"])]))
+        Transaction(parsed(cluster, "zombie"), wanted._replace(owner="other")).commit(
+            lambda: iter([rows(["late"])])
+        )
     assert values_of(cluster, "zombie") == ["new driver"]
 
 
@@ -147,7 +183,9 @@ def test_rows_that_can_not_be_read_again_abort_what_was_sent(cluster: ThreadedCl
     assert values_of(cluster, "aborted") == ["c"]
 
 
-def test_a_write_of_a_batch_is_whole_and_with_a_name_once(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_a_write_of_a_batch_is_whole_and_with_a_name_once(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     cluster.create("whole", 1)
 
     def job(values: Sequence[str], **more: str) -> BatchWriter:

@@ -34,7 +34,9 @@ def test_every_part_of_a_record(cluster: ThreadedCluster) -> None:
         "value": pa.array(["v", "", None, "ü"]),
         "partition": pa.array([0, 1, 0, 1], pa.int32()),
         "timestamp": pa.array(moments, pa.timestamp("us", tz="UTC")),
-        "headers": pa.array([[("a", b"1"), ("a", None)], None, [("b", b"")], [("c", b"2")]], HEADERS),
+        "headers": pa.array(
+            [[("a", b"1"), ("a", None)], None, [("b", b"")], [("c", b"2")]], HEADERS
+        ),
         "else": pa.array([1, 2, 3, 4]),
     }
     assert write(cluster, columns).row_count == 4
@@ -52,13 +54,17 @@ def test_keys_lie_where_java_puts_them(cluster: ThreadedCluster) -> None:
     keys = [f"ké{number}" for number in range(100)]
     write(cluster, {"key": pa.array(keys), "value": pa.array(keys)}, topic="keyed")
     rows = cluster.consume("keyed", 5, 100)
-    assert sorted((row[0], row[3]) for row in rows) == sorted((key.encode(), (murmur2(key.encode()) & 0x7FFFFFFF) % 5) for key in keys)
+    assert sorted((row[0], row[3]) for row in rows) == sorted(
+        (key.encode(), (murmur2(key.encode()) & 0x7FFFFFFF) % 5) for key in keys
+    )
 
 
 def test_a_full_buffer_is_waited_for(cluster: ThreadedCluster) -> None:
     cluster.create("narrow", 1)
     values = [b"%d" % number * 500 for number in range(2_000)]
-    done = write(cluster, {"value": pa.array(values)}, topic="narrow", **{"kafka.buffer.memory": "16384"})
+    done = write(
+        cluster, {"value": pa.array(values)}, topic="narrow", **{"kafka.buffer.memory": "16384"}
+    )
     assert done.row_count == 2_000
     assert [row[1] for row in cluster.consume("narrow", 1, 2_000)] == values
 
@@ -78,8 +84,14 @@ def test_a_record_that_is_not_taken_fails_the_task(
 
 
 def test_brokers_that_are_not_there_are_not_waited_for_for_ever(cluster: ThreadedCluster) -> None:
-    nobody = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.delivery.timeout.ms": "1000", "kafka.message.timeout.ms": "1000"}
-    with pytest.raises(WriteFailed, match=r"topic t: .*timed out.*(Connection refused|brokers are down)"):
+    nobody = {
+        "kafka.bootstrap.servers": "127.0.0.1:1",
+        "kafka.delivery.timeout.ms": "1000",
+        "kafka.message.timeout.ms": "1000",
+    }
+    with pytest.raises(
+        WriteFailed, match=r"topic t: .*timed out.*(Connection refused|brokers are down)"
+    ):
         write(cluster, {"value": ["v"]}, topic="t", **nobody)
 
 
@@ -89,5 +101,10 @@ def test_a_row_without_a_topic_is_found_before_its_batch_is_sent(cluster: Thread
 
 
 def test_a_task_without_rows_asks_nobody(cluster: ThreadedCluster) -> None:
-    done = write(cluster, {"value": pa.array([], pa.string())}, topic="t", **{"kafka.bootstrap.servers": "127.0.0.1:1"})
+    done = write(
+        cluster,
+        {"value": pa.array([], pa.string())},
+        topic="t",
+        **{"kafka.bootstrap.servers": "127.0.0.1:1"},
+    )
     assert done == TaskDone(0)

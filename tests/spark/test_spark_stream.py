@@ -13,15 +13,27 @@ from tests.support.threaded_cluster import ThreadedCluster, until
 Place = tuple[int, int]
 
 
-def reader(spark: SparkSession, cluster: ThreadedCluster, topic: str, **options: object) -> DataStreamReader:
-    given = {"store": cluster.store_url, "subscribe": topic, "startingOffsets": "earliest", "columns": "partition,offset", **options}
-    return spark.readStream.format("penstock").options(**{name: str(value) for name, value in given.items()})
+def reader(
+    spark: SparkSession, cluster: ThreadedCluster, topic: str, **options: object
+) -> DataStreamReader:
+    given = {
+        "store": cluster.store_url,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "columns": "partition,offset",
+        **options,
+    }
+    return spark.readStream.format("penstock").options(
+        **{name: str(value) for name, value in given.items()}
+    )
 
 
 def drain(frame: DataFrame, directory: Path) -> StreamingQuery:
     """Everything that is there now, into Parquet files."""
     writing = (
-        frame.writeStream.format("parquet").option("path", str(directory / "out")).option("checkpointLocation", str(directory / "check"))
+        frame.writeStream.format("parquet")
+        .option("path", str(directory / "out"))
+        .option("checkpointLocation", str(directory / "check"))
     )
     query = writing.trigger(availableNow=True).start()
     assert query.awaitTermination(100)
@@ -29,11 +41,17 @@ def drain(frame: DataFrame, directory: Path) -> StreamingQuery:
 
 
 def written(spark: SparkSession, directory: Path) -> list[Place]:
-    return sorted((row["partition"], row["offset"]) for row in spark.read.parquet(str(directory / "out")).collect())
+    return sorted(
+        (row["partition"], row["offset"])
+        for row in spark.read.parquet(str(directory / "out")).collect()
+    )
 
 
 def fill(cluster: ThreadedCluster, topic: str, partitions: int, count: int) -> None:
-    cluster.produce({"topic": topic, "partition": number % partitions, "value": b"%d" % number * 20} for number in range(count))
+    cluster.produce(
+        {"topic": topic, "partition": number % partitions, "value": b"%d" % number * 20}
+        for number in range(count)
+    )
 
 
 def all_of(partitions: int, ends: int) -> list[Place]:
@@ -46,7 +64,11 @@ def test_what_is_available_arrives_once_in_limited_steps_and_new_partitions_are_
     cluster.create("steps", 2)
     fill(cluster, "steps", 2, 400)
     query = drain(reader(spark, cluster, "steps", maxOffsetsPerTrigger=150).load(), tmp_path)
-    assert [step["numInputRows"] for step in query.recentProgress if step["numInputRows"]] == [150, 150, 100]
+    assert [step["numInputRows"] for step in query.recentProgress if step["numInputRows"]] == [
+        150,
+        150,
+        100,
+    ]
     assert query.recentProgress[0]["sources"][0]["endOffset"] == '{"steps": {"0": 75, "1": 75}}'
     assert written(spark, tmp_path) == all_of(2, 200)
     cluster.grow("steps", 3)
@@ -54,12 +76,17 @@ def test_what_is_available_arrives_once_in_limited_steps_and_new_partitions_are_
     fill(cluster, "steps", 3, 600)
     drain(reader(spark, cluster, "steps", maxBytesPerTrigger=15_000).load(), tmp_path)
     assert written(spark, tmp_path) == sorted(
-        [(partition, offset) for partition in range(2) for offset in range(400)] + [(2, offset) for offset in range(200)]
+        [(partition, offset) for partition in range(2) for offset in range(400)]
+        + [(2, offset) for offset in range(200)]
     )
 
 
-def test_a_crash_before_the_first_commit_replays_the_same_rows(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
-    """Starts at `latest`: Spark asks where that was again after the crash, when it is somewhere else."""
+def test_a_crash_before_the_first_commit_replays_the_same_rows(
+    spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
+    """Starts at `latest`: Spark asks where that was again after the crash, when it is somewhere
+    else.
+    """
     cluster.create("crash", 1)
     fill(cluster, "crash", 1, 20)
     seen: dict[int, list[list[int]]] = {}
@@ -70,7 +97,11 @@ def test_a_crash_before_the_first_commit_replays_the_same_rows(spark: SparkSessi
 
     def start() -> StreamingQuery:
         given = reader(spark, cluster, "crash", startingOffsets="latest", queryId="crash")
-        writing = given.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "check"))
+        writing = (
+            given.load()
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "check"))
+        )
         return writing.trigger(processingTime="200 milliseconds").start()
 
     query = start()
@@ -97,7 +128,11 @@ def test_a_crash_before_the_first_commit_replays_the_same_rows(spark: SparkSessi
     assert sorted(first[0] + later) == list(range(20, 55))
 
 
-def test_a_start_that_moves_is_refused_unless_it_is_remembered(spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_a_start_that_moves_is_refused_unless_it_is_remembered(
+    spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     cluster.create("volatile", 1)
-    with pytest.raises(StreamingQueryException, match="set the option 'queryId' to a name of its own"):
+    with pytest.raises(
+        StreamingQueryException, match="set the option 'queryId' to a name of its own"
+    ):
         drain(reader(spark, cluster, "volatile", startingOffsets="latest").load(), tmp_path)

@@ -1,4 +1,6 @@
-"""Committed, aborted and open transactions interleaved: Spark, `scan` and the export give what a consumer of committed records is given."""
+"""Committed, aborted and open transactions interleaved: Spark, `scan` and the export give what a
+consumer of committed records is given.
+"""
 
 from collections.abc import Iterator
 
@@ -23,14 +25,22 @@ WAIT_S = 60
 
 
 class Writers:
-    """Three transactional producers and a plain one; how many records consumers of committed ones are to be given."""
+    """Three transactional producers and a plain one; how many records consumers of committed ones
+    are to be given.
+    """
 
     def __init__(self, cluster: ThreadedCluster) -> None:
         self.cluster = cluster
         self.committed_count = 0
         self.plain = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0})
         self.transactional = [
-            Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "transactional.id": f"writer-{number}"})
+            Producer(
+                {
+                    "bootstrap.servers": cluster.bootstrap,
+                    "linger.ms": 0,
+                    "transactional.id": f"writer-{number}",
+                }
+            )
             for number in range(3)
         ]
         for producer in self.transactional:
@@ -42,7 +52,9 @@ class Writers:
         assert producer.flush(WAIT_S) == 0
 
     def interleave(self) -> None:
-        """In each round two transactions overlap; one of three is aborted, and every fourth lasts over the round."""
+        """In each round two transactions overlap; one of three is aborted, and every fourth lasts
+        over the round.
+        """
         for number in range(ROUNDS):
             one, two = self.transactional[number % 3], self.transactional[(number + 1) % 3]
             one.begin_transaction()
@@ -94,7 +106,12 @@ def consumed(cluster: ThreadedCluster, count: int) -> list[Row]:
 
 
 def stream(cluster: ThreadedCluster) -> StreamReader:
-    options = {"store": cluster.store_url, "subscribe": TOPIC, "columns": "partition,offset", "startingOffsets": "earliest"}
+    options = {
+        "store": cluster.store_url,
+        "subscribe": TOPIC,
+        "columns": "partition,offset",
+        "startingOffsets": "earliest",
+    }
     made = DefaultSource(options | {"kafka.isolation.level": "read_committed"})
     return made.streamReader(made.schema())
 
@@ -103,32 +120,64 @@ def places(rows: list[Row]) -> list[tuple[int, int]]:
     return [(row[3], row[4]) for row in rows]
 
 
-def test_scan_and_export_give_what_a_consumer_of_committed_records_gets(cluster: ThreadedCluster, writers: Writers) -> None:
+def test_scan_and_export_give_what_a_consumer_of_committed_records_gets(
+    cluster: ThreadedCluster, writers: Writers
+) -> None:
     rows = consumed(cluster, writers.committed_count)
     assert not any(row[1] is not None and row[1].startswith((b"open", b"behind")) for row in rows)
-    found = scan(cluster.store_url, TOPIC, columns=["partition", "offset", "value"], isolation_level="read_committed")
-    assert {number: end for number, (_, end) in found.offsets.items()} == last_stable_offsets(cluster)
+    found = scan(
+        cluster.store_url,
+        TOPIC,
+        columns=["partition", "offset", "value"],
+        isolation_level="read_committed",
+    )
+    assert {number: end for number, (_, end) in found.offsets.items()} == last_stable_offsets(
+        cluster
+    )
     table = found.to_table().to_pydict()
-    assert list(zip(table["partition"], table["offset"], table["value"], strict=True)) == [(row[3], row[4], row[1]) for row in rows]
+    assert list(zip(table["partition"], table["offset"], table["value"], strict=True)) == [
+        (row[3], row[4], row[1]) for row in rows
+    ]
     everything = scan(cluster.store_url, TOPIC, columns=["offset"]).to_table().num_rows
     assert everything > len(rows) + 6
     source = TopicSource(StoreCluster(cluster.store_url), TOPIC)
     bounds = source.look()[1]
-    assert {number: bound.end_offset for number, bound in bounds.items()} == last_stable_offsets(cluster)
-    cut = scan(cluster.store_url, TOPIC, end=dict.fromkeys(range(2), 20), columns=["partition", "offset"], isolation_level="read_committed")
+    assert {number: bound.end_offset for number, bound in bounds.items()} == last_stable_offsets(
+        cluster
+    )
+    cut = scan(
+        cluster.store_url,
+        TOPIC,
+        end=dict.fromkeys(range(2), 20),
+        columns=["partition", "offset"],
+        isolation_level="read_committed",
+    )
     slices = source.plan(list(cut._ranges))
     exported = [batch.to_pydict() for batch in source.read(slices, ["partition", "offset"])]
-    read = [place for batch in exported for place in zip(batch["partition"], batch["offset"], strict=True)]
+    read = [
+        place
+        for batch in exported
+        for place in zip(batch["partition"], batch["offset"], strict=True)
+    ]
     assert read == [place for place in places(rows) if place[1] < 20]
     with pytest.raises(OffsetsMissing):
-        scan(cluster.store_url, TOPIC, end={0: bounds[0].end_offset + 1, 1: 0}, isolation_level="read_committed")
+        scan(
+            cluster.store_url,
+            TOPIC,
+            end={0: bounds[0].end_offset + 1, 1: 0},
+            isolation_level="read_committed",
+        )
 
 
-def test_a_micro_batch_ends_where_it_is_decided_and_is_the_same_when_replayed(cluster: ThreadedCluster, writers: Writers) -> None:
+def test_a_micro_batch_ends_where_it_is_decided_and_is_the_same_when_replayed(
+    cluster: ThreadedCluster, writers: Writers
+) -> None:
     reader = stream(cluster)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
-    assert end == {TOPIC: {str(number): offset for number, offset in last_stable_offsets(cluster).items()}}
+    assert end == {
+        TOPIC: {str(number): offset for number, offset in last_stable_offsets(cluster).items()}
+    }
     middle = {TOPIC: {partition: offset // 2 for partition, offset in end[TOPIC].items()}}
     expected = places(consumed(cluster, writers.committed_count))
     for _ in range(2):
@@ -137,16 +186,35 @@ def test_a_micro_batch_ends_where_it_is_decided_and_is_the_same_when_replayed(cl
             for low, high in ((start, middle), (middle, end))
             for task in stream(cluster).partitions(low, high)
             for batch in reader.read(task)
-            for place in zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
+            for place in zip(
+                batch.column("partition").to_pylist(),
+                batch.column("offset").to_pylist(),
+                strict=True,
+            )
         ]
         assert sorted(read) == expected
-        before = {part.key for task in reader.partitions(start, end) for part in task.value.slices} & cluster.keys("wal/")
+        before = {
+            part.key for task in reader.partitions(start, end) for part in task.value.slices
+        } & cluster.keys("wal/")
         cluster.until_deleted(before)
-    assert {item.partition for task in reader.partitions(start, end) for item in ranges_of(task.value.slices)} == {0, 1}
+    assert {
+        item.partition
+        for task in reader.partitions(start, end)
+        for item in ranges_of(task.value.slices)
+    } == {0, 1}
 
 
-def test_spark_reads_committed_records(cluster: ThreadedCluster, writers: Writers, spark: SparkSession) -> None:
-    frame = spark.read.format("penstock").option("store", cluster.store_url).option("subscribe", TOPIC)
-    rows = frame.option("kafka.isolation.level", "read_committed").load().select("partition", "offset", "value").collect()
+def test_spark_reads_committed_records(
+    cluster: ThreadedCluster, writers: Writers, spark: SparkSession
+) -> None:
+    frame = (
+        spark.read.format("penstock").option("store", cluster.store_url).option("subscribe", TOPIC)
+    )
+    rows = (
+        frame.option("kafka.isolation.level", "read_committed")
+        .load()
+        .select("partition", "offset", "value")
+        .collect()
+    )
     expected = [(row[3], row[4], row[1]) for row in consumed(cluster, writers.committed_count)]
     assert sorted((row.partition, row.offset, bytes(row.value)) for row in rows) == expected

@@ -1,7 +1,9 @@
-"""Clients that never stop sending and remember every acknowledgement, and the check of what they remember against the log.
+"""Clients that never stop sending and remember every acknowledgement, and the check of what they
+remember against the log.
 
-async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load: await load.until_acknowledged(100); ...trouble...
-check(load, await read_back(cluster.bootstrap, "t", [0, 1]))
+async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load: await
+load.until_acknowledged(100); ...trouble... check(load, await read_back(cluster.bootstrap, "t", [0,
+1]))
 """
 
 import asyncio
@@ -22,9 +24,13 @@ PADDING = b"." * 400
 
 
 class Load(ABC):
-    """Record number n of a partition has the value `n`, padded. Leaving the context waits until everything sent is acknowledged."""
+    """Record number n of a partition has the value `n`, padded. Leaving the context waits until
+    everything sent is acknowledged.
+    """
 
-    def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int], **settings: Any) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: Sequence[int], **settings: Any
+    ) -> None:
         self.sent: dict[int, int] = dict.fromkeys(partitions, 0)
         self.acks: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
         """(number, offset) in the order in which they came."""
@@ -39,13 +45,20 @@ class Load(ABC):
         self._running = asyncio.ensure_future(self._run())
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stopping.set()
         assert self._running is not None
         if error is not None:
             self.failed.append("the test failed")
             self._running.cancel()
-            await asyncio.wait([self._running], timeout=1)  # the test's error is the news, not that the client wants to flush
+            await asyncio.wait(
+                [self._running], timeout=1
+            )  # the test's error is the news, not that the client wants to flush
             return
         await self._running
         assert self.failed == []
@@ -60,7 +73,13 @@ class Load(ABC):
         assert self._running is not None
         wanted = {partition: len(acks) + more for partition, acks in self.acks.items()}
         running = self._running
-        await until(lambda: running.done() or all(len(self.acks[partition]) >= count for partition, count in wanted.items()), 30)
+        await until(
+            lambda: (
+                running.done()
+                or all(len(self.acks[partition]) >= count for partition, count in wanted.items())
+            ),
+            30,
+        )
         assert not running.done(), running.exception()
 
     @abstractmethod
@@ -95,7 +114,12 @@ class ConfluentLoad(Load):
         while not self._stopping.is_set() and not self.failed:
             if sum(self.sent.values()) - sum(map(len, self.acks.values())) < 5_000:
                 for partition in self.sent:
-                    producer.produce(self._topic, self._next_value(partition), partition=partition, on_delivery=self._delivered)
+                    producer.produce(
+                        self._topic,
+                        self._next_value(partition),
+                        partition=partition,
+                        on_delivery=self._delivered,
+                    )
             producer.poll(0.002)
         if producer.flush(0 if self.failed else FLUSH_S):
             self.failed.append("some records were neither acknowledged nor refused")
@@ -108,7 +132,9 @@ class ConfluentLoad(Load):
 
 
 class PacedLoad(ConfluentLoad):
-    """A few hundred records a second, whatever the machine could do: for tests in which others need it too."""
+    """A few hundred records a second, whatever the machine could do: for tests in which others need
+    it too.
+    """
 
     def _next_value(self, partition: int) -> bytes:
         time.sleep(0.004)  # a pace, not a wait
@@ -116,20 +142,31 @@ class PacedLoad(ConfluentLoad):
 
 
 class AioLoad(Load):
-    """aiokafka, idempotent, in the test's event loop; one record at a time for each partition, so that many requests go.
+    """aiokafka, idempotent, in the test's event loop; one record at a time for each partition, so
+    that many requests go.
 
-    It gives up a batch that is older than `request_timeout_ms` at a moment when its partition has no leader.
+    It gives up a batch that is older than `request_timeout_ms` at a moment when its partition has
+    no leader.
     """
 
     async def _run(self) -> None:
-        settings = {"enable_idempotence": True, "retry_backoff_ms": 20, "request_timeout_ms": 5_000, "metadata_max_age_ms": 1_000}
-        async with AIOKafkaProducer(bootstrap_servers=self._bootstrap, **(settings | self._settings)) as producer:
+        settings = {
+            "enable_idempotence": True,
+            "retry_backoff_ms": 20,
+            "request_timeout_ms": 5_000,
+            "metadata_max_age_ms": 1_000,
+        }
+        async with AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap, **(settings | self._settings)
+        ) as producer:
             await asyncio.gather(*(self._produce(producer, partition) for partition in self.sent))
 
     async def _produce(self, producer: Any, partition: int) -> None:
         while not self._stopping.is_set():
             number = self.sent[partition]
-            answer = await producer.send_and_wait(self._topic, self._next_value(partition), partition=partition)
+            answer = await producer.send_and_wait(
+                self._topic, self._next_value(partition), partition=partition
+            )
             self.acks[partition].append((number, answer.offset))
             await asyncio.sleep(0.002)  # a pace, not a wait: leave the machine to the others
 
@@ -140,12 +177,16 @@ def number_of(value: bytes) -> int:
     return int(number)
 
 
-async def read_back(bootstrap: str, topic: str, partitions: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+async def read_back(
+    bootstrap: str, topic: str, partitions: Sequence[int]
+) -> dict[int, list[tuple[int, int]]]:
     """(offset, number) of everything below the high watermarks of now."""
     return await asyncio.to_thread(_read, bootstrap, topic, partitions)
 
 
-def _read(bootstrap: str, topic: str, partitions: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+def _read(
+    bootstrap: str, topic: str, partitions: Sequence[int]
+) -> dict[int, list[tuple[int, int]]]:
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "read-back",
@@ -164,7 +205,9 @@ def _read(bootstrap: str, topic: str, partitions: Sequence[int]) -> dict[int, li
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
             assert low == 0
             left += high
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        consumer.assign(
+            [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions]
+        )
         while left:
             message = consumer.poll(30)
             assert message is not None, f"nothing comes any more, {left} records are missing"
@@ -185,13 +228,27 @@ def check(load: Load, log: dict[int, list[tuple[int, int]]], *, whole: bool = Tr
     """
     for partition, acks in load.acks.items():
         records = log[partition]
-        jumps = [at for at, (offset, _) in enumerate(records) if offset != (records[at - 1][0] + 1 if at else 0)]
-        assert not jumps, f"{partition}: offsets have gaps or repeat: {[records[max(at - 2, 0) : at + 3] for at in jumps[:3]]}"
+        jumps = [
+            at
+            for at, (offset, _) in enumerate(records)
+            if offset != (records[at - 1][0] + 1 if at else 0)
+        ]
+        assert not jumps, (
+            f"{partition}: offsets have gaps or repeat:"
+            f" {[records[max(at - 2, 0) : at + 3] for at in jumps[:3]]}"
+        )
         numbers = [number for _, number in records]
         breaks = [at for at in range(1, len(numbers)) if numbers[at] <= numbers[at - 1]]
-        assert not breaks, f"{partition}: twice or out of order: {[records[max(at - 3, 0) : at + 3] for at in breaks[:3]]}"
+        assert not breaks, (
+            f"{partition}: twice or out of order:"
+            f" {[records[max(at - 3, 0) : at + 3] for at in breaks[:3]]}"
+        )
         at = dict(records)
-        wrong = [(number, offset, at.get(offset)) for number, offset in acks if offset >= 0 and at.get(offset) != number]
+        wrong = [
+            (number, offset, at.get(offset))
+            for number, offset in acks
+            if offset >= 0 and at.get(offset) != number
+        ]
         assert not wrong, f"{partition}: acknowledged (number, offset) but the log has: {wrong[:5]}"
         lost = {number for number, _ in acks} - set(numbers)
         assert not lost, f"{partition}: acknowledged and lost: {sorted(lost)[:5]}"

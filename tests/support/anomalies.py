@@ -1,9 +1,12 @@
-"""Checks a recorded history for the anomalies that Jepsen looks for in Kafka. Pure: a history in, a list of anomalies out.
+"""Checks a recorded history for the anomalies that Jepsen looks for in Kafka. Pure: a history in, a
+list of anomalies out.
 
-A history is a list of operations in the order in which they ended. Each operation carries both of its times (of one monotonic clock), and a
-`Write` the outcome as in Jepsen: ok (it happened), fail (it did not), info (unknown). Values are unique per partition.
-Names and definitions follow `jepsen.tests.kafka`. `ANOMALIES` lists them; `torn-transaction`, `stale-read`, `lost-commit`, `consumed-twice`
-and `consume-skip` are ours. Dependency cycles (G0, G1c) are not looked for: the Kafka protocol does not isolate writes.
+A history is a list of operations in the order in which they ended. Each operation carries both of
+its times (of one monotonic clock), and a `Write` the outcome as in Jepsen: ok (it happened), fail
+(it did not), info (unknown). Values are unique per partition. Names and definitions follow
+`jepsen.tests.kafka`. `ANOMALIES` lists them; `torn-transaction`, `stale-read`, `lost-commit`,
+`consumed-twice` and `consume-skip` are ours. Dependency cycles (G0, G1c) are not looked for: the
+Kafka protocol does not isolate writes.
 Must not: stop at the first anomaly, or take what is unknown for proof.
 """
 
@@ -24,19 +27,36 @@ UNKNOWN: Final = -1
 ANOMALIES: Final[Mapping[str, str]] = {
     "inconsistent-offsets": "one offset holds two values",
     "duplicate": "one value lies at two offsets",
-    "G1a": "aborted read: a consumer of committed records polls a value whose transaction was aborted",
-    "precommitted-read": "a consumer of committed records polls a value before its producer asks for the commit",
+    "G1a": (
+        "aborted read: a consumer of committed records polls a value whose transaction was aborted"
+    ),
+    "precommitted-read": (
+        "a consumer of committed records polls a value before its producer asks for the commit"
+    ),
     "lost-write": "a committed value lies below the end of what was polled, and no poll has it",
-    "unseen": "a committed value that no poll has, and that may lie behind the end of what was polled",
-    "torn-transaction": "polls have some values of a transaction, and not others that lie below the end of what was polled",
+    "unseen": (
+        "a committed value that no poll has, and that may lie behind the end of what was polled"
+    ),
+    "torn-transaction": (
+        "polls have some values of a transaction, and not others that lie below the end of what was"
+        " polled"
+    ),
     "poll-skip": "two polls of one consumer, without a new assignment between them, skip a value",
-    "nonmonotonic-poll": "two polls of one consumer, without a new assignment between them, go back or repeat an offset",
+    "nonmonotonic-poll": (
+        "two polls of one consumer, without a new assignment between them, go back or repeat an"
+        " offset"
+    ),
     "int-poll-skip": "one poll skips a value",
     "int-nonmonotonic-poll": "one poll goes back or repeats an offset",
     "nonmonotonic-send": "two writes of one producer lie in the reverse order",
     "int-nonmonotonic-send": "the values of one write lie in the reverse order",
-    "stale-read": "a leader answers an end offset below what was acknowledged more than a lease before it was asked",
-    "lost-commit": "a group's committed offset is below one that was acknowledged before it was asked for",
+    "stale-read": (
+        "a leader answers an end offset below what was acknowledged more than a lease before it was"
+        " asked"
+    ),
+    "lost-commit": (
+        "a group's committed offset is below one that was acknowledged before it was asked for"
+    ),
     "consumed-twice": "two committed transactions consumed one record",
     "consume-skip": "the group's offset is behind a record that no committed transaction consumed",
 }
@@ -70,8 +90,9 @@ class Consumed:
 class Write:
     """A transaction, or records outside of any (then each stands alone: is_transaction=False).
 
-    commit_began_s: when its producer asked for the commit; inf: it never did. ordered: False for a producer without idempotence, whose
-    retries may duplicate and reorder. consumed: what `group` commits with it.
+    commit_began_s: when its producer asked for the commit; inf: it never did. ordered: False for a
+    producer without idempotence, whose retries may duplicate and reorder. consumed: what `group`
+    commits with it.
     """
 
     process: str
@@ -99,7 +120,9 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """New positions of a consumer, by assign, seek or a rebalance. UNKNOWN: wherever its group is. Replaces earlier ones."""
+    """New positions of a consumer, by assign, seek or a rebalance. UNKNOWN: wherever its group is.
+    Replaces earlier ones.
+    """
 
     process: str
     positions: tuple[tuple[Part, int], ...]
@@ -116,7 +139,9 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """A broker answered that the log ends at `end` (by ListOffsets, or the high watermark of Fetch)."""
+    """A broker answered that the log ends at `end` (by ListOffsets, or the high watermark of
+    Fetch).
+    """
 
     process: str
     part: Part
@@ -139,7 +164,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's offset as a coordinator answered it, or as a member began to read there. offset: UNKNOWN: none."""
+    """A group's offset as a coordinator answered it, or as a member began to read there. offset:
+    UNKNOWN: none.
+    """
 
     group: str
     part: Part
@@ -162,11 +189,13 @@ class Anomaly:
         return f"{self.name}: {self.text}"
 
 
-def find_anomalies(history: Sequence[Operation], lease_s: float, ends: Mapping[Part, int] | None = None) -> list[Anomaly]:
+def find_anomalies(
+    history: Sequence[Operation], lease_s: float, ends: Mapping[Part, int] | None = None
+) -> list[Anomaly]:
     """All anomalies, those of one name together.
 
-    lease_s: how long a leader that is cut off may answer. ends: partitions that were polled with read_committed to this end; below it
-    every committed value must have been polled.
+    lease_s: how long a leader that is cut off may answer. ends: partitions that were polled with
+    read_committed to this end; below it every committed value must have been polled.
     """
     log = _Log(history, ends or {})
     return [
@@ -187,7 +216,8 @@ def find_anomalies(history: Sequence[Operation], lease_s: float, ends: Mapping[P
 class _Log:
     """What the operations tell about the partitions.
 
-    seen: values that consumers of committed records polled. ends: below them, everything committed was polled.
+    seen: values that consumers of committed records polled. ends: below them, everything committed
+    was polled.
     """
 
     def __init__(self, history: Sequence[Operation], ends: Mapping[Part, int]) -> None:
@@ -234,7 +264,10 @@ def _inconsistent_offsets(log: _Log) -> Iterator[Anomaly]:
     for part, offsets in log.at.items():
         for offset, values in sorted(offsets.items()):
             if len(values) > 1:
-                yield Anomaly("inconsistent-offsets", f"{_at(part, offset)} holds {', '.join(map(repr, sorted(values)))}")
+                yield Anomaly(
+                    "inconsistent-offsets",
+                    f"{_at(part, offset)} holds {', '.join(map(repr, sorted(values)))}",
+                )
 
 
 def _duplicates(log: _Log) -> Iterator[Anomaly]:
@@ -246,19 +279,34 @@ def _duplicates(log: _Log) -> Iterator[Anomaly]:
         for value, found in where.items():
             writer = log.writer.get((part, value))
             if len(found) > 1 and (writer is None or writer.ordered):
-                yield Anomaly("duplicate", f"{value!r} lies at offsets {', '.join(map(str, found))} of {_name(part)}")
+                yield Anomaly(
+                    "duplicate",
+                    f"{value!r} lies at offsets {', '.join(map(str, found))} of {_name(part)}",
+                )
 
 
 def _aborted_reads(log: _Log) -> Iterator[Anomaly]:
     for poll, record, writer in _committed_reads(log):
         if writer.outcome is Outcome.FAIL:
-            yield Anomaly("G1a", f"{poll.process} polled {_where(record)} at {poll.ended_s:.3f} s, {_transaction(writer)}")
+            yield Anomaly(
+                "G1a",
+                f"{poll.process} polled {_where(record)} at {poll.ended_s:.3f} s,"
+                f" {_transaction(writer)}",
+            )
 
 
 def _precommitted_reads(log: _Log) -> Iterator[Anomaly]:
     for poll, record, writer in _committed_reads(log):
-        if writer.is_transaction and writer.outcome is not Outcome.FAIL and poll.ended_s < writer.commit_began_s:
-            yield Anomaly("precommitted-read", f"{poll.process} polled {_where(record)} at {poll.ended_s:.3f} s, {_transaction(writer)}")
+        if (
+            writer.is_transaction
+            and writer.outcome is not Outcome.FAIL
+            and poll.ended_s < writer.commit_began_s
+        ):
+            yield Anomaly(
+                "precommitted-read",
+                f"{poll.process} polled {_where(record)} at {poll.ended_s:.3f} s,"
+                f" {_transaction(writer)}",
+            )
 
 
 def _committed_reads(log: _Log) -> Iterator[tuple[Poll, Record, Write]]:
@@ -277,7 +325,10 @@ def _lost_writes(log: _Log) -> Iterator[Anomaly]:
                 if not log.is_seen(record):
                     is_lost = record.offset != UNKNOWN and log.is_passed(record)
                     end = log.ends.get(record.part, 0)
-                    text = f"{_where(record)} was never polled, others were up to offset {end}; {_transaction(write)}"
+                    text = (
+                        f"{_where(record)} was never polled, others were up to offset {end};"
+                        f" {_transaction(write)}"
+                    )
                     yield Anomaly("lost-write" if is_lost else "unseen", text)
 
 
@@ -285,18 +336,29 @@ def _torn_transactions(log: _Log) -> Iterator[Anomaly]:
     for write in log.writes:
         if write.is_transaction:
             seen = [record for record in write.sends if log.is_seen(record)]
-            missing = [record for record in write.sends if not log.is_seen(record) and log.is_passed(record)]
+            missing = [
+                record
+                for record in write.sends
+                if not log.is_seen(record) and log.is_passed(record)
+            ]
             if seen and missing:
                 text = f"{_where(seen[0])} was polled, {_where(missing[0])} was not"
-                yield Anomaly("torn-transaction", f"{text} ({len(seen)} and {len(missing)} values); {_transaction(write)}")
+                yield Anomaly(
+                    "torn-transaction",
+                    f"{text} ({len(seen)} and {len(missing)} values); {_transaction(write)}",
+                )
 
 
 def _polls(log: _Log) -> Iterator[Anomaly]:
-    """Poll-skip and nonmonotonic-poll, within a poll (int-) and between the polls of one consumer."""
+    """Poll-skip and nonmonotonic-poll, within a poll (int-) and between the polls of one
+    consumer.
+    """
     next_offsets: dict[str, dict[Part, int]] = defaultdict(dict)
     for operation in log.history:
         if isinstance(operation, Assign):
-            next_offsets[operation.process] = {part: offset for part, offset in operation.positions if offset != UNKNOWN}
+            next_offsets[operation.process] = {
+                part: offset for part, offset in operation.positions if offset != UNKNOWN
+            }
         elif isinstance(operation, Poll):
             yield from _poll(log, operation, next_offsets[operation.process])
 
@@ -310,11 +372,16 @@ def _poll(log: _Log, poll: Poll, next_offsets: dict[Part, int]) -> Iterator[Anom
         polled.add(record.part)
         next_offsets[record.part] = record.offset + 1
         if record.offset < wanted:
-            yield Anomaly(f"{prefix}nonmonotonic-poll", f"{poll.process} polled {_where(record)}, offset {wanted} was next")
+            yield Anomaly(
+                f"{prefix}nonmonotonic-poll",
+                f"{poll.process} polled {_where(record)}, offset {wanted} was next",
+            )
         elif skipped := log.between(record.part, wanted, record.offset, committed=poll.committed):
             values = ", ".join(_where_at(log, record.part, offset) for offset in skipped[:3])
             yield Anomaly(
-                f"{prefix}poll-skip", f"{poll.process} polled {_where(record)}, offset {wanted} was next; {len(skipped)} skipped: {values}"
+                f"{prefix}poll-skip",
+                f"{poll.process} polled {_where(record)}, offset {wanted} was next; {len(skipped)}"
+                f" skipped: {values}",
             )
 
 
@@ -330,7 +397,10 @@ def _sends(log: _Log) -> Iterator[Anomaly]:
             before = last.get((write.process, record.part))
             if before is not None and before.offset >= record.offset:
                 prefix = "int-" if record.part in sent else ""
-                yield Anomaly(f"{prefix}nonmonotonic-send", f"{write.process} sent {_where(record)} behind {_where(before)}")
+                yield Anomaly(
+                    f"{prefix}nonmonotonic-send",
+                    f"{write.process} sent {_where(record)} behind {_where(before)}",
+                )
             sent.add(record.part)
             last[write.process, record.part] = record
 
@@ -351,13 +421,17 @@ def _stale_reads(history: Iterable[Operation], lease_s: float) -> Iterator[Anoma
             first = bisect_left(offsets, answer.end)
             yield Anomaly(
                 "stale-read",
-                f"{answer.process}, asked at {answer.began_s:.3f} s, answered at {answer.ended_s:.3f} s that {_name(answer.part)} ends at"
-                f" {answer.end}; offset {offsets[first]} was acknowledged at {times[first]:.3f} s, the lease is {lease_s:g} s",
+                f"{answer.process}, asked at {answer.began_s:.3f} s, answered at"
+                f" {answer.ended_s:.3f} s that {_name(answer.part)} ends at {answer.end}; offset"
+                f" {offsets[first]} was acknowledged at {times[first]:.3f} s, the lease is"
+                f" {lease_s:g} s",
             )
 
 
 def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
-    """An answer below a commit that was acknowledged before, unless a lower commit can have come behind that one."""
+    """An answer below a commit that was acknowledged before, unless a lower commit can have come
+    behind that one.
+    """
     commits: dict[tuple[str, Part], list[Commit]] = defaultdict(list)
     answers: list[Committed] = []
     for operation in history:
@@ -368,34 +442,62 @@ def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
         elif isinstance(operation, Write):
             for consumed in operation.consumed:
                 began_s = operation.commit_began_s
-                commit = Commit(operation.group, consumed.part, consumed.end, operation.outcome, began_s, operation.ended_s)
+                commit = Commit(
+                    operation.group,
+                    consumed.part,
+                    consumed.end,
+                    operation.outcome,
+                    began_s,
+                    operation.ended_s,
+                )
                 commits[operation.group, consumed.part].append(commit)
     acked = {
-        key: _running_max(sorted((commit.ended_s, commit.offset) for commit in found if commit.outcome is Outcome.OK))
+        key: _running_max(
+            sorted(
+                (commit.ended_s, commit.offset) for commit in found if commit.outcome is Outcome.OK
+            )
+        )
         for key, found in commits.items()
     }
     for answer in answers:
         key = (answer.group, answer.part)
         times, offsets = acked.get(key, ([], []))
         count = bisect_left(times, answer.began_s)
-        if count and answer.offset < offsets[count - 1] and (lost := _lost_commit(answer, commits[key])) is not None:
+        if (
+            count
+            and answer.offset < offsets[count - 1]
+            and (lost := _lost_commit(answer, commits[key])) is not None
+        ):
             yield Anomaly(
                 "lost-commit",
-                f"group {answer.group!r} is at offset {answer.offset} of {_name(answer.part)}, asked at {answer.began_s:.3f} s;"
-                f" its commit of {lost.offset} was acknowledged at {lost.ended_s:.3f} s",
+                f"group {answer.group!r} is at offset {answer.offset} of {_name(answer.part)},"
+                f" asked at {answer.began_s:.3f} s; its commit of {lost.offset} was acknowledged at"
+                f" {lost.ended_s:.3f} s",
             )
 
 
 def _lost_commit(answer: Committed, commits: Sequence[Commit]) -> Commit | None:
-    """The first commit above the answer, acknowledged before it was asked for, that no lower one can have followed in time for it."""
+    """The first commit above the answer, acknowledged before it was asked for, that no lower one
+    can have followed in time for it.
+    """
     lower = [
         commit
         for commit in commits
-        if commit.outcome is not Outcome.FAIL and commit.offset <= answer.offset and commit.began_s < answer.ended_s
+        if commit.outcome is not Outcome.FAIL
+        and commit.offset <= answer.offset
+        and commit.began_s < answer.ended_s
     ]
-    last_s = max((inf if commit.outcome is Outcome.INFO else commit.ended_s for commit in lower), default=-inf)
+    last_s = max(
+        (inf if commit.outcome is Outcome.INFO else commit.ended_s for commit in lower),
+        default=-inf,
+    )
     for commit in commits:
-        if commit.outcome is Outcome.OK and commit.offset > answer.offset and last_s <= commit.began_s and commit.ended_s < answer.began_s:
+        if (
+            commit.outcome is Outcome.OK
+            and commit.offset > answer.offset
+            and last_s <= commit.began_s
+            and commit.ended_s < answer.began_s
+        ):
             return commit
     return None
 
@@ -410,31 +512,46 @@ def _running_max(found: Sequence[tuple[float, int]]) -> tuple[list[float], list[
 
 
 def _exactly_once(log: _Log) -> Iterator[Anomaly]:
-    """Committed transactions divide a group's input among them: no record twice, none left out below the group's offset.
+    """Committed transactions divide a group's input among them: no record twice, none left out
+    below the group's offset.
 
-    A transaction of unknown outcome counts as committed if one of its values was polled; each has values.
+    A transaction of unknown outcome counts as committed if one of its values was polled; each has
+    values.
     """
     spans: dict[tuple[str, Part], list[tuple[Consumed, Write]]] = defaultdict(list)
     for write in log.writes:
         if write.outcome is Outcome.OK or any(log.is_seen(record) for record in write.sends):
             for consumed in write.consumed:
                 spans[write.group, consumed.part].append((consumed, write))
-    committed = {(answer.group, answer.part): answer.offset for answer in log.history if isinstance(answer, Committed)}
+    committed = {
+        (answer.group, answer.part): answer.offset
+        for answer in log.history
+        if isinstance(answer, Committed)
+    }
     for (group, part), found in spans.items():
         found.sort(key=lambda item: (item[0].first, item[0].end))
         reached, by = 0, ""
         for consumed, write in found:
             if consumed.first < reached:
-                text = f"offsets {consumed.first} to {min(reached, consumed.end) - 1} of {_name(part)} by {_transaction(write)} and {by}"
+                text = (
+                    f"offsets {consumed.first} to {min(reached, consumed.end) - 1} of {_name(part)}"
+                    f" by {_transaction(write)} and {by}"
+                )
                 yield Anomaly("consumed-twice", text)
             elif consumed.first > reached:
-                text = f"offsets {reached} to {consumed.first - 1} of {_name(part)}, then {_transaction(write)}"
+                text = (
+                    f"offsets {reached} to {consumed.first - 1} of {_name(part)}, then"
+                    f" {_transaction(write)}"
+                )
                 yield Anomaly("consume-skip", text)
             if consumed.end > reached:
                 reached, by = consumed.end, _transaction(write)
         at = committed.get((group, part), UNKNOWN)
         if at > reached:
-            yield Anomaly("consume-skip", f"offsets {reached} to {at - 1} of {_name(part)}, group {group!r} is at {at}")
+            yield Anomaly(
+                "consume-skip",
+                f"offsets {reached} to {at - 1} of {_name(part)}, group {group!r} is at {at}",
+            )
 
 
 def _name(part: Part) -> str:
@@ -456,5 +573,10 @@ def _where_at(log: _Log, part: Part, offset: int) -> str:
 
 def _transaction(write: Write) -> str:
     kind = "transaction" if write.is_transaction else "write"
-    commit = "" if write.commit_began_s == inf else f", commit asked at {write.commit_began_s:.3f} s"
-    return f"{kind} of {write.process} from {write.began_s:.3f} s{commit}, {write.outcome} at {write.ended_s:.3f} s"
+    commit = (
+        "" if write.commit_began_s == inf else f", commit asked at {write.commit_began_s:.3f} s"
+    )
+    return (
+        f"{kind} of {write.process} from {write.began_s:.3f} s{commit}, {write.outcome} at"
+        f" {write.ended_s:.3f} s"
+    )

@@ -1,6 +1,8 @@
-"""The chart as rendered by Helm, and what a kubelet makes of a container: its command and its environment.
+"""The chart as rendered by Helm, and what a kubelet makes of a container: its command and its
+environment.
 
-Skips where Helm and Go are missing, and fails where Go could compile it: `deploy/ensure-helm.sh` does.
+Skips where Helm and Go are missing, and fails where Go could compile it: `deploy/ensure-helm.sh`
+does.
 """
 
 import json
@@ -27,7 +29,9 @@ Object = dict[str, Any]
 
 @cache
 def find_helm() -> str:
-    found = subprocess.run([ROOT / "deploy" / "ensure-helm.sh", "--find"], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [ROOT / "deploy" / "ensure-helm.sh", "--find"], capture_output=True, text=True, check=False
+    )
     return found.stdout.strip()
 
 
@@ -36,12 +40,16 @@ def helm(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProc
         pytest.fail("helm is missing though Go is at hand: deploy/ensure-helm.sh compiles it, once")
     if not find_helm():
         pytest.skip("helm and Go are missing: the chart was NOT tested")
-    done = subprocess.run([find_helm(), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [find_helm(), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
     assert not check or done.returncode == 0, done.stderr
     return done
 
 
-def render(values: Object | None = None, *files: Path, kubernetes: str = KUBERNETES) -> list[Object]:
+def render(
+    values: Object | None = None, *files: Path, kubernetes: str = KUBERNETES
+) -> list[Object]:
     """Objects in the order of Helm, hooks included."""
     return list(yaml.safe_load_all(template(values, *files, kubernetes=kubernetes).stdout))
 
@@ -52,7 +60,17 @@ def template(
     given = [part for file in files for part in ("-f", str(file))]
     for key, value in (values or {}).items():
         given += ["--set-json", f"{key}={json.dumps(value)}"]
-    return helm("template", RELEASE, CHART, "-n", NAMESPACE, "--kube-version", kubernetes, *given, check=check)
+    return helm(
+        "template",
+        RELEASE,
+        CHART,
+        "-n",
+        NAMESPACE,
+        "--kube-version",
+        kubernetes,
+        *given,
+        check=check,
+    )
 
 
 def named(objects: list[Object], kind: str, name: str) -> Object:
@@ -77,7 +95,9 @@ class Pod:
     """Field paths and their values; labels that a pod does not have are empty."""
 
     @classmethod
-    def of(cls, workload: Object, ordinal: int, *, zone: str = "", host_ip: str = "127.0.0.1") -> "Pod":
+    def of(
+        cls, workload: Object, ordinal: int, *, zone: str = "", host_ip: str = "127.0.0.1"
+    ) -> "Pod":
         name = f"{workload['metadata']['name']}-{ordinal}"
         return cls(
             name,
@@ -102,11 +122,15 @@ def environment(container: Object, pod: Pod, objects: list[Object]) -> dict[str,
             found[variable["name"]] = pod.fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
         else:
             reference = variable["valueFrom"]["secretKeyRef"]
-            found[variable["name"]] = named(objects, "Secret", reference["name"])["stringData"][reference["key"]]
+            found[variable["name"]] = named(objects, "Secret", reference["name"])["stringData"][
+                reference["key"]
+            ]
     return found
 
 
-def command(container: Object, variables: dict[str, str], entrypoint: tuple[str, ...] = ("penstock",)) -> list[str]:
+def command(
+    container: Object, variables: dict[str, str], entrypoint: tuple[str, ...] = ("penstock",)
+) -> list[str]:
     """`command` takes the place of the image's entrypoint, `args` follow."""
     words = [*container.get("command", entrypoint), *container.get("args", [])]
     return [_expanded(str(word), variables) for word in words]

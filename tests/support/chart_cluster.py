@@ -1,8 +1,11 @@
-"""The rendered chart as processes of this machine: what the kubelet would start, with ports of 127.0.0.1 for the names of pods.
+"""The rendered chart as processes of this machine: what the kubelet would start, with ports of
+127.0.0.1 for the names of pods.
 
-    with ChartCluster(objects, tmp_path) as cluster: cluster.wait_ready() ... cluster.roll("broker") ... cluster.run_test()
+    with ChartCluster(objects, tmp_path) as cluster: cluster.wait_ready() ... cluster.roll("broker")
+    ... cluster.run_test()
 
-Commands, flags and variables are the chart's own; only addresses and directories are exchanged, as a network and volumes would do.
+Commands, flags and variables are the chart's own; only addresses and directories are exchanged, as
+a network and volumes would do.
 A pod is stopped as the kubelet does it: preStop, SIGTERM, the grace, SIGKILL.
 """
 
@@ -50,7 +53,10 @@ class ChartCluster:
 
     def __enter__(self) -> Self:
         try:
-            for kind in ("Deployment", "StatefulSet"):  # the S3 server first, or the others wait for it in growing pauses
+            for kind in (
+                "Deployment",
+                "StatefulSet",
+            ):  # the S3 server first, or the others wait for it in growing pauses
                 for workload in of_kind(self._objects, kind):
                     for ordinal in range(workload["spec"]["replicas"]):
                         self.start(workload["metadata"]["name"], ordinal)
@@ -61,7 +67,12 @@ class ChartCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         for running in self.running.values():
             running.process.kill()
             running.process.wait()
@@ -70,22 +81,34 @@ class ChartCluster:
                 sys.stderr.write(f"--- {name}\n{running.log.read_text()[-3_000:]}\n")
 
     def _workload(self, name: str) -> Object:
-        return next(it for it in self._objects if it["kind"] in {"StatefulSet", "Deployment", "Pod"} and it["metadata"]["name"] == name)
+        return next(
+            it
+            for it in self._objects
+            if it["kind"] in {"StatefulSet", "Deployment", "Pod"} and it["metadata"]["name"] == name
+        )
 
     def port(self, pod: str, port: int) -> int:
         return self._ports.setdefault((pod, port), free_port())
 
     def pod_name(self, service: str) -> str:
         """The pod that a name of DNS leads to: its own, or the first of a Service."""
-        return service if service[-1].isdigit() else {"penstock": "penstock-broker-0", "penstock-moto": "penstock-moto-0"}[service]
+        return (
+            service
+            if service[-1].isdigit()
+            else {"penstock": "penstock-broker-0", "penstock-moto": "penstock-moto-0"}[service]
+        )
 
     def _here(self, text: str, pod: str) -> str:
         """With addresses and directories of this machine."""
         is_quoted = "%3A%2F%2F" in text
         text = unquote(text) if is_quoted else text
-        text = _ADDRESS.sub(lambda found: f"127.0.0.1:{self.port(self.pod_name(found[1]), int(found[2]))}", text)
+        text = _ADDRESS.sub(
+            lambda found: f"127.0.0.1:{self.port(self.pod_name(found[1]), int(found[2]))}", text
+        )
         text = _BOUND.sub(lambda found: f"127.0.0.1:{self.port(pod, int(found[1]))}", text)
-        text = text.replace("/etc/penstock", str(self._directory)).replace("/var/lib/penstock", str(self._directory / pod))
+        text = text.replace("/etc/penstock", str(self._directory)).replace(
+            "/var/lib/penstock", str(self._directory / pod)
+        )
         text = text.replace("/tmp/", f"{self._directory}/{pod}-") if "printf" in text else text
         if is_quoted:
             begin, _, endpoint = text.partition("endpoint=")
@@ -97,14 +120,21 @@ class ChartCluster:
         pod = Pod.of(workload, ordinal, zone=f"zone-{ordinal % 3}")
         container = pod_of(workload)["containers"][0]
         log = self._directory / f"{pod.name}.log"
-        variables = {name: self._here(text, pod.name) for name, text in environment(container, pod, self._objects).items()}
+        variables = {
+            name: self._here(text, pod.name)
+            for name, text in environment(container, pod, self._objects).items()
+        }
         words = [self._here(word, pod.name) for word in command(container, variables)]
         if "0.0.0.0" in words:  # the S3 server has host and port in two words
             words[words.index("0.0.0.0")] = "127.0.0.1"
             words[-1] = str(self.port(pod.name, int(words[-1])))
         with log.open("ab") as file:
-            process = subprocess.Popen(self._found(words), env=_ENVIRONMENT | variables, stderr=file, stdout=file)
-        self.running[pod.name] = Running(process, container, pod_of(workload).get("terminationGracePeriodSeconds", 30), log)
+            process = subprocess.Popen(
+                self._found(words), env=_ENVIRONMENT | variables, stderr=file, stdout=file
+            )
+        self.running[pod.name] = Running(
+            process, container, pod_of(workload).get("terminationGracePeriodSeconds", 30), log
+        )
 
     @staticmethod
     def _found(words: list[str]) -> list[str]:
@@ -132,7 +162,9 @@ class ChartCluster:
         asked = container[f"{which}Probe"]["httpGet"]
         port = next(it["containerPort"] for it in container["ports"] if it["name"] == asked["port"])
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port(pod, port)}{asked['path']}", timeout=10) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.port(pod, port)}{asked['path']}", timeout=10
+            ) as answer:
                 return int(answer.status), answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -147,8 +179,12 @@ class ChartCluster:
             for which in ("startup", "readiness", "liveness"):
                 while (said := self.probe(pod, which))[0] != 200:
                     log = self.running[pod].log
-                    assert self.running[pod].process.poll() is None, f"{pod} ended:\n{log.read_text()[-2_000:]}"
-                    assert time.monotonic() < deadline, f"{pod}: {which}: {said}\n{log.read_text()[-2_000:]}"
+                    assert self.running[pod].process.poll() is None, (
+                        f"{pod} ended:\n{log.read_text()[-2_000:]}"
+                    )
+                    assert time.monotonic() < deadline, (
+                        f"{pod}: {which}: {said}\n{log.read_text()[-2_000:]}"
+                    )
                     time.sleep(0.05)
 
     def roll(self, role: str) -> None:
@@ -174,11 +210,18 @@ class ChartCluster:
         self._objects = objects
 
     def command(self, *arguments: str, retry: bool = False) -> str:
-        """Output of the command line. retry: until it succeeds, for what has to come about first."""
+        """Output of the command line. retry: until it succeeds, for what has to come about
+        first.
+        """
         deadline = time.monotonic() + READY_S
         while True:
             done = subprocess.run(
-                [_BIN / "penstock", *arguments], env=_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=120
+                [_BIN / "penstock", *arguments],
+                env=_ENVIRONMENT,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
             )
             if done.returncode == 0:
                 return done.stdout
@@ -192,17 +235,33 @@ class ChartCluster:
 
     def run_test(self) -> str:
         """What `helm test` runs, with its pod's command and environment; its output."""
-        workload = next(it for it in of_kind(self._objects, "Pod") if it["metadata"]["annotations"]["helm.sh/hook"] == "test")
+        workload = next(
+            it
+            for it in of_kind(self._objects, "Pod")
+            if it["metadata"]["annotations"]["helm.sh/hook"] == "test"
+        )
         container = pod_of(workload)["containers"][0]
         pod = Pod.of(workload, 0)
-        variables = {name: self._here(text, pod.name) for name, text in environment(container, pod, self._objects).items()}
+        variables = {
+            name: self._here(text, pod.name)
+            for name, text in environment(container, pod, self._objects).items()
+        }
         words = [self._here(word, pod.name) for word in command(container, variables)]
-        done = subprocess.run(words, env=_ENVIRONMENT | variables, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(
+            words,
+            env=_ENVIRONMENT | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
 
-_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "AWS_"))} | {
+_ENVIRONMENT = {
+    name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "AWS_"))
+} | {
     "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
     "PYTHONPATH": str(Path(__file__).parents[2]),
     "PENSTOCK_SUPERVISOR_PID": str(os.getpid()),

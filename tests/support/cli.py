@@ -27,7 +27,11 @@ class Cli:
         return str(path)
 
     async def run(self, *arguments: str, code: int = 0) -> str:
-        environment = {"PENSTOCK_BOOTSTRAP": self._bootstrap, "PENSTOCK_CONTROLLER": self._controller, "COLUMNS": "160"}
+        environment = {
+            "PENSTOCK_BOOTSTRAP": self._bootstrap,
+            "PENSTOCK_CONTROLLER": self._controller,
+            "COLUMNS": "160",
+        }
         result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments), env=environment)
         if isinstance(result.exception, DeployError):
             raise result.exception

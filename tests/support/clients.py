@@ -1,7 +1,9 @@
-"""What the tests of unmodified clients share: clients with short timeouts, and loops that poll until something is so.
+"""What the tests of unmodified clients share: clients with short timeouts, and loops that poll
+until something is so.
 
-Blocking clients are polled in one thread, several in turn if there are several: a consumer joins and leaves its group only while it is
-polled. Every loop has a deadline and says at its end what it saw.
+Blocking clients are polled in one thread, several in turn if there are several: a consumer joins
+and leaves its group only while it is polled. Every loop has a deadline and says at its end what it
+saw.
 """
 
 import time
@@ -30,25 +32,43 @@ def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
     return Consumer({"bootstrap.servers": bootstrap, "group.id": group} | GROUP_SETTINGS | named)
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 1, *, timeout_s: float = TIMEOUT_S, **config: str) -> None:
+def create_topic(
+    bootstrap: str, topic: str, partitions: int = 1, *, timeout_s: float = TIMEOUT_S, **config: str
+) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, config=settings)])[topic].result(timeout_s)
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[bytes], partitions: Iterable[int] = (0,), **settings: Any) -> None:
+def produce(
+    bootstrap: str,
+    topic: str,
+    records: Iterable[bytes],
+    partitions: Iterable[int] = (0,),
+    **settings: Any,
+) -> None:
     """The records, evenly over the partitions; every one acknowledged when this returns."""
     failed: list[KafkaError] = []
     targets = list(partitions)
-    producer = Producer({"bootstrap.servers": bootstrap} | {name.replace("_", "."): value for name, value in settings.items()})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap}
+        | {name.replace("_", "."): value for name, value in settings.items()}
+    )
     for index, value in enumerate(records):
-        producer.produce(topic, value, partition=targets[index % len(targets)], on_delivery=lambda error, _: error and failed.append(error))
+        producer.produce(
+            topic,
+            value,
+            partition=targets[index % len(targets)],
+            on_delivery=lambda error, _: error and failed.append(error),
+        )
     assert producer.flush(TIMEOUT_S) == 0
     assert failed == []
 
 
 class Polled:
-    """Confluent consumers polled in turn; `values` collects what each of them was given, in order."""
+    """Confluent consumers polled in turn; `values` collects what each of them was given, in
+    order.
+    """
 
     def __init__(self, *consumers: Consumer) -> None:
         self.consumers = list(consumers)
@@ -72,7 +92,10 @@ class Polled:
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while not condition():
-            assert time.monotonic() < deadline, f"assigned {self.assigned()}, polled {[len(values) for values in self.values.values()]}"
+            assert time.monotonic() < deadline, (
+                f"assigned {self.assigned()}, polled"
+                f" {[len(values) for values in self.values.values()]}"
+            )
             self.poll()
 
     def until_count(self, count: int) -> None:
@@ -91,7 +114,10 @@ class Polled:
         self.until(shared)
 
     def assigned(self) -> list[list[tuple[str, int]]]:
-        return [[(part.topic, part.partition) for part in consumer.assignment()] for consumer in self.consumers]
+        return [
+            [(part.topic, part.partition) for part in consumer.assignment()]
+            for consumer in self.consumers
+        ]
 
     def everything(self) -> list[bytes | None]:
         return [value for values in self.values.values() for value in values]
@@ -109,7 +135,9 @@ def read_records(consumer: Consumer, count: int) -> list[Message]:
     deadline = time.monotonic() + TIMEOUT_S
     while len(messages) < count:
         assert time.monotonic() < deadline, f"{len(messages)} of {count} came"
-        messages += [checked(message) for message in consumer.consume(count - len(messages), POLL_S)]
+        messages += [
+            checked(message) for message in consumer.consume(count - len(messages), POLL_S)
+        ]
     return messages
 
 

@@ -1,8 +1,10 @@
-"""A whole cluster inside the test's event loop: one controller and any number of brokers on one store, on free ports of 127.0.0.1.
+"""A whole cluster inside the test's event loop: one controller and any number of brokers on one
+store, on free ports of 127.0.0.1.
 
     async with Cluster(tmp_path, brokers=2) as cluster: ... cluster.bootstrap ...
 
-Blocking clients run in threads (`asyncio.to_thread`), for the loop serves the cluster. `kill` is a crash: nothing is flushed or said.
+Blocking clients run in threads (`asyncio.to_thread`), for the loop serves the cluster. `kill` is a
+crash: nothing is flushed or said.
 """
 
 import asyncio
@@ -25,7 +27,9 @@ READY_S = 20.0
 
 
 class Cluster:
-    """Settings for brokers go through `broker_settings` (fields of BrokerConfig). stores: other views of the store for some of them."""
+    """Settings for brokers go through `broker_settings` (fields of BrokerConfig). stores: other
+    views of the store for some of them.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,9 @@ class Cluster:
         } | broker_settings
         self._controller_port = 0
         self._stores = stores or {}
-        self._controller_settings = {"session_timeout_ms": SESSION_TIMEOUT_MS} | (controller_settings or {})
+        self._controller_settings = {"session_timeout_ms": SESSION_TIMEOUT_MS} | (
+            controller_settings or {}
+        )
 
     @property
     def bootstrap(self) -> str:
@@ -72,13 +78,20 @@ class Cluster:
             raise
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.stop()
 
     async def start_controller(self) -> None:
         """Also after `stop_controller`: same directory, same port."""
         config = ControllerConfig(
-            data_dir=self.directory / "controller", listeners=(f"127.0.0.1:{self._controller_port}",), **self._controller_settings
+            data_dir=self.directory / "controller",
+            listeners=(f"127.0.0.1:{self._controller_port}",),
+            **self._controller_settings,
         )
         self.controller = ControllerServer(config, self.store)
         await self.controller.start()
@@ -133,14 +146,20 @@ class Cluster:
         """The broker that has the partition open, once there is one."""
 
         def serving() -> list[Broker]:
-            return [broker for broker in self.brokers.values() if not isinstance(broker.partitions.get(topic, partition), int)]
+            return [
+                broker
+                for broker in self.brokers.values()
+                if not isinstance(broker.partitions.get(topic, partition), int)
+            ]
 
         await until(lambda: bool(serving()))
         return serving()[0]
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = READY_S) -> None:
-    """Return when the condition holds; it may depend on anything, so it is looked at again and again. Raises TimeoutError."""
+    """Return when the condition holds; it may depend on anything, so it is looked at again and
+    again. Raises TimeoutError.
+    """
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is no one event behind an arbitrary condition
             await asyncio.sleep(0.01)

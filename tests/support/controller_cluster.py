@@ -26,7 +26,9 @@ async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> Non
             await asyncio.sleep(0.01)
 
 
-async def until_async(read: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 10.0) -> None:
+async def until_async(
+    read: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 10.0
+) -> None:
     async with asyncio.timeout(timeout_s):
         while await read() != expected:  # noqa: ASYNC110 - another process or the store changes it, there is nothing to wait on
             await asyncio.sleep(0.01)
@@ -35,7 +37,9 @@ async def until_async(read: Callable[[], Awaitable[object]], expected: object, t
 class Broker:
     """The controller's side of one broker: client, follower, stream metadata."""
 
-    def __init__(self, client: ControllerClient, follower: MetadataFollower, node: BrokerIncarnation) -> None:
+    def __init__(
+        self, client: ControllerClient, follower: MetadataFollower, node: BrokerIncarnation
+    ) -> None:
         self.client = client
         self.follower = follower
         self.node = node
@@ -55,9 +59,13 @@ class Cluster:
 
     def __init__(self, directory: Path, **settings: object) -> None:
         values: dict[str, object] = {
-            "data_dir": directory, "heartbeat_interval_ms": 50, "session_timeout_ms": 1_500, "session_grace_ms": 200,
-            "tick_interval_ms": 20, "maintenance_interval_ms": 50,
-        }  # fmt: skip
+            "data_dir": directory,
+            "heartbeat_interval_ms": 50,
+            "session_timeout_ms": 1_500,
+            "session_grace_ms": 200,
+            "tick_interval_ms": 20,
+            "maintenance_interval_ms": 50,
+        }
         self.config = ControllerConfig(**{**values, **settings})  # type: ignore[arg-type]
         self.store = MemoryStore()
         self.server = ControllerServer(self.config, self.store)
@@ -69,7 +77,9 @@ class Cluster:
     async def restart(self) -> None:
         port = self.server.port
         await self.server.stop()
-        self.server = ControllerServer(msgspec.structs.replace(self.config, listeners=(f"127.0.0.1:{port}",)), self.store)
+        self.server = ControllerServer(
+            msgspec.structs.replace(self.config, listeners=(f"127.0.0.1:{port}",)), self.store
+        )
         await self.server.start()
 
     @property
@@ -88,7 +98,13 @@ class Cluster:
 
     async def broker(self, node_id: int = -1) -> Broker:
         client = self.client()
-        request = m.RegisterBroker(node_id=NodeId(node_id), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+        request = m.RegisterBroker(
+            node_id=NodeId(node_id),
+            incarnation_id=uuid4(),
+            host="",
+            port=9092,
+            machine_host="127.0.0.1",
+        )
         registered = await client.register_broker(request)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)

@@ -1,4 +1,6 @@
-"""Several controllers in this process, over real sockets, that can be stopped, cut off and started again."""
+"""Several controllers in this process, over real sockets, that can be stopped, cut off and started
+again.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -29,10 +31,16 @@ class Quorum:
         self.addresses = [f"127.0.0.1:{port}" for port in ports]
         self.store = MemoryStore()
         values: dict[str, object] = {
-            "cluster_id": "quorum", "peers": tuple(f"{number}@{address}" for number, address in enumerate(self.addresses)),
-            "raft_heartbeat_ms": 50, "election_timeout_ms": 300, "heartbeat_interval_ms": 50, "session_timeout_ms": 3_000,
-            "session_grace_ms": 500, "tick_interval_ms": 20, "maintenance_interval_ms": 50,
-        }  # fmt: skip
+            "cluster_id": "quorum",
+            "peers": tuple(f"{number}@{address}" for number, address in enumerate(self.addresses)),
+            "raft_heartbeat_ms": 50,
+            "election_timeout_ms": 300,
+            "heartbeat_interval_ms": 50,
+            "session_timeout_ms": 3_000,
+            "session_grace_ms": 500,
+            "tick_interval_ms": 20,
+            "maintenance_interval_ms": 50,
+        }
         self._values = {**values, **settings}
         self.configs = {number: self._config(number, port) for number, port in enumerate(ports)}
         self.servers: dict[int, ControllerServer] = {}
@@ -49,16 +57,22 @@ class Quorum:
         return msgspec.convert(values, ControllerConfig, dec_hook=lambda kind, value: kind(value))
 
     async def start_newcomer(self, number: int, join: Sequence[str]) -> ControllerServer:
-        """One with an empty directory that knows only controllers to ask, not even the cluster's id."""
+        """One with an empty directory that knows only controllers to ask, not even the cluster's
+        id.
+        """
         (port,) = free_ports(1)
         directory = self._directory / f"{number}-{port}"
-        self.configs[number] = self._config(number, port, join=tuple(join), peers=(), cluster_id="", data_dir=directory)
+        self.configs[number] = self._config(
+            number, port, join=tuple(join), peers=(), cluster_id="", data_dir=directory
+        )
         return await self.start_one(number)
 
     def move_all(self) -> None:
         """They get other ports, which only their configuration knows."""
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.configs))]
-        self._values["peers"] = tuple(f"{number}@{address}" for number, address in enumerate(self.addresses))
+        self._values["peers"] = tuple(
+            f"{number}@{address}" for number, address in enumerate(self.addresses)
+        )
         for number, address in enumerate(self.addresses):
             self.configs[number] = self._config(number, int(address.rpartition(":")[2]))
 
@@ -77,7 +91,9 @@ class Quorum:
 
     async def leader(self, timeout_s: float = 10.0) -> int:
         """The one that leads, when exactly one does."""
-        await until(lambda: sum(server.is_leading for server in self.servers.values()) == 1, timeout_s)
+        await until(
+            lambda: sum(server.is_leading for server in self.servers.values()) == 1, timeout_s
+        )
         return next(number for number, server in self.servers.items() if server.is_leading)
 
     def cut_off(self, number: int) -> None:
@@ -94,7 +110,9 @@ class Quorum:
 
     async def broker(self) -> Broker:
         client = self.client()
-        request = m.RegisterBroker(node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+        request = m.RegisterBroker(
+            node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1"
+        )
         registered = await client.register_broker(request)
         node = BrokerIncarnation(registered.node_id, registered.node_epoch)
         follower = MetadataFollower(client, node, heartbeat_interval_s=0.05)

@@ -1,4 +1,6 @@
-"""An internal topic in memory, for coordinators without a broker. It holds back durability until told, as a store does."""
+"""An internal topic in memory, for coordinators without a broker. It holds back durability until
+told, as a store does.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +16,9 @@ from broker.wire.error_codes import ErrorCode
 
 
 class MemoryLog:
-    """Implements `CoordinatorLog`. It outlives its coordinators: the next one reads what was durable."""
+    """Implements `CoordinatorLog`. It outlives its coordinators: the next one reads what was
+    durable.
+    """
 
     def __init__(self, partition_count: int = 4) -> None:
         self.partition_count = partition_count
@@ -36,12 +40,25 @@ class MemoryLog:
         return self.epoch
 
     def end_offset(self, partition: int) -> int:
-        return len(self.durable.get(partition, ())) + sum(held[0] == partition for held in self.held)
+        return len(self.durable.get(partition, ())) + sum(
+            held[0] == partition for held in self.held
+        )
 
-    def append(self, partition: int, records: Sequence[KeyValue], done: Done, *, producer: TransactionalProducer | None = None) -> None:
-        self._append(partition, LogBatch(records, -1 if producer is None else producer.producer_id), done)
+    def append(
+        self,
+        partition: int,
+        records: Sequence[KeyValue],
+        done: Done,
+        *,
+        producer: TransactionalProducer | None = None,
+    ) -> None:
+        self._append(
+            partition, LogBatch(records, -1 if producer is None else producer.producer_id), done
+        )
 
-    def append_marker(self, partition: int, producer_id: int, *, committed: bool, done: Done) -> None:
+    def append_marker(
+        self, partition: int, producer_id: int, *, committed: bool, done: Done
+    ) -> None:
         """What the leader of the partition does for WriteTxnMarkers."""
         self._append(partition, LogBatch((), producer_id, committed), done)
 
@@ -72,7 +89,9 @@ class MemoryLog:
                 opened.pop(batch.producer_id, None)
             elif batch.producer_id >= 0:
                 opened.setdefault(batch.producer_id, at)
-        return LogBounds(start, start + min(opened.values(), default=len(batches)), start + len(batches))
+        return LogBounds(
+            start, start + min(opened.values(), default=len(batches)), start + len(batches)
+        )
 
     async def trim(self, partition: int, start: int) -> None:
         assert start <= self.bounds(partition).stable

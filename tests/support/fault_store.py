@@ -1,10 +1,13 @@
-"""A cluster whose troubles the test decides: each broker has faults of its own between it and the store, and between it and the controller.
+"""A cluster whose troubles the test decides: each broker has faults of its own between it and the
+store, and between it and the controller.
 
     async with FaultCluster(tmp_path, brokers=2) as cluster:
         cluster.faults[1].config = FaultConfig(...)     # only broker 1 sees them
-        cluster.faults[1].park_puts()                   # its PUTs hang in the network until `release`
+        cluster.faults[1].park_puts()                   # its PUTs hang in the network until
+        `release`
 
-Brokers stand on `RetryingStore`, as they do over S3. A request that was parked arrives when it is released, though its sender is long dead.
+Brokers stand on `RetryingStore`, as they do over S3. A request that was parked arrives when it is
+released, though its sender is long dead.
 """
 
 import asyncio
@@ -29,7 +32,9 @@ RETRIES = RetryPolicy(backoff_ms=10, backoff_max_ms=200)
 
 
 class BrokerStore(FaultyStore):
-    """FaultyStore that can also keep PUTs on their way: they neither fail nor end until `release`."""
+    """FaultyStore that can also keep PUTs on their way: they neither fail nor end until
+    `release`.
+    """
 
     def __init__(self, store: ObjectStore, rng: Random) -> None:
         super().__init__(store, rng)
@@ -52,7 +57,9 @@ class BrokerStore(FaultyStore):
         while self._on_the_way:
             await asyncio.wait(self._on_the_way)
 
-    async def _call(self, operation: str, key: str, call: Callable[[], Awaitable[T]]) -> tuple[T, Fault | None]:
+    async def _call(
+        self, operation: str, key: str, call: Callable[[], Awaitable[T]]
+    ) -> tuple[T, Fault | None]:
         if self._parks_after is None or operation not in PUTS:
             return await super()._call(operation, key, call)
         self.parked_count += 1
@@ -61,7 +68,9 @@ class BrokerStore(FaultyStore):
         task.add_done_callback(self._arrived)
         return await asyncio.shield(task)
 
-    async def _parked(self, operation: str, key: str, call: Callable[[], Awaitable[T]], *, after: bool) -> tuple[T, Fault | None]:
+    async def _parked(
+        self, operation: str, key: str, call: Callable[[], Awaitable[T]], *, after: bool
+    ) -> tuple[T, Fault | None]:
         if not after:
             await self._released.wait()
         answer = await super()._call(operation, key, call)
@@ -76,7 +85,9 @@ class BrokerStore(FaultyStore):
 
 
 class Link:
-    """A way to the controller that can be cut: then bytes go neither way, and no connection is seen to break."""
+    """A way to the controller that can be cut: then bytes go neither way, and no connection is seen
+    to break.
+    """
 
     def __init__(self, port: int) -> None:
         self._target_port = port
@@ -109,7 +120,9 @@ class Link:
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            their_reader, their_writer = await asyncio.open_connection(
+                "127.0.0.1", self._target_port
+            )
         except OSError:
             writer.close()
             return
@@ -129,15 +142,27 @@ class Link:
 
 
 def _only_configured(client: ControllerClient) -> None:
-    """A broker behind a link knows no way around it: what the quorum tells of its addresses is not heard."""
+    """A broker behind a link knows no way around it: what the quorum tells of its addresses is not
+    heard.
+    """
     client._addresses = list(client._configured)
     client.learn = lambda addresses: None  # type: ignore[method-assign]
 
 
 class FaultCluster(Cluster):
-    """`faults` and `links` by node id, those of the newest start. Small blocks and caches: it merges and reads all the time."""
+    """`faults` and `links` by node id, those of the newest start. Small blocks and caches: it
+    merges and reads all the time.
+    """
 
-    def __init__(self, directory: Path, *, brokers: int = 2, linked: bool = False, seed: int = 1, **settings: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        brokers: int = 2,
+        linked: bool = False,
+        seed: int = 1,
+        **settings: Any,
+    ) -> None:
         config = StreamConfig(
             wal_linger_ms=0,
             block_bytes_max=256 * 1024,

@@ -1,9 +1,13 @@
-"""What clients sent, were told and read, and what must hold between these whatever happened to the cluster. Pure.
+"""What clients sent, were told and read, and what must hold between these whatever happened to the
+cluster. Pure.
 
-Checked at once: an offset is one record for ever; a record of an idempotent producer has one offset; nothing is there that nobody sent.
-Checked at the end: everything acknowledged can be read, offsets are contiguous, an idempotent producer's records lie in their order.
-A record names itself: its value begins with its identity and a space; those of producers without idempotence begin with "-".
-Shared by the simulator (`tests/sim`), where brokers tell, and by the chaos of processes (`tests/chaos`), where clients do.
+Checked at once: an offset is one record for ever; a record of an idempotent producer has one
+offset; nothing is there that nobody sent.
+Checked at the end: everything acknowledged can be read, offsets are contiguous, an idempotent
+producer's records lie in their order.
+A record names itself: its value begins with its identity and a space; those of producers without
+idempotence begin with "-". Shared by the simulator (`tests/sim`), where brokers tell, and by the
+chaos of processes (`tests/chaos`), where clients do.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +35,9 @@ class History:
             self._sent[identity] = part
 
     def acknowledged(self, part: Part, offset: int, identity: bytes) -> None:
-        """The record is safe. offset -1: the broker knew it from before and did not say where it lies."""
+        """The record is safe. offset -1: the broker knew it from before and did not say where it
+        lies.
+        """
         if offset >= 0:
             self._place(part, offset, identity)
         self._acked.setdefault(part, {})[identity] = offset
@@ -54,23 +60,37 @@ class History:
         """What is acknowledged by now, and where it lies."""
         return dict(self._acked.get(part, {}))
 
-    def check_all_read(self, part: Part, log_start: int, high_watermark: int, acked: Mapping[bytes, int] | None = None) -> None:
+    def check_all_read(
+        self,
+        part: Part,
+        log_start: int,
+        high_watermark: int,
+        acked: Mapping[bytes, int] | None = None,
+    ) -> None:
         """Everything of this partition was just read from its start to its end.
 
-        acked: what was acknowledged when the reader began, if a repeated request may still add a record behind its end; default: all.
+        acked: what was acknowledged when the reader began, if a repeated request may still add a
+        record behind its end; default: all.
         """
         at = self._at.get(part, {})
         for offset in range(log_start, high_watermark):
             if offset not in at:
-                self._fail(f"{part}: offset {offset} of [{log_start}, {high_watermark}) cannot be read")
+                self._fail(
+                    f"{part}: offset {offset} of [{log_start}, {high_watermark}) cannot be read"
+                )
         for identity, offset in (self._acked.get(part, {}) if acked is None else acked).items():
             if offset >= high_watermark:
-                self._fail(f"{part}: {identity!r} was acknowledged at {offset}, the log ends at {high_watermark}")
+                self._fail(
+                    f"{part}: {identity!r} was acknowledged at {offset}, the log ends at"
+                    f" {high_watermark}"
+                )
             elif offset < 0 and not identity.startswith(b"-") and identity not in self._where:
                 self._fail(f"{part}: {identity!r} was acknowledged and is nowhere")
 
     def check_order(self, part: Part, producer: bytes) -> None:
-        """The records of an idempotent producer lie as it sent them. Their identities end with "/" and their number."""
+        """The records of an idempotent producer lie as it sent them. Their identities end with "/"
+        and their number.
+        """
         last = -1
         for offset, identity in sorted(self._at.get(part, {}).items()):
             if identity.startswith(producer + b"/"):

@@ -1,7 +1,9 @@
-"""`penstock dev` with brokers that cut small objects every half second, and controllers that delete soon: minutes of work in seconds.
+"""`penstock dev` with brokers that cut small objects every half second, and controllers that delete
+soon: minutes of work in seconds.
 
-merging: brokers join their own small objects too, a few at a time; otherwise they leave them to whoever is being tested. What is replaced
-stays for ten seconds: readers plan by a manifest that may be a second old, more on a busy machine.
+merging: brokers join their own small objects too, a few at a time; otherwise they leave them to
+whoever is being tested. What is replaced stays for ten seconds: readers plan by a manifest that may
+be a second old, more on a busy machine.
 """
 
 from collections.abc import Sequence
@@ -22,4 +24,11 @@ _SETTINGS: Final = (
 class HurriedCluster(LocalCluster):
     def __init__(self, arguments: Sequence[str] = (), *, merging: bool = False) -> None:
         settings = (*_SETTINGS, f"compaction.small.range.min.count={3 if merging else 1_000}")
-        super().__init__(("--log-level", "error", *(part for setting in settings for part in ("--set", setting)), *arguments))
+        super().__init__(
+            (
+                "--log-level",
+                "error",
+                *(part for setting in settings for part in ("--set", setting)),
+                *arguments,
+            )
+        )

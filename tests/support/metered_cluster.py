@@ -1,6 +1,8 @@
-"""A cluster as `penstock dev` plans it, over files, each node a process that answers `/metrics` on a port known before.
+"""A cluster as `penstock dev` plans it, over files, each node a process that answers `/metrics` on
+a port known before.
 
-with MeteredCluster(tmp_path, brokers=2, controllers=3) as cluster: cluster.scrape("broker 0")["penstock_wal_written_bytes_total"]
+with MeteredCluster(tmp_path, brokers=2, controllers=3) as cluster: cluster.scrape("broker
+0")["penstock_wal_written_bytes_total"]
 """
 
 import os
@@ -26,8 +28,17 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 class MeteredCluster:
     def __init__(self, directory: Path, *, brokers: int, controllers: int) -> None:
-        options = ClusterOptions(brokers=brokers, controllers=controllers, store=f"file:{directory}/store", log_level="warning")
-        ports = Ports(tuple(free_port() for _ in range(brokers)), tuple(free_port() for _ in range(controllers)), 0)
+        options = ClusterOptions(
+            brokers=brokers,
+            controllers=controllers,
+            store=f"file:{directory}/store",
+            log_level="warning",
+        )
+        ports = Ports(
+            tuple(free_port() for _ in range(brokers)),
+            tuple(free_port() for _ in range(controllers)),
+            0,
+        )
         self._plan = plan_cluster(options, ports, str(directory / "controllers"))
         self._log = directory / "log"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -42,9 +53,17 @@ class MeteredCluster:
         try:
             for process in self._plan.processes:
                 port = self.ports[process.name] = free_port()
-                command = (sys.executable, "-P", *process.arguments, "--health-listener", f"127.0.0.1:{port}")
+                command = (
+                    sys.executable,
+                    "-P",
+                    *process.arguments,
+                    "--health-listener",
+                    f"127.0.0.1:{port}",
+                )
                 with self._log.open("ab") as log:
-                    self._processes[process.name] = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
+                    self._processes[process.name] = subprocess.Popen(
+                        command, stdout=log, stderr=log, env=os.environ
+                    )
             for name in self.ports:
                 self.until(lambda name=name: self.is_ready(name), f"{name} is ready")
         except BaseException:
@@ -52,7 +71,12 @@ class MeteredCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for process in self._processes.values():
             process.kill()
             process.wait()
@@ -62,7 +86,9 @@ class MeteredCluster:
         self._processes[name].wait()
 
     def is_ready(self, name: str) -> bool:
-        assert self._processes[name].poll() is None, f"{name} ended:\n{self._log.read_text()[-2_000:]}"
+        assert self._processes[name].poll() is None, (
+            f"{name} ended:\n{self._log.read_text()[-2_000:]}"
+        )
         try:
             return bool(self._get(name, "/readyz"))
         except OSError:
@@ -74,17 +100,23 @@ class MeteredCluster:
     def scrape(self, name: str) -> Samples:
         """Every sample by its name and labels."""
         return {
-            (sample.name, frozenset(sample.labels.items())): sample.value for family in self.families(name) for sample in family.samples
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families(name)
+            for sample in family.samples
         }
 
     def until(self, reached: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + READY_S
         while not reached():
-            assert time.monotonic() < deadline, f"not within {READY_S:.0f} s: {what}\n{self._log.read_text()[-2_000:]}"
+            assert time.monotonic() < deadline, (
+                f"not within {READY_S:.0f} s: {what}\n{self._log.read_text()[-2_000:]}"
+            )
             time.sleep(0.05)
 
     def _get(self, name: str, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[name]}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.ports[name]}{path}", timeout=10
+        ) as answer:
             return str(answer.read().decode())
 
 

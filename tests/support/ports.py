@@ -10,8 +10,9 @@ _given: set[int] = set()
 
 
 def free_ports(wanted: int) -> list[int]:
-    """Below the kernel's own range, so that no connection, and no server that takes any port, gets one while its process is away; below
-    that of `penstock dev` too. Each is given once by this process.
+    """Below the kernel's own range, so that no connection, and no server that takes any port, gets
+    one while its process is away; below that of `penstock dev` too. Each is given once by this
+    process.
     """
     return [free_port() for _ in range(wanted)]
 

@@ -1,4 +1,6 @@
-"""Which metrics and labels the product's dashboards and rules name. No parser of PromQL: enough for the queries that we write."""
+"""Which metrics and labels the product's dashboards and rules name. No parser of PromQL: enough for
+the queries that we write.
+"""
 
 import json
 import re
@@ -12,7 +14,9 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "penstock"
 TARGET_LABELS = frozenset({"namespace", "pod", "app_kubernetes_io_component"})
-"""What Prometheus adds by the target; see templates/monitoring.yaml and deploy/compose/prometheus.yml."""
+"""What Prometheus adds by the target; see templates/monitoring.yaml and
+deploy/compose/prometheus.yml.
+"""
 _SELECTOR = re.compile(r"\b((?:penstock|process)_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?")
 _LABEL = re.compile(r"([a-z_]+)\s*[=!]~?\"")
 _BY = re.compile(r"\bby \(([^)]*)\)")
@@ -37,7 +41,10 @@ class Query:
 
 def rules() -> list[dict[str, Any]]:
     return [
-        rule for path in (CHART / "rules").glob("*.yaml") for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]
+        rule
+        for path in (CHART / "rules").glob("*.yaml")
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
     ]
 
 
@@ -46,5 +53,8 @@ def queries() -> list[Query]:
     found = [Query(rule.get("alert") or rule["record"], rule["expr"]) for rule in rules()]
     for path in sorted((CHART / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
-            found += [Query(f"{path.name}: {panel['title']}", target["expr"]) for target in panel["targets"]]
+            found += [
+                Query(f"{path.name}: {panel['title']}", target["expr"])
+                for target in panel["targets"]
+            ]
     return found

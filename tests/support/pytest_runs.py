@@ -1,4 +1,6 @@
-"""pytest runs in processes of their own, in directories outside the checkout, as users of the plugin have them."""
+"""pytest runs in processes of their own, in directories outside the checkout, as users of the
+plugin have them.
+"""
 
 import os
 import subprocess
@@ -10,7 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 LOADED = any(point.name == "penstock" for point in entry_points(group="pytest11"))
-"""Whether this environment was installed with the plugin's entry point; an older one has to be told of it."""
+"""Whether this environment was installed with the plugin's entry point; an older one has to be told
+of it.
+"""
 
 
 _INI = """[pytest]
@@ -19,16 +23,30 @@ filterwarnings =
     error
     ignore:(read|open)_text is deprecated:DeprecationWarning
 """
-"""Warnings are errors there, too; but kafka-python reads its schemas through functions that Python 3.11 deprecates."""
+"""Warnings are errors there, too; but kafka-python reads its schemas through functions that Python
+3.11 deprecates.
+"""
 
 
-def run_pytest(directory: Path, files: Mapping[str, str], *arguments: str, ini: str = "") -> "subprocess.CompletedProcess[str]":
+def run_pytest(
+    directory: Path, files: Mapping[str, str], *arguments: str, ini: str = ""
+) -> "subprocess.CompletedProcess[str]":
     """Write the files, run pytest on them."""
     for name, text in {"pytest.ini": _INI + ini, **files}.items():
         (directory / name).write_text(text)
     plugin = () if LOADED else ("-p", "pytest_penstock.plugin")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PENSTOCK_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "PENSTOCK_"))
+    }
     command = (sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *arguments)
     return subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=100, check=False, env=environment | {"PYTHONPATH": str(ROOT)}
+        command,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment | {"PYTHONPATH": str(ROOT)},
     )

@@ -1,23 +1,23 @@
-"""Runs Raft transcripts: a script of commands, by hand and in order, and what must be true after them.
+"""Runs Raft transcripts: a script of commands, by hand and in order, and what must be true after
+them.
 
-One command per line, `#` begins a comment. Nothing happens by itself: messages wait until they are delivered, disks until they are synced,
-time until it passes. `expect` lines fail with their line number.
+One command per line, `#` begins a comment. Nothing happens by itself: messages wait until they are
+delivered, disks until they are synced, time until it passes. `expect` lines fail with their line
+number.
 
-  voters N [entries-per-append K]    begin; all in term 0
-  deliver [A B ...]                  deliver and sync until nothing moves; with nodes: only among these, the rest waits
-  drop A [B]                         forget what waits from A (to B)
-  campaign A                         as if A's election timeout had passed and nobody had refused: pre-vote first
-  crown A / elect A                  A becomes leader with the votes of whoever is reachable; crown: nobody has heard of it yet
-  pass A B                           the first message that waits from A to B arrives
-  propose A TEXT / refuse A TEXT     A takes it / must not take it
-  read A / transfer A B / tick MS / crash A / restart A
-  join N                             N begins with an empty log and knows nobody
-  learn A N / promote A N / remove A N   A, the leader, proposes the change of the members
-  refuse-remove A N                  it must not
-  cut A B ...                        these from the rest, until `heal`
-  snapshot A / load A                A writes a snapshot to the store and forgets its log / A installs the newest one
-  no-sync A / sync A                 A's disk takes nothing / everything
-  expect leader A | no-leader | term A N | commit A N | log A 1:a 1 2:b | role A ROLE | first A N | needs-snapshot A | read A yes|no
+  voters N [entries-per-append K]    begin; all in term 0 deliver [A B ...]                  deliver
+  and sync until nothing moves; with nodes: only among these, the rest waits drop A [B]
+  forget what waits from A (to B) campaign A                         as if A's election timeout had
+  passed and nobody had refused: pre-vote first crown A / elect A                  A becomes leader
+  with the votes of whoever is reachable; crown: nobody has heard of it yet pass A B
+  the first message that waits from A to B arrives propose A TEXT / refuse A TEXT     A takes it /
+  must not take it read A / transfer A B / tick MS / crash A / restart A join N
+  N begins with an empty log and knows nobody learn A N / promote A N / remove A N   A, the leader,
+  proposes the change of the members refuse-remove A N                  it must not cut A B ...
+  these from the rest, until `heal` snapshot A / load A                A writes a snapshot to the
+  store and forgets its log / A installs the newest one no-sync A / sync A                 A's disk
+  takes nothing / everything expect leader A | no-leader | term A N | commit A N | log A 1:a 1 2:b |
+  role A ROLE | first A N | needs-snapshot A | read A yes|no
          | members A 1,2,3[/4] (learners behind the slash) | member A yes|no
 """
 
@@ -74,13 +74,15 @@ class Scenario:
             words = line.partition("#")[0].split()
             if not words:
                 continue
-            command = {"voters": self._begin, "cut": self._cut_off}.get(words[0]) or getattr(self, "_" + words[0].replace("-", "_"))
+            command = {"voters": self._begin, "cut": self._cut_off}.get(words[0]) or getattr(
+                self, "_" + words[0].replace("-", "_")
+            )
             try:
                 command(*words[1:])
             except AssertionError as error:
                 raise Failed(f"{self._path.name}:{number}: {line.strip()}: {error}") from error
 
-    # --- commands --------------------------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def _begin(self, count: str, *rest: str) -> None:
         if rest:
@@ -92,8 +94,15 @@ class Scenario:
 
     def _restart(self, name: str) -> None:
         voter = self._voters[int(name)]
-        config = CoreConfig(voter.id, election_ms=ELECTION_MS, append_count_max=self._append_count_max, inflight_count_max=1)
-        voter.core = self._core_type(config, RaftLog(voter.base, voter.entries), voter.hard, Random(voter.id), self._now_ms)
+        config = CoreConfig(
+            voter.id,
+            election_ms=ELECTION_MS,
+            append_count_max=self._append_count_max,
+            inflight_count_max=1,
+        )
+        voter.core = self._core_type(
+            config, RaftLog(voter.base, voter.entries), voter.hard, Random(voter.id), self._now_ms
+        )
         voter.write = None
 
     def _crash(self, name: str) -> None:
@@ -110,7 +119,9 @@ class Scenario:
             self._collect()
             if not wanted():
                 return
-            ready = [m for m in self._wire if m.sender in among and m.to in among and not self._is_cut(m)]
+            ready = [
+                m for m in self._wire if m.sender in among and m.to in among and not self._is_cut(m)
+            ]
             self._wire = [m for m in self._wire if m not in ready and not self._is_cut(m)]
             if not ready:
                 return
@@ -122,7 +133,9 @@ class Scenario:
 
     def _drop(self, sender: str, to: str = "") -> None:
         self._collect()
-        self._wire = [m for m in self._wire if not (m.sender == int(sender) and to in {"", str(m.to)})]
+        self._wire = [
+            m for m in self._wire if not (m.sender == int(sender) and to in {"", str(m.to)})
+        ]
 
     def _campaign(self, name: str) -> None:
         self._core(name).campaign()
@@ -133,7 +146,9 @@ class Scenario:
         self._deliver()
 
     def _crown(self, name: str) -> None:
-        """Time passes, so that nobody still believes in an earlier leader; a candidate that lags in terms needs another try."""
+        """Time passes, so that nobody still believes in an earlier leader; a candidate that lags in
+        terms needs another try.
+        """
         core = self._core(name)
         for _ in range(3):
             self._now_ms += ELECTION_MS
@@ -186,7 +201,9 @@ class Scenario:
 
     def _refuse_remove(self, name: str, node_id: str) -> None:
         core = self._core(name)
-        assert core.propose_members(membership.removed(core.log.members, int(node_id))) is not None, "it was taken"
+        assert (
+            core.propose_members(membership.removed(core.log.members, int(node_id))) is not None
+        ), "it was taken"
 
     def _change(self, name: str, members: Members) -> None:
         why = self._core(name).propose_members(members)
@@ -202,7 +219,11 @@ class Scenario:
         voter, core = self._voters[int(name)], self._core(name)
         term = core.log.term_at(core.commit)
         assert term is not None
-        self._store.append(Base(core.commit, term, core.log.offset_at(core.commit), core.log.members_at(core.commit)))
+        self._store.append(
+            Base(
+                core.commit, term, core.log.offset_at(core.commit), core.log.members_at(core.commit)
+            )
+        )
         core.log.compact(core.commit)
         voter.entries = voter.entries[core.commit - voter.base.index :]
         voter.base = core.log.base
@@ -216,14 +237,18 @@ class Scenario:
     def _sync(self, name: str) -> None:
         self._voters[int(name)].syncs = True
 
-    # --- expectations ----------------------------------------------------------------------------------------------------------------
+    # --- expectations -----------------------------------------------------------------------------
 
     def _expect(self, what: str, *words: str) -> None:
         found, expected = self._look(what, *words)
         assert found == expected, f"found {found!r}, expected {expected!r}"
 
     def _look(self, what: str, *words: str) -> tuple[object, object]:
-        leaders = [voter.id for voter in self._voters.values() if voter.core is not None and voter.core.is_leader]
+        leaders = [
+            voter.id
+            for voter in self._voters.values()
+            if voter.core is not None and voter.core.is_leader
+        ]
         if what == "no-leader":
             return leaders, []
         core = self._core(words[0])
@@ -235,20 +260,36 @@ class Scenario:
             return core.needs_snapshot > core.commit, True
         if what == "read":
             asked = self._voters[core.id].read_round
-            return "yes" if asked is not None and core.is_leader and core.confirmed_round >= asked else "no", words[1]
+            return (
+                "yes"
+                if asked is not None and core.is_leader and core.confirmed_round >= asked
+                else "no",
+                words[1],
+            )
         if what == "members":
-            told = ["".join(str(list(ids))[1:-1].split()) for ids in (core.log.members.voters, core.log.members.learners)]
+            told = [
+                "".join(str(list(ids))[1:-1].split())
+                for ids in (core.log.members.voters, core.log.members.learners)
+            ]
             return "/".join(filter(None, told)), words[1]
         if what == "member":
             return "yes" if core.is_member else "no", words[1]
-        values = {"term": core.term, "commit": core.commit, "first": core.log.base.index + 1, "role": core.role.name}
+        values = {
+            "term": core.term,
+            "commit": core.commit,
+            "first": core.log.base.index + 1,
+            "role": core.role.name,
+        }
         return str(values[what]), words[1]
 
     def _shown(self, core: RaftCore) -> list[str]:
         entries = core.log.slice(core.log.base.index + 1, 1_000, 1 << 30)
-        return [f"{entry.term}:{entry.records[0].decode()}" if entry.records else str(entry.term) for entry in entries]
+        return [
+            f"{entry.term}:{entry.records[0].decode()}" if entry.records else str(entry.term)
+            for entry in entries
+        ]
 
-    # --- machinery -------------------------------------------------------------------------------------------------------------------
+    # --- machinery --------------------------------------------------------------------------------
 
     def _core(self, name: str) -> RaftCore:
         core = self._voters[int(name)].core

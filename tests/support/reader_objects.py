@@ -1,4 +1,6 @@
-"""Record batches and objects for tests of the direct reader, and what pure Python reads out of them to compare with."""
+"""Record batches and objects for tests of the direct reader, and what pure Python reads out of them
+to compare with.
+"""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -41,7 +43,9 @@ def row_of(record: Record) -> Row:
 
 def rows_of(table: pa.Table) -> list[Row]:
     """Of a table with all columns. Timestamps as milliseconds."""
-    columns = table.set_column(table.schema.get_field_index("timestamp"), "timestamp", table["timestamp"].cast(pa.int64()))
+    columns = table.set_column(
+        table.schema.get_field_index("timestamp"), "timestamp", table["timestamp"].cast(pa.int64())
+    )
     found: list[Row] = []
     for row in columns.to_pylist():
         headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
@@ -52,7 +56,13 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def decode(
-    data: bytes, place: Place | None = None, *, compiled: bool, columns: Sequence[str] = ALL, aborted: Iterable[Any] = (), **limits: int
+    data: bytes,
+    place: Place | None = None,
+    *,
+    compiled: bool,
+    columns: Sequence[str] = ALL,
+    aborted: Iterable[Any] = (),
+    **limits: int,
 ) -> pa.Table:
     decoder = Decoder(columns, ReadConfig(**limits), compiled=compiled)
     place = place or Place("data/x", "topic", 3)
@@ -85,23 +95,42 @@ def entry_of(batch: bytes | bytearray) -> RunEntry:
     return RunEntry(Offset(base), Offset(base + delta + 1), count, Millis(newest), batch)
 
 
-def build(runs: dict[int, Sequence[bytes | bytearray]], *, block_bytes_max: int = 1 << 20) -> BuiltObject:
+def build(
+    runs: dict[int, Sequence[bytes | bytearray]], *, block_bytes_max: int = 1 << 20
+) -> BuiltObject:
     """A stream-set object: stream id to its batches."""
     writer = BrokerIncarnation(NodeId(1), NodeEpoch(1))
-    entries = [StreamRun(StreamId(stream), [entry_of(batch) for batch in batches]) for stream, batches in sorted(runs.items())]
+    entries = [
+        StreamRun(StreamId(stream), [entry_of(batch) for batch in batches])
+        for stream, batches in sorted(runs.items())
+    ]
     role, sequence = ObjectRole.STREAM_SET, WalSequence(NO_SEQUENCE)
     return build_object(role, writer, sequence, Millis(0), entries, block_bytes_max=block_bytes_max)
 
 
 async def put_object(
-    store: ObjectStore, key: str, runs: dict[int, Sequence[bytes | bytearray]], *, block_bytes_max: int = 1 << 20
+    store: ObjectStore,
+    key: str,
+    runs: dict[int, Sequence[bytes | bytearray]],
+    *,
+    block_bytes_max: int = 1 << 20,
 ) -> list[Slice]:
-    """Write the object; a slice for each of its streams, which are partitions of `topic` with the stream's number."""
+    """Write the object; a slice for each of its streams, which are partitions of `topic` with the
+    stream's number.
+    """
     built = build(runs, block_bytes_max=block_bytes_max)
     await store.put(key, built.chunks)
     return [
         Slice(
-            key, built.size_bytes, "topic", int(r.stream_id), int(r.stream_id), r.start_offset, r.end_offset, r.size_bytes, r.record_count
+            key,
+            built.size_bytes,
+            "topic",
+            int(r.stream_id),
+            int(r.stream_id),
+            r.start_offset,
+            r.end_offset,
+            r.size_bytes,
+            r.record_count,
         )
         for r in built.ranges
     ]

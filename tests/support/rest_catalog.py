@@ -1,4 +1,5 @@
-"""An Iceberg REST catalog over HTTP: the routes that writers use, over pyiceberg's SQL catalog, with answers that get lost.
+"""An Iceberg REST catalog over HTTP: the routes that writers use, over pyiceberg's SQL catalog,
+with answers that get lost.
 
 Source: Apache Iceberg, `open-api/rest-catalog-open-api.yaml`.
 """
@@ -49,7 +50,9 @@ class RestCatalog:
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._catalog = SqlCatalog("rest", uri=f"sqlite:///{directory / 'rest.db'}", warehouse=directory.resolve().as_uri())
+        self._catalog = SqlCatalog(
+            "rest", uri=f"sqlite:///{directory / 'rest.db'}", warehouse=directory.resolve().as_uri()
+        )
         self._lock = threading.Lock()
         self.lose: Callable[[str], Lost] = lambda _: Lost.NOTHING
         self.url = ""
@@ -59,7 +62,11 @@ class RestCatalog:
             with self._lock:
                 return self._answer(method, path, body)
         except tuple(_STATUS) as error:
-            message = {"message": str(error), "type": type(error).__name__, "code": _STATUS[type(error)]}
+            message = {
+                "message": str(error),
+                "type": type(error).__name__,
+                "code": _STATUS[type(error)],
+            }
             return _STATUS[type(error)], {"error": message}, Lost.NOTHING
 
     def _answer(self, method: str, path: str, body: bytes) -> tuple[int, Any, Lost]:
@@ -67,7 +74,11 @@ class RestCatalog:
             return 200, {"defaults": {}, "overrides": {}}, Lost.NOTHING
         if path == "/v1/namespaces":
             if method == "GET":
-                return 200, {"namespaces": [list(name) for name in self._catalog.list_namespaces()]}, Lost.NOTHING
+                return (
+                    200,
+                    {"namespaces": [list(name) for name in self._catalog.list_namespaces()]},
+                    Lost.NOTHING,
+                )
             asked = json.loads(body)
             self._catalog.create_namespace(tuple(asked["namespace"]), asked.get("properties", {}))
             return 200, {"namespace": asked["namespace"], "properties": {}}, Lost.NOTHING
@@ -77,11 +88,21 @@ class RestCatalog:
             return self._of_tables(method, found[1], body)
         found = _NAMESPACE.fullmatch(path)
         assert found is not None, f"{method} {path}"
-        return 200, {"namespace": [found[1]], "properties": self._catalog.load_namespace_properties(found[1])}, Lost.NOTHING
+        return (
+            200,
+            {
+                "namespace": [found[1]],
+                "properties": self._catalog.load_namespace_properties(found[1]),
+            },
+            Lost.NOTHING,
+        )
 
     def _of_tables(self, method: str, namespace: str, body: bytes) -> tuple[int, Any, Lost]:
         if method == "GET":
-            names = [{"namespace": [namespace], "name": name[-1]} for name in self._catalog.list_tables(namespace)]
+            names = [
+                {"namespace": [namespace], "name": name[-1]}
+                for name in self._catalog.list_tables(namespace)
+            ]
             return 200, {"identifiers": names}, Lost.NOTHING
         left_out = dict.fromkeys(("location", "partition-spec", "write-order"))
         asked = CreateTableRequest.model_validate(left_out | json.loads(body))
@@ -98,7 +119,9 @@ class RestCatalog:
         )
         return 200, _loaded(staged.metadata_location, staged.metadata), Lost.NOTHING
 
-    def _of_table(self, method: str, identifier: tuple[Any, ...], body: bytes) -> tuple[int, Any, Lost]:
+    def _of_table(
+        self, method: str, identifier: tuple[Any, ...], body: bytes
+    ) -> tuple[int, Any, Lost]:
         if method in {"GET", "HEAD"}:
             table = self._catalog.load_table(identifier)
             return 200, _loaded(table.metadata_location, table.metadata), Lost.NOTHING
@@ -109,7 +132,11 @@ class RestCatalog:
 
 
 def _loaded(location: str, metadata: Any) -> Any:
-    return {"metadata-location": location, "metadata": json.loads(metadata.model_dump_json()), "config": {}}
+    return {
+        "metadata-location": location,
+        "metadata": json.loads(metadata.model_dump_json()),
+        "config": {},
+    }
 
 
 @contextmanager
@@ -127,7 +154,16 @@ def rest_catalog(directory: Path) -> Iterator[RestCatalog]:
                 self.connection.close()
                 return
             if lost is Lost.GATEWAY_TIMEOUT:
-                status, answer = 504, {"error": {"message": "no answer in time", "type": "GatewayTimeout", "code": 504}}
+                status, answer = (
+                    504,
+                    {
+                        "error": {
+                            "message": "no answer in time",
+                            "type": "GatewayTimeout",
+                            "code": 504,
+                        }
+                    },
+                )
             data = b"" if self.command == "HEAD" else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -9,10 +9,23 @@ def rows_of(frame: DataFrame) -> list[Row]:
     """Sorted by partition and offset; the frame has headers."""
     rows: list[Row] = []
     for row in frame.collect():
-        headers = None if row["headers"] is None else tuple((item["key"], _bytes(item["value"])) for item in row["headers"])
+        headers = (
+            None
+            if row["headers"] is None
+            else tuple((item["key"], _bytes(item["value"])) for item in row["headers"])
+        )
         timestamp_ms = int(row["timestamp"].timestamp() * 1_000)
         place = row["topic"], row["partition"], row["offset"]
-        rows.append((_bytes(row["key"]), _bytes(row["value"]), *place, timestamp_ms, row["timestampType"], headers))
+        rows.append(
+            (
+                _bytes(row["key"]),
+                _bytes(row["value"]),
+                *place,
+                timestamp_ms,
+                row["timestampType"],
+                headers,
+            )
+        )
     return sorted(rows, key=lambda row: row[2:5])
 
 

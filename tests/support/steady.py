@@ -11,7 +11,9 @@ TIMEOUT_S = 30
 
 
 class SteadyProducer:
-    """An idempotent client that never stops sending; number n goes to partition n mod `partitions`."""
+    """An idempotent client that never stops sending; number n goes to partition n mod
+    `partitions`.
+    """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int = 1) -> None:
         self._partitions = partitions
@@ -32,10 +34,22 @@ class SteadyProducer:
         return sent
 
     def _run(self, bootstrap: str, topic: str) -> int:
-        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 20})
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "retry.backoff.ms": 20,
+            }
+        )
         number = 0
         while not self._stopping.is_set():
-            producer.produce(topic, b"%d" % number, partition=number % self._partitions, on_delivery=self._delivered)
+            producer.produce(
+                topic,
+                b"%d" % number,
+                partition=number % self._partitions,
+                on_delivery=self._delivered,
+            )
             number += 1
             producer.poll(0.002)
         assert producer.flush(TIMEOUT_S) == 0

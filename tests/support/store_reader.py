@@ -28,12 +28,21 @@ async def read(store: ObjectStore, slices: Sequence[Slice]) -> dict[int, list[tu
     reader = ObjectReader(store, BlockCache(32 << 20))
     for item in slices:
         start, end = item.start_offset, item.end_offset
-        held = StreamRange(StreamId(item.stream_id), Offset(start), Offset(end), item.record_count, item.size_bytes, Millis(0))
+        held = StreamRange(
+            StreamId(item.stream_id),
+            Offset(start),
+            Offset(end),
+            item.record_count,
+            item.size_bytes,
+            Millis(0),
+        )
         source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
         position = start
         while position < end:
             for view in await reader.read([source], position, 1 << 20, end_offset=end):
-                for record in (record for at, _ in iter_headers(view) for record in decode_records(view[at:])):
+                for record in (
+                    record for at, _ in iter_headers(view) for record in decode_records(view[at:])
+                ):
                     if position <= record.offset < end:
                         assert record.value is not None
                         found[item.partition].append((record.offset, number_of(record.value)))
@@ -57,23 +66,37 @@ class Follower:
         self.moment = root.moment
         if not self.view.topics(self.topic):
             return self.ends
-        ends = {state.partition: state.end_offset for state in await self.view.partitions([self.topic])}
-        assert all(ends[partition] >= end for partition, end in self.ends.items()), (self.ends, ends)
+        ends = {
+            state.partition: state.end_offset for state in await self.view.partitions([self.topic])
+        }
+        assert all(ends[partition] >= end for partition, end in self.ends.items()), (
+            self.ends,
+            ends,
+        )
         self.ends = ends
         return ends
 
     async def until_seen(self, load: Load) -> None:
         """Everything that was acknowledged when this was called."""
-        acknowledged = {partition: max((offset for _, offset in acks), default=-1) for partition, acks in load.acks.items()}
+        acknowledged = {
+            partition: max((offset for _, offset in acks), default=-1)
+            for partition, acks in load.acks.items()
+        }
         async with asyncio.timeout(60):
             ends = await self.look()
             while any(ends[partition] <= offset for partition, offset in acknowledged.items()):
-                await asyncio.sleep(0.01)  # a pace: the store is looked at, there is nothing to wait on
+                await asyncio.sleep(
+                    0.01
+                )  # a pace: the store is looked at, there is nothing to wait on
                 ends = await self.look()
 
     async def log(self) -> dict[int, list[tuple[int, int]]]:
-        """All rows up to the ends that were seen; planned anew when objects went meanwhile, as readers do."""
-        wanted = [OffsetRange(self.topic, partition, 0, end) for partition, end in self.ends.items()]
+        """All rows up to the ends that were seen; planned anew when objects went meanwhile, as
+        readers do.
+        """
+        wanted = [
+            OffsetRange(self.topic, partition, 0, end) for partition, end in self.ends.items()
+        ]
         for _ in range(5):
             try:
                 return await read(self.store, await self.view.plan(wanted))

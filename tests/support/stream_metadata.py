@@ -1,7 +1,10 @@
-"""The controller's part in the life of streams, in memory: the same checks as `controller.managers`, no RPC.
+"""The controller's part in the life of streams, in memory: the same checks as
+`controller.managers`, no RPC.
 
-One `MemoryController` is the truth; each broker start sees it through its own `MemoryStreamMetadata`. Mutations take effect at once, so the
-"local image" is never behind. `disturb` lets a test fail calls before they take place (`refuse`) or lose their replies (`lose_reply`).
+One `MemoryController` is the truth; each broker start sees it through its own
+`MemoryStreamMetadata`. Mutations take effect at once, so the "local image" is never behind.
+`disturb` lets a test fail calls before they take place (`refuse`) or lose their replies
+(`lose_reply`).
 """
 
 import asyncio
@@ -89,7 +92,9 @@ class MemoryController:
     def check_invariants(self) -> None:
         for stream_id, stream in self.streams.items():
             for before, after in zip(stream.ranges, stream.ranges[1:], strict=False):
-                assert before.range.end_offset == after.range.start_offset, f"a gap in stream {stream_id}"
+                assert before.range.end_offset == after.range.start_offset, (
+                    f"a gap in stream {stream_id}"
+                )
             assert not stream.ranges or stream.ranges[-1].range.end_offset == stream.end_offset
 
     def commit(self, writer: BrokerIncarnation, commit: CommitObjects) -> None:
@@ -158,7 +163,11 @@ class MemoryController:
             return
         assert end >= wal.committed, "a WAL ends below its committed slot"
         for stream_id, stream in self.streams.items():
-            if stream.opened and stream.owner == failed and self.data_streams.get(stream_id, stream_id) not in held:
+            if (
+                stream.opened
+                and stream.owner == failed
+                and self.data_streams.get(stream_id, stream_id) not in held
+            ):
                 stream.opened = False
         wal.end = None if held else end
 
@@ -168,7 +177,9 @@ class MemoryController:
         slot = parse_wal_key(item.key)
         assert slot is not None, item.key
         assert slot.writer == writer, f"{item.key} is no slot of {writer}"
-        assert slot.sequence >= self.wals[writer].committed, f"{item.key} lies below the committed slot: it may be deleted"
+        assert slot.sequence >= self.wals[writer].committed, (
+            f"{item.key} lies below the committed slot: it may be deleted"
+        )
 
     @staticmethod
     def _check_owner(stream_id: StreamId, stream: MemoryStream, writer: BrokerIncarnation) -> None:
@@ -183,7 +194,12 @@ class MemoryController:
             raise NotContiguous(part.stream_id, end, part.start_offset)
 
     def _check_close(
-        self, stream_id: StreamId, epoch: StreamEpoch, end_offset: Offset, ends: dict[StreamId, Offset], writer: BrokerIncarnation
+        self,
+        stream_id: StreamId,
+        epoch: StreamEpoch,
+        end_offset: Offset,
+        ends: dict[StreamId, Offset],
+        writer: BrokerIncarnation,
     ) -> None:
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -228,13 +244,17 @@ class MemoryStreamMetadata:
         """Cleared: commits wait, before they take effect."""
 
     def refuse(self, method: str, count: int = 1, error: Exception | None = None) -> None:
-        """The next calls of this method raise the error (TimeoutError if none is given) and do nothing."""
+        """The next calls of this method raise the error (TimeoutError if none is given) and do
+        nothing.
+        """
         told = error or TimeoutError("the controller did not answer")
         self.disturbances.extend(Disturbance(method, told, False) for _ in range(count))
 
     def lose_reply(self, method: str, count: int = 1) -> None:
         """The next calls of this method take effect and raise TimeoutError."""
-        self.disturbances.extend(Disturbance(method, TimeoutError("the reply was lost"), True) for _ in range(count))
+        self.disturbances.extend(
+            Disturbance(method, TimeoutError("the reply was lost"), True) for _ in range(count)
+        )
 
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[OpenedStream | Exception]:
         await self._begin("open_streams")
@@ -245,12 +265,18 @@ class MemoryStreamMetadata:
 
     def _open(self, request: OpenStream) -> OpenedStream | Exception:
         stream = self.controller.streams[request.stream_id]
-        if stream.epoch > request.epoch or (stream.epoch == request.epoch and stream.owner != self.writer):
-            return StreamFenced(request.stream_id, f"it is at epoch {stream.epoch} of {stream.owner}")
+        if stream.epoch > request.epoch or (
+            stream.epoch == request.epoch and stream.owner != self.writer
+        ):
+            return StreamFenced(
+                request.stream_id, f"it is at epoch {stream.epoch} of {stream.owner}"
+            )
         if stream.opened and not (stream.epoch == request.epoch and stream.owner == self.writer):
             return StreamNotClosed(request.stream_id)
         stream.epoch, stream.owner, stream.opened = request.epoch, self.writer, True
-        return OpenedStream(request.stream_id, request.epoch, stream.start_offset, stream.end_offset)
+        return OpenedStream(
+            request.stream_id, request.epoch, stream.start_offset, stream.end_offset
+        )
 
     async def prepare_objects(self, count: int) -> list[PreparedObject]:
         await self._begin("prepare_objects")
@@ -273,7 +299,9 @@ class MemoryStreamMetadata:
         """Nothing here can be lost."""
         assert position <= len(self.controller.commits)
 
-    async def trim_stream(self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset) -> None:
+    async def trim_stream(
+        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset
+    ) -> None:
         await self._begin("trim_stream")
         self.controller.check_node(self.writer)
         stream = self.controller.streams[stream_id]
@@ -282,25 +310,44 @@ class MemoryStreamMetadata:
         stream.start_offset = max(stream.start_offset, start_offset)
         self._end("trim_stream")
 
-    def objects(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int) -> list[ObjectRange]:
+    def objects(
+        self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int
+    ) -> list[ObjectRange]:
         ranges = self.controller.streams[stream_id].ranges
-        return [item for item in ranges if item.range.end_offset > start_offset and item.range.start_offset < end_offset][:limit]
+        return [
+            item
+            for item in ranges
+            if item.range.end_offset > start_offset and item.range.start_offset < end_offset
+        ][:limit]
 
     def committed_end(self, stream_id: StreamId) -> Offset:
         return self.controller.streams[stream_id].end_offset
 
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         streams = self.controller.streams
-        return {key: max(item.end_offset, item.start_offset) for key, item in streams.items() if item.opened and item.owner == owner}
+        return {
+            key: max(item.end_offset, item.start_offset)
+            for key, item in streams.items()
+            if item.opened and item.owner == owner
+        }
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
-        return {stream_id: self.controller.data_streams.get(stream_id, stream_id) for stream_id in stream_ids}
+        return {
+            stream_id: self.controller.data_streams.get(stream_id, stream_id)
+            for stream_id in stream_ids
+        }
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
         return self.controller.accepted.get(writer, set())
 
     async def commit_recovered(
-        self, failed: BrokerIncarnation, objects: Sequence[NewObject], *, done: bool, end: WalSequence, held: Sequence[StreamId] = ()
+        self,
+        failed: BrokerIncarnation,
+        objects: Sequence[NewObject],
+        *,
+        done: bool,
+        end: WalSequence,
+        held: Sequence[StreamId] = (),
     ) -> None:
         await self._begin("commit_recovered")
         self.controller.commit_recovered(self.writer, failed, objects, done, end, held)
@@ -309,7 +356,11 @@ class MemoryStreamMetadata:
 
     async def _begin(self, method: str) -> None:
         await asyncio.sleep(0)
-        if self.disturbances and self.disturbances[0].method == method and not self.disturbances[0].takes_effect:
+        if (
+            self.disturbances
+            and self.disturbances[0].method == method
+            and not self.disturbances[0].takes_effect
+        ):
             raise self.disturbances.popleft().error
 
     def _end(self, method: str) -> None:

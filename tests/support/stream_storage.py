@@ -1,4 +1,6 @@
-"""What stream tests are made of: entries with real batches, brokers with storages, a store whose PUTs end when the test says so."""
+"""What stream tests are made of: entries with real batches, brokers with storages, a store whose
+PUTs end when the test says so.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,15 +24,30 @@ from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
 NOW_MS = Millis(1_700_000_000_000)
 
 FAST = StreamConfig(
-    wal_linger_ms=0, wal_hedge_factor=0, retry_backoff_ms=1, retry_backoff_max_ms=4, block_age_max_ms=600_000, block_slots_max=1_000_000
+    wal_linger_ms=0,
+    wal_hedge_factor=0,
+    retry_backoff_ms=1,
+    retry_backoff_max_ms=4,
+    block_age_max_ms=600_000,
+    block_slots_max=1_000_000,
 )
-"""No waits that a test would have to sit out; blocks are cut only when the test (or their size) says so."""
+"""No waits that a test would have to sit out; blocks are cut only when the test (or their size)
+says so.
+"""
 
 
 def entry(
-    stream_id: int, base_offset: int, record_count: int = 1, *, text: str = "v", timestamp_ms: int = 1_000, size: int = 0
+    stream_id: int,
+    base_offset: int,
+    record_count: int = 1,
+    *,
+    text: str = "v",
+    timestamp_ms: int = 1_000,
+    size: int = 0,
 ) -> AppendEntry:
-    """One batch of `record_count` records; record i of the stream has value b"<text>-<stream>-<offset>" and timestamp_ms + offset."""
+    """One batch of `record_count` records; record i of the stream has value
+    b"<text>-<stream>-<offset>" and timestamp_ms + offset.
+    """
     records = [
         Record(
             offset=offset,
@@ -44,7 +61,12 @@ def entry(
     batch = encode_batch(records, base_offset=base_offset)
     last = base_offset + record_count - 1
     return AppendEntry(
-        StreamId(stream_id), Offset(base_offset), Offset(last + 1), record_count, Millis(timestamp_ms + last), memoryview(batch)
+        StreamId(stream_id),
+        Offset(base_offset),
+        Offset(last + 1),
+        record_count,
+        Millis(timestamp_ms + last),
+        memoryview(batch),
     )
 
 
@@ -62,7 +84,9 @@ def offsets(batches: Sequence[bytes | bytearray | memoryview]) -> list[int]:
 
 
 class GatedStore:
-    """The store behind it, but PUTs of keys with `prefix` wait for `release` (or fail with the error given to it)."""
+    """The store behind it, but PUTs of keys with `prefix` wait for `release` (or fail with the
+    error given to it).
+    """
 
     def __init__(self, store: ObjectStore, prefix: str = "wal/") -> None:
         self.store = store
@@ -110,7 +134,9 @@ class GatedStore:
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         return await self.store.put_if_match(key, body, etag)
 
-    def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
+    def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
         return self.store.list(prefix, start_after=start_after, limit=limit)
 
     async def delete(self, keys: Sequence[str]) -> None:
@@ -137,7 +163,12 @@ class Node:
     """One start of one broker: a storage, what it has acknowledged and what it refused."""
 
     def __init__(
-        self, store: ObjectStore, controller: MemoryController, node_id: int = 1, node_epoch: int = 1, config: StreamConfig = FAST
+        self,
+        store: ObjectStore,
+        controller: MemoryController,
+        node_id: int = 1,
+        node_epoch: int = 1,
+        config: StreamConfig = FAST,
     ) -> None:
         self.metadata: MemoryStreamMetadata = controller.of(node_id, node_epoch)
         self.identity: BrokerIncarnation = self.metadata.writer
@@ -157,7 +188,9 @@ class Node:
         )
 
     async def open(self, *stream_ids: int, epoch: int = 1) -> list[StreamHandle]:
-        opened = await self.storage.open_streams([OpenStream(StreamId(key), StreamEpoch(epoch)) for key in stream_ids])
+        opened = await self.storage.open_streams(
+            [OpenStream(StreamId(key), StreamEpoch(epoch)) for key in stream_ids]
+        )
         handles: list[StreamHandle] = []
         for handle in opened:
             if isinstance(handle, Exception):
@@ -191,7 +224,11 @@ class Node:
     async def read_all(self, stream_id: int, start: int = 0) -> list[int]:
         """Every offset from `start` to the end that this node knows."""
         handle = self.handles.get(stream_id)
-        end = handle.confirmed_offset if handle is not None else self.metadata.committed_end(StreamId(stream_id))
+        end = (
+            handle.confirmed_offset
+            if handle is not None
+            else self.metadata.committed_end(StreamId(stream_id))
+        )
         found: list[int] = []
         at = start
         while at < end:

@@ -1,6 +1,8 @@
-"""A streaming query as a process of its own, to be killed: `python -m tests.support.streaming_job JSON`.
+"""A streaming query as a process of its own, to be killed: `python -m tests.support.streaming_job
+JSON`.
 
-Its sink is idempotent by batch id: the rows of a batch become one file with the batch's name. What each attempt had is kept beside it.
+Its sink is idempotent by batch id: the rows of a batch become one file with the batch's name. What
+each attempt had is kept beside it.
 """
 
 import json
@@ -21,9 +23,11 @@ _WAIT_S = 200.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """die: ("before", 3): when the rows of batch 3 are there and the sink has nothing; ("after", 3): when the sink has them.
+    """die: ("before", 3): when the rows of batch 3 are there and the sink has nothing; ("after",
+    3): when the sink has them.
 
-    gate: every task waits, in the middle of its rows, until there is a file `go`. master: `local-cluster[...]` has executors of its own.
+    gate: every task waits, in the middle of its rows, until there is a file `go`. master:
+    `local-cluster[...]` has executors of its own.
     """
 
     store_url: str
@@ -69,11 +73,16 @@ def start(spark: Any, job: Job) -> Any:
     frame = spark.readStream.format("penstock").options(**options).load()
     if job.gate:
         with warnings.catch_warnings():  # of a pandas that mapInArrow does not use
-            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+            warnings.filterwarnings(
+                "ignore", "PySpark does not yet fully support pandas", FutureWarning
+            )
             frame = frame.mapInArrow(gated(job.directory), frame.schema)
 
     def sink(batch: DataFrame, batch_id: int) -> None:
-        rows = sorted([row["partition"], row["offset"], bytes(row["value"]).decode()] for row in batch.collect())
+        rows = sorted(
+            [row["partition"], row["offset"], bytes(row["value"]).decode()]
+            for row in batch.collect()
+        )
         attempt = job.out / f"{batch_id}.{uuid4().hex}.attempt"
         attempt.write_text(json.dumps(rows))
         if job.die == ("before", batch_id):
@@ -85,7 +94,12 @@ def start(spark: Any, job: Job) -> Any:
             os.kill(os.getpid(), signal.SIGKILL)
 
     job.out.mkdir(exist_ok=True)
-    return frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(job.checkpoint)).trigger(availableNow=True).start()
+    return (
+        frame.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", str(job.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
 
 
 def main(job: Job) -> None:

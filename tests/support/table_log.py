@@ -1,4 +1,6 @@
-"""A topic in a store, and what a table of it must hold. The cluster that wrote it is gone: exports need the store alone."""
+"""A topic in a store, and what a table of it must hold. The cluster that wrote it is gone: exports
+need the store alone.
+"""
 
 import asyncio
 import json
@@ -74,15 +76,27 @@ def value_of(number: int) -> bytes | None:
     if number % 17 == 13:
         return None
     row: dict[str, Any] = {"n": number, "tags": ["a", "b"][: number % 3], "at": {"x": number / 2}}
-    return json.dumps(row | ({"name": f"name {number}", "unknown": 1} if number % 2 else {"name": None})).encode()
+    return json.dumps(
+        row | ({"name": f"name {number}", "unknown": 1} if number % 2 else {"name": None})
+    ).encode()
 
 
-async def write_log(directory: Path, *, records: int = 300, partitions: int = 3, rounds: int = 3) -> Log:
-    """So many records for each partition, over three days; some without a key, keys that come again."""
+async def write_log(
+    directory: Path, *, records: int = 300, partitions: int = 3, rounds: int = 3
+) -> Log:
+    """So many records for each partition, over three days; some without a key, keys that come
+    again.
+    """
     store_directory = directory / "store"
     sent: list[Sent] = []
-    async with Cluster(directory, store=DirectoryStore(str(store_directory)), stream_config=StreamConfig(wal_linger_ms=0)) as cluster:
-        await cluster.broker.client.create_topics(CreateTopics(topics=[NewTopic(name="t", partitions=partitions)]))
+    async with Cluster(
+        directory,
+        store=DirectoryStore(str(store_directory)),
+        stream_config=StreamConfig(wal_linger_ms=0),
+    ) as cluster:
+        await cluster.broker.client.create_topics(
+            CreateTopics(topics=[NewTopic(name="t", partitions=partitions)])
+        )
         for partition in range(partitions):
             await cluster.until_served("t", partition)
         for part in range(rounds):
@@ -91,7 +105,9 @@ async def write_log(directory: Path, *, records: int = 300, partitions: int = 3,
         follower = Follower(cluster.store, "t", range(partitions))
         async with asyncio.timeout(30):
             while await follower.look() != dict.fromkeys(range(partitions), records):  # noqa: ASYNC110 - of no one event
-                await asyncio.sleep(0.05)  # a pace: the store is looked at, there is nothing to wait on
+                await asyncio.sleep(
+                    0.05
+                )  # a pace: the store is looked at, there is nothing to wait on
     return Log(f"file:{store_directory}", "t", sent)
 
 
@@ -104,12 +120,25 @@ def _produce(bootstrap: str, numbers: range, partitions: int, sent: list[Sent]) 
             value, timestamp_ms = value_of(number), BEGIN_MS + number % 3 * DAY_MS + number
 
             def acknowledged(
-                error: Any, message: Any, partition: int = partition, key: Any = key, value: Any = value, at: int = timestamp_ms
+                error: Any,
+                message: Any,
+                partition: int = partition,
+                key: Any = key,
+                value: Any = value,
+                at: int = timestamp_ms,
             ) -> None:
                 failed.extend([error] if error else [])
                 sent.append(Sent(partition, message.offset(), at, key, value))
 
             headers = [("trace", f"{number}".encode())] if number % 2 else None
-            producer.produce("t", value, key, partition=partition, timestamp=timestamp_ms, headers=headers, on_delivery=acknowledged)
+            producer.produce(
+                "t",
+                value,
+                key,
+                partition=partition,
+                timestamp=timestamp_ms,
+                headers=headers,
+                on_delivery=acknowledged,
+            )
     assert producer.flush(30) == 0
     assert failed == []

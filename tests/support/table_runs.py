@@ -1,4 +1,6 @@
-"""Exports as tests run them: both kinds of table, and tables that fail or stop where a test wants it."""
+"""Exports as tests run them: both kinds of table, and tables that fail or stop where a test wants
+it.
+"""
 
 import threading
 from collections import Counter
@@ -30,7 +32,9 @@ class Stopped(BaseException):
 class Watched:
     """A table with something done before and after each commit."""
 
-    def __init__(self, table: ExportTable, before: Callable[[Commit], None], after: Callable[[Commit], None]) -> None:
+    def __init__(
+        self, table: ExportTable, before: Callable[[Commit], None], after: Callable[[Commit], None]
+    ) -> None:
         self._table = table
         self._before = before
         self._after = after
@@ -71,7 +75,9 @@ class Run:
         given = SyncOptions(**({"value_format": JSON, "batch_bytes": SMALL} | options))
         table = Watched(self.warehouse.table("t", given.layout), before, after)
         rejects = Watched(self.warehouse.table("t__dlq", Layout()), nothing, rejects_after)
-        return TableSync(TopicSource(StoreCluster(self.log.store_url), "t"), table, rejects, self.engine, given)  # type: ignore[arg-type]
+        return TableSync(
+            TopicSource(StoreCluster(self.log.store_url), "t"), table, rejects, self.engine, given
+        )  # type: ignore[arg-type]
 
     def all(self, **options: Any) -> list[BatchReport]:
         """Until the table has everything."""
@@ -108,8 +114,12 @@ class Run:
         rejects = {(row["partition"], row["offset"]): row for row in self.rows("t__dlq")}
         assert len(rows) == len(self.rows())
         assert len(rejects) == len(self.rows("t__dlq"))
-        good = [record for record in self.log.sent if record.value is None or record.row is not None]
-        bad = [record for record in self.log.sent if record.value is not None and record.row is None]
+        good = [
+            record for record in self.log.sent if record.value is None or record.row is not None
+        ]
+        bad = [
+            record for record in self.log.sent if record.value is not None and record.row is None
+        ]
         assert bad
         assert rows.keys() == {(record.partition, record.offset) for record in good}
         assert rejects.keys() == {(record.partition, record.offset) for record in bad}
@@ -117,7 +127,11 @@ class Run:
             check_row(rows[record.partition, record.offset], record)
         for record in bad:
             reject = rejects[record.partition, record.offset]
-            assert (reject["topic"], reject["key"], reject["value"]) == ("t", record.key, record.value)
+            assert (reject["topic"], reject["key"], reject["value"]) == (
+                "t",
+                record.key,
+                record.value,
+            )
             assert "DecodeError" in reject["error"] or "ValidationError" in reject["error"]
 
     def stray_files(self) -> set[str]:
@@ -140,4 +154,6 @@ def check_row(row: dict[str, Any], record: Any) -> None:
     sent = record.row or {}
     assert (row["_topic"], row["_key"]) == ("t", record.key)
     assert int(row["_timestamp"].timestamp() * 1000) == record.timestamp_ms
-    assert {name: row[name] for name in ("n", "name", "tags", "at")} == {name: sent.get(name) for name in ("n", "name", "tags", "at")}
+    assert {name: row[name] for name in ("n", "name", "tags", "at")} == {
+        name: sent.get(name) for name in ("n", "name", "tags", "at")
+    }

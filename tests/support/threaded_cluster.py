@@ -1,4 +1,6 @@
-"""A cluster on a loop of its own in another thread, with moto in a process of its own: for tests whose clients block, such as Spark."""
+"""A cluster on a loop of its own in another thread, with moto in a process of its own: for tests
+whose clients block, such as Spark.
+"""
 
 import asyncio
 import os
@@ -31,19 +33,43 @@ from tests.support.cluster import Cluster
 _T = TypeVar("_T")
 _WAIT_S = 60.0
 MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
-"""Data is merged soon, and the WAL's slots go soon after: a reader sees both, and objects that vanish."""
+"""Data is merged soon, and the WAL's slots go soon after: a reader sees both, and objects that
+vanish.
+"""
 
-Row = tuple[bytes | None, bytes | None, str, int, int, int, int, "tuple[tuple[str, bytes | None], ...] | None"]
+Row = tuple[
+    bytes | None,
+    bytes | None,
+    str,
+    int,
+    int,
+    int,
+    int,
+    "tuple[tuple[str, bytes | None], ...] | None",
+]
 """key, value, topic, partition, offset, timestamp in ms, timestamp type, headers."""
 
 
 class ThreadedCluster:
-    def __init__(self, directory: Path, *, brokers: int = 2, stream_config: StreamConfig = MERGING) -> None:
+    def __init__(
+        self, directory: Path, *, brokers: int = 2, stream_config: StreamConfig = MERGING
+    ) -> None:
         self._stream_config = stream_config
         listening = listen(0)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
         with listening:
-            command = (sys.executable, "-m", "deploy.local.moto_store", "--bucket", "penstock", "--fd", str(listening.fileno()))
+            command = (
+                sys.executable,
+                "-m",
+                "deploy.local.moto_store",
+                "--bucket",
+                "penstock",
+                "--fd",
+                str(listening.fileno()),
+            )
             self._moto = subprocess.Popen(command, pass_fds=(listening.fileno(),), env=environment)
             self.store_url = f"s3://penstock?endpoint=http://127.0.0.1:{listening.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()
@@ -62,7 +88,12 @@ class ThreadedCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             self.run(self._stop())
         finally:
@@ -94,7 +125,12 @@ class ThreadedCluster:
 
     async def _start(self) -> Cluster:
         self._store = open_store(self.store_url)
-        cluster = Cluster(self._directory, brokers=self._brokers, store=self._store, stream_config=self._stream_config)
+        cluster = Cluster(
+            self._directory,
+            brokers=self._brokers,
+            store=self._store,
+            stream_config=self._stream_config,
+        )
         await cluster.__aenter__()
         return cluster
 
@@ -104,7 +140,7 @@ class ThreadedCluster:
         if self._store is not None:
             await self._store.close()
 
-    # --- what tests do with it --------------------------------------------------------------------------------------------------------
+    # --- what tests do with it --------------------------------------------------------------------
 
     def kill_broker(self, node_id: int, *, recovered: bool = True) -> None:
         """recovered: return when another one has taken over its WAL."""
@@ -115,7 +151,11 @@ class ThreadedCluster:
 
         def is_over(image: MetadataImage) -> bool:
             node = image.nodes.get(NodeId(node_id))
-            return node is not None and node.fenced and all(image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals())
+            return (
+                node is not None
+                and node.fenced
+                and all(image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals())
+            )
 
         until(lambda: self.image(is_over))
 
@@ -152,7 +192,9 @@ class ThreadedCluster:
         _wait(admin.delete_topics([topic]).values())
 
     def trim(self, topic: str, before: int) -> None:
-        """Move the log start of its only partition, as retention does; returns when the manifest says so."""
+        """Move the log start of its only partition, as retention does; returns when the manifest
+        says so.
+        """
 
         async def trimmed() -> None:
             assert self._cluster is not None
@@ -165,12 +207,17 @@ class ThreadedCluster:
         until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
 
     def has(self, topic: str) -> bool:
-        return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False, missing_ok=True).topic_ids != {}
+        return (
+            SparkCluster(self.store_url, "")
+            .find(Topics(names=(topic,)), read_committed=False, missing_ok=True)
+            .topic_ids
+            != {}
+        )
 
     def look(self, topic: str) -> Found:
         return SparkCluster(self.store_url, "").find(Topics(names=(topic,)), read_committed=False)
 
-    # --- what lies in the store -------------------------------------------------------------------------------------------------------
+    # --- what lies in the store -------------------------------------------------------------------
 
     def keys(self, prefix: str) -> set[str]:
         async def listed() -> set[str]:
@@ -185,10 +232,16 @@ class ThreadedCluster:
         """The key of the object that holds all of the topic's only partition."""
 
         def planned() -> list[Slice]:
-            wanted = [OffsetRange(*item, *bounds) for item, bounds in self.look(topic).bounds.items()]
+            wanted = [
+                OffsetRange(*item, *bounds) for item, bounds in self.look(topic).bounds.items()
+            ]
             return SparkCluster(self.store_url, "").plan(wanted)
 
-        until(lambda: [part.key for part in planned() if part.key in self.keys("data/") - before] != [])
+        until(
+            lambda: (
+                [part.key for part in planned() if part.key in self.keys("data/") - before] != []
+            )
+        )
         return planned()[0].key
 
     def damage(self, key: str, value: bytes) -> None:
@@ -201,7 +254,7 @@ class ThreadedCluster:
 
         self.run(flip())
 
-    # --- what clients do --------------------------------------------------------------------------------------------------------------
+    # --- what clients do --------------------------------------------------------------------------
 
     def produce(self, records: Iterable[Mapping[str, Any]], **settings: Any) -> int:
         """Keyword arguments of `Producer.produce`; all acknowledged when this returns."""
@@ -223,7 +276,14 @@ class ThreadedCluster:
 
     def consume(self, topic: str, partitions: int, count: int, **settings: Any) -> list[Row]:
         """Through the brokers, as far as `count` records; sorted by partition and offset."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "unused", "enable.auto.commit": False, **settings})
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                **settings,
+            }
+        )
         rows: list[Row] = []
         try:
             consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
@@ -240,7 +300,9 @@ class ThreadedCluster:
 
 
 def until(condition: Callable[[], bool], timeout_s: float = _WAIT_S) -> None:
-    """Return when the condition holds; it depends on other processes, so it is looked at again and again."""
+    """Return when the condition holds; it depends on other processes, so it is looked at again and
+    again.
+    """
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come to hold"
@@ -257,6 +319,12 @@ def _row(message: Message) -> Row:
     kind, timestamp_ms = message.timestamp()
     headers = message.headers()
     return (
-        message.key(), message.value(), str(message.topic()), int(message.partition() or 0), int(message.offset() or 0), timestamp_ms,
-        kind - 1, None if headers is None else tuple(headers),
-    )  # fmt: skip
+        message.key(),
+        message.value(),
+        str(message.topic()),
+        int(message.partition() or 0),
+        int(message.offset() or 0),
+        timestamp_ms,
+        kind - 1,
+        None if headers is None else tuple(headers),
+    )

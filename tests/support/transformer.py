@@ -1,9 +1,9 @@
 # ruff: noqa: T201 - its test reads what it prints
 """A program that consumes one partition, and produces each value to another topic exactly once.
 
-Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. It prints "committed N" (the next offset) after each transaction, and "holding" in the middle
-of the HOLD-th (0: never), where it waits for a line on its input. It ends when COUNT records are through. It survives every error but
-being killed.
+Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. It prints "committed N" (the next offset) after each
+transaction, and "holding" in the middle of the HOLD-th (0: never), where it waits for a line on its
+input. It ends when COUNT records are through. It survives every error but being killed.
 """
 
 import sys
@@ -15,15 +15,29 @@ INPUT: Final = "in"
 OUTPUT: Final = "out"
 _TIMEOUT_S: Final = 20.0
 _BATCH_COUNT: Final = 7
-_IMPATIENT: Final[dict[str, Any]] = {"socket.timeout.ms": 5_000, "reconnect.backoff.max.ms": 500, "topic.metadata.refresh.interval.ms": 500}
+_IMPATIENT: Final[dict[str, Any]] = {
+    "socket.timeout.ms": 5_000,
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.interval.ms": 500,
+}
 
 
 class Transformer:
     def __init__(self, bootstrap: str, name: str, partition: int, hold: int) -> None:
         common = _IMPATIENT | {"bootstrap.servers": bootstrap}
-        self._producer_settings = common | {"transactional.id": name, "transaction.timeout.ms": 30_000, "linger.ms": 0}
+        self._producer_settings = common | {
+            "transactional.id": name,
+            "transaction.timeout.ms": 30_000,
+            "linger.ms": 0,
+        }
         self._consumer = Consumer(
-            common | {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed", "auto.offset.reset": "earliest"}
+            common
+            | {
+                "group.id": name,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+            }
         )
         self._partition = partition
         self._hold = hold
@@ -44,16 +58,27 @@ class Transformer:
         self._consumer.close()
 
     def _begin_anew(self) -> int:
-        """A new instance: whatever the one before left open is aborted, then the offset is the one to go on from."""
+        """A new instance: whatever the one before left open is aborted, then the offset is the one
+        to go on from.
+        """
         producer = Producer(self._producer_settings)
         producer.init_transactions(_TIMEOUT_S)
-        position = max(0, self._consumer.committed([TopicPartition(INPUT, self._partition)], _TIMEOUT_S)[0].offset)
+        position = max(
+            0,
+            self._consumer.committed([TopicPartition(INPUT, self._partition)], _TIMEOUT_S)[
+                0
+            ].offset,
+        )
         self._consumer.assign([TopicPartition(INPUT, self._partition, position)])
         self._producer = producer
         return position
 
     def _transform(self, producer: Producer, position: int) -> int:
-        messages = [message for message in self._consumer.consume(_BATCH_COUNT, 0.5) if message.error() is None]
+        messages = [
+            message
+            for message in self._consumer.consume(_BATCH_COUNT, 0.5)
+            if message.error() is None
+        ]
         if not messages:
             return position
         producer.begin_transaction()
@@ -66,13 +91,17 @@ class Transformer:
             sys.stdin.readline()
         position = int(messages[-1].offset() or 0) + 1
         offset = TopicPartition(INPUT, self._partition, position)
-        producer.send_offsets_to_transaction([offset], self._consumer.consumer_group_metadata(), _TIMEOUT_S)
+        producer.send_offsets_to_transaction(
+            [offset], self._consumer.consumer_group_metadata(), _TIMEOUT_S
+        )
         producer.commit_transaction(_TIMEOUT_S)
         print(f"committed {position}", flush=True)
         return position
 
     def _recover(self, error: KafkaException) -> None:
-        """Abort if that is asked for; then, as after everything else, begin anew: only the group knows what was committed."""
+        """Abort if that is asked for; then, as after everything else, begin anew: only the group
+        knows what was committed.
+        """
         producer, self._producer = self._producer, None
         if producer is not None and error.args[0].txn_requires_abort():
             try:

@@ -1,4 +1,6 @@
-"""The short form of `make chaos`: half a minute of faults for a real cluster with all its clients, the same schedules every time."""
+"""The short form of `make chaos`: half a minute of faults for a real cluster with all its clients,
+the same schedules every time.
+"""
 
 import shutil
 from itertools import islice
@@ -10,8 +12,10 @@ from tests.chaos.schedule import CONTROLLERS, LEADER, Kind, waves
 
 SECONDS = 30.0
 SEEDS = (37167,)
-"""Its first waves hold markers between brokers until they are late, kill the leading controller and a broker, cut links between brokers and
-between controllers, pause brokers and cut requests to the store short."""
+"""Its first waves hold markers between brokers until they are late, kill the leading controller and
+a broker, cut links between brokers and between controllers, pause brokers and cut requests to the
+store short.
+"""
 
 
 @pytest.mark.system
@@ -19,7 +23,10 @@ between controllers, pause brokers and cut requests to the store short."""
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_nothing_is_lost_doubled_or_left_over(seed: int) -> None:
     outcome = await run(SECONDS, seed, print)
-    assert outcome.violations == [], f"logs and history: {outcome.directory}; again: python -m tests.chaos --minutes 0.5 --seed {seed}"
+    assert outcome.violations == [], (
+        f"logs and history: {outcome.directory}; again: python -m tests.chaos --minutes 0.5 --seed"
+        f" {seed}"
+    )
     shutil.rmtree(outcome.directory)
 
 
@@ -28,7 +35,12 @@ def test_the_faults_follow_from_the_seed_and_leave_no_node_in_two_process_faults
     assert found == list(islice(waves(5), 300))
     assert found != list(islice(waves(6), 300))
     for wave in found:
-        hit = [name for fault in wave.faults if fault.kind in (Kind.KILL, Kind.PAUSE, Kind.TERMINATE) for name in fault.whom]
+        hit = [
+            name
+            for fault in wave.faults
+            if fault.kind in (Kind.KILL, Kind.PAUSE, Kind.TERMINATE)
+            for name in fault.whom
+        ]
         assert len(hit) == len(set(hit)), wave
         assert LEADER not in hit or not set(hit) & set(CONTROLLERS), wave
         assert wave.length_s <= 15

@@ -1,4 +1,6 @@
-"""`penstock dev` and the commands around it, as a newcomer uses them: real processes, real sockets, real clients."""
+"""`penstock dev` and the commands around it, as a newcomer uses them: real processes, real sockets,
+real clients.
+"""
 
 import asyncio
 import json
@@ -43,7 +45,11 @@ def temporary_directories(pid: int) -> list[Path]:
 def test_ready_line_and_state_file_tell_the_same(cluster: LocalCluster) -> None:
     told = dict(part.split("=", 1) for part in cluster.ready_line.removeprefix("ready: ").split())
     state = cluster.state()
-    assert (told["bootstrap"], told["store"], told["controller"]) == (state.bootstrap, state.store, state.controller)
+    assert (told["bootstrap"], told["store"], told["controller"]) == (
+        state.bootstrap,
+        state.store,
+        state.controller,
+    )
     assert [(process.role, process.node_id, process.phase) for process in state.processes] == [
         ("store", None, "serving"),
         ("controller", 0, "serving"),
@@ -54,21 +60,43 @@ def test_ready_line_and_state_file_tell_the_same(cluster: LocalCluster) -> None:
     for process in state.processes:
         with socket.create_connection((process.host, process.port), timeout=5):
             pass
-    assert json.loads(cluster.state_path.read_text())["processes"][2]["port"] == int(state.bootstrap.split(",")[0].split(":")[1])
+    assert json.loads(cluster.state_path.read_text())["processes"][2]["port"] == int(
+        state.bootstrap.split(",")[0].split(":")[1]
+    )
 
 
 def test_topics_produce_consume(cluster: LocalCluster) -> None:
-    created = penstock(cluster, "topics", "create", "words", "--partitions", "3", "--config", "retention.ms=3600000")
+    created = penstock(
+        cluster,
+        "topics",
+        "create",
+        "words",
+        "--partitions",
+        "3",
+        "--config",
+        "retention.ms=3600000",
+    )
     assert (created.returncode, created.stdout) == (0, "created words\n")
     assert {"name": "words", "partitions": 3} in asked(cluster, "topics", "list")
-    sent = penstock(cluster, "produce", "words", "--key-separator", ":", given="".join(f"k{n}:v{n}\n" for n in range(300)))
+    sent = penstock(
+        cluster,
+        "produce",
+        "words",
+        "--key-separator",
+        ":",
+        given="".join(f"k{n}:v{n}\n" for n in range(300)),
+    )
     assert (sent.returncode, sent.stderr) == (0, "300 records acknowledged\n")
     described = asked(cluster, "topics", "describe", "words")
     assert sum(part["latest"] for part in described["partitions"]) == 300
     assert described["configs"]["retention.ms"] == "3600000"
-    read = penstock(cluster, "consume", "words", "--from-beginning", "--max-messages", "300", "--json")
+    read = penstock(
+        cluster, "consume", "words", "--from-beginning", "--max-messages", "300", "--json"
+    )
     records = [json.loads(line) for line in read.stdout.splitlines()]
-    assert {(record["key"], record["value"]) for record in records} == {(f"k{n}", f"v{n}") for n in range(300)}
+    assert {(record["key"], record["value"]) for record in records} == {
+        (f"k{n}", f"v{n}") for n in range(300)
+    }
     assert penstock(cluster, "topics", "delete", "words").returncode == 0
     assert "words" not in [topic["name"] for topic in asked(cluster, "topics", "list")]
 
@@ -76,8 +104,12 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
 def test_a_group_goes_on_where_it_stopped(cluster: LocalCluster) -> None:
     penstock(cluster, "topics", "create", "shared")
     penstock(cluster, "produce", "shared", given="one\ntwo\nthree\n")
-    first = penstock(cluster, "consume", "shared", "--from-beginning", "--group", "g", "--max-messages", "2")
-    second = penstock(cluster, "consume", "shared", "--from-beginning", "--group", "g", "--max-messages", "1")
+    first = penstock(
+        cluster, "consume", "shared", "--from-beginning", "--group", "g", "--max-messages", "2"
+    )
+    second = penstock(
+        cluster, "consume", "shared", "--from-beginning", "--group", "g", "--max-messages", "1"
+    )
     assert (first.stdout, second.stdout) == ("one\ntwo\n", "three\n")
 
 
@@ -88,9 +120,17 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         (index, kind) for index in range(2) for kind in ("data", "meta", "txn")
     ]
     nodes = asked(cluster, "nodes")
-    assert [(node["node_id"], node["fenced"]) for node in nodes["nodes"]] == [(0, False), (1, False)]
+    assert [(node["node_id"], node["fenced"]) for node in nodes["nodes"]] == [
+        (0, False),
+        (1, False),
+    ]
     assert nodes["controller"] == cluster.state().controller
-    for command in (("streams", "describe", "looked-at"), ("nodes",), ("topics", "list"), ("topics", "describe", "looked-at")):
+    for command in (
+        ("streams", "describe", "looked-at"),
+        ("nodes",),
+        ("topics", "list"),
+        ("topics", "describe", "looked-at"),
+    ):
         assert penstock(cluster, *command).returncode == 0, "as a table, too"
 
 
@@ -101,17 +141,27 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         (("topics", "create", "a/b"), 1, "error: topic 'a/b' was not created: "),
         (("topics", "create", "c", "--config", "retention.m=1"), 1, "did you mean retention.ms?"),
         (("topics", "create", "c", "--config", "retention.ms"), 2, "KEY=VALUE"),
-        (("topics", "list", "--bootstrap", "127.0.0.1:1"), 1, "error: no broker answers at 127.0.0.1:1"),
+        (
+            ("topics", "list", "--bootstrap", "127.0.0.1:1"),
+            1,
+            "error: no broker answers at 127.0.0.1:1",
+        ),
         (("streams", "describe", "nope"), 1, "error: topic 'nope' does not exist"),
         (("consume", "nope"), 1, "error: topic 'nope' does not exist"),
-        (("produce", "x", "--file", "/no/such/file"), 2, "error: --file /no/such/file: No such file"),
+        (
+            ("produce", "x", "--file", "/no/such/file"),
+            2,
+            "error: --file /no/such/file: No such file",
+        ),
         (("dev", "--store", "ftp://x"), 2, "error: --store ftp://x is not allowed: moto, memory"),
         (("dev", "--brokers", "0"), 2, "error: --brokers 0 is not allowed"),
         (("broker", "--lisenters", ":1"), 2, "did you mean --listeners?"),
         (("tpics",), 2, "Did you mean 'topics'?"),
     ],
 )
-def test_mistakes_are_explained_in_a_line(cluster: LocalCluster, arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_mistakes_are_explained_in_a_line(
+    cluster: LocalCluster, arguments: tuple[str, ...], code: int, told: str
+) -> None:
     done = penstock(cluster, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert told in done.stderr
@@ -120,7 +170,11 @@ def test_mistakes_are_explained_in_a_line(cluster: LocalCluster, arguments: tupl
 
 def test_nobody_knows_the_controller_without_a_cluster(tmp_path: Path) -> None:
     done = subprocess.run(
-        (*PENSTOCK, "nodes", "--state-file", str(tmp_path / "s")), capture_output=True, text=True, timeout=30, check=False
+        (*PENSTOCK, "nodes", "--state-file", str(tmp_path / "s")),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert done.returncode == 1
     assert "--controller HOST:PORT" in done.stderr
@@ -136,9 +190,13 @@ def test_a_taken_port_is_named(cluster: LocalCluster) -> None:
 
 def test_a_missing_bucket_is_an_error_that_says_how_to_make_it(cluster: LocalCluster) -> None:
     endpoint = cluster.state().store.rpartition("/")[0]
-    done = penstock(cluster, "dev", "--port", "0", "--store", f"s3://no-such-bucket?endpoint={endpoint}")
+    done = penstock(
+        cluster, "dev", "--port", "0", "--store", f"s3://no-such-bucket?endpoint={endpoint}"
+    )
     assert done.returncode == 1
-    assert f"aws s3api create-bucket --bucket no-such-bucket --endpoint-url {endpoint}" in done.stderr
+    assert (
+        f"aws s3api create-bucket --bucket no-such-bucket --endpoint-url {endpoint}" in done.stderr
+    )
 
 
 async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> None:
@@ -153,7 +211,10 @@ async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> No
     assert await asyncio.to_thread(producer.flush, 20) == 0
 
     def read() -> list[bytes]:
-        settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap.split(","), "auto_offset_reset": "earliest"}
+        settings: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap.split(","),
+            "auto_offset_reset": "earliest",
+        }
         consumer = KafkaConsumer("clients", consumer_timeout_ms=20_000, **settings)
         values = [next(consumer).value for _ in range(50)]
         consumer.close()
@@ -161,7 +222,9 @@ async def test_the_three_clients_talk_to_each_other(cluster: LocalCluster) -> No
 
     expected = [str(number).encode() for number in range(50)]
     assert await asyncio.to_thread(read) == expected
-    async with AIOKafkaConsumer("clients", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", group_id="aio") as consumer:
+    async with AIOKafkaConsumer(
+        "clients", bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", group_id="aio"
+    ) as consumer:
         async with asyncio.timeout(20):
             assert [(await anext(consumer)).value for _ in range(50)] == expected
 
@@ -199,7 +262,11 @@ def test_no_restart_means_none() -> None:
     with LocalCluster(["--no-restart", "--log-level", "error"]) as cluster:
         victim = cluster.brokers()[0]
         cluster.kill([victim])
-        state = cluster.wait_until(lambda state: state.of_role("broker")[0].phase == "stopped", 10, "the broker is told to be down")
+        state = cluster.wait_until(
+            lambda state: state.of_role("broker")[0].phase == "stopped",
+            10,
+            "the broker is told to be down",
+        )
         assert state.of_role("broker")[0].pid is None
         assert penstock(cluster, "topics", "create", "t").returncode == 0, "the other one serves"
 
@@ -216,7 +283,10 @@ def test_records_on_files_outlive_the_cluster(tmp_path: Path) -> None:
     with LocalCluster(arguments) as cluster:
         penstock(cluster, "produce", "kept", given="one\ntwo\n")
     with LocalCluster(arguments) as cluster:
-        assert penstock(cluster, "consume", "kept", "--from-beginning", "--max-messages", "2").stdout == "one\ntwo\n"
+        assert (
+            penstock(cluster, "consume", "kept", "--from-beginning", "--max-messages", "2").stdout
+            == "one\ntwo\n"
+        )
 
 
 def test_store_counts_its_requests(cluster: LocalCluster) -> None:
@@ -226,7 +296,13 @@ def test_store_counts_its_requests(cluster: LocalCluster) -> None:
 
 
 def test_demo_with_fewer_records() -> None:
-    done = subprocess.run((*PENSTOCK, "demo", "--records", "20000"), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        (*PENSTOCK, "demo", "--records", "20000"),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "demo: OK 20000 records"
 

@@ -1,4 +1,6 @@
-"""`penstock dev --topics --seed-from`, `penstock snippets` and `penstock top`, as a newcomer uses them."""
+"""`penstock dev --topics --seed-from`, `penstock snippets` and `penstock top`, as a newcomer uses
+them.
+"""
 
 import json
 import subprocess
@@ -27,10 +29,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """On a store that outlives it, so that a second start can be looked at."""
     directory = tmp_path_factory.mktemp("dev")
     (directory / "seed.jsonl").write_text(SEED)
-    arguments = ["--store", f"file:{directory}/data", "--brokers", "1", "--topics", "orders:3,clicks:12", "--log-level", "error"]
+    arguments = [
+        "--store",
+        f"file:{directory}/data",
+        "--brokers",
+        "1",
+        "--topics",
+        "orders:3,clicks:12",
+        "--log-level",
+        "error",
+    ]
     with LocalCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as first:
         topics = {topic["name"]: topic["partitions"] for topic in asked(first, "topics", "list")}
-        assert topics == {"orders": 3, "clicks": 12, "new": 1}, "they are there when the ready line is"
+        assert topics == {"orders": 3, "clicks": 12, "new": 1}, (
+            "they are there when the ready line is"
+        )
         until(lambda: written(first) == {"orders": 2, "clicks": 0, "new": 1})
     with LocalCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as second:
         yield second
@@ -38,14 +51,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def written(cluster: LocalCluster) -> dict[str, int]:
     """Records by topic, those of clients."""
-    topics = [topic["name"] for topic in asked(cluster, "topics", "list") if topic["name"] in {"orders", "clicks", "new"}]
-    return {name: sum(part["latest"] for part in asked(cluster, "topics", "describe", name)["partitions"]) for name in topics}
+    topics = [
+        topic["name"]
+        for topic in asked(cluster, "topics", "list")
+        if topic["name"] in {"orders", "clicks", "new"}
+    ]
+    return {
+        name: sum(
+            part["latest"] for part in asked(cluster, "topics", "describe", name)["partitions"]
+        )
+        for name in topics
+    }
 
 
 def test_a_second_start_writes_nothing_again(cluster: LocalCluster) -> None:
-    read = penstock(cluster, "consume", "orders", "--from-beginning", "--max-messages", "2", "--json")
+    read = penstock(
+        cluster, "consume", "orders", "--from-beginning", "--max-messages", "2", "--json"
+    )
     records = [json.loads(line) for line in read.stdout.splitlines()]
-    assert sorted((record["key"], record["value"]) for record in records if record["key"]) == [("a", '{"n":1}')]
+    assert sorted((record["key"], record["value"]) for record in records if record["key"]) == [
+        ("a", '{"n":1}')
+    ]
     assert {record["value"] for record in records} == {'{"n":1}', "plain text"}
     assert written(cluster) == {"orders": 2, "clicks": 0, "new": 1}
 
@@ -55,23 +81,43 @@ def test_programs_run_as_they_are_printed(cluster: LocalCluster, client: str) ->
     topic = f"from-{client}"
     shown = penstock(cluster, "snippets", client, "--topic", topic)
     assert penstock(cluster, "topics", "create", topic).returncode == 0
-    done = subprocess.run([sys.executable, "-c", shown.stdout], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", shown.stdout],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
     assert done.stdout == "b'k' b'hello'\n", done.stderr
 
 
 def test_a_line_for_each_client(cluster: LocalCluster) -> None:
     shown = penstock(cluster, "snippets").stdout.splitlines()
-    assert [line.split()[0] for line in shown] == ["confluent-kafka", "kafka-python", "aiokafka", "kcat", "java", "spark"]
+    assert [line.split()[0] for line in shown] == [
+        "confluent-kafka",
+        "kafka-python",
+        "aiokafka",
+        "kcat",
+        "java",
+        "spark",
+    ]
     assert all(cluster.bootstrap in line for line in shown[:-1])
     unknown = penstock(cluster, "snippets", "sarama")
-    assert (unknown.returncode, "error: client 'sarama' is not known: confluent-kafka" in unknown.stderr) == (2, True)
+    assert (
+        unknown.returncode,
+        "error: client 'sarama' is not known: confluent-kafka" in unknown.stderr,
+    ) == (2, True)
 
 
 def test_top_shows_nodes_and_topics(cluster: LocalCluster) -> None:
     view = asked(cluster, "top", "--interval", "0.1")
     assert [(node["node_id"], node["fenced"]) for node in view["cluster"]["nodes"]] == [(0, False)]
     topics = {topic["name"]: topic for topic in view["topics"]}
-    assert (topics["orders"]["records"], topics["orders"]["partitions"], topics["orders"]["records_s"]) == (2, 3, 0.0)
+    assert (
+        topics["orders"]["records"],
+        topics["orders"]["partitions"],
+        topics["orders"]["records_s"],
+    ) == (2, 3, 0.0)
     page = penstock(cluster, "top", "--once", "--interval", "0.1")
     assert page.returncode == 0, page.stderr
     assert "append p50/p99 ms" in page.stdout
@@ -83,13 +129,26 @@ def test_top_shows_nodes_and_topics(cluster: LocalCluster) -> None:
     [
         (("--topics", "a:b"), "error: --topics 'a:b' is not allowed: NAME:PARTITIONS"),
         (("--seed-from", "/no/such/file"), "error: --seed-from /no/such/file: No such file"),
-        (("--topics", "a", "--seed-from", "{directory}/wrong.jsonl"), "wrong.jsonl, line 2: unknown field 'vlaue'; did you mean 'value'?"),
+        (
+            ("--topics", "a", "--seed-from", "{directory}/wrong.jsonl"),
+            "wrong.jsonl, line 2: unknown field 'vlaue'; did you mean 'value'?",
+        ),
     ],
 )
-def test_mistakes_are_told_before_anything_is_started(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_mistakes_are_told_before_anything_is_started(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
     (tmp_path / "wrong.jsonl").write_text('fine\n{"topic": "a", "vlaue": 1}\n')
     given = [argument.format(directory=tmp_path) for argument in arguments]
-    command = (*PENSTOCK, "dev", "--port", "0", "--state-file", str(tmp_path / "state.json"), *given)
+    command = (
+        *PENSTOCK,
+        "dev",
+        "--port",
+        "0",
+        "--state-file",
+        str(tmp_path / "state.json"),
+        *given,
+    )
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert told in done.stderr

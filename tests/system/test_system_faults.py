@@ -1,6 +1,8 @@
-"""Faults that only real processes have: SIGKILL, SIGSTOP, a store that stands still. Every acknowledgement is remembered and read back.
+"""Faults that only real processes have: SIGKILL, SIGSTOP, a store that stands still. Every
+acknowledgement is remembered and read back.
 
-What each test claims is the same: whatever was acknowledged is in the log, once, at the offset that was told, in the order that was sent.
+What each test claims is the same: whatever was acknowledged is in the log, once, at the offset that
+was told, in the order that was sent.
 """
 
 import asyncio
@@ -25,7 +27,12 @@ PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(["--log-level", "error"]) as cluster:
-        assert penstock(cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))).returncode == 0
+        assert (
+            penstock(
+                cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))
+            ).returncode
+            == 0
+        )
         yield cluster
 
 
@@ -48,15 +55,23 @@ async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None
     await check_all(cluster, load)
 
 
-async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(cluster: LocalCluster) -> None:
-    """Paused for longer than its session (3 s): others take over. When it goes on, it finds itself fenced and starts anew."""
-    aio = AioLoad(cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000)  # longer than pause and failover on a busy machine
+async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
+    cluster: LocalCluster,
+) -> None:
+    """Paused for longer than its session (3 s): others take over. When it goes on, it finds itself
+    fenced and starts anew.
+    """
+    aio = AioLoad(
+        cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000
+    )  # longer than pause and failover on a busy machine
     async with ConfluentLoad(cluster.bootstrap, "t", [0, 1], **PATIENCE) as load, aio:
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
         zombie = cluster.brokers()[0]
         cluster.kill([zombie], signal.SIGSTOP)
         await asyncio.sleep(8)  # the fault itself, not a wait for something
-        assert await asyncio.to_thread(leaders_of, cluster) == {1}, "the other broker has taken over"
+        assert await asyncio.to_thread(leaders_of, cluster) == {1}, (
+            "the other broker has taken over"
+        )
         cluster.kill([zombie], signal.SIGCONT)
         await asyncio.to_thread(cluster.wait_for_new, [zombie])
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
@@ -72,7 +87,9 @@ async def test_the_controller_is_killed_under_load(cluster: LocalCluster) -> Non
             await asyncio.to_thread(cluster.wait_for_new, controller)
         await load.until_acknowledged(100)
         survivors = [broker.starts for broker in cluster.brokers()]
-        assert survivors == [1, 1], "a controller that comes back in time costs no broker its session"
+        assert survivors == [1, 1], (
+            "a controller that comes back in time costs no broker its session"
+        )
     await check_all(cluster, load)
 
 

@@ -1,4 +1,6 @@
-"""A reader of the store alone, beside processes that are killed: over HTTP, with nothing from any of them but the store's address."""
+"""A reader of the store alone, beside processes that are killed: over HTTP, with nothing from any
+of them but the store's address.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +23,12 @@ PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000, "linger.ms"
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(["--log-level", "error"]) as cluster:
-        assert penstock(cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))).returncode == 0
+        assert (
+            penstock(
+                cluster, "topics", "create", "t", "--partitions", str(len(PARTITIONS))
+            ).returncode
+            == 0
+        )
         yield cluster
 
 
@@ -32,7 +39,9 @@ async def store(cluster: LocalCluster) -> AsyncIterator[ObjectStore]:
     await store.close()
 
 
-async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(cluster: LocalCluster, store: ObjectStore) -> None:
+async def test_acknowledged_records_are_seen_in_the_store_whoever_was_killed(
+    cluster: LocalCluster, store: ObjectStore
+) -> None:
     follower = Follower(store, "t", PARTITIONS)
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS, **PATIENCE) as load:
         for role in ("broker", "controller"):

@@ -1,6 +1,8 @@
-"""Brokers that leave in order under load: no produce fails, nothing is lost or doubled, readers notice nothing but the address.
+"""Brokers that leave in order under load: no produce fails, nothing is lost or doubled, readers
+notice nothing but the address.
 
-An idempotent producer, one without idempotence and a reader run all the time; their history is checked as that of the simulator is.
+An idempotent producer, one without idempotence and a reader run all the time; their history is
+checked as that of the simulator is.
 """
 
 import asyncio
@@ -30,7 +32,10 @@ class Load:
 
     def __init__(self, cluster: LocalCluster, path: Path) -> None:
         self.record = Record(path)
-        self.producers = [SteadyProducer(cluster.bootstrap, PARTS, self.record, name, 0.03) for name in ("0", "-1")]
+        self.producers = [
+            SteadyProducer(cluster.bootstrap, PARTS, self.record, name, 0.03)
+            for name in ("0", "-1")
+        ]
         self.reader = Reader(cluster.bootstrap, PARTS, self.record, "all the time")
         self._bootstrap = cluster.bootstrap
 
@@ -40,23 +45,34 @@ class Load:
 
     async def more(self) -> None:
         """Every partition takes what is sent from now on, from both producers."""
-        wanted = [(part, producer, producer.sent[part]) for producer in self.producers for part in PARTS]
+        wanted = [
+            (part, producer, producer.sent[part]) for producer in self.producers for part in PARTS
+        ]
         async with asyncio.timeout(END_TIMEOUT_S):
-            while any(self.record.acked_number(part, producer.label) < number for part, producer, number in wanted):
+            while any(
+                self.record.acked_number(part, producer.label) < number
+                for part, producer, number in wanted
+            ):
                 assert not self.record.violations
                 await asyncio.sleep(0.02)
 
     def check(self) -> None:
-        """Everything that was sent is acknowledged and can be read, once if its producer is idempotent."""
+        """Everything that was sent is acknowledged and can be read, once if its producer is
+        idempotent.
+        """
         for producer in self.producers:
-            assert producer.end(Patience(END_TIMEOUT_S)), f"{producer.outstanding_count} records were neither acknowledged nor refused"
+            assert producer.end(Patience(END_TIMEOUT_S)), (
+                f"{producer.outstanding_count} records were neither acknowledged nor refused"
+            )
         assert self.reader.end(Patience(END_TIMEOUT_S))
         ends = end_offsets(self._bootstrap, PARTS, END_TIMEOUT_S)
         read_all(self._bootstrap, ends, self.record, Patience(END_TIMEOUT_S))
         for part in PARTS:
             self.record.history.check_order(part, b"0")
         assert self.record.violations == []
-        assert self.record.history.acked_count == sum(sum(producer.sent.values()) for producer in self.producers)
+        assert self.record.history.acked_count == sum(
+            sum(producer.sent.values()) for producer in self.producers
+        )
 
 
 @contextmanager
@@ -77,11 +93,22 @@ def leaders_of(cluster: LocalCluster) -> set[int]:
 
 
 def create_topic(cluster: LocalCluster) -> None:
-    created = penstock(cluster, "topics", "create", "t", "--partitions", str(len(PARTS)), "--replication-factor", "3")
+    created = penstock(
+        cluster,
+        "topics",
+        "create",
+        "t",
+        "--partitions",
+        str(len(PARTS)),
+        "--replication-factor",
+        "3",
+    )
     assert created.returncode == 0, created.stderr
 
 
-async def test_rolling_restart_of_all_brokers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_rolling_restart_of_all_brokers(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with LocalCluster(["--brokers", "3", "--controllers", "3", "--log-level", "error"]) as cluster:
         create_topic(cluster)
         with loaded(cluster, tmp_path) as load:
@@ -98,7 +125,9 @@ async def test_rolling_restart_of_all_brokers(tmp_path: Path, capfd: pytest.Capt
         assert [broker.starts for broker in cluster.brokers()] == [2, 2, 2]
 
 
-async def test_a_broker_is_drained_for_good(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_broker_is_drained_for_good(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with LocalCluster(["--brokers", "3", "--no-restart", "--log-level", "error"]) as cluster:
         create_topic(cluster)
         with loaded(cluster, tmp_path) as load:
@@ -107,13 +136,20 @@ async def test_a_broker_is_drained_for_good(tmp_path: Path, capfd: pytest.Captur
             leaving = broker_of(cluster, 1)
             cluster.kill([leaving], signal.SIGTERM)
             gone = await asyncio.to_thread(
-                cluster.wait_until, lambda state: state.of_role("broker")[1].pid is None, 30.0, "the broker has left"
+                cluster.wait_until,
+                lambda state: state.of_role("broker")[1].pid is None,
+                30.0,
+                "the broker has left",
             )
             assert gone.of_role("broker")[1].phase == "stopped"
             assert f"broker 1 (pid {leaving.pid}) ended with exit code 0" in capfd.readouterr().err
-            assert await asyncio.to_thread(leaders_of, cluster) == {0, 2}, "what it led moved before it left"
+            assert await asyncio.to_thread(leaders_of, cluster) == {0, 2}, (
+                "what it led moved before it left"
+            )
             shown = await asyncio.to_thread(asked, cluster, "nodes")
-            assert sorted(wal["node_id"] for wal in shown["wals"]) == [0, 2], "nothing of it waits for recovery"
+            assert sorted(wal["node_id"] for wal in shown["wals"]) == [0, 2], (
+                "nothing of it waits for recovery"
+            )
             await load.more()
             await asyncio.to_thread(load.check)
 

@@ -1,6 +1,8 @@
-"""Ten thousand partitions on three brokers and three controllers: they start, some hundreds move by a file, a third fails over.
+"""Ten thousand partitions on three brokers and three controllers: they start, some hundreds move by
+a file, a third fails over.
 
-All the while records go to some of them, spread over all brokers; whatever was acknowledged is in the log afterwards, once and in order.
+All the while records go to some of them, spread over all brokers; whatever was acknowledged is in
+the log afterwards, once and in order.
 """
 
 import asyncio
@@ -33,12 +35,16 @@ SAMPLE = [*range(0, 3_000, 250), *range(1, PARTITIONS, 1_111)]
 
 @pytest.fixture
 def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(["--brokers", str(BROKERS), "--controllers", "3", "--log-level", "error"]) as cluster:
+    with LocalCluster(
+        ["--brokers", str(BROKERS), "--controllers", "3", "--log-level", "error"]
+    ) as cluster:
         yield cluster
 
 
 def create(cluster: LocalCluster) -> None:
-    """A busy machine may take longer than a broker waits for the controller (30 s) or than the client does: asked again, it is there."""
+    """A busy machine may take longer than a broker waits for the controller (30 s) or than the
+    client does: asked again, it is there.
+    """
     patient = {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT}
     for _ in range(4):
         try:
@@ -55,7 +61,10 @@ def create(cluster: LocalCluster) -> None:
 
 def assignment(cluster: LocalCluster) -> dict[int, tuple[int, ...]]:
     with WireClient(cluster.bootstrap) as client:
-        return {key.partition: replicas for key, replicas in current_assignment(client, ["t"])[0].items()}
+        return {
+            key.partition: replicas
+            for key, replicas in current_assignment(client, ["t"])[0].items()
+        }
 
 
 def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
@@ -63,7 +72,10 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
     before = assignment(cluster)
     wanted = {index: ((before[index][0] + 1) % BROKERS,) for index in MOVED}
     file = directory / "reassignment.json"
-    rows = [{"topic": "t", "partition": index, "replicas": list(replicas)} for index, replicas in wanted.items()]
+    rows = [
+        {"topic": "t", "partition": index, "replicas": list(replicas)}
+        for index, replicas in wanted.items()
+    ]
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
     executed = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(file))
     assert executed.returncode == 0, executed.stderr
@@ -76,7 +88,9 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
 
 
 def elect_all(cluster: LocalCluster) -> Counter[int]:
-    """Until every partition is led by its first candidate. -> how many of them each broker leads."""
+    """Until every partition is led by its first candidate. -> how many of them each broker
+    leads.
+    """
     keys = [Key("t", index) for index in range(PARTITIONS)]
     while True:
         with WireClient(cluster.bootstrap) as client:
@@ -85,7 +99,9 @@ def elect_all(cluster: LocalCluster) -> Counter[int]:
             return Counter(replicas[0] for replicas in assignment(cluster).values())
 
 
-async def test_ten_thousand_partitions_start_move_and_fail_over(cluster: LocalCluster, tmp_path: Path) -> None:
+async def test_ten_thousand_partitions_start_move_and_fail_over(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     await asyncio.to_thread(create, cluster)
     async with ConfluentLoad(cluster.bootstrap, "t", SAMPLE) as load:
         await load.until_acknowledged(5)

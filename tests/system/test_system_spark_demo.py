@@ -1,4 +1,6 @@
-"""`penstock demo --spark` and the example, as users run them: processes of their own, and every broker dead."""
+"""`penstock demo --spark` and the example, as users run them: processes of their own, and every
+broker dead.
+"""
 
 import os
 import subprocess
@@ -24,8 +26,25 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 
 def test_spark_finds_in_the_bucket_what_the_file_has(tmp_path: Path) -> None:
-    command = (sys.executable, "-P", "-m", "deploy.cli", "demo", "--spark", "--records", str(RECORDS))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path, env=ENVIRONMENT)
+    command = (
+        sys.executable,
+        "-P",
+        "-m",
+        "deploy.cli",
+        "demo",
+        "--spark",
+        "--records",
+        str(RECORDS),
+    )
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+    )
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-4_000:]
     assert done.stdout.splitlines()[-1] == f"demo: OK {RECORDS} records"
     assert (tmp_path / "flights.png").read_bytes().startswith(PNG)
@@ -46,34 +65,66 @@ def test_the_example_runs_without_brokers(tmp_path: Path) -> None:
         Kafka(state.bootstrap).create_topic("flights", 2, -1, {})
         sent = clients.produce(state.bootstrap, "flights", read_flights(RECORDS), lambda _: None)
         cluster.kill(cluster.brokers())
-        cluster.wait_until(lambda state: state.of_role("broker")[0].phase == "stopped", 10, "the end of the broker")
-        cluster.wait_until(lambda state: is_named(state.store_url), 10, "a manifest that names the topic")
+        cluster.wait_until(
+            lambda state: state.of_role("broker")[0].phase == "stopped", 10, "the end of the broker"
+        )
+        cluster.wait_until(
+            lambda state: is_named(state.store_url), 10, "a manifest that names the topic"
+        )
         assert scan(state.store_url, "flights", columns=["key"]).to_table().num_rows == sent.count
         environment = ENVIRONMENT | {"STORE": state.store_url}
         command = (sys.executable, str(ROOT / "docs" / "examples" / "flights_spark.py"))
-        done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path, env=environment)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
+        )
     assert done.returncode == 0, done.stdout[-4_000:] + done.stderr[-4_000:]
     for item in delays_in(read_flights(RECORDS)):
         assert any(
-            item.carrier in line and f" {item.flights}|" in line and str(item.mean_minutes)[:8] in line for line in done.stdout.splitlines()
+            item.carrier in line
+            and f" {item.flights}|" in line
+            and str(item.mean_minutes)[:8] in line
+            for line in done.stdout.splitlines()
         )
     assert (tmp_path / "flights.png").read_bytes().startswith(PNG)
     assert "│ UA" in done.stdout, "DuckDB over the same log"
 
 
 def test_without_java_the_demo_says_what_to_do(tmp_path: Path) -> None:
-    environment = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "JAVA_HOME"} | {
+        "PATH": str(tmp_path)
+    }
     command = (sys.executable, "-P", "-m", "deploy.cli", "demo", "--spark")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=environment)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+        env=environment,
+    )
     assert done.returncode == 1
     assert done.stdout.startswith("demo: FAILED Spark needs Java 17")
 
 
 def test_every_digit_is_compared() -> None:
-    flights = [Flight(b"UA", 0, b'{"carrier":"UA","dep_delay":%s}' % delay) for delay in (b"3", b"null", b"-1")]
+    flights = [
+        Flight(b"UA", 0, b'{"carrier":"UA","dep_delay":%s}' % delay)
+        for delay in (b"3", b"null", b"-1")
+    ]
     found = delays_in(flights)
     assert found == [Delay("UA", 3, 2, 2, 1.0)]
     assert difference(found, found) == ""
-    for changed in (Delay("UA", 3, 2, 2, 1.0000000000000002), Delay("UA", 4, 2, 2, 1.0), Delay("AA", 3, 2, 2, 1.0)):
+    for changed in (
+        Delay("UA", 3, 2, 2, 1.0000000000000002),
+        Delay("UA", 4, 2, 2, 1.0),
+        Delay("AA", 3, 2, 2, 1.0),
+    ):
         assert difference(found, [changed])
     assert difference(found, [])

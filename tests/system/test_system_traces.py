@@ -33,7 +33,9 @@ class Collector:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+                request = ExportTraceServiceRequest.FromString(
+                    self.rfile.read(int(self.headers["Content-Length"]))
+                )
                 collector.add(self.path, request)
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
@@ -50,13 +52,21 @@ class Collector:
         assert path == "/v1/traces"
         with self._changed:
             for resource in request.resource_spans:
-                (service,) = [item.value.string_value for item in resource.resource.attributes if item.key == "service.name"]
-                self._spans += [(service, span) for scope in resource.scope_spans for span in scope.spans]
+                (service,) = [
+                    item.value.string_value
+                    for item in resource.resource.attributes
+                    if item.key == "service.name"
+                ]
+                self._spans += [
+                    (service, span) for scope in resource.scope_spans for span in scope.spans
+                ]
             self._changed.notify_all()
 
     def wait(self, reached: Callable[[list[tuple[str, Any]]], bool]) -> list[tuple[str, Any]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: reached(self._spans), READY_S), [(service, span.name) for service, span in self._spans]
+            assert self._changed.wait_for(lambda: reached(self._spans), READY_S), [
+                (service, span.name) for service, span in self._spans
+            ]
             return list(self._spans)
 
     @contextmanager
@@ -88,7 +98,11 @@ async def move(controller: str, topic: str, target: int) -> None:
     client = ControllerClient([controller])
     try:
         wanted = PartitionTarget(topic=topic, partition=0, replicas=[NodeId(target)])
-        items = (await client.alter_reassignments(AlterReassignments(partitions=[wanted]), timeout_s=READY_S)).items
+        items = (
+            await client.alter_reassignments(
+                AlterReassignments(partitions=[wanted]), timeout_s=READY_S
+            )
+        ).items
         assert not items[0].status, items[0].detail
     finally:
         await client.close()
@@ -103,11 +117,23 @@ def test_a_produce_and_a_move_are_traced_through_every_step(tmp_path: Path) -> N
     with (
         Collector().running() as collector,
         LocalCluster(
-            ["--brokers", "2", "--topics", "traced:1", "--set", f"traces.otlp.endpoint={collector.endpoint}", *settings]
+            [
+                "--brokers",
+                "2",
+                "--topics",
+                "traced:1",
+                "--set",
+                f"traces.otlp.endpoint={collector.endpoint}",
+                *settings,
+            ]
         ) as cluster,
     ):
         assert produce(cluster.bootstrap, "traced", 3) == 3
-        spans = collector.wait(lambda spans: names_of(spans).count("produce") >= 3 and names_of(spans).count("wal put") >= 3)
+        spans = collector.wait(
+            lambda spans: (
+                names_of(spans).count("produce") >= 3 and names_of(spans).count("wal put") >= 3
+            )
+        )
         check_requests(spans, 3)
         source = leader(cluster.bootstrap, "traced")
         for target in (1 - source, source):
@@ -117,40 +143,79 @@ def test_a_produce_and_a_move_are_traced_through_every_step(tmp_path: Path) -> N
 
 
 def leader(bootstrap: str, topic: str) -> int:
-    return int(Producer({"bootstrap.servers": bootstrap}).list_topics(topic, READY_S).topics[topic].partitions[0].leader)
+    return int(
+        Producer({"bootstrap.servers": bootstrap})
+        .list_topics(topic, READY_S)
+        .topics[topic]
+        .partitions[0]
+        .leader
+    )
 
 
 def is_moved_to(spans: list[tuple[str, Any]], target: int) -> bool:
-    return any(span.name == "move" and attributes(span)["penstock.move.target"] == target for _, span in spans)
+    return any(
+        span.name == "move" and attributes(span)["penstock.move.target"] == target
+        for _, span in spans
+    )
 
 
 def check_requests(spans: list[tuple[str, Any]], count: int) -> None:
-    """Each request has its own trace; the PUT is a child of it, and its wait in the bulk is linked to the PUT."""
+    """Each request has its own trace; the PUT is a child of it, and its wait in the bulk is linked
+    to the PUT.
+    """
     roots = [(service, span) for service, span in spans if span.name == "produce"]
     assert len(roots) == count
     for service, root in roots:
-        assert (service, attributes(root)["messaging.client.id"], root.parent_span_id) == ("penstock-broker", "tracer", b"")
-        children = sorted((span for _, span in spans if span.parent_span_id == root.span_id), key=lambda span: span.name)
+        assert (service, attributes(root)["messaging.client.id"], root.parent_span_id) == (
+            "penstock-broker",
+            "tracer",
+            b"",
+        )
+        children = sorted(
+            (span for _, span in spans if span.parent_span_id == root.span_id),
+            key=lambda span: span.name,
+        )
         assert [span.name for span in children] == [*REQUEST_PARTS, "wal put"]
         assert {span.trace_id for span in children} == {root.trace_id}
         ack, append, bulk, put = children
         assert [link.span_id for link in bulk.links] == [put.span_id]
         assert attributes(put)["penstock.object.key"].startswith("wal/")
         assert attributes(put)["penstock.object.bytes"] > 61
-        times = [append.start_time_unix_nano, append.end_time_unix_nano, bulk.end_time_unix_nano, put.end_time_unix_nano]
+        times = [
+            append.start_time_unix_nano,
+            append.end_time_unix_nano,
+            bulk.end_time_unix_nano,
+            put.end_time_unix_nano,
+        ]
         times += [ack.end_time_unix_nano]
         assert times == sorted(times)
-        assert (append.start_time_unix_nano, ack.end_time_unix_nano) == (root.start_time_unix_nano, root.end_time_unix_nano)
+        assert (append.start_time_unix_nano, ack.end_time_unix_nano) == (
+            root.start_time_unix_nano,
+            root.end_time_unix_nano,
+        )
 
 
 def check_moves(spans: list[tuple[str, Any]]) -> None:
     moves = [(service, span) for service, span in spans if span.name == "move"]
     for service, root in moves:
         told = attributes(root)
-        source, target = f"broker {told['penstock.move.source']}", f"broker {told['penstock.move.target']}"
-        assert (service, told["messaging.destination.name"], source != target) == ("penstock-controller", "traced", True)
-        steps = sorted((span for _, span in spans if span.parent_span_id == root.span_id), key=lambda span: span.start_time_unix_nano)
-        by = [(attributes(step)["penstock.move.step"], attributes(step)["penstock.node"]) for step in steps]
+        source, target = (
+            f"broker {told['penstock.move.source']}",
+            f"broker {told['penstock.move.target']}",
+        )
+        assert (service, told["messaging.destination.name"], source != target) == (
+            "penstock-controller",
+            "traced",
+            True,
+        )
+        steps = sorted(
+            (span for _, span in spans if span.parent_span_id == root.span_id),
+            key=lambda span: span.start_time_unix_nano,
+        )
+        by = [
+            (attributes(step)["penstock.move.step"], attributes(step)["penstock.node"])
+            for step in steps
+        ]
         assert sorted(by) == [
             *[(1, "controller"), (2, source), (3, source), (4, source), (4, source)],
             *[(5, "controller"), (6, target), (6, target)],
@@ -159,9 +224,18 @@ def check_moves(spans: list[tuple[str, Any]]) -> None:
         assert max(step.end_time_unix_nano for step in steps) == root.end_time_unix_nano
 
 
-def test_a_collector_that_is_not_there_changes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    settings = "--set", "traces.sample.per.million=1000000", "--set", "traces.otlp.endpoint=http://127.0.0.1:1"
-    with LocalCluster(["--brokers", "1", "--topics", "traced:1", "--store", "memory", *settings]) as cluster:
+def test_a_collector_that_is_not_there_changes_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = (
+        "--set",
+        "traces.sample.per.million=1000000",
+        "--set",
+        "traces.otlp.endpoint=http://127.0.0.1:1",
+    )
+    with LocalCluster(
+        ["--brokers", "1", "--topics", "traced:1", "--store", "memory", *settings]
+    ) as cluster:
         assert produce(cluster.bootstrap, "traced", 100) == 100
         assert cluster.stop() == 0
     log = capfd.readouterr().err

@@ -1,4 +1,6 @@
-"""Exactly once over killed processes: a transactional producer in the middle of a transaction, and the broker that coordinates it."""
+"""Exactly once over killed processes: a transactional producer in the middle of a transaction, and
+the broker that coordinates it.
+"""
 
 import subprocess
 import sys
@@ -38,7 +40,10 @@ class Program:
         self.name = f"transformer-{partition}"
         arguments = (bootstrap, self.name, str(partition), str(RECORDS_COUNT), str(hold))
         self.process = subprocess.Popen(
-            (sys.executable, SUPPORT / "transformer.py", *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            (sys.executable, SUPPORT / "transformer.py", *arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def until(self, told: str) -> None:
@@ -81,7 +86,10 @@ def programs() -> Iterator[list[Program]]:
 
 def coordinator_of(bootstrap: str, transactional_id: str) -> int:
     partitions = (
-        AdminClient({"bootstrap.servers": bootstrap}).list_topics(TRANSACTIONS_TOPIC, TIMEOUT_S).topics[TRANSACTIONS_TOPIC].partitions
+        AdminClient({"bootstrap.servers": bootstrap})
+        .list_topics(TRANSACTIONS_TOPIC, TIMEOUT_S)
+        .topics[TRANSACTIONS_TOPIC]
+        .partitions
     )
     return int(partitions[partition_for(transactional_id, len(partitions))].leader)
 
@@ -95,21 +103,31 @@ def test_each_input_is_there_once(cluster: LocalCluster, programs: list[Program]
     first.until("holding")
     second.until("holding")
     first.kill()
-    victims = [broker for broker in cluster.brokers() if broker.node_id == coordinator_of(bootstrap, second.name)]
+    victims = [
+        broker
+        for broker in cluster.brokers()
+        if broker.node_id == coordinator_of(bootstrap, second.name)
+    ]
     cluster.kill(victims)
     again = Program(bootstrap, 0, hold=3)
     programs.append(again)
     second.go_on()
     again.until("holding")
     cluster.wait_for_new(victims)
-    victims = [broker for broker in cluster.brokers() if broker.node_id == coordinator_of(bootstrap, again.name)]
+    victims = [
+        broker
+        for broker in cluster.brokers()
+        if broker.node_id == coordinator_of(bootstrap, again.name)
+    ]
     again.go_on()
     again.until("committed")
     cluster.kill(victims)
     again.finish()
     second.finish()
     cluster.wait_for_new(victims)
-    consumer = confluent_consumer(bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed")
+    consumer = confluent_consumer(
+        bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed"
+    )
     consumer.assign([TopicPartition(OUTPUT, partition, 0) for partition in (0, 1)])
     values = [message.value() for message in read_records(consumer, len(wanted))]
     more = consumer.consume(1, 1.0)

@@ -1,4 +1,6 @@
-"""The wheel alone, as `pip install` gives it to somebody without the checkout: the command, the cluster, the pytest plugin."""
+"""The wheel alone, as `pip install` gives it to somebody without the checkout: the command, the
+cluster, the pytest plugin.
+"""
 
 import os
 import signal
@@ -14,7 +16,11 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).with_name("uv")
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST_", "PENSTOCK_", "VIRTUAL_ENV"))}
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("PYTHON", "PYTEST_", "PENSTOCK_", "VIRTUAL_ENV"))
+}
 
 PRODUCE_AND_CONSUME = """
 import sys
@@ -44,7 +50,9 @@ def test_a_record(penstock: pytest_penstock.Penstock):
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -53,19 +61,56 @@ def run(*command: str | Path, cwd: Path) -> str:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh virtual environment with the wheel and pytest, from uv's cache; the `bin` of it."""
     directory = tmp_path_factory.mktemp("wheel")
-    run(UV, "build", "--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", directory, ROOT, cwd=directory)
+    run(
+        UV,
+        "build",
+        "--quiet",
+        "--wheel",
+        "--no-build-isolation",
+        "--python",
+        sys.executable,
+        "--out-dir",
+        directory,
+        ROOT,
+        cwd=directory,
+    )
     (wheel,) = directory.glob("penstock-*.whl")
     run(UV, "venv", "--quiet", "--python", sys.executable, directory / "env", cwd=directory)
     python = directory / "env" / "bin" / "python"
-    run(UV, "pip", "install", "--quiet", "--python", python, "-c", ROOT / "constraints.txt", wheel, "pytest", cwd=directory)
+    run(
+        UV,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        python,
+        "-c",
+        ROOT / "constraints.txt",
+        wheel,
+        "pytest",
+        cwd=directory,
+    )
     return python.parent
 
 
 @contextmanager
 def dev(binaries: Path, directory: Path, store: str) -> Iterator[str]:
     """`penstock dev`; its ready line."""
-    command = (binaries / "penstock", "dev", "--store", store, "--brokers", "1", "--port", "0", "--state-file", directory / "state.json")
-    process = subprocess.Popen(command, cwd=directory, env=CLEAN, stdout=subprocess.PIPE, text=True, process_group=0)
+    command = (
+        binaries / "penstock",
+        "dev",
+        "--store",
+        store,
+        "--brokers",
+        "1",
+        "--port",
+        "0",
+        "--state-file",
+        directory / "state.json",
+    )
+    process = subprocess.Popen(
+        command, cwd=directory, env=CLEAN, stdout=subprocess.PIPE, text=True, process_group=0
+    )
     try:
         assert process.stdout is not None
         yield process.stdout.readline()
@@ -79,24 +124,50 @@ def dev(binaries: Path, directory: Path, store: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("store", ["memory", "file:data"])
 def test_the_command_runs_a_cluster(environment: Path, tmp_path: Path, store: str) -> None:
-    assert run(environment / "python", "-m", "penstock", "--version", cwd=tmp_path).startswith("penstock ")
+    assert run(environment / "python", "-m", "penstock", "--version", cwd=tmp_path).startswith(
+        "penstock "
+    )
     with dev(environment, tmp_path, store) as line:
         assert line.startswith("ready: bootstrap=127.0.0.1:"), line
         bootstrap = line.split("bootstrap=")[1].split()[0]
-        assert run(environment / "python", "-c", PRODUCE_AND_CONSUME, bootstrap, cwd=tmp_path) == "True\n"
+        assert (
+            run(environment / "python", "-c", PRODUCE_AND_CONSUME, bootstrap, cwd=tmp_path)
+            == "True\n"
+        )
 
 
 def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_path: Path) -> None:
-    found = "import importlib.util as u; print([name for name in ('boto3', 'flask', 'moto', 'pyarrow', 'pyspark') if u.find_spec(name)])"
+    found = (
+        "import importlib.util as u; print([name for name in ('boto3', 'flask', 'moto', 'pyarrow',"
+        " 'pyspark') if u.find_spec(name)])"
+    )
     assert run(environment / "python", "-c", found, cwd=tmp_path) == "[]\n"
     for arguments, told in (
-        (("penstock", "dev"), 'needs the package moto: pip install "penstock[local]", or choose a store without it: --store memory'),
+        (
+            ("penstock", "dev"),
+            (
+                'needs the package moto: pip install "penstock[local]", or choose a store without'
+                " it: --store memory"
+            ),
+        ),
         (("penstock", "demo"), "pip install 'penstock[demo]'"),
-        (("python", "-c", "from penstock import scan"), 'penstock.scan needs the package pyarrow: pip install "penstock[reader]"'),
-        (("python", "-c", "import penstock.spark as s; s.register(None)"), 'pip install "penstock[spark]"'),
+        (
+            ("python", "-c", "from penstock import scan"),
+            'penstock.scan needs the package pyarrow: pip install "penstock[reader]"',
+        ),
+        (
+            ("python", "-c", "import penstock.spark as s; s.register(None)"),
+            'pip install "penstock[spark]"',
+        ),
     ):
         done = subprocess.run(
-            [environment / arguments[0], *arguments[1:]], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, timeout=60, check=False
+            [environment / arguments[0], *arguments[1:]],
+            cwd=tmp_path,
+            env=CLEAN,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 1
         assert told in " ".join((done.stdout + done.stderr).split())
@@ -104,4 +175,6 @@ def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_pa
 
 def test_pytest_finds_the_plugin_by_itself(environment: Path, tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(TESTS)
-    assert "1 passed" in run(environment / "python", "-m", "pytest", "-q", "-W", "error", cwd=tmp_path)
+    assert "1 passed" in run(
+        environment / "python", "-m", "pytest", "-q", "-W", "error", cwd=tmp_path
+    )

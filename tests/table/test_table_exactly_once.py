@@ -30,7 +30,9 @@ def test_a_table_has_what_was_produced_batch_after_batch(run: Run) -> None:
 
 @pytest.mark.parametrize("where", ["before", "after", "rejects_after"])
 def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str) -> None:
-    """Between the files and the commit; between the commit and its acknowledgement; between dead letters and rows."""
+    """Between the files and the commit; between the commit and its acknowledgement; between dead
+    letters and rows.
+    """
     count = 0
 
     def stop(_: Commit) -> None:
@@ -131,12 +133,16 @@ def test_offsets_and_batch_are_in_the_snapshot(log: Log, tmp_path: Path) -> None
     assert snapshot is not None
     assert snapshot.summary is not None
     told = snapshot.summary.additional_properties
-    assert json.loads(told["penstock.offsets"]) == {"t": {str(partition): end for partition, end in run.ends().items()}}
+    assert json.loads(told["penstock.offsets"]) == {
+        "t": {str(partition): end for partition, end in run.ends().items()}
+    }
     assert told["penstock.batch-id"] == str(len(reports))
     assert len(table.metadata.snapshots) == len(reports), "one commit for each batch"
 
 
-def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(log: Log, tmp_path: Path) -> None:
+def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(
+    log: Log, tmp_path: Path
+) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg")
     assert run.sync().run_batch() is not None
     offsets = run.state_offsets()
@@ -144,7 +150,9 @@ def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(log: Log, tmp
     table.delete("_offset >= 0 AND _partition = 0")
     assert run.state_offsets() == offsets
     current = table.metadata.current_snapshot_id
-    table.maintenance.expire_snapshots().by_ids([found.snapshot_id for found in table.snapshots() if found.snapshot_id != current]).commit()
+    table.maintenance.expire_snapshots().by_ids(
+        [found.snapshot_id for found in table.snapshots() if found.snapshot_id != current]
+    ).commit()
     assert len(table.refresh().snapshots()) == 1
     assert run.state_offsets() == offsets
     run.all()

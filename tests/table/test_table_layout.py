@@ -1,4 +1,6 @@
-"""How tables lie in files: days, schemas that grow, small files that become large ones, and SQL on them."""
+"""How tables lie in files: days, schemas that grow, small files that become large ones, and SQL on
+them.
+"""
 
 import json
 import threading
@@ -33,7 +35,9 @@ def test_raw_values_and_headers_are_kept_as_they_are(run: Run) -> None:
         row = rows[record.partition, record.offset]
         assert (row["_key"], row["value"]) == (record.key, record.value)
         number = (record.timestamp_ms - BEGIN_MS) % DAY_MS
-        assert row["_headers"] == ([{"key": "trace", "value": str(number).encode()}] if number % 2 else None)
+        assert row["_headers"] == (
+            [{"key": "trace", "value": str(number).encode()}] if number % 2 else None
+        )
     assert run.rows("t__dlq") == []
 
 
@@ -53,7 +57,10 @@ def test_encodings_are_those_that_were_measured(run: Run) -> None:
     run.all(value_format=RAW)
     path = next(path for path in run.directory.rglob("*.parquet") if "/t__dlq/" not in str(path))
     group = pq.read_metadata(path).row_group(0)
-    columns = {group.column(index).path_in_schema: group.column(index) for index in range(group.num_columns)}
+    columns = {
+        group.column(index).path_in_schema: group.column(index)
+        for index in range(group.num_columns)
+    }
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert "DELTA_BINARY_PACKED" in columns["_offset"].encodings
     assert "DELTA_BINARY_PACKED" in columns["_timestamp"].encodings
@@ -137,7 +144,11 @@ def test_sql_on_the_tables(run: Run) -> None:
     good = [record.row for record in run.log.sent if record.row is not None]
     found = query(run.warehouse, "SELECT count(n) AS c, sum(n)::BIGINT AS s FROM t").to_pylist()
     assert found == [{"c": len(good), "s": sum(row["n"] for row in good)}]
-    bad = query(run.warehouse, 'SELECT count(*) AS c FROM "t__dlq" AS d LEFT JOIN t ON t._offset = d.offset AND t._partition = d.partition')
+    bad = query(
+        run.warehouse,
+        'SELECT count(*) AS c FROM "t__dlq" AS d LEFT JOIN t ON t._offset = d.offset AND'
+        " t._partition = d.partition",
+    )
     assert bad.to_pylist()[0]["c"] == len(run.rows("t__dlq"))
     with pytest.raises(InvalidTable, match="tables are: "):
         query(run.warehouse, "SELECT * FROM nothing")

@@ -1,4 +1,6 @@
-"""Batches and tasks take every offset once, whatever their limits; merges never mix what must stay apart."""
+"""Batches and tasks take every offset once, whatever their limits; merges never mix what must stay
+apart.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,17 +24,35 @@ def logs(draw: st.DrawFn) -> list[Slice]:
         for index in range(draw(st.integers(1, 5))):
             end = position + draw(st.integers(1, 40))
             size_bytes = draw(st.integers(0, 500))
-            slices.append(Slice(f"o{index}", 9_000, "t", partition, partition, position, end, size_bytes, end - position))
+            slices.append(
+                Slice(
+                    f"o{index}",
+                    9_000,
+                    "t",
+                    partition,
+                    partition,
+                    position,
+                    end,
+                    size_bytes,
+                    end - position,
+                )
+            )
             position = end
     return slices
 
 
 def offsets(slices: list[Slice]) -> list[tuple[int, int]]:
-    return [(part.partition, offset) for part in slices for offset in range(part.start_offset, part.end_offset)]
+    return [
+        (part.partition, offset)
+        for part in slices
+        for offset in range(part.start_offset, part.end_offset)
+    ]
 
 
 @given(logs(), st.integers(1, 3_000), st.integers(1, 700), st.booleans())
-def test_batches_and_tasks_cover_each_offset_once(log: list[Slice], batch_bytes: int, file_bytes: int, upsert: bool) -> None:
+def test_batches_and_tasks_cover_each_offset_once(
+    log: list[Slice], batch_bytes: int, file_bytes: int, upsert: bool
+) -> None:
     wanted, taken, left = offsets(log), [], log
     names: set[str] = set()
     for _ in range(len(wanted)):
@@ -52,18 +72,33 @@ def test_batches_and_tasks_cover_each_offset_once(log: list[Slice], batch_bytes:
         assert set(ends) == {part.partition for part in left}, "every partition goes on"
         left = [
             Slice(
-                part.key, part.object_size_bytes, "t", part.partition, part.stream_id, max(part.start_offset, ends[part.partition]),
-                part.end_offset, part.size_bytes, part.record_count,
+                part.key,
+                part.object_size_bytes,
+                "t",
+                part.partition,
+                part.stream_id,
+                max(part.start_offset, ends[part.partition]),
+                part.end_offset,
+                part.size_bytes,
+                part.record_count,
             )
             for part in left
             if part.end_offset > ends[part.partition]
-        ]  # fmt: skip
+        ]
     assert sorted(taken) == wanted
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 100)), max_size=40), st.integers(1, 200))
-def test_merges_join_neighbors_of_one_group(found: list[tuple[int, int, int]], target_bytes: int) -> None:
-    files = [FileEntry(f"f{index}", 1, size, (group,), (0, first)) for index, (group, first, size) in enumerate(found)]
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 100)), max_size=40),
+    st.integers(1, 200),
+)
+def test_merges_join_neighbors_of_one_group(
+    found: list[tuple[int, int, int]], target_bytes: int
+) -> None:
+    files = [
+        FileEntry(f"f{index}", 1, size, (group,), (0, first))
+        for index, (group, first, size) in enumerate(found)
+    ]
     tasks = merge_tasks(files, target_bytes, "x")
     named = [file.path for task in tasks for file in task.files]
     assert len(set(named)) == len(named)
@@ -79,9 +114,20 @@ def test_what_follows_a_failed_commit() -> None:
     base = TableState("1", "t", "id", 4, {0: 10})
     old = FileEntry("old", 1, 1, (), (0, 0))
     commit = Commit("mine", base, "t", "id", 5, {0: 20})
-    assert verdict(commit, TableState("2", "t", "id", 5, {0: 20}, frozenset({"mine"}))) is Verdict.COMMITTED
-    assert verdict(commit, TableState("2", "t", "id", 5, {0: 20}, frozenset({"other"}))) is Verdict.REPLAN
-    assert verdict(commit, TableState("2", "t", "id", 4, {0: 10}, frozenset({"compaction"}))) is Verdict.AGAIN
+    assert (
+        verdict(commit, TableState("2", "t", "id", 5, {0: 20}, frozenset({"mine"})))
+        is Verdict.COMMITTED
+    )
+    assert (
+        verdict(commit, TableState("2", "t", "id", 5, {0: 20}, frozenset({"other"})))
+        is Verdict.REPLAN
+    )
+    assert (
+        verdict(commit, TableState("2", "t", "id", 4, {0: 10}, frozenset({"compaction"})))
+        is Verdict.AGAIN
+    )
     removing = Commit("mine", base, "t", "id", 5, {0: 20}, removed=(old,))
-    assert verdict(removing, TableState("2", "t", "id", 4, {0: 10}), ["old", "new"]) is Verdict.AGAIN
+    assert (
+        verdict(removing, TableState("2", "t", "id", 4, {0: 10}), ["old", "new"]) is Verdict.AGAIN
+    )
     assert verdict(removing, TableState("2", "t", "id", 4, {0: 10}), ["new"]) is Verdict.REPLAN

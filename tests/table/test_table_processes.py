@@ -31,7 +31,14 @@ run.all(**{sys.argv[1]: die})
 
 def penstock(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "deploy.cli", "table", *arguments]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    return subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
 
 
 def answer(*arguments: str, code: int = 0) -> str:
@@ -41,13 +48,24 @@ def answer(*arguments: str, code: int = 0) -> str:
         return out if code == 0 else err
 
 
-@pytest.mark.parametrize(("kind", "where"), [("iceberg", "before"), ("iceberg", "after"), ("parquet", "after")])
-def test_a_killed_process_is_continued_by_another(log: Log, tmp_path: Path, kind: str, where: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "where"), [("iceberg", "before"), ("iceberg", "after"), ("parquet", "after")]
+)
+def test_a_killed_process_is_continued_by_another(
+    log: Log, tmp_path: Path, kind: str, where: str
+) -> None:
     import pickle
 
     run = Run(log, tmp_path / "warehouse", kind)
     command = [sys.executable, "-c", KILLED, where]
-    done = subprocess.run(command, input=pickle.dumps(run), env=ENVIRONMENT, capture_output=True, timeout=90, check=False)
+    done = subprocess.run(
+        command,
+        input=pickle.dumps(run),
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=90,
+        check=False,
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr[-2_000:]
     run.all()
     run.check()
@@ -59,7 +77,19 @@ def test_the_command_syncs_compacts_and_answers(log: Log, tmp_path: Path) -> Non
     schema.write_bytes(SCHEMA)
     run = Run(log, tmp_path / "warehouse", "iceberg")
     place = ("--warehouse", str(run.directory))
-    sync = ("sync", "t", "--store", log.store_url, *place, "--format", "json", "--schema", str(schema), "--partition-by", "day")
+    sync = (
+        "sync",
+        "t",
+        "--store",
+        log.store_url,
+        *place,
+        "--format",
+        "json",
+        "--schema",
+        str(schema),
+        "--partition-by",
+        "day",
+    )
     with penstock(*sync, "--json", "--interval-s", "0.2") as process:
         assert process.stdout is not None
         report = json.loads(process.stdout.readline())
@@ -70,7 +100,11 @@ def test_the_command_syncs_compacts_and_answers(log: Log, tmp_path: Path) -> Non
     assert report["rows"] == len(run.rows())
     assert answer(*sync, "--once") == "up to date: 0 rows and 0 dead letters in 0 batches\n"
     assert "9 files of 9 became 3" in answer("compact", "t", *place)
-    found = json.loads(answer("query", "SELECT count(*) AS c, max(_timestamp) AS last FROM t", *place, "--json"))
+    found = json.loads(
+        answer("query", "SELECT count(*) AS c, max(_timestamp) AS last FROM t", *place, "--json")
+    )
     assert found[0]["c"] == report["rows"]
     assert found[0]["last"].startswith("2026-01-03")
-    assert "error: --to 'delta': choose one of iceberg, parquet" in answer(*sync, "--to", "delta", code=2)
+    assert "error: --to 'delta': choose one of iceberg, parquet" in answer(
+        *sync, "--to", "delta", code=2
+    )

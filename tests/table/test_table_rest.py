@@ -1,4 +1,6 @@
-"""Tables of a REST catalog: created, appended to and shared over HTTP; a commit whose answer is lost is looked up."""
+"""Tables of a REST catalog: created, appended to and shared over HTTP; a commit whose answer is
+lost is looked up.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +21,9 @@ class RestRun(Run):
 
     @property
     def warehouse(self) -> Warehouse:
-        return Warehouse(kind=self.kind, location=str(self.directory), catalog_type="rest", catalog_uri=self.url)
+        return Warehouse(
+            kind=self.kind, location=str(self.directory), catalog_type="rest", catalog_uri=self.url
+        )
 
 
 @pytest.fixture
@@ -37,12 +41,16 @@ def test_a_table_is_the_same(run: RestRun) -> None:
     assert len(run.all()) > 2
     run.check()
     assert run.state_offsets() == run.ends()
-    assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(run.rows())}]
+    assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [
+        {"c": len(run.rows())}
+    ]
     assert run.all() == []
 
 
 @pytest.mark.parametrize("lost", [Lost.GATEWAY_TIMEOUT, Lost.CONNECTION])
-def test_a_commit_whose_answer_is_lost_counts_once(run: RestRun, catalog: RestCatalog, lost: Lost) -> None:
+def test_a_commit_whose_answer_is_lost_counts_once(
+    run: RestRun, catalog: RestCatalog, lost: Lost
+) -> None:
     """Every second one, that which makes the table included."""
     counts: dict[str, int] = {}
 

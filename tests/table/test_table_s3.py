@@ -1,4 +1,6 @@
-"""Tables in S3, with Glue as the catalog, over HTTP. Concurrency is not tried here: moto's Glue compares no versions."""
+"""Tables in S3, with Glue as the catalog, over HTTP. Concurrency is not tried here: moto's Glue
+compares no versions.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +25,12 @@ class S3Run(Run):
         location = f"s3://tables/wh?endpoint={self.endpoint}&access_key=a&secret_key=b"
         if self.kind == "parquet":
             return Warehouse(kind=self.kind, location=location)
-        return Warehouse(kind=self.kind, location=location, catalog_type="glue", catalog_properties={"glue.endpoint": self.endpoint})
+        return Warehouse(
+            kind=self.kind,
+            location=location,
+            catalog_type="glue",
+            catalog_properties={"glue.endpoint": self.endpoint},
+        )
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +39,13 @@ def endpoint() -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
-    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    client = boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+    )
     client.create_bucket(Bucket="tables")
     client.close()
     yield url
@@ -45,4 +58,6 @@ def test_tables_in_s3_are_the_same(log: Log, endpoint: str, kind: str) -> None:
     assert len(run.all()) > 2
     run.check()
     assert run.state_offsets() == run.ends()
-    assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [{"c": len(run.rows())}]
+    assert query(run.warehouse, "SELECT count(*) AS c FROM t").to_pylist() == [
+        {"c": len(run.rows())}
+    ]

@@ -1,4 +1,6 @@
-"""Spark runs the same job: the same table, from tasks in its own processes. Most of the time goes into starting them."""
+"""Spark runs the same job: the same table, from tasks in its own processes. Most of the time goes
+into starting them.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

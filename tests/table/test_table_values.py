@@ -1,4 +1,6 @@
-"""Values in their formats: what becomes a row, what becomes an error, and which schemas are refused."""
+"""Values in their formats: what becomes a row, what becomes an error, and which schemas are
+refused.
+"""
 
 import datetime as dt
 import io
@@ -28,13 +30,18 @@ AVRO: dict[str, Any] = {
         {"name": "tags", "type": {"type": "array", "items": "string"}},
         {"name": "seats", "type": {"type": "map", "values": "long"}},
         {"name": "state", "type": {"type": "enum", "name": "state", "symbols": ["ON", "OFF"]}},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        },
     ],
 }
 NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 
 
-def decode(value_format: ValueFormat, *values: bytes | None) -> tuple[list[dict[str, Any]], list[int]]:
+def decode(
+    value_format: ValueFormat, *values: bytes | None
+) -> tuple[list[dict[str, Any]], list[int]]:
     """Rows, and the indexes of errors."""
     decoded = ValueDecoder(value_format).decode(pa.array(values, pa.binary()))
     table = pa.table(decoded.columns)
@@ -53,8 +60,14 @@ def test_avro_values_are_read_whole_or_refused() -> None:
     from decimal import Decimal
 
     row = {
-        "carrier": "UA", "delay": None, "at": NOON, "tags": ["a"], "seats": {"x": 3}, "state": "ON", "price": Decimal("12.50"),
-    }  # fmt: skip
+        "carrier": "UA",
+        "delay": None,
+        "at": NOON,
+        "tags": ["a"],
+        "seats": {"x": 3},
+        "state": "ON",
+        "price": Decimal("12.50"),
+    }
     schema = ValueFormat("avro", json.dumps(AVRO).encode())
     good = avro(row)
     rows, errors = decode(schema, good, good + b"x", good[:-1], None, b"")
@@ -81,10 +94,34 @@ def descriptor_set() -> descriptor_pb2.FileDescriptorSet:
     entry.field.add(name="value", number=2, type=field.TYPE_INT32, label=field.LABEL_OPTIONAL)
     flight.field.add(name="carrier", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
     flight.field.add(name="number", number=2, type=field.TYPE_UINT64, label=field.LABEL_OPTIONAL)
-    flight.field.add(name="origin", number=3, type=field.TYPE_MESSAGE, type_name=".demo.Place", label=field.LABEL_OPTIONAL)
-    flight.field.add(name="kind", number=4, type=field.TYPE_ENUM, type_name=".demo.Kind", label=field.LABEL_OPTIONAL)
-    flight.field.add(name="stops", number=5, type=field.TYPE_MESSAGE, type_name=".demo.Place", label=field.LABEL_REPEATED)
-    flight.field.add(name="seats", number=6, type=field.TYPE_MESSAGE, type_name=".demo.Flight.SeatsEntry", label=field.LABEL_REPEATED)
+    flight.field.add(
+        name="origin",
+        number=3,
+        type=field.TYPE_MESSAGE,
+        type_name=".demo.Place",
+        label=field.LABEL_OPTIONAL,
+    )
+    flight.field.add(
+        name="kind",
+        number=4,
+        type=field.TYPE_ENUM,
+        type_name=".demo.Kind",
+        label=field.LABEL_OPTIONAL,
+    )
+    flight.field.add(
+        name="stops",
+        number=5,
+        type=field.TYPE_MESSAGE,
+        type_name=".demo.Place",
+        label=field.LABEL_REPEATED,
+    )
+    flight.field.add(
+        name="seats",
+        number=6,
+        type=field.TYPE_MESSAGE,
+        type_name=".demo.Flight.SeatsEntry",
+        label=field.LABEL_REPEATED,
+    )
     flight.field.add(name="raw", number=7, type=field.TYPE_BYTES, label=field.LABEL_OPTIONAL)
     return descriptor_pb2.FileDescriptorSet(file=[file])
 
@@ -99,22 +136,54 @@ def flight_class() -> Any:
 def test_protobuf_values_are_rows_by_the_names_of_their_fields() -> None:
     flight = flight_class()
     schema = ValueFormat("protobuf", descriptor_set().SerializeToString(), "demo.Flight")
-    full = flight(carrier="UA", number=7, origin={"code": "JFK"}, kind=1, stops=[{"code": "ORD"}], seats={"a": 2}, raw=b"\x00")
+    full = flight(
+        carrier="UA",
+        number=7,
+        origin={"code": "JFK"},
+        kind=1,
+        stops=[{"code": "ORD"}],
+        seats={"a": 2},
+        raw=b"\x00",
+    )
     huge = flight(number=2**64 - 1).SerializeToString()
     rows, errors = decode(
-        schema, full.SerializeToString(), flight().SerializeToString(), b"\xff\xff", huge, None, flight(kind=9).SerializeToString()
+        schema,
+        full.SerializeToString(),
+        flight().SerializeToString(),
+        b"\xff\xff",
+        huge,
+        None,
+        flight(kind=9).SerializeToString(),
     )
     assert errors == [2, 3]
     assert rows[0] == {
-        "carrier": "UA", "number": 7, "origin": {"code": "JFK"}, "kind": "JET", "stops": [{"code": "ORD"}], "seats": [("a", 2)],
+        "carrier": "UA",
+        "number": 7,
+        "origin": {"code": "JFK"},
+        "kind": "JET",
+        "stops": [{"code": "ORD"}],
+        "seats": [("a", 2)],
         "raw": b"\x00",
-    }  # fmt: skip
-    assert rows[1] == {"carrier": "", "number": 0, "origin": None, "kind": "NONE", "stops": [], "seats": [], "raw": b""}
+    }
+    assert rows[1] == {
+        "carrier": "",
+        "number": 0,
+        "origin": None,
+        "kind": "NONE",
+        "stops": [],
+        "seats": [],
+        "raw": b"",
+    }
     assert set(rows[2].values()) == {None}
     assert rows[3]["kind"] == "9"
     frame = b"\x00" + struct.pack(">I", 7)
     framed = schema._replace(framed=True)
-    rows, errors = decode(framed, frame + b"\x00" + full.SerializeToString(), frame + b"\x04\x02\x00" + full.SerializeToString(), frame)
+    rows, errors = decode(
+        framed,
+        frame + b"\x00" + full.SerializeToString(),
+        frame + b"\x04\x02\x00" + full.SerializeToString(),
+        frame,
+    )
     assert ([row["carrier"] for row in rows], errors) == (["UA", "UA"], [2])
 
 
@@ -127,7 +196,10 @@ JSON: dict[str, Any] = {
         "at": {"type": ["string", "null"], "format": "date-time"},
         "blob": {"type": "string", "contentEncoding": "base64"},
         "map": {"type": "object", "additionalProperties": {"type": "number"}},
-        "list": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "boolean"}}}},
+        "list": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"x": {"type": "boolean"}}},
+        },
     },
 }
 
@@ -177,17 +249,32 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
         (ValueFormat("json"), "needs a schema"),
         (ValueFormat("json", b"{"), "no JSON"),
         (ValueFormat("json", b'{"type": "array"}'), "type 'object'"),
-        (ValueFormat("json", b'{"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}'), r"\$\.a: type"),
-        (ValueFormat("json", b'{"type": "object", "properties": {"_offset": {"type": "string"}}}'), "begin with _"),
+        (
+            ValueFormat(
+                "json", b'{"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}'
+            ),
+            r"\$\.a: type",
+        ),
+        (
+            ValueFormat(
+                "json", b'{"type": "object", "properties": {"_offset": {"type": "string"}}}'
+            ),
+            "begin with _",
+        ),
         (ValueFormat("json", b'{"type": "object", "properties": {}}'), "no fields"),
         (ValueFormat("avro", b'{"type": "nothing"}'), "Avro"),
         (ValueFormat("avro", b'"string"'), "record"),
         (
-            ValueFormat("avro", b'{"type":"record","name":"a","fields":[{"name":"x","type":["null","a"]}]}'),
+            ValueFormat(
+                "avro", b'{"type":"record","name":"a","fields":[{"name":"x","type":["null","a"]}]}'
+            ),
             "contain themselves",
         ),
         (ValueFormat("protobuf", b"\xff", "a"), "descriptor set"),
-        (ValueFormat("protobuf", descriptor_set().SerializeToString(), "demo.Other"), "it has demo.Flight, demo.Place"),
+        (
+            ValueFormat("protobuf", descriptor_set().SerializeToString(), "demo.Other"),
+            "it has demo.Flight, demo.Place",
+        ),
         (ValueFormat("protobuf", descriptor_set().SerializeToString()), "--message"),
     ],
 )

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 _FENCE = re.compile(r"^\s*(?:>\s*)?(```+|~~~+)\s*(\w*)")
 _SPAN = re.compile(r"(`+)(.+?)\1(?!`)")
-_LINK = re.compile(r"\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)|^\s*\[[^\]]+\]:\s+(\S+)|(?:href|src)=\"([^\"]+)\"")
+_LINK = re.compile(
+    r"\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)|^\s*\[[^\]]+\]:\s+(\S+)|(?:href|src)=\"([^\"]+)\""
+)
 _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|/")
 
 
@@ -61,9 +63,13 @@ def code(source: str) -> Iterator[Code]:
 
 
 def links(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the targets of links to files and headings, with their lines; addresses of other sites are left out."""
+    """Yield the targets of links to files and headings, with their lines; addresses of other sites
+    are left out.
+    """
     for number, line in prose(source):
-        for match in _LINK.finditer(_SPAN.sub("", line) if "](" in line or "]:" in line or '="' in line else ""):
+        for match in _LINK.finditer(
+            _SPAN.sub("", line) if "](" in line or "]:" in line or '="' in line else ""
+        ):
             target = match.group(1) or match.group(2) or match.group(3)
             if not _ELSEWHERE.match(target):
                 yield number, target
@@ -71,13 +77,22 @@ def links(source: str) -> Iterator[tuple[int, str]]:
 
 @cache
 def anchors(source: str) -> frozenset[str]:
-    """Return the anchors of the headings, as GitHub and as MkDocs make them, and those that are given."""
+    """Return the anchors of the headings, as GitHub and as MkDocs make them, and those that are
+    given.
+    """
     found: set[str] = set()
     for _, line in prose(source):
         found |= set(re.findall(r"(?:id=\"|name=\"|\{ ?#)([\w-]+)", line))
         if re.match(r"#{1,6} ", line):
             title = re.sub(r"\]\([^)]*\)|\{[^}]*\}", "", line.lstrip("# ")).strip().lower()
             words = re.sub(r"[^\w\s-]", "", title)
-            slugs = {words.replace(" ", "-"), re.sub(r"[-\s]+", "-", words.encode("ascii", "ignore").decode()).strip("-")}
-            found |= {f"{slug}{end}" for slug in slugs for end in ("", *(["-1", "_1"] if slug in found else []))}
+            slugs = {
+                words.replace(" ", "-"),
+                re.sub(r"[-\s]+", "-", words.encode("ascii", "ignore").decode()).strip("-"),
+            }
+            found |= {
+                f"{slug}{end}"
+                for slug in slugs
+                for end in ("", *(["-1", "_1"] if slug in found else []))
+            }
     return frozenset(found)

@@ -1,6 +1,8 @@
-"""Every name that the docs may use for something of ours: settings, metrics, commands, options, ports, variables, alerts.
+"""Every name that the docs may use for something of ours: settings, metrics, commands, options,
+ports, variables, alerts.
 
-Each is read from where it is defined. Names that other projects define are in the allowlists, with the reason.
+Each is read from where it is defined. Names that other projects define are in the allowlists, with
+the reason.
 """
 
 import re
@@ -66,7 +68,9 @@ FOREIGN_SETTINGS = {
     "service.name": "OpenTelemetry",
     "server.properties": "the configuration file of Apache Kafka",
 }
-"""Spark's own begin with `spark.`; its Kafka source and sink take those of Kafka clients behind `kafka.`."""
+"""Spark's own begin with `spark.`; its Kafka source and sink take those of Kafka clients behind
+`kafka.`.
+"""
 
 FOREIGN_ARGUMENTS = {
     "max_batch_size": "aiokafka",
@@ -118,7 +122,9 @@ CHOSEN_PORTS = range(20_000, 65_536)
 
 PLACEHOLDERS = {
     "CLAIM_OF_CONTROLLER_2": "the name of a volume claim, in docs/how-to/kubernetes.md",
-    "MARKER_VERSION": "the version of a delete marker in S3, in docs/how-to/repair-lost-wal-slots.md",
+    "MARKER_VERSION": (
+        "the version of a delete marker in S3, in docs/how-to/repair-lost-wal-slots.md"
+    ),
     "NEW_VERSION": "the tag of an image, in docs/how-to/kubernetes.md",
 }
 """What readers replace in commands."""
@@ -131,7 +137,16 @@ POLICY_STATEMENTS = {
 }
 """Names in docs/how-to/s3-permissions.md that look like alerts."""
 
-FOREIGN_VARIABLES_BEGIN = ("AWS_", "JAVA_", "KAFKA_", "OTEL_", "PIP_", "PYSPARK_", "PYTHON", "SPARK_")
+FOREIGN_VARIABLES_BEGIN = (
+    "AWS_",
+    "JAVA_",
+    "KAFKA_",
+    "OTEL_",
+    "PIP_",
+    "PYSPARK_",
+    "PYTHON",
+    "SPARK_",
+)
 
 
 def the_file(name: str) -> Path:
@@ -149,7 +164,12 @@ def settings() -> frozenset[str]:
 @cache
 def setting_of_field() -> dict[str, str]:
     """Return the name of each setting by the field that holds it in Python."""
-    return {field.field: name for role in ROLES for name, field in settings_of(role).items() if field.field != name}
+    return {
+        field.field: name
+        for role in ROLES
+        for name, field in settings_of(role).items()
+        if field.field != name
+    }
 
 
 @cache
@@ -166,16 +186,25 @@ def _dotted(schema: dict[str, Any], before: str = "") -> Iterator[str]:
 
 @cache
 def quoted() -> frozenset[str]:
-    """Return what stands between quotes in the packages: log events, attributes of spans, properties of tables."""
-    return frozenset(name for path in sources() for name in re.findall(r"\"([a-z][\w.]*)\"", text(path)))
+    """Return what stands between quotes in the packages: log events, attributes of spans,
+    properties of tables.
+    """
+    return frozenset(
+        name for path in sources() for name in re.findall(r"\"([a-z][\w.]*)\"", text(path))
+    )
 
 
 @cache
 def words() -> frozenset[str]:
-    """Return every word of the sources, of tests and of the chart, but not those of the allowlists here."""
+    """Return every word of the sources, of tests and of the chart, but not those of the allowlists
+    here.
+    """
     read = {".py", ".yaml", ".yml", ".tpl", ".toml", ".sh", ".pyi", ""}
     return frozenset(
-        word for path in files() if path.suffix in read and path != Path(__file__) for word in re.findall(r"[A-Za-z]\w+", text(path))
+        word
+        for path in files()
+        if path.suffix in read and path != Path(__file__)
+        for word in re.findall(r"[A-Za-z]\w+", text(path))
     )
 
 
@@ -183,8 +212,14 @@ def words() -> frozenset[str]:
 def metrics() -> frozenset[str]:
     """Return the names of series, and what the chart's rules record."""
     ends = {"counter": ("",), "gauge": ("",), "histogram": ("", "_bucket", "_count", "_sum")}
-    rules = "\n".join(text(path) for path in files() if path.is_relative_to(CHART) and path.suffix in {".yaml", ".tpl"})
-    return frozenset(metric.name + end for metric in METRICS for end in ends[metric.kind]) | set(re.findall(r"record: (\w+)", rules))
+    rules = "\n".join(
+        text(path)
+        for path in files()
+        if path.is_relative_to(CHART) and path.suffix in {".yaml", ".tpl"}
+    )
+    return frozenset(metric.name + end for metric in METRICS for end in ends[metric.kind]) | set(
+        re.findall(r"record: (\w+)", rules)
+    )
 
 
 @cache
@@ -196,35 +231,58 @@ def labels() -> frozenset[str]:
 @cache
 def plugin_names() -> frozenset[str]:
     """Return options and fixtures of the pytest plugin."""
-    return frozenset({f"penstock_{name.replace('-', '_')}" for name, _ in PLUGIN_OPTIONS} | {"penstock_cluster"})
+    return frozenset(
+        {f"penstock_{name.replace('-', '_')}" for name, _ in PLUGIN_OPTIONS} | {"penstock_cluster"}
+    )
 
 
 @cache
 def alerts() -> frozenset[str]:
     """Return the names of the chart's alerts."""
-    return frozenset(name for path in CHART.rglob("*.yaml") for name in re.findall(r"alert: (\w+)", text(path)))
+    return frozenset(
+        name for path in CHART.rglob("*.yaml") for name in re.findall(r"alert: (\w+)", text(path))
+    )
 
 
 @cache
 def classes() -> frozenset[str]:
     """Return the names of all classes, and those under which they are imported."""
-    return frozenset(name for path in sources() for name in re.findall(r"(?:^\s*class| as) (\w+)", text(path), re.MULTILINE))
+    return frozenset(
+        name
+        for path in sources()
+        for name in re.findall(r"(?:^\s*class| as) (\w+)", text(path), re.MULTILINE)
+    )
 
 
 @cache
 def variables() -> frozenset[str]:
     """Return the environment variables that begin with PENSTOCK_."""
     of_settings = {variable_of(name) for role in ROLES for name in settings_of(role)}
-    in_sources = {name for path in (*sources(), *CHART.rglob("*.yaml")) for name in re.findall(rf"\b{PREFIX}[A-Z_]+\b", text(path))}
+    in_sources = {
+        name
+        for path in (*sources(), *CHART.rglob("*.yaml"))
+        for name in re.findall(rf"\b{PREFIX}[A-Z_]+\b", text(path))
+    }
     return frozenset(of_settings | {PREFIX + name for name in FOREIGN_VARIABLES} | in_sources)
 
 
 @cache
 def ports() -> frozenset[int]:
-    """Return the ports that are defaults of settings, of commands, of the image, of the chart and of compose."""
-    of_settings = " ".join(str(field.default) for role in ROLES for field in settings_of(role).values())
-    of_commands = {parameter.default for command in leaves(root()) for parameter in command.params if parameter.name == "port"}
-    deployed = "\n".join((text(the_file("Dockerfile")), *(text(path) for path in CHART.rglob("*.yaml"))))
+    """Return the ports that are defaults of settings, of commands, of the image, of the chart and
+    of compose.
+    """
+    of_settings = " ".join(
+        str(field.default) for role in ROLES for field in settings_of(role).values()
+    )
+    of_commands = {
+        parameter.default
+        for command in leaves(root())
+        for parameter in command.params
+        if parameter.name == "port"
+    }
+    deployed = "\n".join(
+        (text(the_file("Dockerfile")), *(text(path) for path in CHART.rglob("*.yaml")))
+    )
     found = re.findall(r":(\d{4,5})\b", of_settings) + re.findall(r"[Pp]ort: (\d{4,5})\b", deployed)
     exposed = [port for line in re.findall(r"EXPOSE (.*)", deployed) for port in line.split()]
     return frozenset({int(port) for port in (*found, *exposed, *of_commands)} - {0})
@@ -249,23 +307,42 @@ def leaves(command: Command) -> Iterator[Command]:
 
 def flags_of(command: Command) -> set[str]:
     """Return the options of one command."""
-    given = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("-")}
+    given = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if name.startswith("-")
+    }
     return given | {"--help", "-h"}
 
 
 def node_flags(role: str) -> set[str]:
     """Return the options of `penstock broker` and `penstock controller`."""
-    return {flag_of(name) for known in ROLES if known == role for name in settings_of(known)} | {CONFIG_FLAG, SET_FLAG, "--help", "-h"}
+    return {flag_of(name) for known in ROLES if known == role for name in settings_of(known)} | {
+        CONFIG_FLAG,
+        SET_FLAG,
+        "--help",
+        "-h",
+    }
 
 
 @cache
 def all_flags() -> frozenset[str]:
-    """Return the options of all commands, of the pytest plugin, and of the modules that are started with `python -m`."""
+    """Return the options of all commands, of the pytest plugin, and of the modules that are started
+    with `python -m`.
+    """
     found = {flag for command in leaves(root()) for flag in flags_of(command)}
     found |= {flag for role in ROLES for flag in node_flags(role)}
     found |= {f"--penstock-{name}" for name, _ in PLUGIN_OPTIONS}
     programs = [text(path) for path in files() if path.suffix == ".py"]
-    return frozenset(found | {flag for program in programs for flag in re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", program)})
+    return frozenset(
+        found
+        | {
+            flag
+            for program in programs
+            for flag in re.findall(r"add_argument\(\s*\"(--[\w-]+)\"", program)
+        }
+    )
 
 
 @cache

@@ -1,4 +1,6 @@
-"""The repository as the tidy tests read it: its files, its packages, and the syntax tree of each module."""
+"""The repository as the tidy tests read it: its files, its packages, and the syntax tree of each
+module.
+"""
 
 import ast
 import os
@@ -28,7 +30,9 @@ def files() -> tuple[Path, ...]:
     """Return all files below the root, without caches, environments and what is built."""
     found = []
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if name not in NOT_SOURCES and not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if name not in NOT_SOURCES and not name.startswith(".")
+        ]
         found += [Path(folder, name) for name in names]
     return tuple(sorted(found))
 
@@ -37,7 +41,13 @@ def files() -> tuple[Path, ...]:
 def sources() -> tuple[Path, ...]:
     """Return the modules of the packages that people write: no generated code."""
     wanted = set(packages())
-    return tuple(path for path in files() if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in wanted and "gen" not in path.parts)
+    return tuple(
+        path
+        for path in files()
+        if path.suffix == ".py"
+        and path.relative_to(ROOT).parts[0] in wanted
+        and "gen" not in path.parts
+    )
 
 
 @cache

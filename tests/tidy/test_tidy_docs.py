@@ -1,7 +1,10 @@
-"""What the docs name exists: settings, metrics, commands, options, ports, variables, alerts, targets of make.
+"""What the docs name exists: settings, metrics, commands, options, ports, variables, alerts,
+targets of make.
 
-Code spans and code blocks count. A code span is one name, or a command; of a code block count assignments (`name=value`, `name = value`,
-`name: value`; quoted names in Python) and the commands of Penstock. Metrics, alerts and ports count in prose too.
+Code spans and code blocks count. A code span is one name, or a command; of a code block count
+assignments (`name=value`, `name = value`,
+`name: value`; quoted names in Python) and the commands of Penstock. Metrics, alerts and ports count
+in prose too.
 """
 
 import difflib
@@ -16,9 +19,27 @@ from tests.tidy.markdown import Code, code
 from tests.tidy.repository import ROOT, files, listed, packages, shown, text
 from tests.tidy.test_tidy_references import is_defined
 
-FILE_ENDS = (".py", ".md", ".sh", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".gz", ".png", ".html", ".txt", ".csv", ".svc", ".local")
+FILE_ENDS = (
+    ".py",
+    ".md",
+    ".sh",
+    ".json",
+    ".jsonl",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".gz",
+    ".png",
+    ".html",
+    ".txt",
+    ".csv",
+    ".svc",
+    ".local",
+)
 MODULES = {"df", "f", "gc", "http", "os", "pa", "pl", "spark", "sys"}
-"""What stands before a dot and begins no setting of ours: modules of others, a data frame, Spark's session and its settings."""
+"""What stands before a dot and begins no setting of ours: modules of others, a data frame, Spark's
+session and its settings.
+"""
 NO_SETTINGS = {
     "faults.injected": "an attribute in examples",
     "message.value": "an attribute in examples",
@@ -35,9 +56,14 @@ SNAKE = re.compile(r"[a-z]+(?:_[a-z0-9]+)+")
 VARIABLE = re.compile(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w*{-])")
 METRIC = re.compile(r"(?<![\w/.:-])penstock_\w+(?![\w/-])")
 ALERT = re.compile(r"\bPenstock[A-Z]\w+")
-PORT = re.compile(r"(?:(?<![\w.])(?P<host>[a-zA-Z0-9{}][\w.{}-]*):|\b[Pp]orts? `?)(?P<port>\d{4,5})\b(?![.,]\d)")
+PORT = re.compile(
+    r"(?:(?<![\w.])(?P<host>[a-zA-Z0-9{}][\w.{}-]*):|\b[Pp]orts? `?)(?P<port>\d{4,5})\b(?![.,]\d)"
+)
 FLAG = re.compile(r"--[a-z][\w.-]*")
-COMMAND = re.compile(r"(?:^|[|;&]\s*|\s--\s+|\bexec\s+)(?:\$ )?(?:[A-Z_]+=\S+\s+)*(?:[^\s=]*/bin/)?penstock(?:\s+([^|;&]*)|$)")
+COMMAND = re.compile(
+    r"(?:^|[|;&]\s*|\s--\s+|\bexec\s+)(?:\$"
+    r" )?(?:[A-Z_]+=\S+\s+)*(?:[^\s=]*/bin/)?penstock(?:\s+([^|;&]*)|$)"
+)
 WORD = re.compile(r"[a-z][a-z-]*")
 
 
@@ -46,12 +72,20 @@ def pages() -> tuple[Path, ...]:
     """Return the pages that users read."""
 
     def is_page(parts: tuple[str, ...]) -> bool:
-        return parts == ("README.md",) or parts[0] == "docs" or (parts[0] == "helm" and parts[-1].startswith("README"))
+        return (
+            parts == ("README.md",)
+            or parts[0] == "docs"
+            or (parts[0] == "helm" and parts[-1].startswith("README"))
+        )
 
-    return tuple(path for path in files() if path.suffix == ".md" and is_page(path.relative_to(ROOT).parts))
+    return tuple(
+        path for path in files() if path.suffix == ".md" and is_page(path.relative_to(ROOT).parts)
+    )
 
 
-def wrong(path: Path, line: int, kind: str, name: str, known: Collection[str], but: str = "") -> str:
+def wrong(
+    path: Path, line: int, kind: str, name: str, known: Collection[str], but: str = ""
+) -> str:
     """Return one offender, with the nearest name that exists."""
     near = but or next(iter(difflib.get_close_matches(name, known, 1, 0.5)), "")
     return f"{shown(path, line)}: no {kind} {name}" + (f"; did you mean {near}?" if near else "")
@@ -98,7 +132,13 @@ def is_setting(name: str) -> bool:
 
 def test_settings_exist() -> None:
     offenders = [
-        wrong(path, found.line, "setting", name, names.settings() | names.chart_values() | set(names.FOREIGN_SETTINGS))
+        wrong(
+            path,
+            found.line,
+            "setting",
+            name,
+            names.settings() | names.chart_values() | set(names.FOREIGN_SETTINGS),
+        )
         for path, found in codes()
         for name in dotted_names(found)
         if not is_setting(name)
@@ -107,14 +147,20 @@ def test_settings_exist() -> None:
 
 
 def test_names_with_underscores_exist() -> None:
-    """Log events, functions, columns: each is a word of the sources. A setting goes by its own name, not by that of its Python field."""
+    """Log events, functions, columns: each is a word of the sources. A setting goes by its own
+    name, not by that of its Python field.
+    """
     known = names.words() | names.plugin_names() | names.metrics() | set(names.FOREIGN_ARGUMENTS)
     others = names.labels() | set(names.FOREIGN_ARGUMENTS)
-    fields = {field: name for field, name in names.setting_of_field().items() if field not in others}
+    fields = {
+        field: name for field, name in names.setting_of_field().items() if field not in others
+    }
     offenders = [
         wrong(path, found.line, "name for users", found.text, known, fields.get(found.text, ""))
         for path, found in codes()
-        if not found.is_block and SNAKE.fullmatch(found.text) and (found.text in fields or found.text not in known)
+        if not found.is_block
+        and SNAKE.fullmatch(found.text)
+        and (found.text in fields or found.text not in known)
     ]
     assert not offenders, listed(offenders)
 
@@ -132,29 +178,53 @@ def test_metrics_exist() -> None:
 
 def test_alerts_exist() -> None:
     known = names.alerts() | names.classes() | set(names.POLICY_STATEMENTS)
-    offenders = [wrong(path, number, "alert", match.group(), known) for path, number, match in matches(ALERT) if match.group() not in known]
+    offenders = [
+        wrong(path, number, "alert", match.group(), known)
+        for path, number, match in matches(ALERT)
+        if match.group() not in known
+    ]
     assert not offenders, listed(offenders)
 
 
 def test_variables_exist() -> None:
-    """PENSTOCK_ ones strictly; others, among them Kafka's errors, are words of the sources or of other programs."""
+    """PENSTOCK_ ones strictly; others, among them Kafka's errors, are words of the sources or of
+    other programs.
+    """
     offenders = []
     near = names.variables() | names.words()
     for path, found in codes():
         for name in VARIABLE.findall(found.text):
-            is_known = name in (names.variables() if name.startswith(names.PREFIX) else names.words())
-            if not is_known and name not in names.PLACEHOLDERS and not name.startswith(names.FOREIGN_VARIABLES_BEGIN):
+            is_known = name in (
+                names.variables() if name.startswith(names.PREFIX) else names.words()
+            )
+            if (
+                not is_known
+                and name not in names.PLACEHOLDERS
+                and not name.startswith(names.FOREIGN_VARIABLES_BEGIN)
+            ):
                 offenders.append(wrong(path, found.line, "variable", name, near))
     assert not offenders, listed(offenders)
 
 
 def test_ports_are_defaults() -> None:
-    known = names.ports() | set(names.FOREIGN_PORTS) | set(names.EXAMPLE_PORTS) | set(names.CHOSEN_PORTS)
-    in_compose = {int(port) for port in re.findall(r"(?:127\.0\.0\.1:|localhost:)(\d+)", text(names.the_file("compose.yaml")))}
+    known = (
+        names.ports()
+        | set(names.FOREIGN_PORTS)
+        | set(names.EXAMPLE_PORTS)
+        | set(names.CHOSEN_PORTS)
+    )
+    in_compose = {
+        int(port)
+        for port in re.findall(
+            r"(?:127\.0\.0\.1:|localhost:)(\d+)", text(names.the_file("compose.yaml"))
+        )
+    }
     offenders = [
-        f"{shown(path, number)}: {match.group()} is no default port; those are {', '.join(map(str, sorted(names.ports())))}"
+        f"{shown(path, number)}: {match.group()} is no default port; those are"
+        f" {', '.join(map(str, sorted(names.ports())))}"
         for path, number, match in matches(PORT)
-        if int(match["port"]) not in (known | in_compose if match["host"] in {"localhost", "127.0.0.1"} else known)
+        if int(match["port"])
+        not in (known | in_compose if match["host"] in {"localhost", "127.0.0.1"} else known)
     ]
     assert not offenders, listed(offenders)
 
@@ -176,13 +246,21 @@ def problems(arguments: list[str], report: Callable[[str, str, Collection[str]],
     while isinstance(command, names.TyperGroup) and rest and WORD.fullmatch(rest[0]):
         word = rest.pop(0)
         if word not in command.commands:
-            report("command", " ".join([*path, word]), [" ".join([*path, known]) for known in command.commands])
+            report(
+                "command",
+                " ".join([*path, word]),
+                [" ".join([*path, known]) for known in command.commands],
+            )
             return
         below = command.commands[word]
         assert isinstance(below, names.Command)
         command = below
         path.append(word)
-    known = names.node_flags(path[1]) if path in (["penstock", "broker"], ["penstock", "controller"]) else names.flags_of(command)
+    known = (
+        names.node_flags(path[1])
+        if path in (["penstock", "broker"], ["penstock", "controller"])
+        else names.flags_of(command)
+    )
     for word in rest:
         if word == "--":
             return
@@ -195,7 +273,9 @@ def test_commands_and_their_options_exist() -> None:
     offenders: list[str] = []
     for path, found in codes():
 
-        def report(kind: str, name: str, known: Collection[str], path: Path = path, line: int = found.line) -> None:
+        def report(
+            kind: str, name: str, known: Collection[str], path: Path = path, line: int = found.line
+        ) -> None:
             offenders.append(wrong(path, line, kind, name, known))
 
         for arguments in commands_in(found):
@@ -237,7 +317,13 @@ def test_a_wrong_name_is_found() -> None:
         for arguments in commands_in(Code(1, "", line, True)):
             problems(arguments, lambda kind, name, known: found.append(name))
     assert found == ["penstock topics destroy", "--node-idd", "--bootstrop", "penstock topp"]
-    assert list(dotted_names(Code(1, "toml", "no.such.setting = 1 # a.b", True))) == ["no.such.setting"]
+    assert list(dotted_names(Code(1, "toml", "no.such.setting = 1 # a.b", True))) == [
+        "no.such.setting"
+    ]
     assert list(dotted_names(Code(1, "python", 'a.b = {"no.such": 1}', True))) == ["no.such"]
     assert not is_setting("no.such.setting")
-    assert PORT.findall("host:9090 and port 1234 but 12:34, 1:2345 x.py:1234a") == [("host", "9090"), ("", "1234"), ("1", "2345")]
+    assert PORT.findall("host:9090 and port 1234 but 12:34, 1:2345 x.py:1234a") == [
+        ("host", "9090"),
+        ("", "1234"),
+        ("1", "2345"),
+    ]

@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SVG_BYTES_MAX = 100_000
-_LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc=["']?([^"'\s>]+)|<link\b[^>]*?\bhref=["']?([^"'\s>]+)""")
+_LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc=["']?([^"'\s>]+)|<link\b[^>]*?\bhref=["']?([^"'\s>]+)"""
+)
 
 
 def build(into: Path, docs: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -20,8 +22,25 @@ def build(into: Path, docs: Path | None = None) -> subprocess.CompletedProcess[s
         config = into.parent / "mkdocs.yml"
         text = (ROOT / "mkdocs.yml").read_text().replace("docs_dir: docs", f"docs_dir: {docs}")
         config.write_text(text.replace("mkdocs_hooks.py", str(ROOT / "mkdocs_hooks.py")))
-    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config, "--site-dir", into)
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    command = (
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        config,
+        "--site-dir",
+        into,
+    )
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
 
 
 @pytest.fixture(scope="module")

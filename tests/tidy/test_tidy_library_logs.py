@@ -1,4 +1,6 @@
-"""What programs import as a library logs through `base.log`: structlog by itself would print on the program's stdout."""
+"""What programs import as a library logs through `base.log`: structlog by itself would print on the
+program's stdout.
+"""
 
 import subprocess
 import sys
@@ -15,7 +17,9 @@ _CALLS = ("structlog.get_logger(", "from structlog import")
 
 
 def test_modules_of_readers_do_not_log_by_structlogs_defaults() -> None:
-    done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED], capture_output=True, text=True, timeout=60, check=True
+    )
     files = [Path(name) for name in done.stdout.split()]
     assert any(file.name == "topic_scan.py" for file in files)
     wrong = [str(file) for file in files if any(call in file.read_text() for call in _CALLS)]

@@ -1,4 +1,6 @@
-"""Flat package names can be shadowed by a dependency: prove that each is ours, and that the wheel carries all of them, with types."""
+"""Flat package names can be shadowed by a dependency: prove that each is ours, and that the wheel
+carries all of them, with types.
+"""
 
 import importlib
 import importlib.metadata
@@ -24,13 +26,23 @@ def test_packages_are_ours() -> None:
 
 def test_the_wheel_carries_every_package_with_its_types() -> None:
     in_the_tree = {path.parent.name for path in ROOT.glob("*/__init__.py")} - NOT_IN_THE_WHEEL
-    offenders = [f"{name} is a package, and not in the wheel" for name in in_the_tree - set(packages())]
-    offenders += [f"{name} is in the wheel, and no package" for name in set(packages()) - in_the_tree]
-    offenders += [f"{name} has no py.typed" for name in packages() if not (ROOT / name / "py.typed").exists()]
+    offenders = [
+        f"{name} is a package, and not in the wheel" for name in in_the_tree - set(packages())
+    ]
+    offenders += [
+        f"{name} is in the wheel, and no package" for name in set(packages()) - in_the_tree
+    ]
+    offenders += [
+        f"{name} has no py.typed" for name in packages() if not (ROOT / name / "py.typed").exists()
+    ]
     assert not offenders, listed(sorted(offenders))
 
 
 def test_constraints_name_versions_only() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    offenders = [line for line in lines if not line.startswith("#") and (line.count("==") != 1 or "/" in line)]
+    offenders = [
+        line
+        for line in lines
+        if not line.startswith("#") and (line.count("==") != 1 or "/" in line)
+    ]
     assert not offenders, listed(offenders)

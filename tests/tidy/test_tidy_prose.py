@@ -13,14 +13,21 @@ SECTIONS = ["Context", "Options", "Decision", "Consequences"]
 IZE = "author|custom|emphas|final|initial|maxim|minim|normal|optim|organ|priorit|real|recogn|serial|summar|synchron|util|visual"
 OR = "behavi|col|endeav|fav|flav|hon|lab|neighb"
 CANNOT = re.compile(r"\bcan\s+not\b", re.IGNORECASE)
-BRITISH = re.compile(rf"(?:{IZE})is(?:e[ds]?|ing|ation)\b|\b(?:mis)?(?:{OR})our|\banalys(?:e|ed|ing)\b", re.IGNORECASE)
+BRITISH = re.compile(
+    rf"(?:{IZE})is(?:e[ds]?|ing|ation)\b|\b(?:mis)?(?:{OR})our|\banalys(?:e|ed|ing)\b",
+    re.IGNORECASE,
+)
 
 
 def prose_files() -> list[Path]:
-    """Return all Markdown and Python files of the repository except those below SKIPPED_FOLDERS and hidden folders."""
+    """Return all Markdown and Python files of the repository except those below SKIPPED_FOLDERS and
+    hidden folders.
+    """
     found: list[Path] = []
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith(".")
+        ]
         found += [Path(folder, name) for name in names if name.endswith((".md", ".py"))]
     return sorted(found)
 
@@ -37,7 +44,10 @@ def matches(pattern: re.Pattern[str]) -> list[str]:
     found: list[str] = []
     for path in prose_files():
         text = path.read_text()
-        found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()!r}" for m in pattern.finditer(text)]
+        found += [
+            f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m.group()!r}"
+            for m in pattern.finditer(text)
+        ]
     return found
 
 
@@ -48,7 +58,10 @@ def test_decision_records_are_short() -> None:
 
 
 def test_decision_records_have_the_same_sections() -> None:
-    sections = {path.name: re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE) for path in decision_records()}
+    sections = {
+        path.name: re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
+        for path in decision_records()
+    }
     assert {name: found for name, found in sections.items() if found != SECTIONS} == {}
 
 
@@ -68,7 +81,28 @@ def test_spelling_is_american() -> None:
 def test_patterns_find_what_they_should() -> None:
     assert CANNOT.search("it can\nnot be")
     assert not CANNOT.search("it cannot be; a can nothing")
-    british = ["behaviour", "honours", "neighbouring", "optimised", "Serialisation", "initialising", "unrecognised", "analysed"]
+    british = [
+        "behaviour",
+        "honours",
+        "neighbouring",
+        "optimised",
+        "Serialisation",
+        "initialising",
+        "unrecognised",
+        "analysed",
+    ]
     assert [word for word in british if BRITISH.search(word)] == british
-    american = ["behavior", "honor", "optimized", "advertised", "otherwise", "hours", "four", "your", "promise", "realistic", "serialized"]
+    american = [
+        "behavior",
+        "honor",
+        "optimized",
+        "advertised",
+        "otherwise",
+        "hours",
+        "four",
+        "your",
+        "promise",
+        "realistic",
+        "serialized",
+    ]
     assert [word for word in american if BRITISH.search(word)] == []

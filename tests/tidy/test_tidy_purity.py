@@ -1,4 +1,6 @@
-"""Cores are pure: no I/O, no clock, no asyncio, no unseeded randomness. The list is the promise; imports are read from the syntax tree."""
+"""Cores are pure: no I/O, no clock, no asyncio, no unseeded randomness. The list is the promise;
+imports are read from the syntax tree.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -8,9 +10,26 @@ from pathlib import Path
 from tests.tidy.repository import listed, shown, sources, tree
 
 IMPURE = {
-    "asyncio", "threading", "socket", "selectors", "subprocess", "time", "datetime", "os", "io", "tempfile", "logging", "structlog",
-    "grpc", "aiobotocore", "botocore", "boto3", "uvloop", "secrets", "concurrent",
-}  # fmt: skip
+    "asyncio",
+    "threading",
+    "socket",
+    "selectors",
+    "subprocess",
+    "time",
+    "datetime",
+    "os",
+    "io",
+    "tempfile",
+    "logging",
+    "structlog",
+    "grpc",
+    "aiobotocore",
+    "botocore",
+    "boto3",
+    "uvloop",
+    "secrets",
+    "concurrent",
+}
 
 CORES = (
     "base/ids.py",
@@ -141,7 +160,9 @@ def core_files() -> tuple[Path, ...]:
     modules = {shown(path): path for path in sources()}
     found: list[Path] = []
     for core in CORES:
-        of_core = [path for name, path in modules.items() if name == core or name.startswith(f"{core}/")]
+        of_core = [
+            path for name, path in modules.items() if name == core or name.startswith(f"{core}/")
+        ]
         assert of_core, f"{core} is in the list of cores, and no module"
         found += of_core
     return tuple(found)
@@ -161,17 +182,28 @@ def impurities(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith):
             yield node.lineno, "async code"
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+        ):
             called = f"{node.func.value.id}.{node.func.attr}"
             if called.startswith("random.") and not (called == "random.Random" and node.args):
                 yield node.lineno, called
 
 
 def test_cores_import_nothing_impure() -> None:
-    offenders = [f"{shown(path, line)}: {name}" for path in core_files() for line, name in imported(path) if name in IMPURE]
+    offenders = [
+        f"{shown(path, line)}: {name}"
+        for path in core_files()
+        for line, name in imported(path)
+        if name in IMPURE
+    ]
     assert not offenders, listed(offenders)
 
 
 def test_cores_await_nothing_and_roll_no_unseeded_dice() -> None:
-    offenders = [f"{shown(path, line)}: {what}" for path in core_files() for line, what in impurities(path)]
+    offenders = [
+        f"{shown(path, line)}: {what}" for path in core_files() for line, what in impurities(path)
+    ]
     assert not offenders, listed(offenders)

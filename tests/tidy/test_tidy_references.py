@@ -1,7 +1,8 @@
 """References lead to what is in the repository: paths, modules, ADRs, links and anchors.
 
-Paths that begin with a folder of the root count everywhere; other names of files count in Markdown, docstrings and comments, where they
-may leave out leading folders (`codec.py`). A name with a wildcard or a placeholder is no reference.
+Paths that begin with a folder of the root count everywhere; other names of files count in Markdown,
+docstrings and comments, where they may leave out leading folders (`codec.py`). A name with a
+wildcard or a placeholder is no reference.
 """
 
 import ast
@@ -45,25 +46,35 @@ NO_MODULES = {
 """Dotted names that begin like a package of ours, with the reason."""
 
 TEXTS = {".py", ".md", ".sh", ".yaml", ".yml", ".toml", ".tpl", ".dockerignore", ""}
-FILE = re.compile(r"(?<![\w./:@$%{}*<>-])(?:\.{1,2}/)*((?:[\w.-]+/)*[\w.-]+\.(?:py|md|sh|ya?ml|toml))(?![\w/*<{(-]|\.\w)")
+FILE = re.compile(
+    r"(?<![\w./:@$%{}*<>-])(?:\.{1,2}/)*((?:[\w.-]+/)*[\w.-]+\.(?:py|md|sh|ya?ml|toml))(?![\w/*<{(-]|\.\w)"
+)
 ADR = re.compile(r"\b(?:ADRs? |docs/adr/|adr/)(\d{4}(?:, \d{4})*)\b")
 ANCHOR = re.compile(r"(?<![\w/])((?:[\w-]+/)*[\w-]+\.md)#([\w-]+)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`|(python -m [\w.]+)")
 
 
 def lines_with(pattern: str) -> Iterator[tuple[Path, int, str]]:
-    """Yield the lines of all texts in which the pattern occurs. A pattern that begins with a literal makes this fast."""
+    """Yield the lines of all texts in which the pattern occurs. A pattern that begins with a
+    literal makes this fast.
+    """
     searched = re.compile(pattern)
     for path in files():
         if path.suffix in TEXTS and searched.search(text(path)):
-            yield from ((path, number, line) for number, line in enumerate(text(path).splitlines(), 1) if searched.search(line))
+            yield from (
+                (path, number, line)
+                for number, line in enumerate(text(path).splitlines(), 1)
+                if searched.search(line)
+            )
 
 
 @cache
 def below_the_root() -> frozenset[str]:
     """Return every file and folder, relative to the root."""
     paths = [path.relative_to(ROOT) for path in files()]
-    return frozenset(str(path) for path in paths) | {str(folder) for path in paths for folder in path.parents}
+    return frozenset(str(path) for path in paths) | {
+        str(folder) for path in paths for folder in path.parents
+    }
 
 
 @cache
@@ -76,28 +87,54 @@ def short_names() -> frozenset[str]:
 @cache
 def folders() -> tuple[str, ...]:
     """Return the folders of the root."""
-    return tuple(sorted({path.relative_to(ROOT).parts[0] for path in files() if path.parent != ROOT}))
+    return tuple(
+        sorted({path.relative_to(ROOT).parts[0] for path in files() if path.parent != ROOT})
+    )
 
 
 @cache
 def lines_of_prose(path: Path) -> frozenset[int]:
-    """Return the lines that a person reads: all lines of a file that is no Python, docstrings and comments of a module."""
+    """Return the lines that a person reads: all lines of a file that is no Python, docstrings and
+    comments of a module.
+    """
     if path.suffix != ".py":
         return frozenset(range(1, len(text(path).splitlines()) + 1))
-    found = {token.start[0] for token in tokenize.generate_tokens(io.StringIO(text(path)).readline) if token.type == tokenize.COMMENT}
+    found = {
+        token.start[0]
+        for token in tokenize.generate_tokens(io.StringIO(text(path)).readline)
+        if token.type == tokenize.COMMENT
+    }
     for node in ast.walk(ast.parse(text(path))):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             found |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return frozenset(found)
 
 
 def test_files_that_are_named_exist() -> None:
-    below = re.compile(rf"(?<![\w./:@$%{{}}*<>-])((?:{'|'.join(folders())})/[\w./-]*\w)(?![\w/*<{{]|\.?[*<{{])")
+    below = re.compile(
+        rf"(?<![\w./:@$%{{}}*<>-])((?:{'|'.join(folders())})/[\w./-]*\w)(?![\w/*<{{]|\.?[*<{{])"
+    )
     offenders = []
     for path, number, line in lines_with(r"/|\.(?:py|md|sh|ya?ml|toml)\b"):
-        named = {name for name in FILE.findall(line) if name not in short_names() and number in lines_of_prose(path)}
-        named |= {name for name in below.findall(line) if name not in below_the_root() and not ADR.fullmatch(name)}
-        offenders += [f"{shown(path, number)}: {name}" for name in named if not any(fnmatch(name, pattern) for pattern in NOT_OURS)]
+        named = {
+            name
+            for name in FILE.findall(line)
+            if name not in short_names() and number in lines_of_prose(path)
+        }
+        named |= {
+            name
+            for name in below.findall(line)
+            if name not in below_the_root() and not ADR.fullmatch(name)
+        }
+        offenders += [
+            f"{shown(path, number)}: {name}"
+            for name in named
+            if not any(fnmatch(name, pattern) for pattern in NOT_OURS)
+        ]
     assert not offenders, listed(offenders)
 
 
@@ -171,9 +208,20 @@ def test_anchors_that_are_named_elsewhere_exist() -> None:
 
 def test_what_is_no_reference_is_left_alone() -> None:
     """Guard the patterns themselves."""
-    assert FILE.findall("see guides/x.md, `wal/core.py` and ../y.sh.") == ["guides/x.md", "wal/core.py", "y.sh"]
+    assert FILE.findall("see guides/x.md, `wal/core.py` and ../y.sh.") == [
+        "guides/x.md",
+        "wal/core.py",
+        "y.sh",
+    ]
     assert FILE.findall("https://example.com/a/b.md docs/*.md <name>.py {name}.yaml a.python") == []
     assert ADR.findall("ADR 0037, docs/adr/0017, 0036") == ["0037", "0017, 0036"]
     assert list(prose("a\n```sh\n# b\n```\nc")) == [(1, "a"), (5, "c")]
-    assert anchors("# A B\n```\n# no\n```\n## Broker: `x` & y") == {"a-b", "broker-x--y", "broker-x-y"}
-    assert list(links("[a](b.md#c) `[d](e)` [f](https://g)\n\n[h]: i.md")) == [(1, "b.md#c"), (3, "i.md")]
+    assert anchors("# A B\n```\n# no\n```\n## Broker: `x` & y") == {
+        "a-b",
+        "broker-x--y",
+        "broker-x-y",
+    }
+    assert list(links("[a](b.md#c) `[d](e)` [f](https://g)\n\n[h]: i.md")) == [
+        (1, "b.md#c"),
+        (3, "i.md"),
+    ]

@@ -1,8 +1,11 @@
-"""House rules that ruff does not have: sizes, names of modules, no unfinished work, generated code marked.
+"""House rules that ruff does not have: sizes, names of modules, no unfinished work, generated code
+marked.
 
-Sizes are advice first: above 80 lines a function and above 600 lines a file usually hold two things, so look for the noun by which to
-split. A file that is one thing may be longer than 600 lines; at 900 the test fails, so that nothing is cut just to pass. A function of more
-than 80 lines fails unless LONG_FUNCTIONS has it with a reason. Docstrings of modules are ruff's (D100, D104), and so is complexity.
+Sizes are advice first: above 80 lines a function and above 600 lines a file usually hold two
+things, so look for the noun by which to split. A file that is one thing may be longer than 600
+lines; at 900 the test fails, so that nothing is cut just to pass. A function of more than 80 lines
+fails unless LONG_FUNCTIONS has it with a reason. Docstrings of modules are ruff's (D100, D104), and
+so is complexity.
 """
 
 import ast
@@ -28,14 +31,21 @@ def test_files_are_one_thing() -> None:
 
 def test_functions_fit_on_a_screen() -> None:
     long = {
-        f"{shown(path)}:{node.name}": f"{shown(path, node.lineno)}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+        f"{shown(path)}:{node.name}": (
+            f"{shown(path, node.lineno)}: {node.name} has {lines} lines, more than"
+            f" {FUNCTION_LINES_MAX}"
+        )
         for path in sources()
         for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
         if (lines := node.end_lineno - node.lineno + 1) > FUNCTION_LINES_MAX
     }
     offenders = [message for name, message in long.items() if name not in LONG_FUNCTIONS]
-    offenders += [f"{name} is no longer that long; take it out of LONG_FUNCTIONS" for name in LONG_FUNCTIONS if name not in long]
+    offenders += [
+        f"{name} is no longer that long; take it out of LONG_FUNCTIONS"
+        for name in LONG_FUNCTIONS
+        if name not in long
+    ]
     assert not offenders, listed(offenders)
 
 
@@ -44,7 +54,11 @@ def test_modules_are_named_by_what_they_are() -> None:
     offenders = [
         f"{shown(path)}: name it by the noun that it is about"
         for path in sources()
-        if path.stem in DRAWERS or any(part.startswith("_") and not part.startswith("__") for part in path.relative_to(ROOT).parts)
+        if path.stem in DRAWERS
+        or any(
+            part.startswith("_") and not part.startswith("__")
+            for part in path.relative_to(ROOT).parts
+        )
     ]
     assert not offenders, listed(offenders)
 
@@ -62,9 +76,13 @@ def test_nothing_is_left_for_later() -> None:
 
 
 def test_generated_code_says_so() -> None:
-    generated = [path for path in files() if path.suffix == ".py" and "gen" in path.relative_to(ROOT).parts]
+    generated = [
+        path for path in files() if path.suffix == ".py" and "gen" in path.relative_to(ROOT).parts
+    ]
     offenders = [
-        f"{shown(path)}: say in the first lines that it is generated" for path in generated if "generated" not in text(path)[:400].lower()
+        f"{shown(path)}: say in the first lines that it is generated"
+        for path in generated
+        if "generated" not in text(path)[:400].lower()
     ]
     assert generated
     assert not offenders, listed(offenders)

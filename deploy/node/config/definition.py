@@ -1,7 +1,9 @@
-"""Which settings each role has: those of the config classes that its process is built from, and of the process itself.
+"""Which settings each role has: those of the config classes that its process is built from, and of
+the process itself.
 
-Invariant: within a role a name occurs once; no name is the beginning of another one (so that every name can be a TOML key with dots).
-Pure. Must not repeat what an annotation says (see `base.settings`).
+Invariant: within a role a name occurs once; no name is the beginning of another one (so that every
+name can be a TOML key with dots). Pure. Must not repeat what an annotation says (see
+`base.settings`).
 """
 
 from dataclasses import dataclass
@@ -32,26 +34,43 @@ class ProcessConfig:
     """What every process of a cluster needs."""
 
     store: Annotated[str, Setting("store", Kind.STORE)]
-    """Where all data are, the same for all nodes of a cluster: s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME or file:DIR. Credentials come
-    from the environment, files or the machine's role, as for other AWS clients, or as access_key and secret_key of the URL."""
+    """Where all data are, the same for all nodes of a cluster:
+    s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME or file:DIR. Credentials come from the
+    environment, files or the machine's role, as for other AWS clients, or as access_key and
+    secret_key of the URL.
+    """
 
     log_level: Annotated[str, Setting("log.level", Kind.ENUM, choices=tuple(LEVELS))] = "info"
     """The least important lines that are logged."""
 
     health_listener: Annotated[str, Setting("health.listener", Kind.TEXT)] = ""
-    """host:port at which /startz, /livez, /readyz (for the probes of orchestrators) and /metrics (Prometheus) are answered over HTTP.
-    Empty: nowhere."""
+    """host:port at which /startz, /livez, /readyz (for the probes of orchestrators) and /metrics
+    (Prometheus) are answered over HTTP.
+    Empty: nowhere.
+    """
 
     traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""
-    """http://HOST:PORT of an OpenTelemetry collector (OTLP over HTTP) that gets traces. Empty: none are made. Needs `penstock[traces]`."""
+    """http://HOST:PORT of an OpenTelemetry collector (OTLP over HTTP) that gets traces. Empty: none
+    are made. Needs `penstock[traces]`.
+    """
 
-    traces_sample_per_million: Annotated[int, Setting("traces.sample.per.million", Kind.INT, 0, 1_000_000)] = 1_000
-    """How many of a million produce requests are traced; each costs about 200 us of CPU. Moves of partitions are all traced."""
+    traces_sample_per_million: Annotated[
+        int, Setting("traces.sample.per.million", Kind.INT, 0, 1_000_000)
+    ] = 1_000
+    """How many of a million produce requests are traced; each costs about 200 us of CPU. Moves of
+    partitions are all traced.
+    """
 
     def __post_init__(self) -> None:
         check(self)
-        if self.traces_otlp_endpoint and not self.traces_otlp_endpoint.startswith(("http://", "https://")):
-            raise SettingInvalid("traces_otlp_endpoint", self.traces_otlp_endpoint, "http://HOST:PORT or https://HOST:PORT")
+        if self.traces_otlp_endpoint and not self.traces_otlp_endpoint.startswith(
+            ("http://", "https://")
+        ):
+            raise SettingInvalid(
+                "traces_otlp_endpoint",
+                self.traces_otlp_endpoint,
+                "http://HOST:PORT or https://HOST:PORT",
+            )
         if self.health_listener:
             parse_listeners("health_listener", [self.health_listener])
 

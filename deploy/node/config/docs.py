@@ -75,9 +75,18 @@ def markdown() -> str:
     for part in (part for parts in PARTS.values() for part in parts):
         if part not in done:
             done.add(part)
-            lines += [f"## {_TITLES[part]}\n", "| setting | default | allowed | meaning |", "|---|---|---|---|"]
+            lines += [
+                f"## {_TITLES[part]}\n",
+                "| setting | default | allowed | meaning |",
+                "|---|---|---|---|",
+            ]
             lines += [*_rows(fields_of(part)), ""]
-    lines += ["## Topics\n", _TOPICS, "| config | default | allowed | meaning |", "|---|---|---|---|"]
+    lines += [
+        "## Topics\n",
+        _TOPICS,
+        "| config | default | allowed | meaning |",
+        "|---|---|---|---|",
+    ]
     lines += [
         f"| `{config.name}` | {_code(config.default)} | {_cell(config.allowed)} | {_cell(config.doc)} |"
         for config in TOPIC_CONFIGS.values()
@@ -113,7 +122,10 @@ def _cell(text: str) -> str:
 
 def help_text(role: Role) -> str:
     """What `penstock broker --help` shows: every setting with the first sentence about it."""
-    commands = ["Or: penstock controller status|add|remove|transfer, each with --help: show and change the quorum.", ""]
+    commands = [
+        "Or: penstock controller status|add|remove|transfer, each with --help: show and change the quorum.",
+        "",
+    ]
     example = "num.partitions"
     lines = [
         f"Usage: penstock {role} --store URL [--config FILE] [--SETTING VALUE ...] [--set SETTING=VALUE ...]",
@@ -128,8 +140,15 @@ def help_text(role: Role) -> str:
     for field in settings_of(role).values():
         kind = field.setting.kind
         form = "|".join(field.setting.choices) if kind is Kind.ENUM else kind.value.upper()
-        default = "(required)" if field.required else f"(default: {shown(field.setting, field.default) or 'none'})"
-        lines += [f"  {flag_of(field.name)} {form}  {default}", f"      {first_sentence(field.doc)}"]
+        default = (
+            "(required)"
+            if field.required
+            else f"(default: {shown(field.setting, field.default) or 'none'})"
+        )
+        lines += [
+            f"  {flag_of(field.name)} {form}  {default}",
+            f"      {first_sentence(field.doc)}",
+        ]
     return "\n".join(lines)
 
 

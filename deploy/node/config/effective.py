@@ -1,6 +1,8 @@
-"""The values that count for one role: flags over variables over the file over defaults, each with where it comes from.
+"""The values that count for one role: flags over variables over the file over defaults, each with
+where it comes from.
 
-Invariant: an `Effective` that exists can be built: every value was parsed, is within its limits, and fits the others.
+Invariant: an `Effective` that exists can be built: every value was parsed, is within its limits,
+and fits the others.
 Must not read files or the environment; `deploy.node.config.load` does.
 """
 
@@ -63,7 +65,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """values: by the settings' names, in the order of the definition. parts: the role's config objects by their classes."""
+    """values: by the settings' names, in the order of the definition. parts: the role's config
+    objects by their classes.
+    """
 
     role: Role
     values: dict[str, Value]
@@ -74,10 +78,14 @@ class Effective:
         return cast("_T", self.parts[config_type])
 
 
-def resolve(role: Role, given: Mapping[str, Given], names: Mapping[str, str | int], *, complete: bool = True) -> Effective:
-    """given: by the settings' names, the weightiest already chosen. names: what `{pod}` and `{ordinal}` stand for. Raises UsageError.
+def resolve(
+    role: Role, given: Mapping[str, Given], names: Mapping[str, str | int], *, complete: bool = True
+) -> Effective:
+    """given: by the settings' names, the weightiest already chosen. names: what `{pod}` and
+    `{ordinal}` stand for. Raises UsageError.
 
-    complete: whether all that is required must be there; without it the objects that need it are not built.
+    complete: whether all that is required must be there; without it the objects that need it are
+    not built.
     """
     values: dict[str, Value] = {}
     for name, field in settings_of(role).items():
@@ -87,15 +95,23 @@ def resolve(role: Role, given: Mapping[str, Given], names: Mapping[str, str | in
             raise UsageError(_missing(field))
         else:
             values[name] = Value(field, field.default, MISSING if field.required else DEFAULT)
-    if values["store"].place != MISSING and not isinstance(_parsed_store(values["store"]), S3Config):
+    if values["store"].place != MISSING and not isinstance(
+        _parsed_store(values["store"]), S3Config
+    ):
         _take_local_defaults(role, values)
-    buildable = [part for part in PARTS[role] if all(values[field.name].place != MISSING for field in fields_of(part))]
+    buildable = [
+        part
+        for part in PARTS[role]
+        if all(values[field.name].place != MISSING for field in fields_of(part))
+    ]
     return Effective(role, values, {part: _built(part, values) for part in buildable})
 
 
 def _built(config_type: type[_T], values: Mapping[str, Value]) -> _T:
     try:
-        return config_type(**{field.field: values[field.name].value for field in fields_of(config_type)})
+        return config_type(
+            **{field.field: values[field.name].value for field in fields_of(config_type)}
+        )
     except (SettingInvalid, InvalidConfig) as error:
         raise UsageError(_refused(config_type, error, values)) from None
     except ValueError as error:
@@ -109,13 +125,21 @@ def _parsed(field: Field, given: Given, names: Mapping[str, str | int]) -> objec
             value = _expanded(field, value, names)
         return parse(field.setting, value)
     except SettingInvalid as error:
-        raise UsageError(f"{given.place}: {field.name}={_quoted(field, given.value)} is not allowed: {error.allowed}") from None
+        raise UsageError(
+            f"{given.place}: {field.name}={_quoted(field, given.value)} is not allowed:"
+            f" {error.allowed}"
+        ) from None
 
 
 def _expanded(field: Field, value: object, names: Mapping[str, str | int]) -> object:
     if isinstance(value, str):
         if "ordinal" not in names and uses([value], "ordinal"):
-            raise SettingInvalid(field.name, value, f"{{ordinal}} needs a host name that ends in a number; this one is {names['pod']!r}")
+            raise SettingInvalid(
+                field.name,
+                value,
+                "{ordinal} needs a host name that ends in a number; this one is"
+                f" {names['pod']!r}",
+            )
         return expand(field.name, value, names)
     if isinstance(value, list):
         return [_expanded(field, part, names) for part in cast("list[object]", value)]
@@ -139,15 +163,23 @@ def _take_local_defaults(role: Role, values: dict[str, Value]) -> None:
 
 def _missing(field: Field) -> str:
     form = " URL (s3://BUCKET?endpoint=URL or file:DIR)" if field.setting.kind is Kind.STORE else ""
-    return f"{field.name} is missing: give {flag_of(field.name)}{form}, {variable_of(field.name)}, or {field.name} in the file"
+    return (
+        f"{field.name} is missing: give {flag_of(field.name)}{form}, {variable_of(field.name)}, or"
+        f" {field.name} in the file"
+    )
 
 
-def _refused(config_type: type[Any], error: SettingInvalid | InvalidConfig, values: Mapping[str, Value]) -> str:
+def _refused(
+    config_type: type[Any], error: SettingInvalid | InvalidConfig, values: Mapping[str, Value]
+) -> str:
     field = next((field for field in fields_of(config_type) if field.field == error.name), None)
     if field is None:
         return _renamed(config_type, str(error))
     value = error.value if isinstance(error.value, str) else text_of(field.setting, error.value)
-    return f"{values[field.name].place}: {field.name}={value!r} is not allowed: {_renamed(config_type, error.allowed)}"
+    return (
+        f"{values[field.name].place}: {field.name}={value!r} is not allowed:"
+        f" {_renamed(config_type, error.allowed)}"
+    )
 
 
 def _renamed(config_type: type[Any], text: str) -> str:

@@ -1,4 +1,6 @@
-"""Reads what a process was given: its arguments, the environment, the file that one of them names, and the host's name."""
+"""Reads what a process was given: its arguments, the environment, the file that one of them names,
+and the host's name.
+"""
 
 import os
 import socket
@@ -26,14 +28,25 @@ def load(
     hostname: str | None = None,
     complete: bool = True,
 ) -> Effective:
-    """The configuration of one process. complete: see `resolve`. Raises UsageError for whatever cannot be used."""
+    """The configuration of one process. complete: see `resolve`. Raises UsageError for whatever
+    cannot be used.
+    """
     flags = from_flags(role, arguments)
     given = given_beside_flags([role], environment, flags.config) | flags.given
-    return resolve(role, given, pod_values(socket.gethostname() if hostname is None else hostname), complete=complete)
+    return resolve(
+        role,
+        given,
+        pod_values(socket.gethostname() if hostname is None else hostname),
+        complete=complete,
+    )
 
 
-def given_beside_flags(roles: Sequence[Role], environment: Mapping[str, str], path: str = "") -> dict[str, Given]:
-    """What the environment and the file have for these roles. path: of the file, if a flag named one."""
+def given_beside_flags(
+    roles: Sequence[Role], environment: Mapping[str, str], path: str = ""
+) -> dict[str, Given]:
+    """What the environment and the file have for these roles. path: of the file, if a flag named
+    one.
+    """
     path = path or environment.get(CONFIG_VARIABLE, "")
     content: Mapping[str, object] = read_file(path) if path else {}
     given: dict[str, Given] = {}

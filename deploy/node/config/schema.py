@@ -1,6 +1,8 @@
-"""The definition as a JSON schema: the `config` of a chart's values, with an object for each role and the settings' names as keys.
+"""The definition as a JSON schema: the `config` of a chart's values, with an object for each role
+and the settings' names as keys.
 
-Invariant: what the schema accepts differs from what a process accepts only in what a schema cannot say (values that must fit others).
+Invariant: what the schema accepts differs from what a process accepts only in what a schema cannot
+say (values that must fit others).
 """
 
 from typing import Any, Final
@@ -19,11 +21,18 @@ def schema() -> dict[str, Any]:
     """A whole document; a chart takes its `properties.config`."""
     roles = {role: role_schema(role) for role in ROLES}
     config = {"type": "object", "additionalProperties": False, "properties": roles}
-    return {"$schema": DRAFT, "title": "Penstock configuration", "type": "object", "properties": {"config": config}}
+    return {
+        "$schema": DRAFT,
+        "title": "Penstock configuration",
+        "type": "object",
+        "properties": {"config": config},
+    }
 
 
 def role_schema(role: Role) -> dict[str, Any]:
-    """The settings of one role. Nothing is required: a chart gives the store and the controllers by itself."""
+    """The settings of one role. Nothing is required: a chart gives the store and the controllers by
+    itself.
+    """
     properties = {field.name: _property(field) for field in settings_of(role).values()}
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
@@ -32,21 +41,29 @@ def _property(field: Field) -> dict[str, Any]:
     found: dict[str, Any] = {"description": first_sentence(field.doc)} | _type(field)
     if not field.required and field.default is not None:
         default = field.default
-        found["default"] = default if isinstance(default, bool | int) else text_of(field.setting, default)
+        found["default"] = (
+            default if isinstance(default, bool | int) else text_of(field.setting, default)
+        )
     return found
 
 
 def _type(field: Field) -> dict[str, Any]:
     setting = field.setting
     limits = {"minimum": setting.low, "maximum": setting.high}
-    number: dict[str, Any] = {"type": "integer"} | {name: limit for name, limit in limits.items() if limit is not None}
+    number: dict[str, Any] = {"type": "integer"} | {
+        name: limit for name, limit in limits.items() if limit is not None
+    }
     match setting.kind:
         case Kind.BOOL:
             return {"type": "boolean"}
         case Kind.ENUM:
             return {"enum": list(setting.choices)}
         case Kind.INT:
-            return {"anyOf": [number, {"type": "string", "pattern": r"\{[a-z]+(\+[0-9]+)?\}"}]} if setting.templates else number
+            return (
+                {"anyOf": [number, {"type": "string", "pattern": r"\{[a-z]+(\+[0-9]+)?\}"}]}
+                if setting.templates
+                else number
+            )
         case Kind.DURATION:
             return {"anyOf": [number, {"type": "string", "pattern": _DURATION}]}
         case Kind.BYTES:

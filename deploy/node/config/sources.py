@@ -1,7 +1,9 @@
-"""What was given for one role, by flags, by variables and in a TOML file: each value with the place where it stood.
+"""What was given for one role, by flags, by variables and in a TOML file: each value with the place
+where it stood.
 
-Invariant: nothing that was given is silently dropped. A flag, variable or key that no setting has is an error that names the nearest one;
-one that only another role has is an error where it is meant for this role, and left alone in what roles share.
+Invariant: nothing that was given is silently dropped. A flag, variable or key that no setting has
+is an error that names the nearest one; one that only another role has is an error where it is meant
+for this role, and left alone in what roles share.
 Pure: arguments, environment and parsed file are parameters. Must not judge values.
 """
 
@@ -24,7 +26,17 @@ CONFIG_FLAG: Final = "--config"
 CONFIG_VARIABLE: Final = "PENSTOCK_CONFIG"
 SET_FLAG: Final = "--set"
 
-FOREIGN_VARIABLES: Final = frozenset({"BOOTSTRAP", "CONTROLLER", "STATE_FILE", "SUPERVISOR_PID", "CONFIG", "WAREHOUSE", "CATALOG_URI"})
+FOREIGN_VARIABLES: Final = frozenset(
+    {
+        "BOOTSTRAP",
+        "CONTROLLER",
+        "STATE_FILE",
+        "SUPERVISOR_PID",
+        "CONFIG",
+        "WAREHOUSE",
+        "CATALOG_URI",
+    }
+)
 """Variables of the command line; a node does not look at them."""
 
 
@@ -45,7 +57,9 @@ class Flags:
 
 
 def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
-    """`--num-partitions 3`, `--num-partitions=3` or `--set num.partitions=3`; what is given twice counts last."""
+    """`--num-partitions 3`, `--num-partitions=3` or `--set num.partitions=3`; what is given twice
+    counts last.
+    """
     known = {flag_of(name): name for name in settings_of(role)}
     given: dict[str, Given] = {}
     config = ""
@@ -73,14 +87,18 @@ def _unknown_flag(role: Role, flag: str, known: Sequence[str]) -> UsageError:
         return UsageError(f"unexpected argument {flag!r}")
     for other in ROLES:
         if flag in map(flag_of, settings_of(other)):
-            return UsageError(f"command line: {flag} is a setting of the {other}, not of the {role}")
+            return UsageError(
+                f"command line: {flag} is a setting of the {other}, not of the {role}"
+            )
     return UnknownSetting(flag, "command line", known)
 
 
 def _assignment(role: Role, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"{SET_FLAG} {text!r} is not allowed: KEY=VALUE, as in {SET_FLAG} num.partitions=3")
+        raise UsageError(
+            f"{SET_FLAG} {text!r} is not allowed: KEY=VALUE, as in {SET_FLAG} num.partitions=3"
+        )
     _check_known(role, name.strip(), f"{SET_FLAG}")
     return name.strip(), value
 
@@ -90,7 +108,9 @@ def check_assignment(text: str) -> None:
     name = text.partition("=")[0].strip()
     owners = roles_with(name)
     if not owners:
-        raise UnknownSetting(name, SET_FLAG, sorted({known for role in ROLES for known in settings_of(role)}))
+        raise UnknownSetting(
+            name, SET_FLAG, sorted({known for role in ROLES for known in settings_of(role)})
+        )
     _assignment(owners[0], text)
 
 
@@ -104,7 +124,9 @@ def _check_known(role: Role, name: str, place: str) -> None:
 
 
 def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Given]:
-    """`PENSTOCK_NUM_PARTITIONS`. Variables that Kubernetes makes up for services whose names begin with penstock are not ours."""
+    """`PENSTOCK_NUM_PARTITIONS`. Variables that Kubernetes makes up for services whose names begin
+    with penstock are not ours.
+    """
     known = {variable_of(name): name for each in ROLES for name in settings_of(each)}
     given: dict[str, Given] = {}
     for variable, value in environment.items():
@@ -119,11 +141,19 @@ def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Gi
 
 
 def _is_service_link(key: str, value: str) -> bool:
-    return value.startswith(("tcp://", "udp://")) or "SERVICE_HOST" in key or "SERVICE_PORT" in key or "_TCP_" in key or "_UDP_" in key
+    return (
+        value.startswith(("tcp://", "udp://"))
+        or "SERVICE_HOST" in key
+        or "SERVICE_PORT" in key
+        or "_TCP_" in key
+        or "_UDP_" in key
+    )
 
 
 def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str, Given]:
-    """Keys at the top are for every role that has them; those in a table named as the role are for it alone, and win."""
+    """Keys at the top are for every role that has them; those in a table named as the role are for
+    it alone, and win.
+    """
     shared: dict[str, Given] = {}
     own: dict[str, Given] = {}
     for key, value in _flattened(content):
@@ -133,7 +163,9 @@ def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str,
             continue
         owner, _, name = key.partition(".")
         if owner not in ROLES or not name:
-            raise UnknownSetting(key, path, sorted({name for each in ROLES for name in settings_of(each)}))
+            raise UnknownSetting(
+                key, path, sorted({name for each in ROLES for name in settings_of(each)})
+            )
         _check_known(owner, name, f"{path}, [{owner}]")
         if owner == role:
             own[name] = Given(value, f"{path}, [{role}]")

@@ -1,6 +1,8 @@
-"""What a broker's parts have counted, as metrics. Reads at the moment of a scrape; changes nothing, keeps nothing.
+"""What a broker's parts have counted, as metrics. Reads at the moment of a scrape; changes nothing,
+keeps nothing.
 
-Cost: O(partitions + groups + transactional ids) for their counts, the rest is constant. Must not count anything itself.
+Cost: O(partitions + groups + transactional ids) for their counts, the rest is constant. Must not
+count anything itself.
 """
 
 from collections import Counter
@@ -116,7 +118,11 @@ def _wal(broker: Broker) -> Iterator[Reading]:
     yield table.WAL_BACKLOG_MAX, (), config.log_cache_bytes_max
     yield table.WAL_BACKLOG_AGE, (), storage.uncommitted_s
     yield table.WAL_BACKLOG_SLOTS, (), storage.uncommitted_slot_count
-    yield table.WAL_LOST_SLOTS, (), sum(len(error.keys) for error in broker.recoveries.damaged.values())
+    yield (
+        table.WAL_LOST_SLOTS,
+        (),
+        sum(len(error.keys) for error in broker.recoveries.damaged.values()),
+    )
 
 
 def _background(broker: Broker) -> Iterator[Reading]:

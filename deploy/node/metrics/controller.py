@@ -1,7 +1,9 @@
-"""What a controller knows, as metrics. Reads at the moment of a scrape; changes nothing, keeps nothing of the image.
+"""What a controller knows, as metrics. Reads at the moment of a scrape; changes nothing, keeps
+nothing of the image.
 
-Invariant: what only a leader knows is 0 elsewhere, so that a sum over controllers is the leader's value; what the image says is on all of
-them, so that a maximum is, even while nobody leads. Cost: O(brokers + moves under way). Must not count anything itself.
+Invariant: what only a leader knows is 0 elsewhere, so that a sum over controllers is the leader's
+value; what the image says is on all of them, so that a maximum is, even while nobody leads. Cost:
+O(brokers + moves under way). Must not count anything itself.
 """
 
 import time
@@ -36,7 +38,11 @@ class ControllerReader:
         quorum = server.quorum
         if quorum is None or not server.is_serving:
             return
-        yield table.NODE_INFO, ("controller", str(server.controller_id), server.cluster_id, self._version), 1
+        yield (
+            table.NODE_INFO,
+            ("controller", str(server.controller_id), server.cluster_id, self._version),
+            1,
+        )
         yield from _quorum(server, quorum)
         yield from _reign(quorum, server.reign if server.is_leading else None)
         yield from read_brokers(server.image)
@@ -63,10 +69,22 @@ def _reign(quorum: RaftQuorum, reign: ActiveController | None) -> Iterator[Readi
     yield table.CONTROLLER_REQUESTS, (), 0 if counters is None else counters.requests
     yield table.CONTROLLER_REFUSED, (), 0 if counters is None else counters.refused_busy
     yield table.CONTROLLER_QUEUE, (), 0 if reign is None else reign.runtime.queued_count
-    yield table.BACKUP_RECORDS, (), 0 if reign is None else max(0, quorum.committed_offset - reign.backup.offset)
+    yield (
+        table.BACKUP_RECORDS,
+        (),
+        0 if reign is None else max(0, quorum.committed_offset - reign.backup.offset),
+    )
     yield table.BACKUP_AGE, (), 0 if reign is None else reign.backup.behind_s
-    yield table.SNAPSHOT_RECORDS, (), 0 if reign is None else max(0, quorum.committed_offset - reign.snapshotter.since)
-    yield table.MANIFEST_AGE, (), 0 if reign is None or reign.publisher is None else reign.publisher.behind_s
+    yield (
+        table.SNAPSHOT_RECORDS,
+        (),
+        0 if reign is None else max(0, quorum.committed_offset - reign.snapshotter.since),
+    )
+    yield (
+        table.MANIFEST_AGE,
+        (),
+        0 if reign is None or reign.publisher is None else reign.publisher.behind_s,
+    )
     yield table.SESSIONS, (), 0 if reign is None else len(reign.sessions.alive())
     yield table.EXCLUDED, (), 0 if reign is None else reign.excluded
 
@@ -78,7 +96,11 @@ def read_brokers(image: MetadataImage) -> Iterator[Reading]:
         yield table.BROKER_FENCED, (str(node.node_id),), node.fenced
     for state, count in states.items():
         yield table.BROKERS, (state,), count
-    yield table.RECOVERIES, (), sum(not image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals())
+    yield (
+        table.RECOVERIES,
+        (),
+        sum(not image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals()),
+    )
 
 
 def read_leaders(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
@@ -93,7 +115,11 @@ def read_leaders(image: MetadataImage, now_ms: int) -> Iterator[Reading]:
         moving += 1
         overdue += partition.move.deadline_ms < now_ms
         oldest_ms = min(oldest_ms, partition.move.started_ms)
-    leaderless += sum(len(led) for leader, led in topics.leaders().items() if leader != NO_LEADER and not image.nodes.is_alive(leader))
+    leaderless += sum(
+        len(led)
+        for leader, led in topics.leaders().items()
+        if leader != NO_LEADER and not image.nodes.is_alive(leader)
+    )
     yield table.TOPICS, (), len(topics)
     yield table.CLUSTER_PARTITIONS, (), sum(map(len, topics.leaders().values()))
     yield table.LEADERLESS, (), leaderless

@@ -28,13 +28,22 @@ Sum `penstock_controller_*` of the kind "Leader only", which is 0 on all control
 Take the maximum of `penstock_cluster_*`, which each controller reads from its own image.
 Dashboards and alerts are in `helm/penstock/dashboards` and `helm/penstock/rules`; [Alerts](../how-to/alerts.md) says what to do about each.
 """
-_TITLES: Final[dict[tuple[Role, ...], str]] = {ROLES: "Every node", ("broker",): "Brokers", ("controller",): "Controllers"}
+_TITLES: Final[dict[tuple[Role, ...], str]] = {
+    ROLES: "Every node",
+    ("broker",): "Brokers",
+    ("controller",): "Controllers",
+}
 
 
 def markdown() -> str:
     lines = [_HEAD]
     for roles, title in _TITLES.items():
-        lines += [f"## {title}", "", *_rows(metric for metric in METRICS if metric.roles == roles), ""]
+        lines += [
+            f"## {title}",
+            "",
+            *_rows(metric for metric in METRICS if metric.roles == roles),
+            "",
+        ]
     return "\n".join(lines)
 
 

@@ -1,7 +1,9 @@
-"""The text at `/metrics`: what a reader finds at the moment of a scrape, encoded by `prometheus_client`.
+"""The text at `/metrics`: what a reader finds at the moment of a scrape, encoded by
+`prometheus_client`.
 
-Invariants: nothing is counted here, so nodes that nobody scrapes pay nothing; a value for a metric that the table does not give to the
-role, or with other labels, is an error; several scrapes within `AGE_MAX_S` share one text, so that nobody slows a node down by asking.
+Invariants: nothing is counted here, so nodes that nobody scrapes pay nothing; a value for a metric
+that the table does not give to the role, or with other labels, is an error; several scrapes within
+`AGE_MAX_S` share one text, so that nobody slows a node down by asking.
 Cost: about 5 ms for a broker, 0.3 us more for each partition. Must not know brokers or controllers.
 """
 
@@ -33,7 +35,11 @@ _FIRST_BUCKET: Final = 9
 _BUCKET_STEP: Final = 3
 
 _Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-_FAMILIES: Final = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+_FAMILIES: Final = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 class NodeCollector(Collector):
@@ -44,9 +50,14 @@ class NodeCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[_Family]:
-        families = {metric: _FAMILIES[metric.kind](metric.name, metric.text, labels=metric.labels) for metric in self._metrics}
+        families = {
+            metric: _FAMILIES[metric.kind](metric.name, metric.text, labels=metric.labels)
+            for metric in self._metrics
+        }
         for metric, labels, value in self._read():
-            assert len(labels) == len(metric.labels), f"{metric.name} has labels {metric.labels}, not {labels}"
+            assert len(labels) == len(metric.labels), (
+                f"{metric.name} has labels {metric.labels}, not {labels}"
+            )
             family = families[metric]
             if isinstance(family, HistogramMetricFamily):
                 assert isinstance(value, Latencies), metric.name
@@ -58,7 +69,10 @@ class NodeCollector(Collector):
 
 
 def _buckets(latencies: Latencies) -> list[tuple[str, float]]:
-    found = [(f"{bound_ms / 1_000:.4g}", float(count)) for bound_ms, count in latencies.cumulative(_FIRST_BUCKET, _BUCKET_STEP)]
+    found = [
+        (f"{bound_ms / 1_000:.4g}", float(count))
+        for bound_ms, count in latencies.cumulative(_FIRST_BUCKET, _BUCKET_STEP)
+    ]
     return [*found, ("+Inf", float(latencies.count))]
 
 
@@ -77,12 +91,16 @@ class LoopLag:
 
 
 class Exposition:
-    """Of one process: what its reader says, the loop's lag, and CPU and memory as `prometheus_client` finds them."""
+    """Of one process: what its reader says, the loop's lag, and CPU and memory as
+    `prometheus_client` finds them.
+    """
 
     def __init__(self, role: Role, read: Reader) -> None:
         self._lag = LoopLag()
         self._registry = CollectorRegistry()
-        self._registry.register(NodeCollector(table.of_role(role), lambda: (*read(), self._own_reading())))
+        self._registry.register(
+            NodeCollector(table.of_role(role), lambda: (*read(), self._own_reading()))
+        )
         ProcessCollector(registry=self._registry)
         self._text = ""
         self._made_at = float("-inf")

@@ -8,7 +8,11 @@ from deploy.node.metrics import table
 from deploy.node.metrics.exposition import Reading
 from objectstore.metered import StoreMeter
 
-_OUTCOMES: Final = {"ObjectNotFound": "not_found", "PreconditionFailed": "precondition_failed", "CancelledError": "cancelled"}
+_OUTCOMES: Final = {
+    "ObjectNotFound": "not_found",
+    "PreconditionFailed": "precondition_failed",
+    "CancelledError": "cancelled",
+}
 """Answers that are no failures of the store; others are named after their error class."""
 _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -17,7 +21,11 @@ def read_store(meter: StoreMeter) -> Iterator[Reading]:
     for operation, stats in meter.snapshot().operations.items():
         yield table.STORE_REQUESTS, (operation, "ok"), stats.count - sum(stats.errors.values())
         for error, count in stats.errors.items():
-            yield table.STORE_REQUESTS, (operation, _OUTCOMES.get(error) or _WORD.sub("_", error).lower()), count
+            yield (
+                table.STORE_REQUESTS,
+                (operation, _OUTCOMES.get(error) or _WORD.sub("_", error).lower()),
+                count,
+            )
         yield table.STORE_LATENCY, (operation,), stats.latencies
         if stats.read_bytes:
             yield table.STORE_READ, (operation,), stats.read_bytes

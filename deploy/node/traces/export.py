@@ -1,9 +1,11 @@
 """Sends spans to a collector over OTLP/HTTP, from a thread of its own.
 
-Invariants: whoever ends a span never waits: at most `SPANS_MAX` are kept, beyond that the oldest go; a collector that does not answer costs
-one log line when it begins and one when it is over; the process ends within `CLOSE_S` whatever the collector does.
-Must not: decide what is traced. Source: OpenTelemetry SDK, `BatchSpanProcessor`; headers, certificates and compression come from its
-`OTEL_EXPORTER_OTLP_*` variables, further attributes of the resource from `OTEL_RESOURCE_ATTRIBUTES`.
+Invariants: whoever ends a span never waits: at most `SPANS_MAX` are kept, beyond that the oldest
+go; a collector that does not answer costs one log line when it begins and one when it is over; the
+process ends within `CLOSE_S` whatever the collector does.
+Must not: decide what is traced. Source: OpenTelemetry SDK, `BatchSpanProcessor`; headers,
+certificates and compression come from its `OTEL_EXPORTER_OTLP_*` variables, further attributes of
+the resource from `OTEL_RESOURCE_ATTRIBUTES`.
 """
 
 import logging
@@ -34,7 +36,9 @@ _log = structlog.get_logger()
 
 
 class Exporter:
-    """endpoint: http://HOST:PORT of a collector; the path that OTLP says is added if there is none."""
+    """endpoint: http://HOST:PORT of a collector; the path that OTLP says is added if there is
+    none.
+    """
 
     def __init__(self, endpoint: str, service: str) -> None:
         # What the SDK says of each failure would come once a second; we say it ourselves, once.
@@ -48,10 +52,17 @@ class Exporter:
                 "service.instance.id": f"{socket.gethostname()}:{os.getpid()}",
             }
         )
-        self._provider = TracerProvider(sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON, resource=resource, shutdown_on_exit=False
+        )
         sender = _Reported(OTLPSpanExporter(endpoint=url_of(endpoint), timeout=TIMEOUT_S), endpoint)
         self._provider.add_span_processor(
-            BatchSpanProcessor(sender, max_queue_size=SPANS_MAX, max_export_batch_size=BATCH_SPANS_MAX, schedule_delay_millis=DELAY_MS)
+            BatchSpanProcessor(
+                sender,
+                max_queue_size=SPANS_MAX,
+                max_export_batch_size=BATCH_SPANS_MAX,
+                schedule_delay_millis=DELAY_MS,
+            )
         )
         self.tracer = self._provider.get_tracer("penstock")
 
@@ -81,7 +92,11 @@ class _Reported(SpanExporter):
         if is_failing != self._is_failing:
             self._is_failing = is_failing
             if is_failing:
-                _log.warning("traces_lost", endpoint=self._endpoint, next="spans are dropped until the collector takes them again")
+                _log.warning(
+                    "traces_lost",
+                    endpoint=self._endpoint,
+                    next="spans are dropped until the collector takes them again",
+                )
             else:
                 _log.info("traces_sent_again", endpoint=self._endpoint)
         return result

@@ -1,7 +1,8 @@
 """Spans of a planned move: one trace of its six steps, over controller, source and target.
 
-The active controller draws it when both brokers have reported what they measured (`controller.leader.move_traces`), as `penstock reassign
-trace` shows it: the steps follow each other from the controller's change on, and no two clocks are compared.
+The active controller draws it when both brokers have reported what they measured
+(`controller.leader.move_traces`), as `penstock reassign trace` shows it: the steps follow each
+other from the controller's change on, and no two clocks are compared.
 """
 
 from collections.abc import Sequence
@@ -34,11 +35,21 @@ class MoveSpans:
             "penstock.move.target": view.target,
             "penstock.leader.epoch": view.leader_epoch,
         }
-        root = self._tracer.start_span("move", kind=SpanKind.INTERNAL, start_time=began_ns, attributes=attributes)
+        root = self._tracer.start_span(
+            "move", kind=SpanKind.INTERNAL, start_time=began_ns, attributes=attributes
+        )
         at_ns = began_ns
         for step in view.steps:
             end_ns = at_ns + int((step.took_ms or 0.0) * _NS_PER_MS)
-            named: dict[str, str | int] = {"penstock.move.step": step.number, "penstock.node": step.by}
-            self._tracer.start_span(f"{step.by}: {step.what}", set_span_in_context(root), start_time=at_ns, attributes=named).end(end_ns)
+            named: dict[str, str | int] = {
+                "penstock.move.step": step.number,
+                "penstock.node": step.by,
+            }
+            self._tracer.start_span(
+                f"{step.by}: {step.what}",
+                set_span_in_context(root),
+                start_time=at_ns,
+                attributes=named,
+            ).end(end_ns)
             at_ns = end_ns
         root.end(at_ns)

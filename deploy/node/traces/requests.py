@@ -3,11 +3,14 @@
     produce ............................................... one request: received to answered
       append ....                                           parsed, checked, put into the bulk
           wal bulk ......                                    waits for its PUT; links to it
-                   wal put ............                      one per slot; child of the first traced request in it, links to the others
-                                      ack ....               durable to answered: earlier slots, other groups of the request
+                   wal put ............                      one per slot; child of the first traced
+                   request in it, links to the others
+                                      ack ....               durable to answered: earlier slots,
+                                      other groups of the request
 
-Invariants: whether a request is traced is decided before anything is built; groups that never reach a PUT are forgotten with their request.
-Used from the loop alone. Implements `stream.wal.tracing.Tracing`.
+Invariants: whether a request is traced is decided before anything is built; groups that never reach
+a PUT are forgotten with their request. Used from the loop alone. Implements
+`stream.wal.tracing.Tracing`.
 """
 
 import asyncio
@@ -15,7 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+)
 
 from base.ids import WalSequence
 
@@ -47,19 +58,26 @@ class RequestTracing:
     def put_began(self, sequence: WalSequence, groups: "Sequence[WalAppend]") -> "_Put | None":
         if not self._waiting:
             return None
-        waiting = [found for _, done in groups if (found := self._waiting.pop(done, None)) is not None]
+        waiting = [
+            found for _, done in groups if (found := self._waiting.pop(done, None)) is not None
+        ]
         return _Put(self._tracer, sequence, len(groups), waiting) if waiting else None
 
 
 class _Request:
-    def __init__(self, tracer: Tracer, waiting: "dict[AppendDone, _Waiting]", received_ns: int, client: str) -> None:
+    def __init__(
+        self, tracer: Tracer, waiting: "dict[AppendDone, _Waiting]", received_ns: int, client: str
+    ) -> None:
         self._tracer = tracer
         self._waiting = waiting
         self._groups: list[AppendDone] = []
         self._received_ns = received_ns
         self.durable_ns = 0
         self.span = tracer.start_span(
-            "produce", kind=SpanKind.SERVER, start_time=received_ns, attributes={"messaging.system": "kafka", "messaging.client.id": client}
+            "produce",
+            kind=SpanKind.SERVER,
+            start_time=received_ns,
+            attributes={"messaging.system": "kafka", "messaging.client.id": client},
         )
 
     def appended(self, done: "AppendDone") -> None:
@@ -81,11 +99,15 @@ class _Request:
 
     def part(self, name: str, start_ns: int, end_ns: int, link: Span | None = None) -> None:
         links = () if link is None else (Link(link.get_span_context()),)
-        self._tracer.start_span(name, set_span_in_context(self.span), start_time=start_ns, links=links).end(end_ns)
+        self._tracer.start_span(
+            name, set_span_in_context(self.span), start_time=start_ns, links=links
+        ).end(end_ns)
 
 
 class _Put:
-    def __init__(self, tracer: Tracer, sequence: WalSequence, groups_count: int, waiting: Sequence[_Waiting]) -> None:
+    def __init__(
+        self, tracer: Tracer, sequence: WalSequence, groups_count: int, waiting: Sequence[_Waiting]
+    ) -> None:
         self._requests = [item.request for item in waiting]
         now_ns = time.time_ns()
         first, *others = self._requests

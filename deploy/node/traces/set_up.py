@@ -1,6 +1,7 @@
 """Whether this process sends traces, and where to.
 
-Invariant: without an endpoint nothing of OpenTelemetry is imported. Must not import what a broker without traces does not need.
+Invariant: without an endpoint nothing of OpenTelemetry is imported. Must not import what a broker
+without traces does not need.
 """
 
 from collections.abc import Generator
@@ -28,7 +29,10 @@ def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
 
         from deploy.node.traces.requests import RequestTracing
 
-        yield RequestTracing(exporter.tracer, lambda: random() * 1_000_000 < config.traces_sample_per_million)  # noqa: S311 - no secret
+        yield RequestTracing(
+            exporter.tracer,
+            lambda: random() * 1_000_000 < config.traces_sample_per_million,  # noqa: S311
+        )
 
 
 @contextmanager
@@ -49,7 +53,10 @@ def _exporter(config: "ProcessConfig", service: str) -> "Generator[Exporter | No
         yield None
         return
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
-        raise UsageError("traces.otlp.endpoint is set, but OpenTelemetry is not installed: pip install 'penstock[traces]'")
+        raise UsageError(
+            "traces.otlp.endpoint is set, but OpenTelemetry is not installed: pip install"
+            " 'penstock[traces]'"
+        )
     from deploy.node.traces.export import Exporter
 
     exporter = Exporter(config.traces_otlp_endpoint, service)

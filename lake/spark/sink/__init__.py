@@ -1,1 +1,3 @@
-"""`df.write.format("penstock")` and `writeStream`: rows become records of topics, through the brokers."""
+"""`df.write.format("penstock")` and `writeStream`: rows become records of topics, through the
+brokers.
+"""

@@ -1,6 +1,8 @@
-"""Which columns of a DataFrame become a record's parts: those of `format("kafka")`, its types, its error texts.
+"""Which columns of a DataFrame become a record's parts: those of `format("kafka")`, its types, its
+error texts.
 
-Invariant: other columns are left out unseen. A value is required, a topic unless the option names one; the rest may be missing.
+Invariant: other columns are left out unseen. A value is required, a topic unless the option names
+one; the rest may be missing.
 Source: Spark `KafkaWriter#validateQuery`.
 """
 
@@ -24,7 +26,10 @@ def check_columns(schema: StructType, topic: str | None) -> None:
     """topic: of the option. Raises InvalidOption."""
     names = schema.fieldNames()
     if topic is None and "topic" not in names:
-        raise InvalidOption("topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.")
+        raise InvalidOption(
+            "topic option required when no 'topic' attribute is present. Use the topic option for"
+            " setting a topic."
+        )
     if topic == "":
         raise InvalidOption("option 'topic' names no topic")
     if "value" not in names:
@@ -36,4 +41,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
             raise InvalidOption(f"there are several columns {name}")
         given = schema[name].dataType.simpleString()
         if given not in allowed:
-            raise InvalidOption(f"{name} attribute unsupported type {given}. {name} must be a(n) {' or '.join(allowed)}")
+            raise InvalidOption(
+                f"{name} attribute unsupported type {given}. {name} must be a(n)"
+                f" {' or '.join(allowed)}"
+            )

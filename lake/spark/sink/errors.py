@@ -21,7 +21,9 @@ class WriteFailed(StreamError):
 
 
 class ProducerFailed(StreamError):
-    """The producer cannot go on: it was fenced, for instance, or records were not acknowledged in time."""
+    """The producer cannot go on: it was fenced, for instance, or records were not acknowledged in
+    time.
+    """
 
 
 class TransactionFailed(StreamError):
@@ -33,4 +35,6 @@ class InvalidRow(StreamError, ValueError):
 
 
 class StaleWrite(StreamError):
-    """The write is older than the last one, or belongs to another query. Writing it could repeat records, skipping it lose some."""
+    """The write is older than the last one, or belongs to another query. Writing it could repeat
+    records, skipping it lose some.
+    """

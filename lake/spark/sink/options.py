@@ -1,7 +1,10 @@
-"""Options of a write: those of `format("kafka")`, its checks and error texts, and what makes a write happen once.
+"""Options of a write: those of `format("kafka")`, its checks and error texts, and what makes a
+write happen once.
 
-Invariant: the answer depends on the options alone; names are taken in any case. Options of the source are accepted, so that a job has one
-set of options. Source: Spark `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`; `docs/reference/spark.md`.
+Invariant: the answer depends on the options alone; names are taken in any case. Options of the
+source are accepted, so that a job has one set of options. Source: Spark
+`KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`;
+`docs/reference/spark.md`.
 """
 
 import re
@@ -19,12 +22,16 @@ from lake.spark.sink.settings import (
 )
 
 _OURS: Final = ("topic", "exactlyonce", "store", "txnappid", "txnversion")
-_ELSEWHERE: Final = frozenset({"path", "checkpointlocation", "queryname", "includeheaders", "cluster"})
+_ELSEWHERE: Final = frozenset(
+    {"path", "checkpointlocation", "queryname", "includeheaders", "cluster"}
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _INT64_MAX: Final = (1 << 63) - 1
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""Kafka's `transaction.max.timeout.ms`. What a killed driver left open keeps read_committed consumers waiting for so long, or until the
-query starts again; a transaction that takes longer is lost work."""
+"""Kafka's `transaction.max.timeout.ms`. What a killed driver left open keeps read_committed
+consumers waiting for so long, or until the query starts again; a transaction that takes longer is
+lost work.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +58,10 @@ def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool)
     """Raises InvalidOption."""
     given = {name.lower(): value for name, value in options.items()}
     if overwrite and not streaming:
-        raise InvalidOption("Save mode Overwrite not allowed for Kafka. A topic can only be appended to: use mode('append').")
+        raise InvalidOption(
+            "Save mode Overwrite not allowed for Kafka. A topic can only be appended to: use"
+            " mode('append')."
+        )
     kafka = _kafka(given)
     settings = producer_settings(kafka)
     exactly_once = _flag(given, "exactlyOnce")
@@ -60,12 +70,13 @@ def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool)
     if exactly_once:
         if not store:
             raise InvalidOption(
-                "exactlyOnce needs the option 'store', as in s3://bucket/prefix: rows wait there until the driver commits them as one "
-                "transaction"
+                "exactlyOnce needs the option 'store', as in s3://bucket/prefix: rows wait there"
+                " until the driver commits them as one transaction"
             )
         if settings.get("enable.idempotence") != "true":
             raise InvalidOption(
-                "exactlyOnce needs an idempotent producer: leave kafka.acks, kafka.retries and kafka.enable.idempotence out"
+                "exactlyOnce needs an idempotent producer: leave kafka.acks, kafka.retries and"
+                " kafka.enable.idempotence out"
             )
         settings.setdefault("transaction.timeout.ms", str(_TRANSACTION_TIMEOUT_MS))
     topic = given.get("topic")
@@ -94,7 +105,11 @@ def write_warnings(options: Mapping[str, str]) -> list[str]:
 
 
 def _kafka(given: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix("kafka."): value for name, value in given.items() if name.startswith("kafka.")}
+    return {
+        name.removeprefix("kafka."): value
+        for name, value in given.items()
+        if name.startswith("kafka.")
+    }
 
 
 def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) -> tuple[str, int]:
@@ -102,15 +117,24 @@ def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) 
     if name is None and version is None:
         return "", 0
     if streaming:
-        raise InvalidOption("txnAppId and txnVersion are for df.write: a streaming query names its micro-batches itself")
+        raise InvalidOption(
+            "txnAppId and txnVersion are for df.write: a streaming query names its micro-batches"
+            " itself"
+        )
     if not exactly_once or name is None or version is None:
         raise InvalidOption(
-            "txnAppId, txnVersion and exactlyOnce=true belong together: the name of a series of writes, and this one's number"
+            "txnAppId, txnVersion and exactlyOnce=true belong together: the name of a series of"
+            " writes, and this one's number"
         )
     if _NAME.fullmatch(name) is None:
-        raise InvalidOption(f"txnAppId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got {name!r}")
+        raise InvalidOption(
+            f"txnAppId must be 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', got {name!r}"
+        )
     if not version.isascii() or not version.isdigit() or int(version) >= _INT64_MAX:
-        raise InvalidOption(f"txnVersion must be a number that is not negative and grows from write to write, got {version!r}")
+        raise InvalidOption(
+            "txnVersion must be a number that is not negative and grows from write to write, got"
+            f" {version!r}"
+        )
     return name, int(version)
 
 

@@ -1,8 +1,11 @@
-"""Records to brokers, by one producer of librdkafka, until each is acknowledged or one of them has failed.
+"""Records to brokers, by one producer of librdkafka, until each is acknowledged or one of them has
+failed.
 
-Invariants: `finish` returns only when every record that `send` took is acknowledged; the first failure ends the work and names topic,
-partition and reason. Memory is the producer's buffer (`kafka.buffer.memory`); a full one is waited for, with a deadline. Each record is one
-call into C, without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`, Spark `KafkaWriteTask`.
+Invariants: `finish` returns only when every record that `send` took is acknowledged; the first
+failure ends the work and names topic, partition and reason. Memory is the producer's buffer
+(`kafka.buffer.memory`); a full one is waited for, with a deadline. Each record is one call into C,
+without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`, Spark
+`KafkaWriteTask`.
 """
 
 import time
@@ -26,23 +29,37 @@ _POLL_S: Final = 0.1
 
 
 class RecordProducer:
-    """extra: settings that win, such as a transactional id. Raises InvalidOption for what librdkafka does not know."""
+    """extra: settings that win, such as a transactional id. Raises InvalidOption for what
+    librdkafka does not know.
+    """
 
     def __init__(self, options: WriteOptions, extra: Mapping[str, str] | None = None) -> None:
         self._options = options
         self._failed: WriteFailed | None = None
         self._trouble = ""
-        callbacks = {"on_delivery": self._undelivered, "error_cb": self._troubled, "delivery.report.only.error": True}
+        callbacks = {
+            "on_delivery": self._undelivered,
+            "error_cb": self._troubled,
+            "delivery.report.only.error": True,
+        }
         try:
             self.client: Producer = Producer({**options.producer, **(extra or {}), **callbacks})
         except KafkaException as error:
-            raise InvalidOption(f"Kafka options: {error.args[0].str()} (names are librdkafka's where Java's have no like)") from None
+            raise InvalidOption(
+                f"Kafka options: {error.args[0].str()} (names are librdkafka's where Java's have no"
+                " like)"
+            ) from None
         self.sent_count = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """What is not acknowledged is given up: after `finish` that is nothing."""
         with suppress(KafkaException, SystemError):
             self.client.purge()
@@ -69,7 +86,9 @@ class RecordProducer:
         left = self._served(self.client.flush, self._options.delivery_timeout_ms / 1_000 + _GRACE_S)
         self.check(0)
         if left:
-            raise ProducerFailed(f"{left} of {self.sent_count} records were not acknowledged in time{self._trouble}")
+            raise ProducerFailed(
+                f"{left} of {self.sent_count} records were not acknowledged in time{self._trouble}"
+            )
 
     def check(self, wait_s: float) -> None:
         """Hear what has failed. Raises WriteFailed, ProducerFailed."""
@@ -89,19 +108,30 @@ class RecordProducer:
             self.check(_POLL_S)
             try:
                 self.client.produce(
-                    record.topic, record.value, record.key, record.partition, None, None, record.timestamp_ms, record.headers
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.partition,
+                    None,
+                    None,
+                    record.timestamp_ms,
+                    record.headers,
                 )
             except BufferError:
                 continue
             except KafkaException as error:
                 raise self._refused(record.topic, record.partition, error) from None
             return
-        waited = f"the buffer was full for {self._options.max_block_ms} ms (kafka.max.block.ms){self._trouble}"
+        waited = (
+            f"the buffer was full for {self._options.max_block_ms} ms"
+            f" (kafka.max.block.ms){self._trouble}"
+        )
         raise WriteFailed(record.topic, record.partition, waited)
 
     def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
-        """A call in which callbacks run. A fatal error comes out of it as an exception, or as Python's complaint about the client, which
-        goes on calling back while that exception is set."""
+        """A call in which callbacks run. A fatal error comes out of it as an exception, or as
+        Python's complaint about the client, which goes on calling back while that exception is set.
+        """
         try:
             return call(timeout_s)
         except (KafkaException, SystemError) as error:
@@ -109,9 +139,11 @@ class RecordProducer:
 
     def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
         """If something failed earlier, that is the reason."""
-        return self._failed or WriteFailed(topic, partition, f"{error.args[0].str()}{self._trouble}")
+        return self._failed or WriteFailed(
+            topic, partition, f"{error.args[0].str()}{self._trouble}"
+        )
 
-    # --- called by the client, in the thread that polls -------------------------------------------------------------------------------
+    # --- called by the client, in the thread that polls -------------------------------------------
 
     def _undelivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self._failed is None:

@@ -1,6 +1,8 @@
-"""Rows of an Arrow batch as arguments of `Producer.produce`. Arrow's objects are Any to the checkers.
+"""Rows of an Arrow batch as arguments of `Producer.produce`. Arrow's objects are Any to the
+checkers.
 
-Invariant: columns are checked and turned into lists as wholes; what can be no record is found before any record of the batch is produced.
+Invariant: columns are checked and turned into lists as wholes; what can be no record is found
+before any record of the batch is produced.
 Source: Spark `KafkaRowWriter#sendRow`, Kafka `ProducerRecord`.
 """
 
@@ -21,7 +23,9 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class Record(NamedTuple):
-    """In the order of `Producer.produce`: topic, value, key, partition (-1: any), timestamp (0: now), headers."""
+    """In the order of `Producer.produce`: topic, value, key, partition (-1: any), timestamp (0:
+    now), headers.
+    """
 
     topic: str
     value: bytes | None
@@ -34,11 +38,17 @@ class Record(NamedTuple):
 def check_rows(batch: RecordBatch, topic: str | None) -> None:
     """Whether every row can be a record. topic: of the option. Raises InvalidRow."""
     if topic is None and _column(batch, "topic").null_count:
-        raise InvalidRow("null topic present in the data. Use the topic option for setting a default topic.")
+        raise InvalidRow(
+            "null topic present in the data. Use the topic option for setting a default topic."
+        )
     if (least := _least(_column(batch, "partition"))) < 0:
-        raise InvalidRow(f"Invalid partition: {least}. Partition number should always be non-negative or null.")
+        raise InvalidRow(
+            f"Invalid partition: {least}. Partition number should always be non-negative or null."
+        )
     if (least := _least(_milliseconds(_column(batch, "timestamp")))) < 0:
-        raise InvalidRow(f"Invalid timestamp: {least}. Timestamp should always be non-negative or null.")
+        raise InvalidRow(
+            f"Invalid timestamp: {least}. Timestamp should always be non-negative or null."
+        )
     headers = _column(batch, "headers")
     if headers is not None:
         pairs = headers.flatten()
@@ -47,7 +57,9 @@ def check_rows(batch: RecordBatch, topic: str | None) -> None:
 
 
 def records(batch: RecordBatch, topic: str | None) -> Iterator[tuple[Any, ...]]:
-    """As Record, without its name: one is made for every row. The rows were checked; topic: of the option, wins over the column."""
+    """As Record, without its name: one is made for every row. The rows were checked; topic: of the
+    option, wins over the column.
+    """
     return zip(
         repeat(topic, batch.num_rows) if topic is not None else _column(batch, "topic").to_pylist(),
         _bytes(_column(batch, "value")),

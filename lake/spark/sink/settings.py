@@ -1,8 +1,10 @@
-"""Producer settings in the words of Kafka's Java client, which `kafka.*` options use, to those of librdkafka.
+"""Producer settings in the words of Kafka's Java client, which `kafka.*` options use, to those of
+librdkafka.
 
-Invariant: a setting has its effect, or is named in an error or a warning. Names that both clients share pass through unseen, librdkafka
-refuses what it does not know. Defaults are the Java client's where the two differ: the partitioner (a key lies where every Java producer
-puts it), idempotence, the buffer, the deadline. Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
+Invariant: a setting has its effect, or is named in an error or a warning. Names that both clients
+share pass through unseen, librdkafka refuses what it does not know. Defaults are the Java client's
+where the two differ: the partitioner (a key lies where every Java producer puts it), idempotence,
+the buffer, the deadline. Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
 """
 
 import re
@@ -25,22 +27,38 @@ _RENAMED: Final = {
     "message.timeout.ms": "delivery.timeout.ms",
     "request.required.acks": "acks",
 }
-_WITHOUT_EFFECT: Final = frozenset({
-    "max.block.ms", "metadata.max.idle.ms", "metric.reporters", "metrics.num.samples", "metrics.recording.level",
-    "metrics.sample.window.ms", "auto.include.jmx.reporter", "partitioner.adaptive.partitioning.enable",
-    "partitioner.availability.timeout.ms", "security.providers",
-})  # fmt: skip
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "max.block.ms",
+        "metadata.max.idle.ms",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "auto.include.jmx.reporter",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "security.providers",
+    }
+)
 """`max.block.ms` has one, elsewhere; the others are for what librdkafka does not have."""
 
 _INSTEAD: Final = {
     "transactional.id": "set the option exactlyOnce to true, which names transactions itself",
-    "partitioner.class": "Java classes cannot be loaded: use kafka.partitioner (murmur2_random is what Java does), or a column partition",
-    "interceptor.classes": "Java classes cannot be loaded: change the rows with DataFrame operations",
+    "partitioner.class": (
+        "Java classes cannot be loaded: use kafka.partitioner (murmur2_random is what Java does),"
+        " or a column partition"
+    ),
+    "interceptor.classes": (
+        "Java classes cannot be loaded: change the rows with DataFrame operations"
+    ),
     "ssl.truststore.location": "use kafka.ssl.ca.location, a PEM file",
     "ssl.truststore.certificates": "use kafka.ssl.ca.pem",
     "ssl.keystore.certificate.chain": "use kafka.ssl.certificate.pem",
     "ssl.keystore.key": "use kafka.ssl.key.pem",
-    "sasl.login.callback.handler.class": "Java classes cannot be loaded: use what librdkafka has for sasl.oauthbearer",
+    "sasl.login.callback.handler.class": (
+        "Java classes cannot be loaded: use what librdkafka has for sasl.oauthbearer"
+    ),
     "delivery.report.only.error": "it is always true here",
 }
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
@@ -64,7 +82,9 @@ def producer_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_effect(given: Mapping[str, str]) -> list[str]:
-    return sorted(f"kafka.{name}" for name in given if name in _WITHOUT_EFFECT and name != "max.block.ms")
+    return sorted(
+        f"kafka.{name}" for name in given if name in _WITHOUT_EFFECT and name != "max.block.ms"
+    )
 
 
 def number(name: str, value: str) -> int:
@@ -81,24 +101,36 @@ def number(name: str, value: str) -> int:
 def _check(given: Mapping[str, str]) -> None:
     for what in ("key", "value"):
         if f"{what}.serializer" in given:
-            raise InvalidOption(f"Kafka option '{what}.serializer' is not supported as {what}s are serialized with ByteArraySerializer.")
+            raise InvalidOption(
+                f"Kafka option '{what}.serializer' is not supported as {what}s are serialized with"
+                " ByteArraySerializer."
+            )
     if not given.get("bootstrap.servers", "").strip():
-        raise InvalidOption("Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer")
+        raise InvalidOption(
+            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer"
+        )
     for name in sorted(_INSTEAD.keys() & given.keys()):
         raise InvalidOption(f"Kafka option '{name}' is not supported: {_INSTEAD[name]}")
 
 
 def _may_be_idempotent(settings: Mapping[str, str]) -> bool:
     """Switched off by what contradicts it, as in Java, unless it is asked for."""
-    in_flight = settings.get("max.in.flight.requests.per.connection", settings.get("max.in.flight", "5"))
-    return settings["acks"] in {"all", "-1"} and settings.get("retries") != "0" and in_flight in {"1", "2", "3", "4", "5"}
+    in_flight = settings.get(
+        "max.in.flight.requests.per.connection", settings.get("max.in.flight", "5")
+    )
+    return (
+        settings["acks"] in {"all", "-1"}
+        and settings.get("retries") != "0"
+        and in_flight in {"1", "2", "3", "4", "5"}
+    )
 
 
 def _login(jaas: str) -> dict[str, str]:
     words = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _JAAS.findall(jaas)}
     if _JAAS_LOGIN.match(jaas) is None or words.keys() != {"username", "password"}:
         raise InvalidOption(
-            "Kafka option 'sasl.jaas.config' is understood for PlainLoginModule and ScramLoginModule with username and password in double "
-            "quotes; otherwise use kafka.sasl.username and kafka.sasl.password"
+            "Kafka option 'sasl.jaas.config' is understood for PlainLoginModule and"
+            " ScramLoginModule with username and password in double quotes; otherwise use"
+            " kafka.sasl.username and kafka.sasl.password"
         )
     return {"sasl.username": words["username"], "sasl.password": words["password"]}

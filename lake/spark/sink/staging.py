@@ -1,7 +1,9 @@
-"""Rows that wait in the store for their transaction: Spark's tasks put them there, the driver produces them.
+"""Rows that wait in the store for their transaction: Spark's tasks put them there, the driver
+produces them.
 
-Invariants: a task's objects are named by nobody but the message that it hands to the driver, so what a failed attempt left is never read.
-Objects go when their batch is known to be committed, and older ones with them. Bounded: one object's rows are in memory, never a task's.
+Invariants: a task's objects are named by nobody but the message that it hands to the driver, so
+what a failed attempt left is never read. Objects go when their batch is known to be committed, and
+older ones with them. Bounded: one object's rows are in memory, never a task's.
 Source: `docs/reference/formats.md` 11.
 """
 
@@ -26,8 +28,12 @@ class Staging:
     store_url: str
     write_id: str
 
-    def put(self, batches: Iterator[RecordBatch], topic: str | None, batch_id: int, task: int) -> tuple[int, list[str]]:
-        """Of one attempt of one task: the number of rows and the keys, in order. Raises InvalidRow, the store's errors."""
+    def put(
+        self, batches: Iterator[RecordBatch], topic: str | None, batch_id: int, task: int
+    ) -> tuple[int, list[str]]:
+        """Of one attempt of one task: the number of rows and the keys, in order. Raises InvalidRow,
+        the store's errors.
+        """
         attempt = uuid4()
         keys: list[str] = []
         row_count = 0
@@ -90,7 +96,9 @@ def _bodies(batches: Iterator[RecordBatch], topic: str | None) -> Iterator[tuple
 
 def _encoded(batches: Sequence[RecordBatch]) -> tuple[memoryview, int]:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batches[0].schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    with pa.ipc.new_stream(
+        sink, batches[0].schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
+    ) as writer:
         for batch in batches:
             writer.write_batch(batch)
     return memoryview(sink.getvalue()), sum(batch.num_rows for batch in batches)

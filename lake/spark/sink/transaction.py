@@ -1,12 +1,13 @@
 """A batch as one transaction, at most once, whoever tries how often.
 
-Rows and a marker are committed together. The marker is a consumer group's position: the group is the transaction's name, the offset the
-number of the batch plus one, the metadata whose batch it is. The order is what makes it right:
-`init_transactions` fences everybody who tried before and ends what they left open, only then the marker is read, and only then a
-transaction begins. So a marker that is not there cannot come any more, except by our own commit.
+Rows and a marker are committed together. The marker is a consumer group's position: the group is
+the transaction's name, the offset the number of the batch plus one, the metadata whose batch it is.
+The order is what makes it right: `init_transactions` fences everybody who tried before and ends
+what they left open, only then the marker is read, and only then a transaction begins. So a marker
+that is not there cannot come any more, except by our own commit.
 
-Must not be used by two kinds of writes under one name. Source: KIP-98 (fencing), KIP-447 (offsets read after it are stable);
-Delta's `txnAppId`/`txnVersion`.
+Must not be used by two kinds of writes under one name. Source: KIP-98 (fencing), KIP-447 (offsets
+read after it are stable); Delta's `txnAppId`/`txnVersion`.
 """
 
 import time
@@ -26,14 +27,25 @@ PREFIX: Final = "penstock-spark-"
 _MARKER_TOPIC: Final = "__consumer_offsets"
 """Whose position it is does not matter: this topic is always there, and nobody deletes it."""
 
-_CONNECTION: Final = ("bootstrap.servers", "security.", "ssl.", "sasl.", "client.", "socket.", "broker.address.", "reconnect.")
+_CONNECTION: Final = (
+    "bootstrap.servers",
+    "security.",
+    "ssl.",
+    "sasl.",
+    "client.",
+    "socket.",
+    "broker.address.",
+    "reconnect.",
+)
 _TRIES_MAX: Final = 3
 _PAUSE_S: Final = 0.2
 _log = get_logger()
 
 
 class WriteId(NamedTuple):
-    """name: of a series of writes; version: grows in it; owner: whose batch that is, empty if nobody knows."""
+    """name: of a series of writes; version: grows in it; owner: whose batch that is, empty if
+    nobody knows.
+    """
 
     name: str
     version: int
@@ -41,24 +53,32 @@ class WriteId(NamedTuple):
 
 
 def is_written(found: WriteId | None, wanted: WriteId) -> bool:
-    """found: the last that was committed under the name. Raises StaleWrite if it is not this one or an older one."""
+    """found: the last that was committed under the name. Raises StaleWrite if it is not this one or
+    an older one.
+    """
     if found is None or found.version < wanted.version:
         return False
     if found == wanted:
         return True
     if found.version > wanted.version:
-        what = f"batch {wanted.version} is older than batch {found.version}, which was committed already"
+        what = (
+            f"batch {wanted.version} is older than batch {found.version}, which was committed"
+            " already"
+        )
     else:
         what = f"batch {wanted.version} was committed already by {found.owner or 'somebody else'}"
     raise StaleWrite(
-        f"{PREFIX}{wanted.name}: {what}. The checkpoint is an old copy, or the query was started anew under a name that was used: writing "
-        "could repeat records. Go on with the newest checkpoint, or start with another name"
+        f"{PREFIX}{wanted.name}: {what}. The checkpoint is an old copy, or the query was started"
+        " anew under a name that was used: writing could repeat records. Go on with the newest"
+        " checkpoint, or start with another name"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """wanted: without an owner and a version to compare, `marked` is false, and nobody tries twice."""
+    """wanted: without an owner and a version to compare, `marked` is false, and nobody tries
+    twice.
+    """
 
     options: WriteOptions
     wanted: WriteId
@@ -67,11 +87,13 @@ class Transaction:
     def commit(self, batches: Callable[[], Iterator[RecordBatch]]) -> bool:
         """Whether it wrote; False: somebody has. batches: gives the rows again for every try.
 
-        Raises InvalidRow, WriteFailed, ProducerFailed, TransactionFailed, StaleWrite. After an error the outcome may be unknown: trying the
-        same again finds out.
+        Raises InvalidRow, WriteFailed, ProducerFailed, TransactionFailed, StaleWrite. After an
+        error the outcome may be unknown: trying the same again finds out.
         """
         try:
-            with RecordProducer(self.options, {"transactional.id": PREFIX + self.wanted.name}) as producer:
+            with RecordProducer(
+                self.options, {"transactional.id": PREFIX + self.wanted.name}
+            ) as producer:
                 self._retried("fencing earlier attempts", producer.client.init_transactions)
                 if not self.marked:
                     return self._write(producer, batches, None)
@@ -79,9 +101,19 @@ class Transaction:
         except KafkaException as error:
             raise TransactionFailed(f"{self._name}: {error.args[0].str()}") from None
 
-    def _write_unless_written(self, producer: RecordProducer, batches: Callable[[], Iterator[RecordBatch]]) -> bool:
-        settings = {name: value for name, value in self.options.producer.items() if name.startswith(_CONNECTION)}
-        group = {"group.id": PREFIX + self.wanted.name, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    def _write_unless_written(
+        self, producer: RecordProducer, batches: Callable[[], Iterator[RecordBatch]]
+    ) -> bool:
+        settings = {
+            name: value
+            for name, value in self.options.producer.items()
+            if name.startswith(_CONNECTION)
+        }
+        group = {
+            "group.id": PREFIX + self.wanted.name,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
         consumer = Consumer({**settings, **group})
         try:
             if is_written(self._marker(consumer), self.wanted):
@@ -92,12 +124,23 @@ class Transaction:
 
     def _marker(self, consumer: Consumer) -> WriteId | None:
         asked = [TopicPartition(_MARKER_TOPIC, 0)]
-        found = self._retried("reading the marker", lambda timeout_s: consumer.committed(asked, timeout_s))[0]
+        found = self._retried(
+            "reading the marker", lambda timeout_s: consumer.committed(asked, timeout_s)
+        )[0]
         if found.error is not None:
             raise TransactionFailed(f"{self._name}: the marker cannot be read: {found.error.str()}")
-        return None if found.offset < 0 else WriteId(self.wanted.name, found.offset - 1, found.metadata or "")
+        return (
+            None
+            if found.offset < 0
+            else WriteId(self.wanted.name, found.offset - 1, found.metadata or "")
+        )
 
-    def _write(self, producer: RecordProducer, batches: Callable[[], Iterator[RecordBatch]], consumer: Consumer | None) -> bool:
+    def _write(
+        self,
+        producer: RecordProducer,
+        batches: Callable[[], Iterator[RecordBatch]],
+        consumer: Consumer | None,
+    ) -> bool:
         """Tried again from its beginning where the coordinator asks for an abort."""
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
@@ -115,17 +158,29 @@ class Transaction:
         raise AssertionError("the last try raises")
 
     def _aborted(self, producer: RecordProducer) -> bool:
-        """What is left open ends at its timeout, or when the next attempt fences this one. Raises TransactionFailed if one did."""
+        """What is left open ends at its timeout, or when the next attempt fences this one. Raises
+        TransactionFailed if one did.
+        """
         try:
             self._retried("the abort", producer.client.abort_transaction)
         except (KafkaException, SystemError, TransactionFailed) as error:
             if isinstance(error, KafkaException) and error.args[0].fatal():
                 raise TransactionFailed(f"{self._name}: {error.args[0].str()}") from None
-            _log.warning("transaction_not_aborted", name=self.wanted.name, version=self.wanted.version, reason=str(error))
+            _log.warning(
+                "transaction_not_aborted",
+                name=self.wanted.name,
+                version=self.wanted.version,
+                reason=str(error),
+            )
             return False
         return True
 
-    def _write_once(self, producer: RecordProducer, batches: Callable[[], Iterator[RecordBatch]], consumer: Consumer | None) -> None:
+    def _write_once(
+        self,
+        producer: RecordProducer,
+        batches: Callable[[], Iterator[RecordBatch]],
+        consumer: Consumer | None,
+    ) -> None:
         producer.client.begin_transaction()
         for batch in batches():
             producer.send(batch)
@@ -133,11 +188,18 @@ class Transaction:
         if consumer is not None:
             marker = TopicPartition(_MARKER_TOPIC, 0, self.wanted.version + 1, self.wanted.owner)
             group = consumer.consumer_group_metadata()
-            self._retried("the marker", lambda timeout_s: producer.client.send_offsets_to_transaction([marker], group, timeout_s))
+            self._retried(
+                "the marker",
+                lambda timeout_s: producer.client.send_offsets_to_transaction(
+                    [marker], group, timeout_s
+                ),
+            )
         self._retried("the commit", producer.client.commit_transaction)
 
     def _retried(self, what: str, call: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the client's call gives
-        """Until it succeeds, fails for good, or the time of a delivery is over. librdkafka takes up what it began."""
+        """Until it succeeds, fails for good, or the time of a delivery is over. librdkafka takes up
+        what it began.
+        """
         deadline_s = time.monotonic() + self.options.delivery_timeout_ms / 1_000
         while True:
             left_s = deadline_s - time.monotonic()
@@ -147,7 +209,9 @@ class Transaction:
                 if not error.args[0].retriable():
                     raise
                 if left_s <= _PAUSE_S:
-                    raise TransactionFailed(f"{self._name}: {what} was not done in time: {error.args[0].str()}") from None
+                    raise TransactionFailed(
+                        f"{self._name}: {what} was not done in time: {error.args[0].str()}"
+                    ) from None
             time.sleep(_PAUSE_S)
 
     @property

@@ -1,8 +1,10 @@
 """What Spark calls to write. Executors run `write`, the driver `commit` or `abort`.
 
-Invariants: without `exactlyOnce` a task has every record acknowledged before it says that it is done: at least once, a repeated task
-repeats its records. With it tasks only stage rows, and the driver makes the whole batch one transaction before Spark may forget it. Spark
-pickles these objects and makes them anew for every micro-batch, so they keep nothing. Source: `pyspark.sql.datasource` of 4.3; ADR 0024.
+Invariants: without `exactlyOnce` a task has every record acknowledged before it says that it is
+done: at least once, a repeated task repeats its records. With it tasks only stage rows, and the
+driver makes the whole batch one transaction before Spark may forget it. Spark pickles these objects
+and makes them anew for every micro-batch, so they keep nothing. Source: `pyspark.sql.datasource` of
+4.3; ADR 0024.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +14,11 @@ from typing import NamedTuple, Self
 from uuid import uuid4
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from base.log import get_logger
@@ -35,14 +41,18 @@ _Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True, slots=True)
 class TaskDone(WriterCommitMessage):
-    """rows: acknowledged, or staged under keys. query_id: of the streaming query that this task belongs to, or empty."""
+    """rows: acknowledged, or staged under keys. query_id: of the streaming query that this task
+    belongs to, or empty.
+    """
 
     row_count: int
     keys: tuple[str, ...] = ()
     query_id: str = ""
 
 
-def _checked(options: Mapping[str, str], schema: StructType, *, streaming: bool, overwrite: bool) -> WriteOptions:
+def _checked(
+    options: Mapping[str, str], schema: StructType, *, streaming: bool, overwrite: bool
+) -> WriteOptions:
     found = parse_write(options, streaming=streaming, overwrite=overwrite)
     check_columns(schema, found.topic)
     if found.exactly_once:
@@ -67,8 +77,12 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: _Messages) -> None:
         options = self._options
         done = _Done.of(messages)
-        wanted = WriteId(options.write_name or self._staging.write_id, options.write_version, done.query_id)
-        _commit(Transaction(options, wanted, marked=bool(options.write_name)), done, self._staging, 0)
+        wanted = WriteId(
+            options.write_name or self._staging.write_id, options.write_version, done.query_id
+        )
+        _commit(
+            Transaction(options, wanted, marked=bool(options.write_name)), done, self._staging, 0
+        )
 
     def abort(self, messages: _Messages) -> None:
         _forget(self._staging, _Done.of(messages))
@@ -81,7 +95,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[RecordBatch]) -> TaskDone:
         query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
         if self._options.exactly_once and not (query_id and batch_id):
-            raise TransactionFailed(f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}: exactlyOnce cannot name the batch")
+            raise TransactionFailed(
+                f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}: exactlyOnce"
+                " cannot name the batch"
+            )
         return _write(self._options, iterator, self._staging(query_id), int(batch_id or 0))
 
     def commit(self, messages: _Messages, batchId: int) -> None:
@@ -108,7 +125,11 @@ class _Done(NamedTuple):
     def of(cls, messages: _Messages) -> Self:
         tasks = [item for item in messages if isinstance(item, TaskDone)]
         query_id = next((item.query_id for item in tasks if item.query_id), "")
-        return cls(sum(item.row_count for item in tasks), [key for item in tasks for key in item.keys], query_id)
+        return cls(
+            sum(item.row_count for item in tasks),
+            [key for item in tasks for key in item.keys],
+            query_id,
+        )
 
 
 def _property(name: str) -> str:
@@ -117,10 +138,14 @@ def _property(name: str) -> str:
     return (context.getLocalProperty(name) if context else None) or ""
 
 
-def _write(options: WriteOptions, batches: Iterator[RecordBatch], staging: Staging, batch_id: int) -> TaskDone:
+def _write(
+    options: WriteOptions, batches: Iterator[RecordBatch], staging: Staging, batch_id: int
+) -> TaskDone:
     if options.exactly_once:
         context = TaskContext.get()
-        row_count, keys = staging.put(batches, options.topic, batch_id, context.partitionId() if context else 0)
+        row_count, keys = staging.put(
+            batches, options.topic, batch_id, context.partitionId() if context else 0
+        )
         return TaskDone(row_count, tuple(keys), _property(_QUERY_ID))
     producer: RecordProducer | None = None
     with ExitStack() as closing:

@@ -1,10 +1,13 @@
-"""Bytes of the manifest: one object per publication, sections that are compressed and checked one by one, root and footer at its end.
+"""Bytes of the manifest: one object per publication, sections that are compressed and checked one
+by one, root and footer at its end.
 
     header | sections (pages, shards) | root | footer
 
-Invariants: nothing is believed before its CRC-32C holds, nothing is allocated by a length beyond `SECTION_BYTES_MAX`; what contradicts
-itself raises ObjectCorrupt with the object's key and the position. Columns are packed arrays, so that 100,000 entries decode in some 30 ms.
-Must not do I/O. Layout: `docs/reference/formats.md` 7. **Stored: a change of it needs a new VERSION.**
+Invariants: nothing is believed before its CRC-32C holds, nothing is allocated by a length beyond
+`SECTION_BYTES_MAX`; what contradicts itself raises ObjectCorrupt with the object's key and the
+position. Columns are packed arrays, so that 100,000 entries decode in some 30 ms.
+Must not do I/O. Layout: `docs/reference/formats.md` 7. **Stored: a change of it needs a new
+VERSION.**
 """
 
 import sys
@@ -36,7 +39,8 @@ MAGIC = b"PNSTMNFT"
 END_MAGIC = b"TFMNTSNP"
 VERSION = 2
 HEADER = Struct(">8sH6x")
-# root: position, stored bytes, raw bytes, CRC of the stored bytes; controller epoch, manifest version, format version, CRC of all that
+# root: position, stored bytes, raw bytes, CRC of the stored bytes; controller epoch, manifest
+# version, format version, CRC of all that
 FOOTER = Struct(">QIIIqqH2xI8s")
 FOOTER_CRC_AT = 40
 SECTION_BYTES_MAX = 64 << 20
@@ -91,7 +95,9 @@ class Draft:
     def add(self, raw: bytes) -> SectionRef:
         """Compress a section and put it behind the others. About 5 ms per MiB."""
         if len(raw) > SECTION_BYTES_MAX - _SLACK_BYTES:
-            raise ValueError(f"a manifest section of {len(raw)} bytes; {SECTION_BYTES_MAX} are the limit")
+            raise ValueError(
+                f"a manifest section of {len(raw)} bytes; {SECTION_BYTES_MAX} are the limit"
+            )
         stored = bytes(cramjam.zstd.compress(raw, level=_LEVEL))
         ref = SectionRef(self.version, self.size_bytes, len(stored), len(raw), crc32c(stored))
         self._chunks.append(stored)
@@ -103,9 +109,31 @@ class Draft:
         assert root.version == self.version, f"root {root.version} in draft {self.version}"
         at = self.add(_encode(root))
         epoch = root.controller_epoch
-        footer = FOOTER.pack(at.position, at.stored_bytes, at.raw_bytes, at.crc, epoch, self.version, VERSION, 0, END_MAGIC)
+        footer = FOOTER.pack(
+            at.position,
+            at.stored_bytes,
+            at.raw_bytes,
+            at.crc,
+            epoch,
+            self.version,
+            VERSION,
+            0,
+            END_MAGIC,
+        )
         crc = crc32c(footer[:FOOTER_CRC_AT])
-        self._chunks.append(FOOTER.pack(at.position, at.stored_bytes, at.raw_bytes, at.crc, epoch, self.version, VERSION, crc, END_MAGIC))
+        self._chunks.append(
+            FOOTER.pack(
+                at.position,
+                at.stored_bytes,
+                at.raw_bytes,
+                at.crc,
+                epoch,
+                self.version,
+                VERSION,
+                crc,
+                END_MAGIC,
+            )
+        )
         return self._chunks
 
 
@@ -114,30 +142,48 @@ def parse_footer(tail: bytes, object_size_bytes: int, key: str) -> Footer:
     at = object_size_bytes - FOOTER.size
     if len(tail) < FOOTER.size or at < HEADER.size:
         raise ObjectCorrupt(key, 0, f"{object_size_bytes} bytes are too few for a manifest")
-    position, stored, raw, crc, epoch, version, file_version, footer_crc, magic = FOOTER.unpack(tail[-FOOTER.size :])
+    position, stored, raw, crc, epoch, version, file_version, footer_crc, magic = FOOTER.unpack(
+        tail[-FOOTER.size :]
+    )
     if magic != END_MAGIC:
-        raise ObjectCorrupt(key, at, f"ends with {magic!r}, not {END_MAGIC!r}: truncated or no manifest of ours")
+        raise ObjectCorrupt(
+            key, at, f"ends with {magic!r}, not {END_MAGIC!r}: truncated or no manifest of ours"
+        )
     if crc32c(tail[-FOOTER.size :][:FOOTER_CRC_AT]) != footer_crc:
         raise ObjectCorrupt(key, at, "the footer does not match its checksum")
     if file_version != VERSION:
         raise ObjectCorrupt(key, at, f"format version {file_version}, this reader knows {VERSION}")
     if position < HEADER.size or position + stored != at or version < 1 or epoch < 0:
-        raise ObjectCorrupt(key, at, f"a root of {stored} bytes at {position} does not end at the footer")
+        raise ObjectCorrupt(
+            key, at, f"a root of {stored} bytes at {position} does not end at the footer"
+        )
     return Footer(SectionRef(version, position, stored, raw, crc), epoch)
 
 
 def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> memoryview:
-    """The raw bytes of a section. Raises ObjectCorrupt if the stored ones are not what the reference says."""
+    """The raw bytes of a section. Raises ObjectCorrupt if the stored ones are not what the
+    reference says.
+    """
     if len(stored) != ref.stored_bytes or crc32c(stored) != ref.crc:
-        raise ObjectCorrupt(key, ref.position, f"a section of {len(stored)} bytes does not match its size or checksum")
+        raise ObjectCorrupt(
+            key,
+            ref.position,
+            f"a section of {len(stored)} bytes does not match its size or checksum",
+        )
     if ref.raw_bytes > SECTION_BYTES_MAX:
-        raise ObjectCorrupt(key, ref.position, f"a section of {ref.raw_bytes} bytes; {SECTION_BYTES_MAX} are the limit")
+        raise ObjectCorrupt(
+            key,
+            ref.position,
+            f"a section of {ref.raw_bytes} bytes; {SECTION_BYTES_MAX} are the limit",
+        )
     try:
         raw = decompress(Compression.ZSTD, stored, ref.raw_bytes)
     except BatchCorrupt as error:
         raise ObjectCorrupt(key, ref.position, str(error)) from None
     if len(raw) != ref.raw_bytes:
-        raise ObjectCorrupt(key, ref.position, f"a section of {len(raw)} bytes, its reference says {ref.raw_bytes}")
+        raise ObjectCorrupt(
+            key, ref.position, f"a section of {len(raw)} bytes, its reference says {ref.raw_bytes}"
+        )
     return raw
 
 
@@ -147,7 +193,9 @@ def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ObjectCorrupt(key, footer.root.position, f"no root: {error}") from None
     if root.moment != (footer.controller_epoch, footer.root.version):
-        raise ObjectCorrupt(key, footer.root.position, f"the root says {root.moment}, the footer {footer}")
+        raise ObjectCorrupt(
+            key, footer.root.position, f"the root says {root.moment}, the footer {footer}"
+        )
     return root
 
 
@@ -163,16 +211,36 @@ def decode_entries(raw: memoryview, page: PageRef, key: str) -> Entries:
         entries = _entries(_page_decoder.decode(raw), key, at)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ObjectCorrupt(key, at, f"no page: {error}") from None
-    if (entries.start_offset, entries.end_offset, len(entries)) != (page.start_offset, page.end_offset, page.entry_count):
-        raise ObjectCorrupt(key, at, f"a page with offsets [{entries.start_offset}, {entries.end_offset}), not as {page} says")
+    if (entries.start_offset, entries.end_offset, len(entries)) != (
+        page.start_offset,
+        page.end_offset,
+        page.entry_count,
+    ):
+        raise ObjectCorrupt(
+            key,
+            at,
+            f"a page with offsets [{entries.start_offset}, {entries.end_offset}), not as {page}"
+            " says",
+        )
     return entries
 
 
 def encode_shard(shard: Shard) -> bytes:
-    partitions = [(p.leader, p.leader_epoch, *_stream_row(p.data), *_stream_row(p.txn)) for p in shard.partitions]
+    partitions = [
+        (p.leader, p.leader_epoch, *_stream_row(p.data), *_stream_row(p.txn))
+        for p in shard.partitions
+    ]
     streams = [stream for p in shard.partitions for stream in (p.data, p.txn)]
     pages = [
-        (page.start_offset, page.end_offset, page.entry_count, page.record_count, page.size_bytes, page.max_timestamp_ms, *page.section)
+        (
+            page.start_offset,
+            page.end_offset,
+            page.entry_count,
+            page.record_count,
+            page.size_bytes,
+            page.max_timestamp_ms,
+            *page.section,
+        )
         for stream in streams
         for page in stream.pages
     ]
@@ -189,7 +257,9 @@ def encode_shard(shard: Shard) -> bytes:
 
 
 def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
-    """Raises ObjectCorrupt if a stream's pages and entries do not follow one another up to its committed end."""
+    """Raises ObjectCorrupt if a stream's pages and entries do not follow one another up to its
+    committed end.
+    """
     at = ref.position
     try:
         wire = _shard_decoder.decode(raw)
@@ -197,7 +267,10 @@ def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
         raise ObjectCorrupt(key, at, f"no shard: {error}") from None
     rows = list(zip(*_unpack_columns(wire.partitions, PARTITION_COLUMNS, key, at), strict=True))
     page_rows = list(zip(*_unpack_columns(wire.pages, PAGE_COLUMNS, key, at), strict=True))
-    pages = [PageRef(row[0], row[1], row[2], row[3], row[4], row[5], SectionRef._make(row[6:])) for row in page_rows]
+    pages = [
+        PageRef(row[0], row[1], row[2], row[3], row[4], row[5], SectionRef._make(row[6:]))
+        for row in page_rows
+    ]
     columns = _entry_columns(wire.entries, key, at)
     taker = _StreamTaker(pages, columns)
     partitions = tuple(
@@ -209,9 +282,19 @@ def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
 
 
 def join_entries(parts: Sequence[Entries]) -> Entries:
-    """One after the other. Only the spans survive: where each part begins has to be told beside it."""
+    """One after the other. Only the spans survive: where each part begins has to be told beside
+    it.
+    """
     spans = (high - low for part in parts for low, high in pairwise(part.bounds))
-    joined = Entries(array("q", accumulate(spans, initial=0)), array("q"), array("q"), array("q"), array("q"), b"", [])
+    joined = Entries(
+        array("q", accumulate(spans, initial=0)),
+        array("q"),
+        array("q"),
+        array("q"),
+        array("q"),
+        b"",
+        [],
+    )
     keys: list[str] = []
     for part in parts:
         joined.record_counts.extend(part.record_counts)
@@ -239,15 +322,28 @@ class _EntryColumns(NamedTuple):
         except OverflowError:
             raise ObjectCorrupt(*self.at, "offsets beyond 64 bits") from None
         return Entries(
-            bounds, self.record_counts[first:last], self.sizes_bytes[first:last], self.max_timestamps_ms[first:last],
-            self.object_sizes_bytes[first:last], self.roles[first:last], self.keys[first:last],
-        )  # fmt: skip
+            bounds,
+            self.record_counts[first:last],
+            self.sizes_bytes[first:last],
+            self.max_timestamps_ms[first:last],
+            self.object_sizes_bytes[first:last],
+            self.roles[first:last],
+            self.keys[first:last],
+        )
 
 
 def _entries_wire(entries: Entries) -> _EntriesWire:
     spans = array("q", [high - low for low, high in pairwise(entries.bounds)])
-    columns = (spans, entries.record_counts, entries.sizes_bytes, entries.max_timestamps_ms, entries.object_sizes_bytes)
-    return _EntriesWire(entries.start_offset, _pack(columns), entries.roles, "\n".join(entries.keys))
+    columns = (
+        spans,
+        entries.record_counts,
+        entries.sizes_bytes,
+        entries.max_timestamps_ms,
+        entries.object_sizes_bytes,
+    )
+    return _EntriesWire(
+        entries.start_offset, _pack(columns), entries.roles, "\n".join(entries.keys)
+    )
 
 
 def _entries(wire: _EntriesWire, key: str, at: int) -> Entries:
@@ -256,18 +352,37 @@ def _entries(wire: _EntriesWire, key: str, at: int) -> Entries:
 
 
 def _entry_columns(wire: _EntriesWire, key: str, at: int) -> _EntryColumns:
-    spans, counts, sizes, timestamps, object_sizes = _unpack_columns(wire.columns, ENTRY_COLUMNS, key, at)
+    spans, counts, sizes, timestamps, object_sizes = _unpack_columns(
+        wire.columns, ENTRY_COLUMNS, key, at
+    )
     keys = wire.keys.split("\n") if wire.keys else []
     if not len(spans) == len(keys) == len(wire.roles) or not _ROLES.issuperset(wire.roles):
-        raise ObjectCorrupt(key, at, f"{len(spans)} entries, {len(keys)} keys, {len(wire.roles)} roles")
-    if keys and (min(spans) < 1 or min(counts) < 0 or min(sizes) < 0 or min(object_sizes) < 1 or min(timestamps) < -1):
+        raise ObjectCorrupt(
+            key, at, f"{len(spans)} entries, {len(keys)} keys, {len(wire.roles)} roles"
+        )
+    if keys and (
+        min(spans) < 1
+        or min(counts) < 0
+        or min(sizes) < 0
+        or min(object_sizes) < 1
+        or min(timestamps) < -1
+    ):
         raise ObjectCorrupt(key, at, "an entry with a negative number, or without offsets")
-    return _EntryColumns(spans, counts, sizes, timestamps, object_sizes, wire.roles, keys, (key, at))
+    return _EntryColumns(
+        spans, counts, sizes, timestamps, object_sizes, wire.roles, keys, (key, at)
+    )
 
 
 def _stream_row(stream: StreamEntry) -> tuple[int, ...]:
     first_offset = stream.inline.start_offset
-    return stream.stream_id, stream.log_start, stream.committed_end, len(stream.pages), len(stream.inline), first_offset
+    return (
+        stream.stream_id,
+        stream.log_start,
+        stream.committed_end,
+        len(stream.pages),
+        len(stream.inline),
+        first_offset,
+    )
 
 
 class _StreamTaker:
@@ -287,7 +402,9 @@ class _StreamTaker:
         self._first_page += page_count
         self._first_entry += entry_count
         inline = self._columns.cut(first_offset, entry, self._first_entry)
-        stream = StreamEntry(stream_id, log_start, committed_end, tuple(self._pages[page : self._first_page]), inline)
+        stream = StreamEntry(
+            stream_id, log_start, committed_end, tuple(self._pages[page : self._first_page]), inline
+        )
         _check_stream(stream, *self._columns.at)
         return stream
 
@@ -300,17 +417,26 @@ class _StreamTaker:
 
 
 def _check_stream(stream: StreamEntry, key: str, at: int) -> None:
-    """Pages, then inline entries, without a gap, from the log start (or below) to the committed end."""
+    """Pages, then inline entries, without a gap, from the log start (or below) to the committed
+    end.
+    """
     spans = [(page.start_offset, page.end_offset) for page in stream.pages]
     if len(stream.inline):
         spans.append((stream.inline.start_offset, stream.inline.end_offset))
     if not spans:
         whole = 0 <= stream.committed_end <= stream.log_start
     else:
-        follow = all(low < high for low, high in spans) and all(before[1] == after[0] for before, after in pairwise(spans))
-        whole = follow and 0 <= spans[0][0] <= stream.log_start and spans[-1][1] == stream.committed_end
+        follow = all(low < high for low, high in spans) and all(
+            before[1] == after[0] for before, after in pairwise(spans)
+        )
+        whole = (
+            follow and 0 <= spans[0][0] <= stream.log_start and spans[-1][1] == stream.committed_end
+        )
     if not whole:
-        what = f"stream {stream.stream_id}: its entries do not lead from {stream.log_start} to {stream.committed_end}"
+        what = (
+            f"stream {stream.stream_id}: its entries do not lead from {stream.log_start} to"
+            f" {stream.committed_end}"
+        )
         raise ObjectCorrupt(key, at, what)
 
 

@@ -1,7 +1,9 @@
-"""What the manifest says, as values: root, topics, shards of partitions, entries of objects in columns.
+"""What the manifest says, as values: root, topics, shards of partitions, entries of objects in
+columns.
 
-Invariants: an `Entries` is contiguous, so its bounds say every range; columns are arrays of 64-bit numbers, never an object per entry,
-because one partition may have 100,000 of them. A root and the sections that it refers to are of one moment; sections are never changed.
+Invariants: an `Entries` is contiguous, so its bounds say every range; columns are arrays of 64-bit
+numbers, never an object per entry, because one partition may have 100,000 of them. A root and the
+sections that it refers to are of one moment; sections are never changed.
 Must not know bytes (`codec`) nor the store. Source: Iceberg's manifest lists and manifests.
 """
 
@@ -23,17 +25,25 @@ from base.ids import (
 from stream.ports import BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
-"""A shard is what changes when one of its partitions does, and what a reader of a topic gets with one request."""
+"""A shard is what changes when one of its partitions does, and what a reader of a topic gets with
+one request.
+"""
 
 PAGE_ENTRIES_MAX = 1_024
-"""Entries of one partition in one page, 20 to 40 KiB: what is read to find an offset, and rewritten when compaction touches it."""
+"""Entries of one partition in one page, 20 to 40 KiB: what is read to find an offset, and rewritten
+when compaction touches it.
+"""
 
 INLINE_ENTRIES_MAX = 64
-"""Newest entries of a partition that its shard holds itself. More of them and they become a page: fewer bytes for each small change."""
+"""Newest entries of a partition that its shard holds itself. More of them and they become a page:
+fewer bytes for each small change.
+"""
 
 
 class SectionRef(NamedTuple):
-    """Where a compressed section lies: in the object of manifest version `version`. crc: CRC-32C of the stored bytes."""
+    """Where a compressed section lies: in the object of manifest version `version`. crc: CRC-32C of
+    the stored bytes.
+    """
 
     version: int
     position: int
@@ -64,9 +74,11 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
-    """metadata_offset: everything below it in the metadata log is in here. published_ms: when it was captured, controller's clock.
+    """metadata_offset: everything below it in the metadata log is in here. published_ms: when it
+    was captured, controller's clock.
 
-    wal_grace_ms: a slot of `wals` from its first one on exists at least this long after this root was the newest.
+    wal_grace_ms: a slot of `wals` from its first one on exists at least this long after this root
+    was the newest.
     """
 
     cluster_id: str
@@ -86,7 +98,9 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Ranges of one stream in objects, in offset order and without gaps: entry i is [bounds[i], bounds[i + 1]) in the object `keys[i]`."""
+    """Ranges of one stream in objects, in offset order and without gaps: entry i is [bounds[i],
+    bounds[i + 1]) in the object `keys[i]`.
+    """
 
     bounds: "array[int]"
     record_counts: "array[int]"
@@ -114,7 +128,9 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page of entries and what lies in it, so that readers pass over pages that they do not need."""
+    """A page of entries and what lies in it, so that readers pass over pages that they do not
+    need.
+    """
 
     start_offset: int
     end_offset: int
@@ -127,7 +143,9 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One stream. Entries in pages, then those in `inline`, end at committed_end; what lies below log_start is to be ignored."""
+    """One stream. Entries in pages, then those in `inline`, end at committed_end; what lies below
+    log_start is to be ignored.
+    """
 
     stream_id: int
     log_start: int
@@ -138,9 +156,12 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEntry:
-    """One partition. leader -1: nobody leads. txn: events of transactions, at the offsets of `data` (`stream.format.transaction_log`).
+    """One partition. leader -1: nobody leads. txn: events of transactions, at the offsets of `data`
+    (`stream.format.transaction_log`).
 
-    The high watermark is not in here: it is the end of what the tails of the WALs hold beyond the committed end."""
+    The high watermark is not in here: it is the end of what the tails of the WALs hold beyond the
+    committed end.
+    """
 
     partition: int
     leader: int
@@ -160,7 +181,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class CommittedLog:
-    """Which objects hold the committed part of one partition. The first entry may begin below `log_start`."""
+    """Which objects hold the committed part of one partition. The first entry may begin below
+    `log_start`.
+    """
 
     partition: int
     stream_id: StreamId

@@ -1,5 +1,7 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.sim.raft --seeds 200 [--seed N]`: run the Raft core's simulator, tell how fast, and how to run a failing seed again."""
+"""`python -m tests.sim.raft --seeds 200 [--seed N]`: run the Raft core's simulator, tell how fast,
+and how to run a failing seed again.
+"""
 
 import argparse
 import sys
@@ -17,7 +19,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one only")
     args = parser.parse_args()
-    return 1 if run([args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)) else 0
+    return (
+        1
+        if run([args.seed] if args.seed is not None else range(args.first, args.first + args.seeds))
+        else 0
+    )
 
 
 def run(seeds: Iterable[int]) -> int:
@@ -30,17 +36,26 @@ def run(seeds: Iterable[int]) -> int:
             world.play()
         except AssertionError as error:
             failed += 1
-            print(f"seed {seed}: {error}\n    knobs: {world.knobs}\n    again: python -m tests.sim.raft --seed {seed}", flush=True)
+            print(
+                f"seed {seed}: {error}\n    knobs: {world.knobs}\n    again: python -m"
+                f" tests.sim.raft --seed {seed}",
+                flush=True,
+            )
         count += 1
         entries += world.last_committed
         versions += world.checks.members.version
         virtual_ms += world.now_ms
         if count % PROGRESS_SEEDS == 0:
-            print(f"... {count} seeds of Raft, {count / (time.monotonic() - began):.1f}/s, {failed} failed", flush=True)
+            print(
+                f"... {count} seeds of Raft, {count / (time.monotonic() - began):.1f}/s, {failed}"
+                " failed",
+                flush=True,
+            )
     took_s = time.monotonic() - began
     print(
-        f"{count} seeds of Raft in {took_s:.1f} s ({count / took_s:.1f}/s), {virtual_ms / 1_000:.0f} virtual s, "
-        f"{entries} entries committed, {versions} changes of members, {failed} failed"
+        f"{count} seeds of Raft in {took_s:.1f} s ({count / took_s:.1f}/s),"
+        f" {virtual_ms / 1_000:.0f} virtual s, {entries} entries committed, {versions} changes of"
+        f" members, {failed} failed"
     )
     return failed
 

@@ -4,12 +4,23 @@ from collections.abc import Callable
 
 from controller.raft import membership
 from controller.raft.core import RaftCore, Role
-from controller.raft.messages import NOBODY, Append, AppendReply, Base, Entry, HardState, Members, Write
+from controller.raft.messages import (
+    NOBODY,
+    Append,
+    AppendReply,
+    Base,
+    Entry,
+    HardState,
+    Members,
+    Write,
+)
 from tests.sim.raft.raft_world import CoreType, Disk, Knobs
 
 
 def stage_figure_8(node_id: int, disk: Disk) -> None:
-    """Figure 8 (b): 0 and 1 have an entry of term 1, 4 has another one of term 2 in its place; from here chance may do the rest."""
+    """Figure 8 (b): 0 and 1 have an entry of term 1, 4 has another one of term 2 in its place; from
+    here chance may do the rest.
+    """
     disk.entries = [Entry(1, 1, 0, [])]
     if node_id in {0, 1}:
         disk.entries.append(Entry(2, 1, 0, [b"x"]))
@@ -52,7 +63,9 @@ class AlwaysTruncates(RaftCore):
     """M5: an append cuts the log behind itself even where it agrees."""
 
     def _on_append(self, append: Append) -> None:
-        if append.prev_index >= self.commit and self.log.matches(append.prev_index, append.prev_term):
+        if append.prev_index >= self.commit and self.log.matches(
+            append.prev_index, append.prev_term
+        ):
             self.log.truncate(append.prev_index + 1)
         super()._on_append(append)
 
@@ -95,7 +108,9 @@ class ChangesOverlap(RaftCore):
     """M10: members change whether or not the change before is committed."""
 
     def propose_members(self, members: Members) -> str | None:
-        why = membership.refusal(self.log.members, members, is_pending=False, has_committed_in_term=True)
+        why = membership.refusal(
+            self.log.members, members, is_pending=False, has_committed_in_term=True
+        )
         if why is None:
             self.propose([], members)
         return why
@@ -110,14 +125,21 @@ class PromotesTwice(RaftCore):
         if why is None and new:
             at = self.log.last_index
             entry = self.log.slice(at, 1, 1)[0]
-            twice = Members(tuple(sorted((*members.voters, *new))), members.learners, members.endpoints, members.version)
+            twice = Members(
+                tuple(sorted((*members.voters, *new))),
+                members.learners,
+                members.endpoints,
+                members.version,
+            )
             self.log.truncate(at)
             self.log.append(Entry(at, entry.term, entry.base_offset, [], twice))
         return why
 
 
 class VotesForOldDisk(RaftCore):
-    """M12: whoever has the id votes, with whichever disk; and nobody looks who it is that says something."""
+    """M12: whoever has the id votes, with whichever disk; and nobody looks who it is that says
+    something.
+    """
 
     @property
     def is_voter(self) -> bool:
@@ -125,7 +147,16 @@ class VotesForOldDisk(RaftCore):
 
 
 CHANGING = Knobs(voters=3, change=0.3, crash=0.03, partition=0.05, propose=0.9)
-LOSING = Knobs(voters=3, change=0.1, disk_loss=0.1, crash=0.05, partition=0.05, fsync_ms_max=100, propose=0.9, snapshot=0.05)
+LOSING = Knobs(
+    voters=3,
+    change=0.1,
+    disk_loss=0.1,
+    crash=0.05,
+    partition=0.05,
+    fsync_ms_max=100,
+    propose=0.9,
+    snapshot=0.05,
+)
 
 MUTANTS: dict[str, tuple[CoreType, Callable[[Write], Write] | None, Knobs | None]] = {
     "M1 vote not durable": (RaftCore, VoteNotDurable(), None),
@@ -133,9 +164,17 @@ MUTANTS: dict[str, tuple[CoreType, Callable[[Write], Write] | None, Knobs | None
     "M4 votes for anybody": (VotesForAnybody, None, None),
     "M5 always truncates": (AlwaysTruncates, None, None),
     "M6 leader counts its unsynced log": (CountsUnsynced, None, None),
-    "M7 stale reads": (ReadsStale, None, Knobs(drop=0.0, duplicate=0.0, crash=0.0, partition=0.0, pause=0.02, propose=0.9)),
+    "M7 stale reads": (
+        ReadsStale,
+        None,
+        Knobs(drop=0.0, duplicate=0.0, crash=0.0, partition=0.0, pause=0.02, propose=0.9),
+    ),
     "M8 votes twice": (VotesTwice, None, None),
     "M10 membership overlap": (ChangesOverlap, None, CHANGING),
     "M11 double promotion": (PromotesTwice, None, CHANGING),
-    "M9 snapshot with a wrong term": (SnapshotWithoutTerm, None, Knobs(snapshot=0.2, crash=0.06, partition=0.08, propose=0.9)),
+    "M9 snapshot with a wrong term": (
+        SnapshotWithoutTerm,
+        None,
+        Knobs(snapshot=0.2, crash=0.06, partition=0.08, propose=0.9),
+    ),
 }

@@ -1,9 +1,11 @@
-"""Raft cores on an event heap: virtual time, slow disks, a lossy network, crashes; every step is checked.
+"""Raft cores on an event heap: virtual time, slow disks, a lossy network, crashes; every step is
+checked.
 
-A crash loses what the disk had not finished. Messages are dropped, doubled, delayed out of order and cut off by partitions, one-way ones
-too. Two controllers more than there are voters wait to join; leaders add, promote and remove at random, and a disk may be lost: then its
-controller comes back as another one, and the quorum has to remove what it was. The same seed gives the same run: nothing iterates over
-sets.
+A crash loses what the disk had not finished. Messages are dropped, doubled, delayed out of order
+and cut off by partitions, one-way ones too. Two controllers more than there are voters wait to
+join; leaders add, promote and remove at random, and a disk may be lost: then its controller comes
+back as another one, and the quorum has to remove what it was. The same seed gives the same run:
+nothing iterates over sets.
 """
 
 import heapq
@@ -15,7 +17,17 @@ from controller.raft import membership
 from controller.raft.core import RaftCore
 from controller.raft.core_config import CoreConfig
 from controller.raft.log import RaftLog
-from controller.raft.messages import AppendReply, Base, Endpoint, Entry, HardState, Members, Message, VoteReply, Write
+from controller.raft.messages import (
+    AppendReply,
+    Base,
+    Endpoint,
+    Entry,
+    HardState,
+    Members,
+    Message,
+    VoteReply,
+    Write,
+)
 from tests.sim.raft.checks import Checks, Violation
 
 CoreType = type[RaftCore]
@@ -41,7 +53,9 @@ class Knobs:
     restart_ms_max: int = 3_000
     pause: float = 0.0
     coup: float = 0.0
-    """How often a new leader crashes within moments: Raft's figure 8 needs several such in a row."""
+    """How often a new leader crashes within moments: Raft's figure 8 needs several such in a
+    row.
+    """
     propose: float = 0.5
     append_count_max: int = 4
     inflight_count_max: int = 3
@@ -104,7 +118,10 @@ class Node:
     def __init__(self, world: "World", node_id: int) -> None:
         self.world = world
         self.id = node_id
-        self.disk = Disk(HardState(), Base(0, 0, 0, world.members if node_id in world.members.voters else Members(())))
+        self.disk = Disk(
+            HardState(),
+            Base(0, 0, 0, world.members if node_id in world.members.voters else Members(())),
+        )
         self.disks = 1
         self.lost: dict[str, Disk] = {}
         if world.staged is not None and node_id in world.members.voters:
@@ -131,12 +148,16 @@ class Node:
         return named[-1] if named else self.disk.base.members
 
     def held(self, directory: str, index: int, term: int) -> bool:
-        """What was acknowledged counts, even if the disk was lost before its acknowledgement arrived."""
+        """What was acknowledged counts, even if the disk was lost before its acknowledgement
+        arrived.
+        """
         disk = self.disk if directory == self.directory else self.lost.get(directory)
         return disk is not None and disk.holds(index, term)
 
     def lose_disk(self) -> None:
-        """What comes back is another controller under the same id. It begins with a snapshot if there is one, as a real one does."""
+        """What comes back is another controller under the same id. It begins with a snapshot if
+        there is one, as a real one does.
+        """
         self.crash()
         self.lost[self.directory] = self.disk
         self.disks += 1
@@ -151,12 +172,24 @@ class Node:
         self.reads = []
         log = RaftLog(self.disk.base, self.disk.entries)
         config = CoreConfig(
-            self.id, append_count_max=knobs.append_count_max, inflight_count_max=knobs.inflight_count_max, append_bytes_max=200,
+            self.id,
+            append_count_max=knobs.append_count_max,
+            inflight_count_max=knobs.inflight_count_max,
+            append_bytes_max=200,
             directory=self.directory,
-        )  # fmt: skip
-        core = world.core_type(config, log, self.disk.hard, Random(f"{world.seed}/{self.id}/{self.incarnation}"), world.now_ms)
+        )
+        core = world.core_type(
+            config,
+            log,
+            self.disk.hard,
+            Random(f"{world.seed}/{self.id}/{self.incarnation}"),
+            world.now_ms,
+        )
         is_monotonic = core.term >= self.term_shown
-        world.checks.check(is_monotonic, f"monotonic epoch: {self.id} was in term {self.term_shown}, is in {core.term}")
+        world.checks.check(
+            is_monotonic,
+            f"monotonic epoch: {self.id} was in term {self.term_shown}, is in {core.term}",
+        )
         self.core = core
         self.applied = core.commit
         self.pump()
@@ -191,7 +224,9 @@ class Node:
     def _write(self, write: Write) -> None:
         incarnation, knobs = self.incarnation, self.world.knobs
         span_ms = SLOW_FSYNC_MS if knobs.slow_disk == self.id else (1, knobs.fsync_ms_max)
-        done_in_ms = self.world.rng.randrange(span_ms[0], span_ms[1] + 1) if self.world.faults else 1
+        done_in_ms = (
+            self.world.rng.randrange(span_ms[0], span_ms[1] + 1) if self.world.faults else 1
+        )
 
         def done() -> None:
             if self.world.later(self, done):
@@ -211,7 +246,8 @@ class Node:
 
     def _check_commit(self, core: RaftCore) -> None:
         self.world.checks.check(
-            core.commit >= self.applied, f"monotonic high watermark: {self.id} went from {self.applied} to {core.commit}"
+            core.commit >= self.applied,
+            f"monotonic high watermark: {self.id} went from {self.applied} to {core.commit}",
         )
         for index in range(self.applied + 1, core.commit + 1):
             found = core.log.slice(index, 1, 1) if index > core.log.base.index else []
@@ -257,7 +293,9 @@ class World:
         *,
         hears_impostors: bool = False,
     ) -> None:
-        """on_disk: what becomes of a write. staged: fills the disks with which the voters begin. hears_impostors: a planted bug."""
+        """on_disk: what becomes of a write. staged: fills the disks with which the voters begin.
+        hears_impostors: a planted bug.
+        """
         self.seed = seed
         self.rng = Random(seed)
         self.knobs = knobs or Knobs.draw(self.rng)
@@ -265,7 +303,9 @@ class World:
         self.on_disk = on_disk or (lambda write: write)
         self.staged = staged
         voters = range(self.knobs.voters)
-        self.members = Members(tuple(voters), (), tuple(Endpoint(voter, "", f"{voter}.1") for voter in voters))
+        self.members = Members(
+            tuple(voters), (), tuple(Endpoint(voter, "", f"{voter}.1") for voter in voters)
+        )
         self.hears_impostors = hears_impostors
         self.checks = Checks(self)
         self.now_ms = 0
@@ -278,17 +318,24 @@ class World:
         self.proposed = 0
         self.trace = 0
         self.nodes: list[Node] = []
-        self.nodes += [Node(self, node_id) for node_id in range(self.knobs.voters + (JOINERS if self.knobs.change else 0))]
+        self.nodes += [
+            Node(self, node_id)
+            for node_id in range(self.knobs.voters + (JOINERS if self.knobs.change else 0))
+        ]
 
     @property
     def last_committed(self) -> int:
         return self.checks.last_committed
 
     def leads(self, node: Node, core: RaftCore) -> None:
-        if self.checks.leads(node.id, node.incarnation, core) and self.faults and self.rng.random() < self.knobs.coup:
+        if (
+            self.checks.leads(node.id, node.incarnation, core)
+            and self.faults
+            and self.rng.random() < self.knobs.coup
+        ):
             self.after(self.rng.randrange(1, self.rng.choice((20, 300))), lambda: self._crash(node))
 
-    # --- the machinery ---------------------------------------------------------------------------------------------------------------
+    # --- the machinery ----------------------------------------------------------------------------
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._number += 1
@@ -314,8 +361,12 @@ class World:
 
     def send(self, message: Message) -> None:
         knobs, rng = self.knobs, self.rng
-        self.trace = (self.trace * 31 + message.sender * 7 + message.to * 3 + message.term) & 0xFFFF_FFFF
-        if self._cut.get((message.sender, message.to)) or (self.faults and rng.random() < knobs.drop):
+        self.trace = (
+            self.trace * 31 + message.sender * 7 + message.to * 3 + message.term
+        ) & 0xFFFF_FFFF
+        if self._cut.get((message.sender, message.to)) or (
+            self.faults and rng.random() < knobs.drop
+        ):
             return
         sender = self.nodes[message.sender] if message.sender < len(self.nodes) else None
         if sender is None or message.to >= len(self.nodes):
@@ -328,14 +379,24 @@ class World:
             self.after(delay_ms, lambda: self._deliver(message, call))
 
     def _deliver(self, message: Message, call: tuple[str, int, str]) -> None:
-        """call: the sender's disk, the version of its members, and the disk that it looked for: what a stream between two begins with."""
+        """call: the sender's disk, the version of its members, and the disk that it looked for:
+        what a stream between two begins with.
+        """
         node = self.nodes[message.to]
         if self.later(node, lambda: self._deliver(message, call)):
             return
         directory, version, wanted = call
-        if not membership.is_meant(node.members, Endpoint(node.id, "", node.directory), wanted, version) and not self.hears_impostors:
+        if (
+            not membership.is_meant(
+                node.members, Endpoint(node.id, "", node.directory), wanted, version
+            )
+            and not self.hears_impostors
+        ):
             return
-        if membership.is_impostor(node.members, message.sender, directory, version) and not self.hears_impostors:
+        if (
+            membership.is_impostor(node.members, message.sender, directory, version)
+            and not self.hears_impostors
+        ):
             return
         if node.core is not None:
             node.core.step(message, self.now_ms)
@@ -378,13 +439,19 @@ class World:
             self._replace_lost()
             if self.last_committed > before and not self._lost() and self._is_settled(before):
                 return
-        raise Violation(f"liveness: nothing committed, or no agreement about members, in {timeouts} timeouts (seed {self.seed})")
+        raise Violation(
+            f"liveness: nothing committed, or no agreement about members, in {timeouts} timeouts"
+            f" (seed {self.seed})"
+        )
 
     def _is_settled(self, index: int) -> bool:
         """Every member has what was committed, and all name the same members."""
         members = self.checks.members
         cores = [self.nodes[member].core for member in members.everyone]
-        return all(core is not None and core.commit >= index and core.log.members == members for core in cores)
+        return all(
+            core is not None and core.commit >= index and core.log.members == members
+            for core in cores
+        )
 
     def _disturb(self) -> None:
         rng, knobs = self.rng, self.knobs
@@ -396,8 +463,15 @@ class World:
             rng.choice(self.nodes).paused_until_ms = self.now_ms + rng.randrange(10, 100) * 50
         if rng.random() < knobs.snapshot:
             rng.choice(self.nodes).maybe_snapshot()
-        leader = next((node for node in self.nodes if node.core is not None and node.core.is_leader), None)
-        if leader is not None and leader.core is not None and self.now_ms >= leader.paused_until_ms and rng.random() < 0.01:
+        leader = next(
+            (node for node in self.nodes if node.core is not None and node.core.is_leader), None
+        )
+        if (
+            leader is not None
+            and leader.core is not None
+            and self.now_ms >= leader.paused_until_ms
+            and rng.random() < 0.01
+        ):
             leader.core.transfer(rng.choice(leader.core.log.members.voters))
             leader.pump()
         for node in self.nodes if knobs.change else ():
@@ -406,7 +480,7 @@ class World:
         if knobs.change and rng.random() < knobs.disk_loss:
             self._lose_a_disk()
 
-    # --- changes of the quorum -------------------------------------------------------------------------------------------------------
+    # --- changes of the quorum --------------------------------------------------------------------
 
     def _change(self, node: Node) -> None:
         """What an administrator may ask of whoever leads, sensible or not."""
@@ -422,7 +496,11 @@ class World:
             changed = membership.promoted(members, rng.choice(members.learners))
         else:
             gone = rng.choice(members.everyone)
-            changed = members if self._lost() and gone not in self._lost() else membership.removed(members, gone)
+            changed = (
+                members
+                if self._lost() and gone not in self._lost()
+                else membership.removed(members, gone)
+            )
         self._propose_members(node, core, changed)
 
     def _welcomed(self, members: Members, node: Node) -> Members:
@@ -435,10 +513,15 @@ class World:
     def _lost(self) -> list[int]:
         """Members whose disk is not the one that the quorum knows."""
         members = self.checks.members
-        return [member for member in members.everyone if members.endpoint(member).directory != self.nodes[member].directory]
+        return [
+            member
+            for member in members.everyone
+            if members.endpoint(member).directory != self.nodes[member].directory
+        ]
 
     def _lose_a_disk(self) -> None:
-        """Only when the quorum is whole and agrees about itself: it survives one loss at a time, as long as that is not repaired.
+        """Only when the quorum is whole and agrees about itself: it survives one loss at a time, as
+        long as that is not repaired.
 
         Somebody who is no member (any more) may lose everything at any time.
         """
@@ -446,10 +529,15 @@ class World:
         is_outside = node.id not in members.everyone and all(
             node.id not in other.members.everyone for other in self.nodes if other is not node
         )
-        is_whole = not self._lost() and all(other.members.version <= members.version for other in self.nodes)
+        is_whole = not self._lost() and all(
+            other.members.version <= members.version for other in self.nodes
+        )
         if is_outside or (is_whole and len(members.voters) > 2):
             node.lose_disk()
-            self.after(self.rng.randrange(50, self.knobs.restart_ms_max), lambda: node.start() if node.core is None else None)
+            self.after(
+                self.rng.randrange(50, self.knobs.restart_ms_max),
+                lambda: node.start() if node.core is None else None,
+            )
 
     def _replace_lost(self) -> None:
         """What an administrator does about a lost disk: remove; and add what came in its place."""
@@ -458,14 +546,21 @@ class World:
             if core is None or not core.is_ready_to_serve:
                 continue
             members = core.log.members
-            lost = [member for member in members.everyone if members.endpoint(member).directory != self.nodes[member].directory]
+            lost = [
+                member
+                for member in members.everyone
+                if members.endpoint(member).directory != self.nodes[member].directory
+            ]
             if lost:
                 self._propose_members(node, core, membership.removed(members, lost[0]))
 
     def _crash(self, node: Node) -> None:
         if node.core is not None and self.faults:
             node.crash()
-            self.after(self.rng.randrange(50, self.knobs.restart_ms_max), lambda: node.start() if node.core is None else None)
+            self.after(
+                self.rng.randrange(50, self.knobs.restart_ms_max),
+                lambda: node.start() if node.core is None else None,
+            )
 
     def _partition(self) -> None:
         rng = self.rng

@@ -6,14 +6,31 @@ from itertools import pairwise
 import pytest
 
 from tests.sim.raft.checks import Violation
-from tests.sim.raft.raft_mutants import CHANGING, LOSING, MUTANTS, CommitsOldTerms, VotesForOldDisk, stage_figure_8
+from tests.sim.raft.raft_mutants import (
+    CHANGING,
+    LOSING,
+    MUTANTS,
+    CommitsOldTerms,
+    VotesForOldDisk,
+    stage_figure_8,
+)
 from tests.sim.raft.raft_world import Knobs, World
 
 SEEDS_MAX = 100
 FIGURE_8 = Knobs(
-    voters=5, drop=0.1, duplicate=0.0, fsync_ms_max=10, crash=0.0, partition=0.0, snapshot=0.0, coup=0.9, propose=0.9,
-    append_count_max=1, inflight_count_max=1, restart_ms_max=6_000,
-)  # fmt: skip
+    voters=5,
+    drop=0.1,
+    duplicate=0.0,
+    fsync_ms_max=10,
+    crash=0.0,
+    partition=0.0,
+    snapshot=0.0,
+    coup=0.9,
+    propose=0.9,
+    append_count_max=1,
+    inflight_count_max=1,
+    restart_ms_max=6_000,
+)
 FIGURE_8_SEEDS_MAX = 600
 
 
@@ -25,7 +42,10 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 def test_the_bug_of_figure_8_is_found_when_leaders_die_young() -> None:
     """M2, staged: unstaged it takes chance some hundred to some thousand seeds."""
-    worlds = (World(seed, CommitsOldTerms, FIGURE_8, staged=stage_figure_8) for seed in range(FIGURE_8_SEEDS_MAX))
+    worlds = (
+        World(seed, CommitsOldTerms, FIGURE_8, staged=stage_figure_8)
+        for seed in range(FIGURE_8_SEEDS_MAX)
+    )
     assert _finding(worlds, 8_000) is not None
 
 
@@ -35,7 +55,9 @@ def test_the_unharmed_core_holds_there(seed: int) -> None:
 
 
 def test_a_new_disk_that_votes_for_the_old_one_is_found() -> None:
-    worlds = (World(seed, VotesForOldDisk, LOSING, hears_impostors=True) for seed in range(SEEDS_MAX))
+    worlds = (
+        World(seed, VotesForOldDisk, LOSING, hears_impostors=True) for seed in range(SEEDS_MAX)
+    )
     assert _finding(worlds) is not None
 
 
@@ -50,7 +72,17 @@ def test_the_unharmed_core_keeps_one_configuration(knobs: Knobs) -> None:
 
 
 def test_leadership_leaves_a_slow_disk_and_does_not_come_back_at_once() -> None:
-    knobs = Knobs(voters=3, drop=0.0, duplicate=0.0, crash=0.0, partition=0.0, snapshot=0.0, delay_ms_max=5, fsync_ms_max=5, slow_disk=0)
+    knobs = Knobs(
+        voters=3,
+        drop=0.0,
+        duplicate=0.0,
+        crash=0.0,
+        partition=0.0,
+        snapshot=0.0,
+        delay_ms_max=5,
+        fsync_ms_max=5,
+        slow_disk=0,
+    )
     left = 0
     for seed in range(6):
         world = World(seed, knobs=knobs)
@@ -58,7 +90,9 @@ def test_leadership_leaves_a_slow_disk_and_does_not_come_back_at_once() -> None:
         while world.now_ms < 20_000:
             world.run(world.now_ms + 50)
             world._work(always=True)
-            led += [node.id for node in world.nodes if node.core is not None and node.core.is_leader]
+            led += [
+                node.id for node in world.nodes if node.core is not None and node.core.is_leader
+            ]
         left += led[0] == 0
         assert led[-1] != 0
         assert sum(a != b for a, b in pairwise(led)) <= 1, "it moves once, not to and fro"
@@ -66,7 +100,16 @@ def test_leadership_leaves_a_slow_disk_and_does_not_come_back_at_once() -> None:
 
 
 def test_a_leader_stays_when_no_disk_is_better() -> None:
-    knobs = Knobs(voters=3, drop=0.0, duplicate=0.0, crash=0.0, partition=0.0, snapshot=0.0, delay_ms_max=5, fsync_ms_max=400)
+    knobs = Knobs(
+        voters=3,
+        drop=0.0,
+        duplicate=0.0,
+        crash=0.0,
+        partition=0.0,
+        snapshot=0.0,
+        delay_ms_max=5,
+        fsync_ms_max=400,
+    )
     for seed in range(3):
         world = World(seed, knobs=knobs)
         world.run(3_000)
@@ -74,7 +117,11 @@ def test_a_leader_stays_when_no_disk_is_better() -> None:
         while world.now_ms < 20_000:
             world.run(world.now_ms + 50)
             world._work(always=True)
-            terms |= {node.core.term for node in world.nodes if node.core is not None and node.core.is_leader}
+            terms |= {
+                node.core.term
+                for node in world.nodes
+                if node.core is not None and node.core.is_leader
+            }
         assert len(terms) == 1
 
 

@@ -1,6 +1,8 @@
-"""Brokers without sockets: real managers decide over one image, real storages write to one memory store, handlers are called directly.
+"""Brokers without sockets: real managers decide over one image, real storages write to one memory
+store, handlers are called directly.
 
-`World` is the controller; `Broker` is one start of a broker and at the same time the `Node` that handlers see.
+`World` is the controller; `Broker` is one start of a broker and at the same time the `Node` that
+handlers see.
 """
 
 import asyncio
@@ -117,7 +119,9 @@ class World:
         self.run(streams.trim_stream(self.image, request))
 
     async def commit_recovered(self, request, *, timeout_s=0):
-        while self.run(recovery.commit_recovered(self.image, request, self.now_ms, live=self.live)).remaining:
+        while self.run(
+            recovery.commit_recovered(self.image, request, self.now_ms, live=self.live)
+        ).remaining:
             pass
 
     fenced = False
@@ -132,7 +136,9 @@ class World:
     # What tests do to the cluster.
 
     async def broker(self, node_id, *, notice_ms=0):
-        request = m.RegisterBroker(node_id=node_id, incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
+        request = m.RegisterBroker(
+            node_id=node_id, incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m"
+        )
         value = self.run(nodes.register_broker(self.image, request))
         self.live.add(value.node_id)
         broker = Broker(self, BrokerIncarnation(value.node_id, value.node_epoch), notice_ms)
@@ -141,14 +147,26 @@ class World:
         return broker
 
     def topic(self, name, partitions=1, **configs):
-        request = m.CreateTopics(topics=[m.NewTopic(name=name, partitions=partitions, configs=configs)])
-        result = topics.create_topics(self.image, request, new_uuid=self.new_uuid, live=self.live, defaults=topics.TopicDefaults())
+        request = m.CreateTopics(
+            topics=[m.NewTopic(name=name, partitions=partitions, configs=configs)]
+        )
+        result = topics.create_topics(
+            self.image,
+            request,
+            new_uuid=self.new_uuid,
+            live=self.live,
+            defaults=topics.TopicDefaults(),
+        )
         created = self.run(result).topics[0]
         assert created.status is m.Status.OK, created.detail
         return created.topic_id
 
     def delete(self, name):
-        self.run(topics.delete_topics(self.image, m.DeleteTopics(topic_ids=[self.image.topics.by_name(name).topic_id])))
+        self.run(
+            topics.delete_topics(
+                self.image, m.DeleteTopics(topic_ids=[self.image.topics.by_name(name).topic_id])
+            )
+        )
 
     def configure(self, topic, name, value):
         self.apply([ConfigRecord(2, topic, name, value)])
@@ -161,14 +179,26 @@ class World:
         old = self.record(topic, index)
         leader = broker.me if broker else BrokerIncarnation(-1, -1)
         epoch = StreamEpoch(old.leader_epoch + 1)
-        changed = PartitionRecord(old.topic_id, index, old.replicas, leader.node_id, leader.node_epoch, epoch, *old.stream_ids)
+        changed = PartitionRecord(
+            old.topic_id,
+            index,
+            old.replicas,
+            leader.node_id,
+            leader.node_epoch,
+            epoch,
+            *old.stream_ids,
+        )
         self.apply([changed])
 
     def move(self, topic, *replicas, index=0):
         """Reassign; no replicas: cancel."""
         target = m.PartitionTarget(topic=topic, partition=index, replicas=list(replicas) or None)
         request = m.AlterReassignments(partitions=[target])
-        items = self.run(reassign.alter_reassignments(self.image, request, self.now_ms, live=self.live, timeout_ms=10_000)).items
+        items = self.run(
+            reassign.alter_reassignments(
+                self.image, request, self.now_ms, live=self.live, timeout_ms=10_000
+            )
+        ).items
         assert items[0].status is m.Status.OK, items[0].detail
 
     async def fail_over(self, dead, recoverer):
@@ -183,9 +213,27 @@ class World:
     async def recover(self, dead, recoverer):
         """By `recoverer`, whomever the controller would have asked."""
         wal = self.image.nodes.wal(dead.me)
-        self.apply([WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.committed, recoverer.me.node_id, recoverer.me.node_epoch)])
+        self.apply(
+            [
+                WalRecord(
+                    wal.writer.node_id,
+                    wal.writer.node_epoch,
+                    wal.committed,
+                    recoverer.me.node_id,
+                    recoverer.me.node_epoch,
+                )
+            ]
+        )
         start = self.image.nodes.wal(dead.me).committed
-        return await recover_wal(self.store, recoverer.metadata, dead.me, start, recoverer=recoverer.me, now_ms=self.now_ms, config=CONFIG)
+        return await recover_wal(
+            self.store,
+            recoverer.metadata,
+            dead.me,
+            start,
+            recoverer=recoverer.me,
+            now_ms=self.now_ms,
+            config=CONFIG,
+        )
 
 
 class Broker:
@@ -196,7 +244,15 @@ class Broker:
         self.writable = True
         self.is_unsure = False
         self.metadata = ControllerStreamMetadata(world, world, me)
-        self.storage = Storage(world.store, self.metadata, me, CONFIG, now_ms=self.now_ms, rng=Random(1), on_fenced=lambda _: None)
+        self.storage = Storage(
+            world.store,
+            self.metadata,
+            me,
+            CONFIG,
+            now_ms=self.now_ms,
+            rng=Random(1),
+            on_fenced=lambda _: None,
+        )
         self.reported = []
         self.partitions = PartitionManager(
             me, self.storage, lambda: world.image, world.subscribe, self.now_ms,
@@ -235,14 +291,30 @@ class Broker:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    # --- requests -----------------------------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def context(self, api, version, message):
         body = Writer()
         CODECS[api.key].encode_request(body, message, version)
-        connection = SimpleNamespace(id=1, listener="PLAINTEXT", local_host="127.0.0.1", local_port=9092, peer="test", peer_host="test")
+        connection = SimpleNamespace(
+            id=1,
+            listener="PLAINTEXT",
+            local_host="127.0.0.1",
+            local_port=9092,
+            peer="test",
+            peer_host="test",
+        )
         frame = memoryview(bytearray(body))
-        return RequestContext(api.key, version, next(self.correlation_ids), "test", connection, frame, 0, asyncio.get_running_loop().time())
+        return RequestContext(
+            api.key,
+            version,
+            next(self.correlation_ids),
+            "test",
+            connection,
+            frame,
+            0,
+            asyncio.get_running_loop().time(),
+        )
 
     def answer(self, api, version, response):
         frame = b"".join(response) if isinstance(response, list) else bytes(response)
@@ -254,11 +326,16 @@ class Broker:
         return message
 
     def start_produce(self, parts, *, acks=-1, timeout_ms=5_000, version=11):
-        """`parts`: {(topic, partition): batch or None}. Returns a future of {(topic, partition): response}."""
+        """`parts`: {(topic, partition): batch or None}. Returns a future of {(topic, partition):
+        response}.
+        """
         by_topic = {}
         for (topic, index), records in parts.items():
             by_topic.setdefault(topic, []).append(wire_produce.PartitionProduceData(index, records))
-        data = [wire_produce.TopicProduceData(name=topic, partition_data=items) for topic, items in by_topic.items()]
+        data = [
+            wire_produce.TopicProduceData(name=topic, partition_data=items)
+            for topic, items in by_topic.items()
+        ]
         request = wire_produce.ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=data)
         ctx = self.context(apis.PRODUCE, version, request)
         answered = asyncio.get_running_loop().create_future()
@@ -268,7 +345,9 @@ class Broker:
                 answered.set_result(None)
                 return
             message = self.answer(apis.PRODUCE, version, response)
-            answered.set_result({(t.name, p.index): p for t in message.responses for p in t.partition_responses})
+            answered.set_result(
+                {(t.name, p.index): p for t in message.responses for p in t.partition_responses}
+            )
 
         handle_produce(self, ctx, respond)
         return answered
@@ -277,22 +356,43 @@ class Broker:
         answer = await self.start_produce({(topic, index): records}, **options)
         return None if answer is None else answer[topic, index]
 
-    async def fetch_all(self, wanted, *, max_wait_ms=0, min_bytes=1, max_bytes=1 << 26, version=12, isolation_level=0, session=(0, -1)):
-        """`wanted`: list of (topic, partition, offset) or with more fields of FetchPartition as a dict behind. The whole response."""
+    async def fetch_all(
+        self,
+        wanted,
+        *,
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 26,
+        version=12,
+        isolation_level=0,
+        session=(0, -1),
+    ):
+        """`wanted`: list of (topic, partition, offset) or with more fields of FetchPartition as a
+        dict behind. The whole response.
+        """
         by_topic = {}
         for topic, index, offset, *rest in wanted:
             fields = {"partition_max_bytes": 1 << 20, **(rest[0] if rest else {})}
-            by_topic.setdefault(topic, []).append(wire_fetch.FetchPartition(partition=index, fetch_offset=offset, **fields))
+            by_topic.setdefault(topic, []).append(
+                wire_fetch.FetchPartition(partition=index, fetch_offset=offset, **fields)
+            )
         items = [
             wire_fetch.FetchTopic(
-                topic_id=topic if isinstance(topic, UUID) else None, topic=topic if isinstance(topic, str) else "", partitions=partitions
+                topic_id=topic if isinstance(topic, UUID) else None,
+                topic=topic if isinstance(topic, str) else "",
+                partitions=partitions,
             )
             for topic, partitions in by_topic.items()
         ]
         request = wire_fetch.FetchRequest(
-            max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, isolation_level=isolation_level,
-            session_id=session[0], session_epoch=session[1], topics=items,
-        )  # fmt: skip
+            max_wait_ms=max_wait_ms,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=isolation_level,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=items,
+        )
         response = handle_fetch(self, self.context(apis.FETCH, version, request))
         if asyncio.iscoroutine(response):
             response = await response
@@ -303,12 +403,18 @@ class Broker:
         response = await self.fetch_all([(topic, index, offset)], **options)
         found = response.responses[0].partitions[0]
         return SimpleNamespace(
-            error=found.error_code, high_watermark=found.high_watermark, log_start=found.log_start_offset, raw=found,
-            records=records_of(found), values=[record.value for record in records_of(found)],
-        )  # fmt: skip
+            error=found.error_code,
+            high_watermark=found.high_watermark,
+            log_start=found.log_start_offset,
+            raw=found,
+            records=records_of(found),
+            values=[record.value for record in records_of(found)],
+        )
 
     async def values(self, topic, index=0):
-        """All values of the partition, in as many fetches as it takes (answers end where memory and objects meet)."""
+        """All values of the partition, in as many fetches as it takes (answers end where memory and
+        objects meet).
+        """
         values, offset = [], 0
         while True:
             found = await self.fetch(topic, offset, index)
@@ -322,15 +428,21 @@ class Broker:
     async def mark(self, topic, pid, epoch=0, *, commit, coordinator_epoch=0, serial=-1, index=0):
         """End the producer's transaction in one partition. The error code."""
         topics = [wire_markers.WritableTxnMarkerTopic(topic, [index])]
-        marker = wire_markers.WritableTxnMarker(pid, epoch, commit, topics, coordinator_epoch, serial)
+        marker = wire_markers.WritableTxnMarker(
+            pid, epoch, commit, topics, coordinator_epoch, serial
+        )
         request = wire_markers.WriteTxnMarkersRequest([marker])
-        response = await handle_write_txn_markers(self, self.context(apis.WRITE_TXN_MARKERS, 1, request))
+        response = await handle_write_txn_markers(
+            self, self.context(apis.WRITE_TXN_MARKERS, 1, request)
+        )
         answer = self.answer(apis.WRITE_TXN_MARKERS, 1, response)
         assert answer.markers[0].producer_id == pid
         return answer.markers[0].topics[0].partitions[0].error_code
 
     async def committed(self, topic, offset=0, index=0, **options):
-        """What a consumer gives that reads committed records, in as many fetches as it takes; it drops what is aborted as clients do."""
+        """What a consumer gives that reads committed records, in as many fetches as it takes; it
+        drops what is aborted as clients do.
+        """
         values = []
         while True:
             found = (await self.fetch(topic, offset, index, isolation_level=1, **options)).raw
@@ -341,21 +453,35 @@ class Broker:
             more, offset = committed_values(found, offset)
             values += more
 
-    async def list_offsets(self, topic, timestamp, index=0, leader_epoch=-1, version=7, isolation_level=0):
+    async def list_offsets(
+        self, topic, timestamp, index=0, leader_epoch=-1, version=7, isolation_level=0
+    ):
         module = wire_list
         request = module.ListOffsetsRequest(
             isolation_level=isolation_level,
-            topics=[module.ListOffsetsTopic(topic, [module.ListOffsetsPartition(index, leader_epoch, timestamp)])],
+            topics=[
+                module.ListOffsetsTopic(
+                    topic, [module.ListOffsetsPartition(index, leader_epoch, timestamp)]
+                )
+            ],
         )
-        response = await handle_list_offsets(self, self.context(apis.LIST_OFFSETS, version, request))
+        response = await handle_list_offsets(
+            self, self.context(apis.LIST_OFFSETS, version, request)
+        )
         return self.answer(apis.LIST_OFFSETS, version, response).topics[0].partitions[0]
 
     async def epoch_end(self, topic, epoch, index=0, leader_epoch=-1, version=4):
         module = wire_epoch
         request = module.OffsetForLeaderEpochRequest(
-            topics=[module.OffsetForLeaderTopic(topic, [module.OffsetForLeaderPartition(index, leader_epoch, epoch)])]
+            topics=[
+                module.OffsetForLeaderTopic(
+                    topic, [module.OffsetForLeaderPartition(index, leader_epoch, epoch)]
+                )
+            ]
         )
-        response = await handle_offset_for_leader_epoch(self, self.context(apis.OFFSET_FOR_LEADER_EPOCH, version, request))
+        response = await handle_offset_for_leader_epoch(
+            self, self.context(apis.OFFSET_FOR_LEADER_EPOCH, version, request)
+        )
         return self.answer(apis.OFFSET_FOR_LEADER_EPOCH, version, response).topics[0].partitions[0]
 
 
@@ -370,8 +496,15 @@ def records_of(partition) -> list[Record]:
 
 
 def committed_values(partition, fetch_offset) -> tuple[list[bytes], int]:
-    """Values of one answer, as `CompletedFetch` of Kafka's consumer takes them, and where it goes on."""
-    begun, aborting, values, offset = sorted(partition.aborted_transactions, key=lambda item: item.first_offset), set(), [], fetch_offset
+    """Values of one answer, as `CompletedFetch` of Kafka's consumer takes them, and where it goes
+    on.
+    """
+    begun, aborting, values, offset = (
+        sorted(partition.aborted_transactions, key=lambda item: item.first_offset),
+        set(),
+        [],
+        fetch_offset,
+    )
     data = memoryview(bytes(partition.records))
     for at, header in iter_headers(data):
         while begun and begun[0].first_offset <= header.last_offset:
@@ -381,7 +514,11 @@ def committed_values(partition, fetch_offset) -> tuple[list[bytes], int]:
             if not decode_marker(data[at:], header.producer_id, header.producer_epoch).committed:
                 aborting.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in aborting):
-            values += [record.value for record in decode_records(data[at:]) if record.offset >= fetch_offset]
+            values += [
+                record.value
+                for record in decode_records(data[at:])
+                if record.offset >= fetch_offset
+            ]
     return values, offset
 
 
@@ -390,7 +527,13 @@ def idempotent(sequence, *values, pid=42, epoch=0):
 
 
 def transactional(pid, sequence, *values, epoch=0):
-    return batch(*values, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, attributes=TRANSACTIONAL_MASK)
+    return batch(
+        *values,
+        producer_id=pid,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=TRANSACTIONAL_MASK,
+    )
 
 
 def batch(*values: bytes, timestamp=NOW, key=b"k", **options) -> bytes:

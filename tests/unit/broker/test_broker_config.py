@@ -14,11 +14,17 @@ from broker.network.log_limit import LogLimit
         ({"listeners": ()}, "listeners", "at least one"),
         ({"controllers": ()}, "controllers", "at least one controller"),
         ({"buffered_request_bytes_max": 2048}, "buffered_request_bytes_max", "104857600"),
-        ({"advertised_listeners": ("h:1", "PLAINTEXT://i:1")}, "advertised_listeners", "one address for each"),
+        (
+            {"advertised_listeners": ("h:1", "PLAINTEXT://i:1")},
+            "advertised_listeners",
+            "one address for each",
+        ),
         ({"group_min_session_timeout_ms": 2_000_000}, "group_min_session_timeout_ms", "at most"),
     ],
 )
-def test_what_can_not_work_is_refused_by_name(settings: dict[str, object], name: str, told: str) -> None:
+def test_what_can_not_work_is_refused_by_name(
+    settings: dict[str, object], name: str, told: str
+) -> None:
     with pytest.raises(SettingInvalid, match=told) as caught:
         BrokerConfig(**settings)
     assert caught.value.name == name
@@ -26,10 +32,16 @@ def test_what_can_not_work_is_refused_by_name(settings: dict[str, object], name:
 
 def test_a_listener_is_told_as_advertised_or_left_to_the_client() -> None:
     config = BrokerConfig(
-        node_id=4, listeners=("A://:1", "b://0.0.0.0:0", "[::1]:9"), advertised_listeners=("b://{id}.x:0", "[::2]:{port+1}")
+        node_id=4,
+        listeners=("A://:1", "b://0.0.0.0:0", "[::1]:9"),
+        advertised_listeners=("b://{id}.x:0", "[::2]:{port+1}"),
     )
     told = config.advertised("10.0.0.1", {"A": 1, "B": 77, "PLAINTEXT": 9})
-    assert [(one.name, one.host, one.port) for one in told] == [("A", "", 1), ("B", "4.x", 77), ("PLAINTEXT", "::2", 10)]
+    assert [(one.name, one.host, one.port) for one in told] == [
+        ("A", "", 1),
+        ("B", "4.x", 77),
+        ("PLAINTEXT", "::2", 10),
+    ]
     assert told[2].address == "[::2]:10"
 
 

@@ -1,4 +1,6 @@
-"""The sans-io half of a connection: however bytes are cut, the frames are the same; however answers come, their order is."""
+"""The sans-io half of a connection: however bytes are cut, the frames are the same; however answers
+come, their order is.
+"""
 
 import random
 
@@ -31,8 +33,14 @@ def prefixed(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
-@given(st.lists(st.integers(0, 300), max_size=12), st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(8, 64))
-def test_any_cutting_gives_the_same_frames(sizes: list[int], cuts: list[int], shared_bytes: int) -> None:
+@given(
+    st.lists(st.integers(0, 300), max_size=12),
+    st.lists(st.integers(1, 400), min_size=1, max_size=6),
+    st.integers(8, 64),
+)
+def test_any_cutting_gives_the_same_frames(
+    sizes: list[int], cuts: list[int], shared_bytes: int
+) -> None:
     payloads = [random.Random(size).randbytes(size) for size in sizes]
     reader = FrameReader(memoryview(bytearray(shared_bytes)), BYTES_MAX)
     assert feed(reader, b"".join(map(prefixed, payloads)), cuts) == payloads
@@ -61,7 +69,10 @@ def test_large_frame_arrives_whole() -> None:
     assert feed(reader, prefixed(payload) + prefixed(b"after"), [50_000]) == [payload, b"after"]
 
 
-@pytest.mark.parametrize("prefix", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", (BYTES_MAX + 1).to_bytes(4, "big"), b"GET "])
+@pytest.mark.parametrize(
+    "prefix",
+    [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", (BYTES_MAX + 1).to_bytes(4, "big"), b"GET "],
+)
 def test_bad_size_is_refused_before_anything_is_kept(prefix: bytes) -> None:
     reader = FrameReader(memoryview(bytearray(64)), BYTES_MAX)
     with pytest.raises(FrameTooLarge):
@@ -86,10 +97,20 @@ def test_answers_leave_in_the_order_of_requests(completion: list[int], silent: s
     slots = [order.open(10) for _ in range(8)]
     sent: list[bytes] = []
     for done, index in enumerate(completion, 1):
-        sent += map(bytes, order.fill(slots[index], () if index in silent else (b"a%d" % index, b"b%d" % index)))
+        sent += map(
+            bytes,
+            order.fill(slots[index], () if index in silent else (b"a%d" % index, b"b%d" % index)),
+        )
         assert order.request_bytes == 10 * (8 - done)
-        assert order.held_bytes == 4 * sum(1 for slot in completion[:done] if slot not in silent) - sum(map(len, sent))
-    assert sent == [part for index in range(8) if index not in silent for part in (b"a%d" % index, b"b%d" % index)]
+        assert order.held_bytes == 4 * sum(
+            1 for slot in completion[:done] if slot not in silent
+        ) - sum(map(len, sent))
+    assert sent == [
+        part
+        for index in range(8)
+        if index not in silent
+        for part in (b"a%d" % index, b"b%d" % index)
+    ]
     assert len(order) == 0
     assert order.held_bytes == 0
 

@@ -1,4 +1,6 @@
-"""Handlers through the dispatcher over a real metadata image, with a controller that is only a list of what was asked of it."""
+"""Handlers through the dispatcher over a real metadata image, with a controller that is only a list
+of what was asked of it.
+"""
 
 import asyncio
 import struct
@@ -42,7 +44,14 @@ from broker.wire.gen import (
 )
 from controller.api import messages
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import ConfigRecord, NodeRecord, PartitionRecord, Record, StreamCreated, TopicRecord
+from controller.metadata.records import (
+    ConfigRecord,
+    NodeRecord,
+    PartitionRecord,
+    Record,
+    StreamCreated,
+    TopicRecord,
+)
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 
@@ -74,13 +83,17 @@ class FakeClient:
     fail_with: Exception | None = None
     status: messages.Status = messages.Status.OK
 
-    async def create_topics(self, request: messages.CreateTopics, *, timeout_s: float) -> messages.TopicsCreated:
+    async def create_topics(
+        self, request: messages.CreateTopics, *, timeout_s: float
+    ) -> messages.TopicsCreated:
         self._note(request)
         created: list[messages.CreatedTopic] = []
         for topic in request.topics:
             topic_id = uuid4()
             if self.status is messages.Status.OK:
-                self.image.apply_all(topic_records(topic_id, topic.name, self.image, partitions=topic.partitions))
+                self.image.apply_all(
+                    topic_records(topic_id, topic.name, self.image, partitions=topic.partitions)
+                )
             created.append(
                 messages.CreatedTopic(
                     name=topic.name,
@@ -93,15 +106,25 @@ class FakeClient:
             )
         return messages.TopicsCreated(topics=created)
 
-    async def delete_topics(self, request: messages.DeleteTopics, *, timeout_s: float) -> messages.ItemResults:
+    async def delete_topics(
+        self, request: messages.DeleteTopics, *, timeout_s: float
+    ) -> messages.ItemResults:
         self._note(request)
-        return messages.ItemResults(items=[messages.ItemResult(status=self.status)] * len(request.topic_ids))
+        return messages.ItemResults(
+            items=[messages.ItemResult(status=self.status)] * len(request.topic_ids)
+        )
 
-    async def create_partitions(self, request: messages.CreatePartitions, *, timeout_s: float) -> messages.ItemResults:
+    async def create_partitions(
+        self, request: messages.CreatePartitions, *, timeout_s: float
+    ) -> messages.ItemResults:
         self._note(request)
-        return messages.ItemResults(items=[messages.ItemResult(status=self.status, detail="why")] * len(request.topics))
+        return messages.ItemResults(
+            items=[messages.ItemResult(status=self.status, detail="why")] * len(request.topics)
+        )
 
-    async def allocate_producer_ids(self, request: messages.AllocateProducerIds, *, timeout_s: float) -> messages.ProducerIdBlock:
+    async def allocate_producer_ids(
+        self, request: messages.AllocateProducerIds, *, timeout_s: float
+    ) -> messages.ProducerIdBlock:
         self._note(request)
         return messages.ProducerIdBlock(first_producer_id=2 * len(self.asked), count=2)
 
@@ -111,15 +134,37 @@ class FakeClient:
             raise self.fail_with
 
 
-def broker_record(node_id: int, *, host: str = "", machine: str = "m1", fenced: bool = False, epoch: int = 1) -> NodeRecord:
-    return NodeRecord(NodeId(node_id), NodeEpoch(epoch), UUID(int=node_id), host, 9000 + node_id, machine, None, fenced)
+def broker_record(
+    node_id: int, *, host: str = "", machine: str = "m1", fenced: bool = False, epoch: int = 1
+) -> NodeRecord:
+    return NodeRecord(
+        NodeId(node_id),
+        NodeEpoch(epoch),
+        UUID(int=node_id),
+        host,
+        9000 + node_id,
+        machine,
+        None,
+        fenced,
+    )
 
 
-def topic_records(topic_id: UUID, name: str, image: MetadataImage, *, partitions: int = 1, leader: int = 1, epoch: int = 1) -> list[Record]:
+def topic_records(
+    topic_id: UUID,
+    name: str,
+    image: MetadataImage,
+    *,
+    partitions: int = 1,
+    leader: int = 1,
+    epoch: int = 1,
+) -> list[Record]:
     records: list[Record] = [TopicRecord(topic_id, name)]
     for index in range(partitions):
         first = image.next_stream_id + 3 * index
-        records += [StreamCreated(StreamId(first + at), topic_id, index, kind) for at, kind in enumerate(("meta", "data", "txn"))]
+        records += [
+            StreamCreated(StreamId(first + at), topic_id, index, kind)
+            for at, kind in enumerate(("meta", "data", "txn"))
+        ]
         records.append(
             PartitionRecord(
                 topic_id,
@@ -143,11 +188,20 @@ class Fixture:
         self.client = FakeClient(self.image)
         self.departed = DepartedBrokers()
         self.node = SimpleNamespace(
-            node_id=1, node_epoch=1, cluster_id="c-1", image=self.image, client=self.client, config=BrokerConfig(**settings),
-            stream_config=StreamConfig(), compaction_config=CompactionConfig(),
+            node_id=1,
+            node_epoch=1,
+            cluster_id="c-1",
+            image=self.image,
+            client=self.client,
+            config=BrokerConfig(**settings),
+            stream_config=StreamConfig(),
+            compaction_config=CompactionConfig(),
             storage=SimpleNamespace(is_full=False, fenced=False),
-            now_ms=lambda: 0, can_write=lambda: True, leads_alone=lambda: True, departed=lambda: self.departed.listed(0),
-        )  # fmt: skip
+            now_ms=lambda: 0,
+            can_write=lambda: True,
+            leads_alone=lambda: True,
+            departed=lambda: self.departed.listed(0),
+        )
         self.node.producer_ids = ProducerIds(cast("Node", self.node))
         self.connection = FakeConnection()
         self.use(make_handlers())
@@ -171,7 +225,9 @@ class Fixture:
         return bytes(answer[4:])
 
     async def ask(self, api: apis.ApiSpec, version: int, request: object) -> Any:
-        frame = framing.encode_request_frame(api, version, 77, CODECS[api.key].encode_request, request, client_id="test")
+        frame = framing.encode_request_frame(
+            api, version, 77, CODECS[api.key].encode_request, request, client_id="test"
+        )
         answer = await self.raw(bytes(frame[4:]))
         correlation_id, at = framing.parse_response_header(api, version, answer)
         assert correlation_id == 77
@@ -179,7 +235,9 @@ class Fixture:
 
     async def metadata(self, *names: str, version: int = 12, auto: bool = False) -> Any:
         asked = [metadata.MetadataRequestTopic(name=name) for name in names]
-        return await self.ask(apis.METADATA, version, metadata.MetadataRequest(asked, allow_auto_topic_creation=auto))
+        return await self.ask(
+            apis.METADATA, version, metadata.MetadataRequest(asked, allow_auto_topic_creation=auto)
+        )
 
 
 @pytest.fixture
@@ -187,19 +245,23 @@ async def fixture() -> Fixture:
     return Fixture()
 
 
-# --- ApiVersions ---------------------------------------------------------------------------------------------------------------------
+# --- ApiVersions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(5))
 async def test_api_versions_announces_what_is_served(fixture: Fixture, version: int) -> None:
-    response = await fixture.ask(apis.API_VERSIONS, version, api_versions.ApiVersionsRequest("probe", "1.0"))
+    response = await fixture.ask(
+        apis.API_VERSIONS, version, api_versions.ApiVersionsRequest("probe", "1.0")
+    )
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
     assert set(ranges) == set(apis.APIS)
     assert ranges[0][0] == 0, "librdkafka needs Produce announced from 0"
     assert not response.finalized_features
 
 
-async def test_unknown_api_versions_version_is_answered_in_v0_without_reading_the_body(fixture: Fixture) -> None:
+async def test_unknown_api_versions_version_is_answered_in_v0_without_reading_the_body(
+    fixture: Fixture,
+) -> None:
     answer = await fixture.raw(struct.pack(">hhih", 18, 99, 5, -1) + b"\xff" * 30)
     correlation_id, error = struct.unpack_from(">ih", answer)
     assert (correlation_id, error) == (5, ErrorCode.UNSUPPORTED_VERSION)
@@ -213,7 +275,7 @@ async def test_bad_client_software_is_an_invalid_request(fixture: Fixture, name:
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
-# --- dispatch ------------------------------------------------------------------------------------------------------------------------
+# --- dispatch -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("header", [(999, 0), (3, 99), (3, -1), (-1, 0), (0, 12), (0, 0)], ids=str)
@@ -223,7 +285,14 @@ async def test_unknown_api_or_version_closes(fixture: Fixture, header: tuple[int
 
 
 @pytest.mark.parametrize(
-    "frame", [b"", b"\0\3", struct.pack(">hhih", 3, 1, 1, 500), struct.pack(">hhihi", 3, 1, 1, -1, 2**31 - 1)], ids=len
+    "frame",
+    [
+        b"",
+        b"\0\3",
+        struct.pack(">hhih", 3, 1, 1, 500),
+        struct.pack(">hhihi", 3, 1, 1, -1, 2**31 - 1),
+    ],
+    ids=len,
 )
 async def test_malformed_request_closes(fixture: Fixture, frame: bytes) -> None:
     with pytest.raises(WireError):
@@ -232,11 +301,15 @@ async def test_malformed_request_closes(fixture: Fixture, frame: bytes) -> None:
 
 async def test_hostile_produce_closes(fixture: Fixture) -> None:
     with pytest.raises(WireError):
-        await fixture.raw(struct.pack(">hhihb", 0, 9, 1, -1, 0) + bytes.fromhex("00ffff00007530ffffffff0f"))
+        await fixture.raw(
+            struct.pack(">hhihb", 0, 9, 1, -1, 0) + bytes.fromhex("00ffff00007530ffffffff0f")
+        )
 
 
 @pytest.mark.parametrize("is_coroutine", [False, True])
-async def test_failing_handler_is_answered_where_the_api_can_say_so(fixture: Fixture, *, is_coroutine: bool) -> None:
+async def test_failing_handler_is_answered_where_the_api_can_say_so(
+    fixture: Fixture, *, is_coroutine: bool
+) -> None:
     def fails(node: Node, ctx: object) -> Response | Awaitable[Response]:
         async def later() -> Response:
             raise RuntimeError("defect")
@@ -260,7 +333,7 @@ async def test_produce_waits_for_room_but_not_for_a_fenced_storage(fixture: Fixt
     assert not fixture.dispatcher.is_blocked(produce)
 
 
-# --- Metadata ------------------------------------------------------------------------------------------------------------------------
+# --- Metadata -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -277,7 +350,9 @@ async def test_metadata_of_all_and_of_none(fixture: Fixture, version: int) -> No
 
 
 async def test_addresses_are_what_this_client_can_reach(fixture: Fixture) -> None:
-    fixture.image.apply_all([broker_record(3, host="kafka.example", machine="m1"), broker_record(4, machine="m1")])
+    fixture.image.apply_all(
+        [broker_record(3, host="kafka.example", machine="m1"), broker_record(4, machine="m1")]
+    )
     fixture.image.apply_all([broker_record(5, fenced=True)])
     response = await fixture.metadata()
     assert {broker.node_id: (broker.host, broker.port) for broker in response.brokers} == {
@@ -294,14 +369,28 @@ async def test_dead_leader_is_not_named_but_its_heir(fixture: Fixture) -> None:
     (topic,) = (await fixture.metadata("a")).topics
     (partition,) = topic.partitions
     assert topic.error_code == ErrorCode.NONE
-    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.NONE, 1, 4)
-    assert (list(partition.replica_nodes), list(partition.isr_nodes), list(partition.offline_replicas)) == ([1, 2], [1], [2])
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (
+        ErrorCode.NONE,
+        1,
+        4,
+    )
+    assert (
+        list(partition.replica_nodes),
+        list(partition.isr_nodes),
+        list(partition.offline_replicas),
+    ) == ([1, 2], [1], [2])
     fixture.image.apply_all([broker_record(1, fenced=True)])
     (partition,) = (await fixture.metadata("a")).topics[0].partitions
-    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (ErrorCode.LEADER_NOT_AVAILABLE, -1, 3)
+    assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        -1,
+        3,
+    )
 
 
-async def test_broker_that_left_is_listed_a_little_longer_but_not_to_those_who_ask_for_all(fixture: Fixture) -> None:
+async def test_broker_that_left_is_listed_a_little_longer_but_not_to_those_who_ask_for_all(
+    fixture: Fixture,
+) -> None:
     fixture.topic("a", leader=2)
     fixture.departed.update(fixture.image, 0)
     fixture.image.apply_all([broker_record(2, fenced=True)])
@@ -336,7 +425,9 @@ async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None
     fixture.topic("a", leader=2)
     fixture.image.apply_all([broker_record(2, epoch=2)])
     (topic,) = (await fixture.metadata("a")).topics
-    assert (topic.partitions[0].leader_id, topic.partitions[0].leader_epoch) == (1, 4), "the first candidate will be elected"
+    assert (topic.partitions[0].leader_id, topic.partitions[0].leader_epoch) == (1, 4), (
+        "the first candidate will be elected"
+    )
     fixture.topic("b", leader=-1)
     (topic,) = (await fixture.metadata("b")).topics
     assert topic.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
@@ -344,10 +435,17 @@ async def test_leader_of_an_earlier_start_is_not_named(fixture: Fixture) -> None
 
 async def test_topic_by_id(fixture: Fixture) -> None:
     topic_id = fixture.topic("a")
-    asked = [metadata.MetadataRequestTopic(topic_id, None), metadata.MetadataRequestTopic(UUID(int=9), None)]
+    asked = [
+        metadata.MetadataRequestTopic(topic_id, None),
+        metadata.MetadataRequestTopic(UUID(int=9), None),
+    ]
     known, unknown = (await fixture.ask(apis.METADATA, 12, metadata.MetadataRequest(asked))).topics
     assert (known.name, known.topic_id, known.error_code) == ("a", topic_id, 0)
-    assert (unknown.name, unknown.topic_id, unknown.error_code) == (None, UUID(int=9), ErrorCode.UNKNOWN_TOPIC_ID)
+    assert (unknown.name, unknown.topic_id, unknown.error_code) == (
+        None,
+        UUID(int=9),
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    )
 
 
 async def test_missing_topic_is_created_only_when_allowed(fixture: Fixture) -> None:
@@ -368,7 +466,11 @@ async def test_invalid_name_is_never_asked_of_the_controller(fixture: Fixture, n
 
 async def test_internal_topics_are_not_created_by_asking(fixture: Fixture) -> None:
     (topic,) = (await fixture.metadata("__consumer_offsets", auto=True)).topics
-    assert (topic.error_code, topic.is_internal, fixture.client.asked) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True, [])
+    assert (topic.error_code, topic.is_internal, fixture.client.asked) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        True,
+        [],
+    )
 
 
 async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture) -> None:
@@ -382,22 +484,35 @@ async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture
 
 
 async def test_without_a_session_nobody_is_told_who_leads(fixture: Fixture) -> None:
-    """The image moves no more. A client whose connection is closed asks another broker; one that knows no other has to learn of them."""
+    """The image moves no more. A client whose connection is closed asks another broker; one that
+    knows no other has to learn of them.
+    """
     fixture.topic("a")
     fixture.topic("b", leader=2)
-    assert [topic.partitions[0].leader_id for topic in (await fixture.metadata("a", "b")).topics] == [1, 2]
+    assert [
+        topic.partitions[0].leader_id for topic in (await fixture.metadata("a", "b")).topics
+    ] == [1, 2]
     fixture.node.can_write = lambda: False
     answer = await fixture.metadata("a", "b")
     assert [broker.node_id for broker in answer.brokers] == [1, 2]
     led = [topic.partitions[0] for topic in answer.topics]
-    assert [(partition.error_code, partition.leader_id) for partition in led] == [(ErrorCode.LEADER_NOT_AVAILABLE, -1), (0, 2)]
+    assert [(partition.error_code, partition.leader_id) for partition in led] == [
+        (ErrorCode.LEADER_NOT_AVAILABLE, -1),
+        (0, 2),
+    ]
     await asyncio.sleep(0)
     assert fixture.connection.closed
     with pytest.raises(CannotAnswer, match="FindCoordinator"):
-        await fixture.ask(apis.FIND_COORDINATOR, 4, find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+        await fixture.ask(
+            apis.FIND_COORDINATOR,
+            4,
+            find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]),
+        )
     with pytest.raises(CannotAnswer, match="DescribeCluster"):
         await fixture.ask(apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest())
-    assert (await fixture.ask(apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest("probe", "1.0"))).error_code == 0
+    assert (
+        await fixture.ask(apis.API_VERSIONS, 3, api_versions.ApiVersionsRequest("probe", "1.0"))
+    ).error_code == 0
 
 
 async def test_the_only_broker_keeps_its_clients_while_it_has_no_session(fixture: Fixture) -> None:
@@ -413,17 +528,24 @@ async def test_the_only_broker_keeps_its_clients_while_it_has_no_session(fixture
     assert topic.partitions[0].leader_id == 1
 
 
-# --- topics --------------------------------------------------------------------------------------------------------------------------
+# --- topics ---------------------------------------------------------------------------------------
 
 
-async def create(fixture: Fixture, *topics: create_topics.CreatableTopic, version: int = 7) -> dict[str, Any]:
-    response = await fixture.ask(apis.CREATE_TOPICS, version, create_topics.CreateTopicsRequest(topics, timeout_ms=5_000))
+async def create(
+    fixture: Fixture, *topics: create_topics.CreatableTopic, version: int = 7
+) -> dict[str, Any]:
+    response = await fixture.ask(
+        apis.CREATE_TOPICS, version, create_topics.CreateTopicsRequest(topics, timeout_ms=5_000)
+    )
     return {topic.name: topic for topic in response.topics}
 
 
 async def test_create_topics_answers_each(fixture: Fixture) -> None:
     config = create_topics.CreatableTopicConfig("retention.ms", "5")
-    assigned = [create_topics.CreatableReplicaAssignment(1, [1]), create_topics.CreatableReplicaAssignment(0, [2, 1])]
+    assigned = [
+        create_topics.CreatableReplicaAssignment(1, [1]),
+        create_topics.CreatableReplicaAssignment(0, [2, 1]),
+    ]
     holes = [create_topics.CreatableReplicaAssignment(1, [1])]
     created = await create(
         fixture,
@@ -451,7 +573,10 @@ async def test_create_topics_answers_each(fixture: Fixture) -> None:
 async def test_create_topics_maps_refusals_and_timeouts(fixture: Fixture) -> None:
     fixture.client.status = messages.Status.TOPIC_EXISTS
     created = await create(fixture, create_topics.CreatableTopic("a", 1, 1))
-    assert (created["a"].error_code, created["a"].error_message) == (ErrorCode.TOPIC_ALREADY_EXISTS, "because")
+    assert (created["a"].error_code, created["a"].error_message) == (
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        "because",
+    )
     fixture.client.fail_with = TimeoutError("late")
     created = await create(fixture, create_topics.CreatableTopic("a", 1, 1), version=2)
     assert created["a"].error_code == ErrorCode.REQUEST_TIMED_OUT
@@ -461,24 +586,36 @@ async def test_create_topics_maps_refusals_and_timeouts(fixture: Fixture) -> Non
 async def test_delete_topics(fixture: Fixture, version: int) -> None:
     topic_id = fixture.topic("a")
     if version >= 6:
-        states = [delete_topics.DeleteTopicState(None, topic_id), delete_topics.DeleteTopicState("gone", None)]
+        states = [
+            delete_topics.DeleteTopicState(None, topic_id),
+            delete_topics.DeleteTopicState("gone", None),
+        ]
         request = delete_topics.DeleteTopicsRequest(topics=states)
     else:
         request = delete_topics.DeleteTopicsRequest(topic_names=["a", "gone"])
     response = await fixture.ask(apis.DELETE_TOPICS, version, request)
-    assert [(item.name, item.error_code) for item in response.responses] == [("a", 0), ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert [(item.name, item.error_code) for item in response.responses] == [
+        ("a", 0),
+        ("gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
     assert fixture.client.asked == [messages.DeleteTopics(topic_ids=[topic_id])]
 
 
 async def test_create_partitions(fixture: Fixture) -> None:
     fixture.client.status = messages.Status.INVALID_PARTITIONS
-    request = create_partitions.CreatePartitionsRequest([create_partitions.CreatePartitionsTopic("a", 1, None)], 1_000)
+    request = create_partitions.CreatePartitionsRequest(
+        [create_partitions.CreatePartitionsTopic("a", 1, None)], 1_000
+    )
     response = await fixture.ask(apis.CREATE_PARTITIONS, 3, request)
     (result,) = response.results
-    assert (result.name, result.error_code, result.error_message) == ("a", ErrorCode.INVALID_PARTITIONS, "why")
+    assert (result.name, result.error_code, result.error_message) == (
+        "a",
+        ErrorCode.INVALID_PARTITIONS,
+        "why",
+    )
 
 
-# --- the rest ------------------------------------------------------------------------------------------------------------------------
+# --- the rest -------------------------------------------------------------------------------------
 
 
 async def test_describe_configs(fixture: Fixture) -> None:
@@ -492,22 +629,35 @@ async def test_describe_configs(fixture: Fixture) -> None:
         describe_configs.DescribeConfigsResource(4, "2", None),
         describe_configs.DescribeConfigsResource(8, "1", None),
     ]
-    request = describe_configs.DescribeConfigsRequest(resources, include_synonyms=True, include_documentation=True)
+    request = describe_configs.DescribeConfigsRequest(
+        resources, include_synonyms=True, include_documentation=True
+    )
     response = await fixture.ask(apis.DESCRIBE_CONFIGS, 4, request)
     assert [ErrorCode(result.error_code) for result in response.results] == [
-        ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NONE, ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NONE,
         ErrorCode.INVALID_REQUEST,
-    ]  # fmt: skip
+        ErrorCode.INVALID_REQUEST,
+    ]
     (retention,) = response.results[1].configs
     assert (retention.value, retention.config_source, retention.config_type) == ("7", 1, 5)
-    assert [(synonym.value, synonym.source) for synonym in retention.synonyms] == [("7", 1), ("604800000", 5)]
+    assert [(synonym.value, synonym.source) for synonym in retention.synonyms] == [
+        ("7", 1),
+        ("604800000", 5),
+    ]
     assert "broker.rack" in {entry.name for entry in response.results[3].configs}
 
 
 async def test_describe_cluster(fixture: Fixture) -> None:
-    response = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest())
+    response = await fixture.ask(
+        apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest()
+    )
     assert (response.cluster_id, response.controller_id, len(response.brokers)) == ("c-1", 1, 2)
-    response = await fixture.ask(apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest(endpoint_type=2))
+    response = await fixture.ask(
+        apis.DESCRIBE_CLUSTER, 1, describe_cluster.DescribeClusterRequest(endpoint_type=2)
+    )
     assert response.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 
@@ -516,7 +666,9 @@ async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixtu
     given = [(await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)).producer_id for _ in range(5)]
     assert given == [2, 3, 4, 5, 6]
     assert len(fixture.client.asked) == 3
-    response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000, 5, -1))
+    response = await fixture.ask(
+        apis.INIT_PRODUCER_ID, 4, init_producer_id.InitProducerIdRequest("tx", 60_000, 5, -1)
+    )
     assert response.error_code == ErrorCode.INVALID_REQUEST, "an epoch belongs to the producer id"
     fixture.client.fail_with = TimeoutError()
     await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)

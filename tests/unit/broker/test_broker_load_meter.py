@@ -11,9 +11,16 @@ from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
 from tests.unit.broker.partition_world import World, batch
 
 
-def partition(index: int, *, epoch: int = 0, bytes_in: int = 0, bytes_out: int = 0, requests: int = 0) -> Any:
+def partition(
+    index: int, *, epoch: int = 0, bytes_in: int = 0, bytes_out: int = 0, requests: int = 0
+) -> Any:
     return SimpleNamespace(
-        topic_id=UUID(int=1), index=index, leader_epoch=epoch, bytes_in=bytes_in, bytes_out=bytes_out, requests_count=requests
+        topic_id=UUID(int=1),
+        index=index,
+        leader_epoch=epoch,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        requests_count=requests,
     )
 
 
@@ -21,7 +28,11 @@ def test_a_steady_load_has_its_rate_from_the_first_look() -> None:
     meter = LoadMeter(0.0)
     counted = partition(0)
     for now in (1.0, 2.5, 9.0):
-        counted.bytes_in, counted.bytes_out, counted.requests_count = int(1_000 * now), int(3_000 * now), int(10 * now)
+        counted.bytes_in, counted.bytes_out, counted.requests_count = (
+            int(1_000 * now),
+            int(3_000 * now),
+            int(10 * now),
+        )
         items, rest, rest_count = meter.sample([counted], now)
         assert (items[0].load, rest, rest_count) == (Load(1_000, 3_000, 10), Load(0, 0, 0), 0)
         assert items[0].observed_ms == int(now * 1_000)
@@ -51,7 +62,9 @@ def test_a_partition_that_was_quiet_for_long_is_heard_of_again() -> None:
 def test_a_report_names_the_busiest_and_sums_the_rest() -> None:
     meter = LoadMeter(0.0)
     count = PARTITIONS_PER_REPORT_MAX + 5
-    items, rest, rest_count = meter.sample([*(partition(n, bytes_in=n) for n in range(1, count + 1)), partition(0)], 1.0)
+    items, rest, rest_count = meter.sample(
+        [*(partition(n, bytes_in=n) for n in range(1, count + 1)), partition(0)], 1.0
+    )
     assert len(items) == PARTITIONS_PER_REPORT_MAX
     assert min(item.load.bytes_in for item in items) == 6
     assert (rest, rest_count) == (Load(1 + 2 + 3 + 4 + 5, 0, 0), 6)

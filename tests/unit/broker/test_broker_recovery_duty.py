@@ -1,4 +1,6 @@
-"""The duty to recover follows the image: once per WAL at a time, again after a failure, never for somebody else."""
+"""The duty to recover follows the image: once per WAL at a time, again after a failure, never for
+somebody else.
+"""
 
 import asyncio
 from random import Random
@@ -23,7 +25,9 @@ DEAD = BrokerIncarnation(NodeId(2), NodeEpoch(4))
 class World:
     def __init__(self, *, failures: int = 0) -> None:
         self.image = MetadataImage()
-        self.image.apply_all([NodeRecord(NodeId(2), NodeEpoch(4), UUID(int=1), "", 1, "m", None, True)])
+        self.image.apply_all(
+            [NodeRecord(NodeId(2), NodeEpoch(4), UUID(int=1), "", 1, "m", None, True)]
+        )
         self.calls: list[tuple[BrokerIncarnation, int]] = []
         self.failures = failures
         self.release = asyncio.Event()
@@ -44,7 +48,13 @@ class World:
 
 
 def ask(recoverer: BrokerIncarnation, committed: int) -> WalRecord:
-    return WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(committed), recoverer.node_id, recoverer.node_epoch)
+    return WalRecord(
+        DEAD.node_id,
+        DEAD.node_epoch,
+        WalSequence(committed),
+        recoverer.node_id,
+        recoverer.node_epoch,
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -110,9 +120,13 @@ async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_los
     async with asyncio.timeout(5):
         while not world.duty.damaged:  # noqa: ASYNC110 - the second look comes after a pause
             await asyncio.sleep(0.01)
-    assert [error.keys for error in world.duty.damaged.values()] == [("wal/2/4/00000000000000000003",)]
+    assert [error.keys for error in world.duty.damaged.values()] == [
+        ("wal/2/4/00000000000000000003",)
+    ]
     assert looks == [frozenset()] * recovery_duty.DAMAGED_LOOKS
-    world.apply(KeyValueRecord(acceptance_key(DEAD), encode_slots([WalSequence(4), WalSequence(3)])))
+    world.apply(
+        KeyValueRecord(acceptance_key(DEAD), encode_slots([WalSequence(4), WalSequence(3)]))
+    )
     await world.done.wait()
     assert looks[recovery_duty.DAMAGED_LOOKS :] == [{3, 4}]
     await world.duty.close()

@@ -1,4 +1,6 @@
-"""The listener under honest, greedy and hostile clients, over a dispatcher that the test steers: whatever one does, others are served."""
+"""The listener under honest, greedy and hostile clients, over a dispatcher that the test steers:
+whatever one does, others are served.
+"""
 
 import asyncio
 import contextlib
@@ -16,7 +18,9 @@ from broker.wire.errors import Truncated
 
 
 class SteeredDispatcher:
-    """Frames say what to do: e echo, b a megabyte, p park for the test to answer, c coroutine that waits for `release`, x refuse."""
+    """Frames say what to do: e echo, b a megabyte, p park for the test to answer, c coroutine that
+    waits for `release`, x refuse.
+    """
 
     def __init__(self) -> None:
         self.parked: list[tuple[bytes, Respond]] = []
@@ -33,7 +37,9 @@ class SteeredDispatcher:
     async def wait_unblocked(self) -> None:
         await self.room.wait()
 
-    def start(self, connection: ConnectionInfo, frame: bytearray, respond: Respond) -> Coroutine[Any, Any, Response] | None:
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
         self.seen += 1
         self.arrived.set()
         match chr(frame[0]) if frame else "":
@@ -100,7 +106,9 @@ class Fixture:
         self.server: Server
 
     async def start(self, **settings: Any) -> None:
-        self.server = Server(BrokerConfig(listeners=("127.0.0.1:0",), **settings), sweep_interval_s=0.02)
+        self.server = Server(
+            BrokerConfig(listeners=("127.0.0.1:0",), **settings), sweep_interval_s=0.02
+        )
         await self.server.bind()
         await self.server.serve(self.dispatcher)
 
@@ -143,15 +151,21 @@ async def exchange_frames_of_all_sizes() -> None:
     fixture = Fixture()
     await fixture.start()
     client = await fixture.connect()
-    payloads = [b"e" + bytes([size % 251]) * size for size in (3, 5_000_000, 0, 65_530, 70_000, 1, 300_000)]
+    payloads = [
+        b"e" + bytes([size % 251]) * size for size in (3, 5_000_000, 0, 65_530, 70_000, 1, 300_000)
+    ]
     client.send(*payloads)
     for payload in payloads:
         assert await client.receive() == payload
     await fixture.stop()
 
 
-@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_frames_of_all_sizes_arrive_as_sent_on_both_loops(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+@pytest.mark.parametrize(
+    "loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_frames_of_all_sizes_arrive_as_sent_on_both_loops(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
     """Each loop receives into our buffers in a way of its own."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(exchange_frames_of_all_sizes())
@@ -186,12 +200,22 @@ async def test_closing_a_connection_cancels_what_it_waits_for(fixture: Fixture) 
     await client.until_closed()
     await fixture.dispatcher.cancelled.wait()
     assert fixture.server.buffered_bytes == 0
-    fixture.dispatcher.parked[0][1](framed(b"late"))  # a durable append that nobody waits for any more
+    fixture.dispatcher.parked[0][1](
+        framed(b"late")
+    )  # a durable append that nobody waits for any more
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, prefix(0), framed(b"t"), framed(b"x"), prefix(200_000_000), bytes(65_536)],
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 100,
+        prefix(0),
+        framed(b"t"),
+        framed(b"x"),
+        prefix(200_000_000),
+        bytes(65_536),
+    ],
     ids=["http", "negative", "empty", "truncated", "refused", "huge", "zeros"],
 )
 async def test_garbage_closes_its_connection_only(fixture: Fixture, data: bytes) -> None:

@@ -16,7 +16,13 @@ async def test_rates_are_of_the_time_that_was_watched_and_fade() -> None:
     await store.head("k1")
     assert [info.key async for info in store.list("k1", limit=1)] == ["k1"]
     first = rates.sample(store.snapshot(), 102.0)
-    assert (first.put_s, first.list_s, first.get_s, first.delete_s, first.failed_s) == (10.0, 0.5, 1.0, 0.0, 0.0)
+    assert (first.put_s, first.list_s, first.get_s, first.delete_s, first.failed_s) == (
+        10.0,
+        0.5,
+        1.0,
+        0.0,
+        0.0,
+    )
     assert first.written_bytes_s == 50.0
     assert 0 < rates.sample(store.snapshot(), 104.0).put_s < 5.1
     assert rates.sample(store.snapshot(), 164.0).put_s == pytest.approx(0.0, abs=1e-3)

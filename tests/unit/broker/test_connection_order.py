@@ -9,7 +9,10 @@ def test_a_request_on_an_older_connection_is_late() -> None:
     order = ConnectionOrder()
     order.admit("tid", 7, 0, 1)
     order.admit("tid", 7, 0, 3)
-    with pytest.raises(LateRequest, match=r"connection \(1\) is older than the one that the producer uses now \(3\)"):
+    with pytest.raises(
+        LateRequest,
+        match=r"connection \(1\) is older than the one that the producer uses now \(3\)",
+    ):
         order.admit("tid", 7, 0, 1)
     with pytest.raises(LateRequest):
         order.admit("tid", 7, 0, 2)

@@ -12,14 +12,25 @@ from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.unit.broker.partition_world import World, transactional
 
-LIMITS = CompactionLimits(log_bytes_min=5_000, factor=2, slice_count=3, slices_in_flight_max=2, wait_s=5, retry_interval_s=0.01)
+LIMITS = CompactionLimits(
+    log_bytes_min=5_000,
+    factor=2,
+    slice_count=3,
+    slices_in_flight_max=2,
+    wait_s=5,
+    retry_interval_s=0.01,
+)
 
 
 class Table:
-    """A coordinator whose state is the newest value of each key. Values that begin with "open" stand for open transactions."""
+    """A coordinator whose state is the newest value of each key. Values that begin with "open"
+    stand for open transactions.
+    """
 
     def __init__(self, log, limits: CompactionLimits = LIMITS) -> None:
-        self.led: CoordinatorShards[dict[bytes, bytes]] = CoordinatorShards(log, self._load, lambda _: None, LiveTable, limits)
+        self.led: CoordinatorShards[dict[bytes, bytes]] = CoordinatorShards(
+            log, self._load, lambda _: None, LiveTable, limits
+        )
         self.loaded_count = 0
 
     async def open(self, partition: int = 0) -> "Table":
@@ -89,7 +100,9 @@ def table_of(count: int) -> dict[bytes, bytes]:
 
 async def test_a_log_that_has_grown_under_other_leaders_is_compacted_after_loading() -> None:
     log = MemoryLog(1)
-    log.durable[0] = [LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)]
+    log.durable[0] = [
+        LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)
+    ]
     table = await Table(log).open()
     await quiet()
     assert len(log.durable[0]) < 20
@@ -108,7 +121,9 @@ async def test_a_log_of_nothing_but_live_keys_is_left_alone() -> None:
 
 async def test_a_leader_that_stops_in_the_middle_changes_nothing() -> None:
     log = MemoryLog(1)
-    log.durable[0] = [LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)]
+    log.durable[0] = [
+        LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)
+    ]
     log.hold = True
     table = await Table(log).open()
     while not log.held:  # noqa: ASYNC110
@@ -126,7 +141,9 @@ async def test_a_leader_that_stops_in_the_middle_changes_nothing() -> None:
 
 async def test_a_copy_that_is_not_written_stops_the_pass_and_trims_nothing() -> None:
     log = MemoryLog(1)
-    log.durable[0] = [LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)]
+    log.durable[0] = [
+        LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(2_000)
+    ]
     log.hold = True
     table = await Table(log).open()
     while not log.held:  # noqa: ASYNC110
@@ -142,8 +159,14 @@ async def test_a_copy_that_is_not_written_stops_the_pass_and_trims_nothing() -> 
 @pytest.mark.parametrize("ends", [True, False])
 async def test_a_key_with_an_open_transaction_is_waited_for(ends: bool) -> None:
     log = MemoryLog(1)
-    limits = LIMITS if ends else CompactionLimits(log_bytes_min=5_000, factor=2, wait_s=0, retry_interval_s=0)
-    log.durable[0] = [LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(1_999)]
+    limits = (
+        LIMITS
+        if ends
+        else CompactionLimits(log_bytes_min=5_000, factor=2, wait_s=0, retry_interval_s=0)
+    )
+    log.durable[0] = [
+        LogBatch([(b"key %d" % (number % 10), b"%d" % number)]) for number in range(1_999)
+    ]
     log.durable[0].append(LogBatch([(b"key 0", b"open")]))
     table = await Table(log, limits).open()
     await quiet()
@@ -163,7 +186,9 @@ async def test_a_key_with_an_open_transaction_is_waited_for(ends: bool) -> None:
 async def test_loads_share_the_loop_one_slice_in_a_turn() -> None:
     partitions, batches = 5, 10 * LOAD_SLICE_COUNT
     log = MemoryLog(partitions)
-    log.durable = {partition: [LogBatch([(b"k", b"v")])] * batches for partition in range(partitions)}
+    log.durable = {
+        partition: [LogBatch([(b"k", b"v")])] * batches for partition in range(partitions)
+    }
 
     async def read(partition: int):
         for batch in log.durable[partition]:

@@ -1,4 +1,6 @@
-"""A walk over a coordinator's log ends, whatever the storage gives: it shares the event loop with everybody."""
+"""A walk over a coordinator's log ends, whatever the storage gives: it shares the event loop with
+everybody.
+"""
 
 import asyncio
 
@@ -22,7 +24,9 @@ async def nothing(*_):
     return []
 
 
-async def test_what_was_appended_is_read_and_a_read_that_gives_nothing_is_an_error(world, monkeypatch):
+async def test_what_was_appended_is_read_and_a_read_that_gives_nothing_is_an_error(
+    world, monkeypatch
+):
     broker = world.brokers[0]
     await broker.opened("t")
     for value in (b"a", b"b"):

@@ -1,4 +1,6 @@
-"""Objects that the store lost or damaged under a broker that serves them: what is intact is given, the rest is an error."""
+"""Objects that the store lost or damaged under a broker that serves them: what is intact is given,
+the rest is an error.
+"""
 
 import asyncio
 from random import Random
@@ -18,7 +20,9 @@ ROUNDS = 4
 
 
 class Damaged:
-    """A topic of three partitions with four records each, one object for each round, read by a broker that has none of it in memory."""
+    """A topic of three partitions with four records each, one object for each round, read by a
+    broker that has none of it in memory.
+    """
 
     def __init__(self, world, broker, keys):
         self.world, self.broker, self.keys = world, broker, keys
@@ -59,7 +63,12 @@ async def damaged():
     before = {info.key async for info in world.store.list("wal/")}
     keys = []
     for number in range(ROUNDS):
-        await writer.start_produce({("t", index): batch(value(number, index), timestamp=NOW + number) for index in range(PARTITIONS)})
+        await writer.start_produce(
+            {
+                ("t", index): batch(value(number, index), timestamp=NOW + number)
+                for index in range(PARTITIONS)
+            }
+        )
         (key,) = {info.key async for info in world.store.list("wal/")} - before
         before.add(key)
         keys.append(key)
@@ -81,7 +90,10 @@ def at_once(monkeypatch):
 async def test_everything_before_an_object_that_is_gone_is_given_and_its_place_is_an_error(damaged):
     await damaged.lose(2)
     for index in range(PARTITIONS):
-        assert await damaged.read(index) == ([value(0, index), value(1, index)], ErrorCode.KAFKA_STORAGE_ERROR)
+        assert await damaged.read(index) == (
+            [value(0, index), value(1, index)],
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )
         assert await damaged.read(index, 3) == ([value(3, index)], ErrorCode.NONE)
         assert await damaged.read(index, 2) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -98,8 +110,16 @@ async def test_the_other_partitions_of_the_same_fetch_are_answered(damaged):
     await damaged.spoil(2, value(2, 1))
     response = await damaged.broker.fetch_all([("t", 0, 0), ("t", 1, 2), ("t", 2, 2)])
     parts = {part.partition_index: part for part in response.responses[0].partitions}
-    assert [parts[index].error_code for index in range(PARTITIONS)] == [0, ErrorCode.CORRUPT_MESSAGE, 0]
-    assert [len(parts[index].records or b"") > 0 for index in range(PARTITIONS)] == [True, False, True]
+    assert [parts[index].error_code for index in range(PARTITIONS)] == [
+        0,
+        ErrorCode.CORRUPT_MESSAGE,
+        0,
+    ]
+    assert [len(parts[index].records or b"") > 0 for index in range(PARTITIONS)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 async def test_the_first_object_of_all_is_gone(damaged):
@@ -108,7 +128,9 @@ async def test_the_first_object_of_all_is_gone(damaged):
     assert (await damaged.read(0, 1))[0] == [value(number, 0) for number in range(1, ROUNDS)]
 
 
-async def test_an_object_that_stays_away_is_an_error_that_consumers_hand_to_the_application(damaged, at_once):
+async def test_an_object_that_stays_away_is_an_error_that_consumers_hand_to_the_application(
+    damaged, at_once
+):
     await damaged.lose(1)
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.CORRUPT_MESSAGE)
 
@@ -135,7 +157,10 @@ async def test_what_was_cached_intact_is_served(damaged):
     for number in range(ROUNDS):
         await damaged.lose(number)
     for index in range(PARTITIONS):
-        assert await damaged.read(index) == ([value(number, index) for number in range(ROUNDS)], ErrorCode.NONE)
+        assert await damaged.read(index) == (
+            [value(number, index) for number in range(ROUNDS)],
+            ErrorCode.NONE,
+        )
 
 
 async def test_damage_is_logged_once_a_minute_and_counted(damaged):
@@ -150,7 +175,10 @@ async def test_damage_is_logged_once_a_minute_and_counted(damaged):
     assert sorted(events) == [(damaged.keys[1], "gone"), (damaged.keys[3], "corrupt")]
     damage = damaged.broker.storage.damage
     assert damage.reads == {"gone": 9, "corrupt": 3}
-    found = {item.key: (item.kind, item.count) for item in damage.listed(asyncio.get_running_loop().time())}
+    found = {
+        item.key: (item.kind, item.count)
+        for item in damage.listed(asyncio.get_running_loop().time())
+    }
     assert found == {damaged.keys[1]: ("gone", 9), damaged.keys[3]: ("corrupt", 3)}
 
 
@@ -185,7 +213,9 @@ async def test_a_time_is_looked_up_where_damage_can_not_hide_the_answer(damaged)
     corrupt = await damaged.broker.list_offsets("t", NOW + 3, index=1)
     assert (corrupt.error_code, corrupt.offset) == (ErrorCode.CORRUPT_MESSAGE, -1)
     assert (await damaged.broker.list_offsets("t", NOW + 3, index=2)).offset == 3
-    assert [(await damaged.broker.list_offsets("t", timestamp)).offset for timestamp in (-1, -2)] == [ROUNDS, 0]
+    assert [
+        (await damaged.broker.list_offsets("t", timestamp)).offset for timestamp in (-1, -2)
+    ] == [ROUNDS, 0]
 
 
 async def test_a_partition_opens_beside_damage_that_lies_before_its_checkpoint(damaged):
@@ -210,7 +240,9 @@ async def test_what_reads_of_the_stream_layer_raise(damaged, at_once):
 
 
 class Crashed:
-    """A leader that died with records behind its last checkpoint, and the broker that is to open its partitions."""
+    """A leader that died with records behind its last checkpoint, and the broker that is to open
+    its partitions.
+    """
 
     def __init__(self, world, writer, heir, keys):
         self.world, self.writer, self.heir, self.keys = world, writer, heir, keys

@@ -1,4 +1,6 @@
-"""The classic group state machine, driven with plain events; then at random, with its invariants checked after each event."""
+"""The classic group state machine, driven with plain events; then at random, with its invariants
+checked after each event.
+"""
 
 import hypothesis.strategies as st
 import pytest
@@ -30,7 +32,9 @@ def new_ids():
 
 
 def make_group(delay_ms: int = 0) -> ClassicGroup:
-    return ClassicGroup("g", GroupLimits(initial_rebalance_delay_ms=delay_ms, members_max=5), new_ids())
+    return ClassicGroup(
+        "g", GroupLimits(initial_rebalance_delay_ms=delay_ms, members_max=5), new_ids()
+    )
 
 
 def join_request(
@@ -43,7 +47,18 @@ def join_request(
     skips=False,
 ) -> JoinRequest:
     offered = tuple(Protocol(name, metadata) for name in protocols)
-    return JoinRequest(member_id, instance_id, "client", "/127.0.0.1", SESSION_MS, REBALANCE_MS, "consumer", offered, known, skips)
+    return JoinRequest(
+        member_id,
+        instance_id,
+        "client",
+        "/127.0.0.1",
+        SESSION_MS,
+        REBALANCE_MS,
+        "consumer",
+        offered,
+        known,
+        skips,
+    )
 
 
 def joins(effects) -> dict[int, JoinResult]:
@@ -61,11 +76,14 @@ def stable_pair(group: ClassicGroup) -> tuple[str, str]:
     answers = joins(group.join(join_request(first), 3, 0))
     second = answers[2].member_id
     group.sync(SyncRequest(second, None, group.generation, None, None, {}), 4, 0)
-    assert group.sync(SyncRequest(first, None, group.generation, None, None, {first: b"1", second: b"2"}), 5, 0) == [
-        PersistGroup(group.generation)
-    ]
+    assert group.sync(
+        SyncRequest(first, None, group.generation, None, None, {first: b"1", second: b"2"}), 5, 0
+    ) == [PersistGroup(group.generation)]
     done = syncs(group.assignment_persisted(group.generation, ErrorCode.NONE, 0))
-    assert done == {4: SyncResult(ErrorCode.NONE, "consumer", "range", b"2"), 5: SyncResult(ErrorCode.NONE, "consumer", "range", b"1")}
+    assert done == {
+        4: SyncResult(ErrorCode.NONE, "consumer", "range", b"2"),
+        5: SyncResult(ErrorCode.NONE, "consumer", "range", b"1"),
+    }
     assert group.state is GroupState.STABLE
     return first, second
 
@@ -91,7 +109,10 @@ def test_kip_394_nameless_member_is_told_its_id_and_must_come_back() -> None:
     group = make_group()
     answer = joins(group.join(join_request(known=True), 1, 0))[1]
     assert answer.error is ErrorCode.MEMBER_ID_REQUIRED
-    assert joins(group.join(join_request(answer.member_id, known=True), 2, 0))[2].error is ErrorCode.NONE
+    assert (
+        joins(group.join(join_request(answer.member_id, known=True), 2, 0))[2].error
+        is ErrorCode.NONE
+    )
 
 
 def test_given_id_that_never_comes_back_does_not_block_the_group() -> None:
@@ -179,15 +200,23 @@ def stable_static(group: ClassicGroup) -> str:
 def test_static_member_restarts_without_a_rebalance_and_fences_its_old_self(skips: bool) -> None:
     group = make_group()
     old = stable_static(group)
-    assert group.join(join_request(instance_id="i", skips=skips), 3, 0) == [PersistGroup(1)], "its new id is durable before it is told"
+    assert group.join(join_request(instance_id="i", skips=skips), 3, 0) == [PersistGroup(1)], (
+        "its new id is durable before it is told"
+    )
     answer = joins(group.assignment_persisted(1, ErrorCode.NONE, 0))[3]
     assert (answer.error, answer.generation) == (ErrorCode.NONE, 1)
     assert answer.member_id != old
-    # A leader that assigned again would do so from nothing: it is told to skip that, or that its old self leads.
-    assert (answer.leader, answer.skip_assignment) == ((answer.member_id, True) if skips else (old, False))
+    # A leader that assigned again would do so from nothing: it is told to skip that, or that its
+    # old self leads.
+    assert (answer.leader, answer.skip_assignment) == (
+        (answer.member_id, True) if skips else (old, False)
+    )
     assert [member for member, *_ in answer.members] == ([answer.member_id] if skips else [])
     assert group.heartbeat(old, "i", 1, 0) is ErrorCode.FENCED_INSTANCE_ID
-    assert syncs(group.sync(SyncRequest(answer.member_id, "i", 1, None, None, {}), 4, 0))[4].assignment == b"all"
+    assert (
+        syncs(group.sync(SyncRequest(answer.member_id, "i", 1, None, None, {}), 4, 0))[4].assignment
+        == b"all"
+    )
 
 
 def test_static_member_whose_new_id_is_not_durable_joins_again() -> None:
@@ -195,7 +224,10 @@ def test_static_member_whose_new_id_is_not_durable_joins_again() -> None:
     stable_static(group)
     group.join(join_request(instance_id="i"), 3, 0)
     group.join(join_request(instance_id="i"), 4, 0)
-    assert joins(group.assignment_persisted(1, ErrorCode.COORDINATOR_NOT_AVAILABLE, 0))[3].error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (
+        joins(group.assignment_persisted(1, ErrorCode.COORDINATOR_NOT_AVAILABLE, 0))[3].error
+        is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    )
     assert joins(group.unload())[4].error is ErrorCode.NOT_COORDINATOR
 
 
@@ -214,9 +246,14 @@ def test_slow_store_at_the_sync_deadline_is_waited_for() -> None:
     group = make_group()
     member = joins(group.join(join_request(), 1, 0))[1].member_id
     group.sync(SyncRequest(member, None, 1, None, None, {member: b"all"}), 2, 0)
-    assert group.next_deadline_ms() is None, "a deadline that can do nothing would fire again and again"
+    assert group.next_deadline_ms() is None, (
+        "a deadline that can do nothing would fire again and again"
+    )
     assert group.tick(2 * REBALANCE_MS) == []
-    assert syncs(group.assignment_persisted(1, ErrorCode.NONE, 2 * REBALANCE_MS))[2].assignment == b"all"
+    assert (
+        syncs(group.assignment_persisted(1, ErrorCode.NONE, 2 * REBALANCE_MS))[2].assignment
+        == b"all"
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,14 +299,18 @@ def test_unload_answers_everybody_who_waits() -> None:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """Random members, restarts, silence and lost persistence. Every parked request is answered once; after quiet time the group settles."""
+    """Random members, restarts, silence and lost persistence. Every parked request is answered
+    once; after quiet time the group settles.
+    """
 
     members = Bundle("members")
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
-        self.group = ClassicGroup("g", GroupLimits(initial_rebalance_delay_ms=0, members_max=8), new_ids())
+        self.group = ClassicGroup(
+            "g", GroupLimits(initial_rebalance_delay_ms=0, members_max=8), new_ids()
+        )
         self.parked: set[int] = set()
         self.answers: dict[int, JoinResult | SyncResult] = {}
         self.to_persist: list[int] = []
@@ -289,22 +330,38 @@ class GroupMachine(RuleBasedStateMachine):
         self.parked.add(self.token)
         return self.token
 
-    @rule(target=members, instance=st.sampled_from([None, None, "a", "b"]), metadata=st.sampled_from([b"x", b"y"]))
+    @rule(
+        target=members,
+        instance=st.sampled_from([None, None, "a", "b"]),
+        metadata=st.sampled_from([b"x", b"y"]),
+    )
     def join_new(self, instance, metadata):
         token = self.ask()
-        self.run(self.group.join(join_request(instance_id=instance, metadata=metadata), token, self.now_ms))
+        self.run(
+            self.group.join(
+                join_request(instance_id=instance, metadata=metadata), token, self.now_ms
+            )
+        )
         known = {member.join_token: member.member_id for member in self.group.members.values()}
         return known.get(token) or getattr(self.answers.get(token), "member_id", "")
 
     @rule(member=members, metadata=st.sampled_from([b"x", b"y"]))
     def join_again(self, member, metadata):
-        self.run(self.group.join(join_request(member or "?", metadata=metadata), self.ask(), self.now_ms))
+        self.run(
+            self.group.join(join_request(member or "?", metadata=metadata), self.ask(), self.now_ms)
+        )
 
     @rule(member=members, stale=st.booleans())
     def sync(self, member, stale):
         assignments = {name: name.encode() for name in self.group.members}
         generation = self.group.generation - stale
-        self.run(self.group.sync(SyncRequest(member, None, generation, None, None, assignments), self.ask(), self.now_ms))
+        self.run(
+            self.group.sync(
+                SyncRequest(member, None, generation, None, None, assignments),
+                self.ask(),
+                self.now_ms,
+            )
+        )
 
     @rule(error=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]))
     def persisted(self, error):
@@ -337,7 +394,11 @@ class GroupMachine(RuleBasedStateMachine):
     def teardown(self):
         for _ in range(50):
             while self.to_persist:
-                self.run(self.group.assignment_persisted(self.to_persist.pop(0), ErrorCode.NONE, self.now_ms))
+                self.run(
+                    self.group.assignment_persisted(
+                        self.to_persist.pop(0), ErrorCode.NONE, self.now_ms
+                    )
+                )
             deadline_ms = self.group.next_deadline_ms()
             if deadline_ms is None:
                 break

@@ -1,4 +1,6 @@
-"""Records of `__consumer_offsets`, and the coordinator over an in-memory offsets log: what is durable survives a change of coordinator."""
+"""Records of `__consumer_offsets`, and the coordinator over an in-memory offsets log: what is
+durable survives a change of coordinator.
+"""
 
 import asyncio
 import contextlib
@@ -60,17 +62,31 @@ def committed(found: GroupOffsets | ErrorCode) -> dict[TopicPartition, Committed
 
 
 def joining(member_id: str = "") -> JoinRequest:
-    return JoinRequest(member_id, None, "c", "/h", 10_000, 10_000, "consumer", (Protocol("range", b"sub"),), needs_known_member_id=False)
+    return JoinRequest(
+        member_id,
+        None,
+        "c",
+        "/h",
+        10_000,
+        10_000,
+        "consumer",
+        (Protocol("range", b"sub"),),
+        needs_known_member_id=False,
+    )
 
 
 async def test_a_coordinator_that_may_not_lead_alone_tells_no_offsets() -> None:
-    """The next coordinator may have newer ones. A commit here is safe: it is answered when it is durable."""
+    """The next coordinator may have newer ones. A commit here is safe: it is answered when it is
+    durable.
+    """
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
     log.leads_alone = False
     key = ("t", 0)
-    assert await coordinator.commit_offsets("g", "", None, -1, {key: CommittedOffset(7, -1, "", 1)}) == {key: ErrorCode.NONE}
+    assert await coordinator.commit_offsets(
+        "g", "", None, -1, {key: CommittedOffset(7, -1, "", 1)}
+    ) == {key: ErrorCode.NONE}
     assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR
     log.leads_alone = True
     assert committed(coordinator.fetch_offsets("g")) == {key: CommittedOffset(7, -1, "", 1)}
@@ -83,7 +99,9 @@ async def test_offsets_are_visible_only_when_durable() -> None:
     await loaded(coordinator)
     log.hold = True
     log.appended.clear()
-    commit = asyncio.create_task(coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)}))
+    commit = asyncio.create_task(
+        coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)})
+    )
     await log.appended.wait()
     assert committed(coordinator.fetch_offsets("g")) == {}
     log.release()
@@ -98,7 +116,9 @@ async def test_failed_append_is_told_and_changes_nothing() -> None:
     await loaded(coordinator)
     log.hold = True
     log.appended.clear()
-    commit = asyncio.create_task(coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)}))
+    commit = asyncio.create_task(
+        coordinator.commit_offsets("g", "", None, -1, {("t", 0): CommittedOffset(7, -1, "", 1)})
+    )
     await log.appended.wait()
     log.release(ErrorCode.NOT_COORDINATOR)
     assert await commit == {("t", 0): ErrorCode.NOT_COORDINATOR}
@@ -111,9 +131,20 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
     first = coordinator_on(log)
     await loaded(first)
     joined = await first.join("g", joining())
-    synced = await first.sync("g", SyncRequest(joined.member_id, None, joined.generation, None, None, {joined.member_id: b"mine"}))
+    synced = await first.sync(
+        "g",
+        SyncRequest(
+            joined.member_id, None, joined.generation, None, None, {joined.member_id: b"mine"}
+        ),
+    )
     assert synced.assignment == b"mine"
-    await first.commit_offsets("g", joined.member_id, None, joined.generation, {("t", 1): CommittedOffset(42, 3, "note", 1)})
+    await first.commit_offsets(
+        "g",
+        joined.member_id,
+        None,
+        joined.generation,
+        {("t", 1): CommittedOffset(42, 3, "note", 1)},
+    )
     first.close()
 
     second = coordinator_on(log)
@@ -126,10 +157,14 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
     second.close()
 
 
-async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is_elsewhere() -> None:
+async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is_elsewhere() -> (
+    None
+):
     log = MemoryLog()
     here = partition_for("g", log.partition_count)
-    elsewhere = next(name for name in "abcdefgh" if partition_for(name, log.partition_count) != here)
+    elsewhere = next(
+        name for name in "abcdefgh" if partition_for(name, log.partition_count) != here
+    )
     log.foreign.add(partition_for(elsewhere, log.partition_count))
     coordinator = GroupCoordinator(log, GroupLimits(), now_ms=now_ms, new_member_id=str)
     await coordinator.ready(elsewhere)
@@ -144,7 +179,9 @@ async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is
     assert committed(coordinator.fetch_offsets("g")) == {}
     coordinator.partition_closed(here)
     await coordinator.ready("g")
-    assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR, "closed here: at another broker soon, whatever the metadata say"
+    assert coordinator.fetch_offsets("g") is ErrorCode.NOT_COORDINATOR, (
+        "closed here: at another broker soon, whatever the metadata say"
+    )
     coordinator.close()
 
 
@@ -157,7 +194,10 @@ async def test_losing_the_partition_answers_who_waits() -> None:
     await asyncio.sleep(0)
     coordinator.partition_closed(partition_for("g", log.partition_count))
     assert (await waiting).error is ErrorCode.NOT_COORDINATOR
-    assert coordinator.heartbeat("g", first.member_id, None, first.generation) is ErrorCode.NOT_COORDINATOR
+    assert (
+        coordinator.heartbeat("g", first.member_id, None, first.generation)
+        is ErrorCode.NOT_COORDINATOR
+    )
     coordinator.close()
 
 
@@ -183,7 +223,10 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
-    old, young = CommittedOffset(1, -1, "", now_ms() - GroupLimits().offsets_retention_ms - 1), CommittedOffset(2, -1, "", now_ms())
+    old, young = (
+        CommittedOffset(1, -1, "", now_ms() - GroupLimits().offsets_retention_ms - 1),
+        CommittedOffset(2, -1, "", now_ms()),
+    )
     await coordinator.commit_offsets("g", "", None, -1, {("t", 0): old, ("t", 1): young})
     await coordinator.commit_offsets("h", "", None, -1, {("t", 0): old})
     joined = await coordinator.join("g", joining())
@@ -193,7 +236,10 @@ async def test_groups_without_members_and_offsets_past_retention_are_forgotten()
     coordinator.expire()
     await coordinator.commit_offsets("i", "", None, -1, {("t", 0): young})
     assert {group.group_id for group in coordinator.list_groups()} == {"g", "i"}
-    assert committed(coordinator.fetch_offsets("g")) == {("t", 0): old, ("t", 1): young}, "retention begins when the last member leaves"
+    assert committed(coordinator.fetch_offsets("g")) == {
+        ("t", 0): old,
+        ("t", 1): young,
+    }, "retention begins when the last member leaves"
     coordinator.close()
 
 
@@ -201,7 +247,10 @@ async def test_too_long_metadata_is_refused_alone() -> None:
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
-    offsets = {("t", 0): CommittedOffset(1, -1, "x" * 5_000, 1), ("t", 1): CommittedOffset(1, -1, "x", 1)}
+    offsets = {
+        ("t", 0): CommittedOffset(1, -1, "x" * 5_000, 1),
+        ("t", 1): CommittedOffset(1, -1, "x", 1),
+    }
     assert await coordinator.commit_offsets("g", "", None, -1, offsets) == {
         ("t", 0): ErrorCode.OFFSET_METADATA_TOO_LARGE,
         ("t", 1): ErrorCode.NONE,
@@ -209,8 +258,12 @@ async def test_too_long_metadata_is_refused_alone() -> None:
     coordinator.close()
 
 
-# Well known values of Java's String.hashCode; the last one is Integer.MIN_VALUE, which has no absolute value: Kafka takes 0.
-@pytest.mark.parametrize(("group_id", "positive_hash"), [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 0)])
+# Well known values of Java's String.hashCode; the last one is Integer.MIN_VALUE, which has no
+# absolute value: Kafka takes 0.
+@pytest.mark.parametrize(
+    ("group_id", "positive_hash"),
+    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", 0)],
+)
 def test_partition_for_is_javas_hash(group_id: str, positive_hash: int) -> None:
     assert partition_for(group_id, 50) == positive_hash % 50
 
@@ -219,15 +272,27 @@ names = st.text(max_size=20)
 
 
 @given(names, names, st.integers(0, 2**31 - 1), st.integers(-1, 2**63 - 1), names)
-def test_offset_records_round_trip(group: str, topic: str, partition: int, offset: int, metadata: str) -> None:
+def test_offset_records_round_trip(
+    group: str, topic: str, partition: int, offset: int, metadata: str
+) -> None:
     key, value = OffsetKey(group, topic, partition), CommittedOffset(offset, 5, metadata, 12)
     assert decode_key(encode_offset_key(key)) == key
     assert decode_offset_value(encode_offset_value(value)) == value
 
 
-@given(names, st.lists(st.tuples(names, st.none() | names, st.binary(max_size=20), st.binary(max_size=20)), max_size=4))
-def test_group_records_round_trip(group: str, raw: list[tuple[str, str | None, bytes, bytes]]) -> None:
-    members = tuple(Member(m, i, "c", "h", 1, 2, "consumer", (Protocol("range", s),), a) for m, i, s, a in raw)
+@given(
+    names,
+    st.lists(
+        st.tuples(names, st.none() | names, st.binary(max_size=20), st.binary(max_size=20)),
+        max_size=4,
+    ),
+)
+def test_group_records_round_trip(
+    group: str, raw: list[tuple[str, str | None, bytes, bytes]]
+) -> None:
+    members = tuple(
+        Member(m, i, "c", "h", 1, 2, "consumer", (Protocol("range", s),), a) for m, i, s, a in raw
+    )
     value = GroupSnapshot("consumer", 3, "range", "leader", 9, members)
     assert decode_key(encode_group_key(GroupKey(group))) == GroupKey(group)
     assert decode_group_value(encode_group_value(value)) == value
@@ -244,7 +309,9 @@ PRODUCER = TransactionalProducer(7, 0)
 ANYBODY = ("", None, -1)
 
 
-async def test_offsets_of_a_transaction_count_once_its_marker_is_durable_also_at_the_next_coordinator() -> None:
+async def test_offsets_of_a_transaction_count_once_its_marker_is_durable_also_at_the_next_coordinator() -> (
+    None
+):
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)
@@ -252,7 +319,9 @@ async def test_offsets_of_a_transaction_count_once_its_marker_is_durable_also_at
     assert partition is not None
     key, before, after = ("t", 0), CommittedOffset(1, -1, "", 1), CommittedOffset(9, -1, "", 1)
     await coordinator.commit_offsets("g", "", None, -1, {key: before})
-    assert await coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after}) == {key: ErrorCode.NONE}
+    assert await coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {key: after}) == {
+        key: ErrorCode.NONE
+    }
     for _ in range(2):
         offsets = coordinator.fetch_offsets("g")
         assert not isinstance(offsets, ErrorCode)
@@ -261,7 +330,12 @@ async def test_offsets_of_a_transaction_count_once_its_marker_is_durable_also_at
         coordinator.close()
         coordinator = coordinator_on(log)
         await loaded(coordinator)
-    log.append_marker(partition, 7, committed=True, done=lambda _: coordinator.complete_transaction(partition, 7, True))
+    log.append_marker(
+        partition,
+        7,
+        committed=True,
+        done=lambda _: coordinator.complete_transaction(partition, 7, True),
+    )
     log.release()
     for _ in range(2):
         offsets = coordinator.fetch_offsets("g")
@@ -297,7 +371,9 @@ async def test_offsets_that_failed_to_be_written_leave_nothing_pending() -> None
     log.hold = True
     log.appended.clear()
     commit = asyncio.create_task(
-        coordinator.commit_transactional_offsets("g", ANYBODY, PRODUCER, {("t", 0): CommittedOffset(9, -1, "", 1)})
+        coordinator.commit_transactional_offsets(
+            "g", ANYBODY, PRODUCER, {("t", 0): CommittedOffset(9, -1, "", 1)}
+        )
     )
     await log.appended.wait()
     offsets = coordinator.fetch_offsets("g")
@@ -320,10 +396,14 @@ steps = st.lists(
 
 
 @given(steps)
-def test_the_offset_appended_last_wins_whatever_ends_first(actions: list[tuple[str, int, set[int]]]) -> None:
+def test_the_offset_appended_last_wins_whatever_ends_first(
+    actions: list[tuple[str, int, set[int]]],
+) -> None:
     offsets = GroupOffsets()
     log: list[tuple[int, int, set[int]]] = []
-    """(number, producer, partitions), in the order of the log; producer 0 stands outside of transactions."""
+    """(number, producer, partitions), in the order of the log; producer 0 stands outside of
+    transactions.
+    """
     decided: set[int] = set()
     for number, (action, producer, partitions) in enumerate(actions):
         value = {("t", partition): CommittedOffset(number, -1, "", 0) for partition in partitions}
@@ -340,13 +420,17 @@ def test_the_offset_appended_last_wins_whatever_ends_first(actions: list[tuple[s
             log = [entry for entry in log if entry[1] != producer or entry[0] in decided]
             log = [(at, 0 if at in decided else writer, held) for at, writer, held in log]
         for partition in range(3):
-            newest = max((at for at, _, held in log if at in decided and partition in held), default=None)
+            newest = max(
+                (at for at, _, held in log if at in decided and partition in held), default=None
+            )
             found = offsets.committed.get(("t", partition))
             assert (None if found is None else found.offset) == newest
 
 
 def test_a_marker_ends_only_what_was_durable_before_it() -> None:
-    """What is still being appended lies behind the marker in the log: it belongs to the producer's next transaction."""
+    """What is still being appended lies behind the marker in the log: it belongs to the producer's
+    next transaction.
+    """
     offsets, key = GroupOffsets(), ("t", 0)
     first, second = CommittedOffset(1, -1, "", 0), CommittedOffset(2, -1, "", 0)
     offsets.stage(7, {key: first}).is_durable = True

@@ -1,4 +1,6 @@
-"""Commits, deletions, expiry and compaction while appends are in flight: what is visible is what the next coordinator reads."""
+"""Commits, deletions, expiry and compaction while appends are in flight: what is visible is what
+the next coordinator reads.
+"""
 
 import asyncio
 import itertools
@@ -18,13 +20,19 @@ from tests.support.coordinator_log import MemoryLog
 
 NOW_MS = 1_700_000_000_000
 OLD_MS = NOW_MS - GroupLimits().offsets_retention_ms - 1
-EAGER = CompactionLimits(log_bytes_min=1, factor=1, slice_count=1, slices_in_flight_max=2, wait_s=0.1, retry_interval_s=0)
+EAGER = CompactionLimits(
+    log_bytes_min=1, factor=1, slice_count=1, slices_in_flight_max=2, wait_s=0.1, retry_interval_s=0
+)
 KEY = ("t", 0)
 ANYBODY = ("", None, -1)
 
 
-async def coordinator_on(log: MemoryLog, compaction: CompactionLimits | None = None) -> GroupCoordinator:
-    coordinator = GroupCoordinator(log, GroupLimits(), now_ms=lambda: NOW_MS, new_member_id=str, compaction=compaction)
+async def coordinator_on(
+    log: MemoryLog, compaction: CompactionLimits | None = None
+) -> GroupCoordinator:
+    coordinator = GroupCoordinator(
+        log, GroupLimits(), now_ms=lambda: NOW_MS, new_member_id=str, compaction=compaction
+    )
     for partition in range(log.partition_count):
         coordinator.partition_opened(partition)
     while coordinator.fetch_offsets("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # noqa: ASYNC110
@@ -51,7 +59,11 @@ async def committing(
     """Appended when this returns, unless it is refused."""
 
     async def commit() -> ErrorCode:
-        return (await coordinator.commit_offsets("g", "", None, -1, {key: CommittedOffset(offset, -1, "", commit_ms)}))[key]
+        return (
+            await coordinator.commit_offsets(
+                "g", "", None, -1, {key: CommittedOffset(offset, -1, "", commit_ms)}
+            )
+        )[key]
 
     task = asyncio.create_task(commit())
     await asyncio.sleep(0)
@@ -126,13 +138,17 @@ async def test_offsets_of_a_transaction_behind_a_deletion_count_after_its_marker
     deletion = await deleting(coordinator)
     producer = TransactionalProducer(7, 0)
     staged = asyncio.create_task(
-        coordinator.commit_transactional_offsets("g", ANYBODY, producer, {KEY: CommittedOffset(9, -1, "", NOW_MS)})
+        coordinator.commit_transactional_offsets(
+            "g", ANYBODY, producer, {KEY: CommittedOffset(9, -1, "", NOW_MS)}
+        )
     )
     await asyncio.sleep(0)
     log.release(count=1)
     log.release()
     assert (await deletion, await staged) == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
-    log.append_marker(0, 7, committed=True, done=lambda _: coordinator.complete_transaction(0, 7, True))
+    log.append_marker(
+        0, 7, committed=True, done=lambda _: coordinator.complete_transaction(0, 7, True)
+    )
     log.release()
     assert visible(coordinator) == await after_a_reload(log) == {KEY: 9}
     coordinator.close()
@@ -142,7 +158,12 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["commit", "old commit"]), st.integers(0, 2)),
         st.tuples(st.just("stage"), st.integers(0, 2)),
-        st.tuples(st.sampled_from(["commit transaction", "abort transaction", "delete", "expire", "turn"]), st.just(0)),
+        st.tuples(
+            st.sampled_from(
+                ["commit transaction", "abort transaction", "delete", "expire", "turn"]
+            ),
+            st.just(0),
+        ),
         st.tuples(st.just("release"), st.integers(1, 3)),
     ),
     max_size=40,
@@ -164,13 +185,23 @@ async def _act(actions: list[tuple[str, int]], numbers: Iterator[int]) -> None:
         key = ("t", at)
         match action:
             case "commit" | "old commit":
-                tasks.append(await committing(coordinator, next(numbers), OLD_MS if "old" in action else NOW_MS, key))
+                tasks.append(
+                    await committing(
+                        coordinator, next(numbers), OLD_MS if "old" in action else NOW_MS, key
+                    )
+                )
             case "stage":
                 offsets = {key: CommittedOffset(next(numbers), -1, "", NOW_MS)}
-                tasks.append(asyncio.create_task(coordinator.commit_transactional_offsets("g", ANYBODY, producer, offsets)))
+                tasks.append(
+                    asyncio.create_task(
+                        coordinator.commit_transactional_offsets("g", ANYBODY, producer, offsets)
+                    )
+                )
             case "commit transaction" | "abort transaction":
                 is_commit = action == "commit transaction"
-                done = lambda _, is_commit=is_commit: coordinator.complete_transaction(0, 7, is_commit)  # noqa: E731
+                done = lambda _, is_commit=is_commit: coordinator.complete_transaction(  # noqa: E731
+                    0, 7, is_commit
+                )
                 log.append_marker(0, 7, committed=is_commit, done=done)
             case "delete":
                 tasks.append(await deleting(coordinator))

@@ -22,7 +22,9 @@ async def one():
 
 
 def parked(broker, wanted, **options):
-    return asyncio.ensure_future(broker.fetch_all(wanted, max_wait_ms=options.pop("max_wait_ms", 30_000), **options))
+    return asyncio.ensure_future(
+        broker.fetch_all(wanted, max_wait_ms=options.pop("max_wait_ms", 30_000), **options)
+    )
 
 
 async def turns(count=5):
@@ -36,7 +38,10 @@ async def test_a_parked_fetch_is_woken_by_the_next_record_in_any_of_its_partitio
     assert not poll.done()
     await one.produce("t", batch(b"a"), index=1)
     response = await poll
-    assert [len(partition.records) > 0 for partition in response.responses[0].partitions] == [False, True]
+    assert [len(partition.records) > 0 for partition in response.responses[0].partitions] == [
+        False,
+        True,
+    ]
     assert response.responses[0].partitions[0].records is not None
 
 
@@ -61,7 +66,10 @@ async def test_without_news_the_answer_comes_at_max_wait_and_not_before(one):
 
 async def test_an_error_in_one_partition_is_told_at_once(one):
     response = await one.fetch_all([("t", 0, 0), ("t", 7, 0)], max_wait_ms=30_000)
-    assert [p.error_code for p in response.responses[0].partitions] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert [p.error_code for p in response.responses[0].partitions] == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
 
 
 async def test_losing_the_leadership_wakes_parked_fetches(one):
@@ -107,7 +115,10 @@ async def test_the_first_batch_comes_whatever_its_size_and_the_rest_within_the_l
             await one.produce("t", batch(b"v" * 1000), index=index)
 
     async def sizes(**options):
-        wanted = [("t", index, 0, {"partition_max_bytes": options.pop("each", 1 << 20)}) for index in range(3)]
+        wanted = [
+            ("t", index, 0, {"partition_max_bytes": options.pop("each", 1 << 20)})
+            for index in range(3)
+        ]
         response = await one.fetch_all(wanted, **options)
         return sorted(len(p.records) // size for p in response.responses[0].partitions)
 
@@ -115,7 +126,9 @@ async def test_the_first_batch_comes_whatever_its_size_and_the_rest_within_the_l
     assert await sizes(max_bytes=0) == [0, 0, 1]
     assert await sizes(max_bytes=size * 4) == [0, 1, 3]
     assert await sizes() == [3, 3, 3]
-    found = await one.fetch_all([("t", index, 0, {"partition_max_bytes": 10}) for index in range(3)])
+    found = await one.fetch_all(
+        [("t", index, 0, {"partition_max_bytes": 10}) for index in range(3)]
+    )
     assert sorted(len(p.records) // size for p in found.responses[0].partitions) == [0, 0, 1]
 
 
@@ -142,7 +155,10 @@ async def test_leader_epochs_are_compared(one):
     assert await error(0) == ErrorCode.FENCED_LEADER_EPOCH
     assert await error(1) == 0
     assert await error(2) == ErrorCode.UNKNOWN_LEADER_EPOCH
-    assert ((await one.epoch_end("t", 0)).leader_epoch, (await one.epoch_end("t", 0)).end_offset) == (0, 1)
+    assert (
+        (await one.epoch_end("t", 0)).leader_epoch,
+        (await one.epoch_end("t", 0)).end_offset,
+    ) == (0, 1)
     await one.produce("t", batch(b"b", b"c"))
     ends = [await one.epoch_end("t", epoch) for epoch in (0, 1, 2)]
     assert [(end.leader_epoch, end.end_offset) for end in ends] == [(0, 1), (1, 3), (-1, -1)]
@@ -172,7 +188,11 @@ async def test_a_parked_fetch_by_id_gets_nothing_of_a_new_topic_with_the_old_nam
 async def test_read_committed_gets_a_list_of_aborted_transactions(one):
     await one.produce("t", batch(b"a"))
     found = await one.fetch("t", isolation_level=1)
-    assert (found.values, found.raw.aborted_transactions, found.raw.last_stable_offset) == ([b"a"], [], 1)
+    assert (found.values, found.raw.aborted_transactions, found.raw.last_stable_offset) == (
+        [b"a"],
+        [],
+        1,
+    )
     assert (await one.fetch("t")).raw.aborted_transactions is None
 
 
@@ -188,7 +208,10 @@ async def test_the_right_leader_is_named_to_clients_that_understand_it(one):
     one.world.lead("t", two)
     await two.opened("t")
     produced = await one.produce("t", batch(b"a"), version=11)
-    assert (produced.error_code, produced.current_leader.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)
+    assert (produced.error_code, produced.current_leader.leader_id) == (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        2,
+    )
     response = await one.fetch_all([(one.image.topics.by_name("t").topic_id, 0, 0)], version=16)
     assert response.responses[0].partitions[0].current_leader.leader_id == 2
     assert [endpoint.node_id for endpoint in response.node_endpoints] == [2]
@@ -220,7 +243,10 @@ async def test_an_unreadable_partition_is_a_retriable_error_and_does_not_spoil_t
     await two.produce("t", batch(b"c"), index=1)
     await one.world.store.delete([info.key async for info in one.world.store.list("")])
     response = await two.fetch_all([("t", 0, 0), ("t", 1, 1)], version=12)
-    assert [p.error_code for p in response.responses[0].partitions] == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+    assert [p.error_code for p in response.responses[0].partitions] == [
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        0,
+    ]
     assert len(response.responses[0].partitions[1].records) > 0
     await two.partitions.close()
     await two.storage.abandon()
@@ -245,7 +271,10 @@ async def test_offsets_by_time(one):
     two = await one.world.broker(2)
     one.world.lead("t", two)
     await two.opened("t")
-    cold = [(found.offset, found.timestamp) for found in [await two.list_offsets("t", t) for t in (-3, NOW + 101)]]
+    cold = [
+        (found.offset, found.timestamp)
+        for found in [await two.list_offsets("t", t) for t in (-3, NOW + 101)]
+    ]
     assert cold == [(6, NOW + 300), (4, NOW + 200)]
     assert (await one.list_offsets("t", -1)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await two.close()
@@ -280,7 +309,9 @@ async def test_a_byte_limiter_grants_in_order_and_survives_cancelled_waiters():
             order.append(name)
             await release.wait()
 
-    tasks = [asyncio.ensure_future(hold(name, size)) for name, size in (("a", 80), ("b", 500), ("c", 10))]
+    tasks = [
+        asyncio.ensure_future(hold(name, size)) for name, size in (("a", 80), ("b", 500), ("c", 10))
+    ]
     await turns()
     assert order == ["a"]
     tasks[1].cancel()
@@ -292,23 +323,31 @@ async def test_a_byte_limiter_grants_in_order_and_survives_cancelled_waiters():
         pass
 
 
-# --- without a session, or without knowing that it leads alone -----------------------------------------------------------------------
+# --- without a session, or without knowing that it leads alone ------------------------------------
 
 
 async def test_without_a_session_nothing_is_read(one):
     await one.produce("t", batch(b"a", b"b"))
     one.writable = False
     found = await one.fetch("t")
-    assert (found.error, found.values, found.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [], -1)
+    assert (found.error, found.values, found.high_watermark) == (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        [],
+        -1,
+    )
     for timestamp in (-1, -2, -3, NOW):
-        assert (await one.list_offsets("t", timestamp)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (
+            await one.list_offsets("t", timestamp)
+        ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (await one.epoch_end("t", 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     one.writable = True
     assert (await one.fetch("t")).values == [b"a", b"b"]
 
 
 async def test_an_offset_behind_a_stale_end_is_not_called_out_of_range(one):
-    """The new leader has records there: a consumer that is told OFFSET_OUT_OF_RANGE begins somewhere else."""
+    """The new leader has records there: a consumer that is told OFFSET_OUT_OF_RANGE begins
+    somewhere else.
+    """
     await one.produce("t", batch(b"a"))
     assert (await one.fetch("t", 5)).error == ErrorCode.OFFSET_OUT_OF_RANGE
     one.writable = False
@@ -343,7 +382,11 @@ async def test_a_cold_read_that_outlives_the_session_gives_nothing(one, monkeypa
     monkeypatch.setattr(type(partition), "read_cached", lambda *_args, **_options: None)
     monkeypatch.setattr(type(partition), "read", read)
     found = await one.fetch("t", max_wait_ms=1_000)
-    assert (found.error, found.values, found.high_watermark) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [], -1)
+    assert (found.error, found.values, found.high_watermark) == (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        [],
+        -1,
+    )
 
 
 async def test_a_look_up_that_outlives_the_session_finds_nothing(one, monkeypatch):

@@ -1,4 +1,6 @@
-"""A partition's life over real storage: append, close and open, crash and recovery, moves, idempotence across all of them."""
+"""A partition's life over real storage: append, close and open, crash and recovery, moves,
+idempotence across all of them.
+"""
 
 import asyncio
 
@@ -16,7 +18,9 @@ from tests.unit.broker.partition_world import NOW, World, batch, idempotent, key
 
 def state_of(partition):
     log = partition.log
-    return msgspec.msgpack.encode(log.producers.snapshot(log.data.next_offset)), list(log.epochs.entries)
+    return msgspec.msgpack.encode(log.producers.snapshot(log.data.next_offset)), list(
+        log.epochs.entries
+    )
 
 
 async def test_what_was_acknowledged_can_be_read():
@@ -25,7 +29,12 @@ async def test_what_was_acknowledged_can_be_read():
     world.topic("t")
     assert (await one.produce("t", batch(b"a", b"b"))).base_offset == 0
     answer = await one.produce("t", batch(b"c"))
-    assert (answer.error_code, answer.base_offset, answer.log_start_offset, answer.log_append_time_ms) == (0, 2, 0, -1)
+    assert (
+        answer.error_code,
+        answer.base_offset,
+        answer.log_start_offset,
+        answer.log_append_time_ms,
+    ) == (0, 2, 0, -1)
     found = await one.fetch("t")
     assert found.values == [b"a", b"b", b"c"]
     assert [record.offset for record in found.records] == [0, 1, 2]
@@ -45,11 +54,17 @@ async def test_a_repetition_is_answered_with_its_old_offset_after_close_and_open
     assert moved.log_end_offset == 7
     assert (await two.produce("t", idempotent(6, b"6"))).base_offset == 6
     assert (await two.produce("t", idempotent(3, b"3"))).base_offset == 3
-    assert (await two.produce("t", idempotent(0, b"0"))).error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-    assert (await two.produce("t", idempotent(9, b"9"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (
+        await two.produce("t", idempotent(0, b"0"))
+    ).error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    assert (
+        await two.produce("t", idempotent(9, b"9"))
+    ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert (await two.produce("t", idempotent(7, b"7"))).base_offset == 7
     assert (await two.values("t")) == [b"%d" % at for at in range(8)]
-    assert (await one.produce("t", idempotent(8, b"8"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (
+        await one.produce("t", idempotent(8, b"8"))
+    ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await asyncio.gather(one.close(), two.close())
 
 
@@ -82,8 +97,15 @@ async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_t
         for _ in range(count):
             await one.produce("t", batch(b"x" * 1_000), index)
     total_bytes = sum(partition.log.dirty_bytes for partition in partitions)
-    assert PartitionOpener(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes + 1)).due_checkpoints(partitions) == []
-    assert PartitionOpener(one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes)).due_checkpoints(partitions) == [partitions[1]]
+    assert (
+        PartitionOpener(
+            one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes + 1)
+        ).due_checkpoints(partitions)
+        == []
+    )
+    assert PartitionOpener(
+        one.storage, one.now_ms, LogConfig(checkpoint_bytes=total_bytes)
+    ).due_checkpoints(partitions) == [partitions[1]]
     await one.close()
 
 
@@ -143,16 +165,28 @@ async def test_a_request_is_one_group_and_tells_each_partition_its_own_error():
     corrupt = bytearray(batch(b"x"))
     corrupt[-1] ^= 1
     parts = {
-        ("t", 0): batch(b"a"), ("t", 1): bytes(corrupt), ("t", 2): batch(b"b", b"c"), ("t", 9): batch(b"d"), ("no", 0): batch(b"e"),
+        ("t", 0): batch(b"a"),
+        ("t", 1): bytes(corrupt),
+        ("t", 2): batch(b"b", b"c"),
+        ("t", 9): batch(b"d"),
+        ("no", 0): batch(b"e"),
         ("small", 0): batch(b"v" * 200),
-    }  # fmt: skip
+    }
     answer = await one.start_produce(parts)
     codes = {place: result.error_code for place, result in answer.items()}
     assert codes == {
-        ("t", 0): 0, ("t", 1): ErrorCode.CORRUPT_MESSAGE, ("t", 2): 0, ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ("small", 0): ErrorCode.MESSAGE_TOO_LARGE,
-    }  # fmt: skip
-    assert [(await one.fetch("t", index=index)).values for index in range(3)] == [[b"a"], [], [b"b", b"c"]]
+        ("t", 0): 0,
+        ("t", 1): ErrorCode.CORRUPT_MESSAGE,
+        ("t", 2): 0,
+        ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("no", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("small", 0): ErrorCode.MESSAGE_TOO_LARGE,
+    }
+    assert [(await one.fetch("t", index=index)).values for index in range(3)] == [
+        [b"a"],
+        [],
+        [b"b", b"c"],
+    ]
     world.configure("small", "max.message.bytes", "1000")
     assert (await one.produce("small", batch(b"v" * 200))).error_code == 0
     await one.close()
@@ -173,7 +207,9 @@ async def test_other_acks_are_refused(acks):
     world = World()
     one = await world.broker(1)
     world.topic("t")
-    assert (await one.produce("t", batch(b"a"), acks=acks)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert (
+        await one.produce("t", batch(b"a"), acks=acks)
+    ).error_code == ErrorCode.INVALID_REQUIRED_ACKS
     await one.close()
 
 
@@ -282,12 +318,26 @@ async def test_leadership_that_comes_back_is_served_again():
 
 
 async def test_the_heir_of_a_dead_heir_holds_a_place_and_answers():
-    """The candidate before it died after the leader: told that the partition is being opened, a fetch would wait for nothing, at once."""
+    """The candidate before it died after the leader: told that the partition is being opened, a
+    fetch would wait for nothing, at once.
+    """
     world = World()
     one, two, three = [await world.broker(number) for number in (1, 2, 3)]
     world.topic("t")
     old = world.record("t")
-    world.apply([PartitionRecord(old.topic_id, 0, (1, 2, 3), one.me.node_id, one.me.node_epoch, old.leader_epoch + 1, *old.stream_ids)])
+    world.apply(
+        [
+            PartitionRecord(
+                old.topic_id,
+                0,
+                (1, 2, 3),
+                one.me.node_id,
+                one.me.node_epoch,
+                old.leader_epoch + 1,
+                *old.stream_ids,
+            )
+        ]
+    )
     await one.opened("t")
     world.fence(one)
     world.fence(two)

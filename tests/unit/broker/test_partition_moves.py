@@ -1,4 +1,6 @@
-"""Planned moves over real storage: what was sent ahead waits at the target, nothing is lost or repeated, steps are told."""
+"""Planned moves over real storage: what was sent ahead waits at the target, nothing is lost or
+repeated, steps are told.
+"""
 
 import asyncio
 
@@ -29,9 +31,18 @@ async def test_a_move_carries_everything_over_and_tells_its_steps():
     assert (await two.produce("t", batch(b"b"))).base_offset == 1
     assert await two.values("t") == [b"a", b"b"]
     record = world.record("t")
-    assert (record.leader, record.leader_epoch, record.replicas, record.move.leader_epoch) == (2, 1, (2,), 1)
+    assert (record.leader, record.leader_epoch, record.replicas, record.move.leader_epoch) == (
+        2,
+        1,
+        (2,),
+        1,
+    )
     gave_up, took = one.reported[-1], two.reported[-1]
-    assert (gave_up.leader_epoch, gave_up.gave_up, sorted(gave_up.steps)) == (0, True, ["commit", "flush", "persist"])
+    assert (gave_up.leader_epoch, gave_up.gave_up, sorted(gave_up.steps)) == (
+        0,
+        True,
+        ["commit", "flush", "persist"],
+    )
     assert (took.leader_epoch, took.gave_up, sorted(took.steps)) == (1, False, ["open", "restore"])
     await asyncio.gather(one.close(), two.close())
 
@@ -89,7 +100,9 @@ async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_o
 
 
 async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_comes_again():
-    """The first gives up waiting before the partition opens, the others do not: their gap is this broker's doing, no loss."""
+    """The first gives up waiting before the partition opens, the others do not: their gap is this
+    broker's doing, no loss.
+    """
     world, one, two = await world_of(1, 2)
     world.topic("t")
     await one.opened("t")
@@ -98,16 +111,27 @@ async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_come
     world.fence(one)
     impatient = two.start_produce({("t", 0): idempotent(1, b"1")}, timeout_ms=0)
     assert (await impatient)["t", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    behind = [two.start_produce({("t", 0): records}) for records in (idempotent(2, b"2"), idempotent(3, b"3"))]
+    behind = [
+        two.start_produce({("t", 0): records})
+        for records in (idempotent(2, b"2"), idempotent(3, b"3"))
+    ]
     newcomer = two.start_produce({("t", 0): idempotent(1, b"x", pid=43)}, timeout_ms=0)
     assert (await newcomer)["t", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await world.recover(one, two)
-    assert [(await answer)["t", 0].error_code for answer in behind] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
-    assert (await two.produce("t", idempotent(2, b"y", pid=43))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is new here"
-    assert (await two.produce("t", idempotent(5, b"5", pid=44))).base_offset == 1, "new, too, but nothing was refused"
+    assert [(await answer)["t", 0].error_code for answer in behind] == [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ] * 2
+    assert (
+        await two.produce("t", idempotent(2, b"y", pid=43))
+    ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is new here"
+    assert (await two.produce("t", idempotent(5, b"5", pid=44))).base_offset == 1, (
+        "new, too, but nothing was refused"
+    )
     answers = [await two.produce("t", idempotent(at, b"%d" % at)) for at in (1, 2, 3)]
     assert [answer.base_offset for answer in answers] == [2, 3, 4]
-    assert (await two.produce("t", idempotent(5, b"5"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that nobody made here"
+    assert (
+        await two.produce("t", idempotent(5, b"5"))
+    ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a gap that nobody made here"
     await two.close()
 
 
@@ -116,20 +140,30 @@ async def test_a_request_behind_one_that_never_comes_again_is_out_of_order_in_th
     world.topic("t")
     await one.opened("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
-    assert (await two.produce("t", idempotent(1, b"1"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (
+        await two.produce("t", idempotent(1, b"1"))
+    ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     world.move("t", 2)
     await two.opened("t")
-    assert (await two.produce("t", idempotent(2, b"2"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (
+        await two.produce("t", idempotent(2, b"2"))
+    ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     world.now_ms += 3_600_000
     again = await two.produce("t", idempotent(2, b"2"))
-    assert again.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "the wall clock was set, no time has passed"
+    assert again.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+        "the wall clock was set, no time has passed"
+    )
     monkeypatch.setattr(refused, "_KEPT_MS", -1)
-    assert (await two.produce("t", idempotent(2, b"2"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (
+        await two.produce("t", idempotent(2, b"2"))
+    ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     await asyncio.gather(one.close(), two.close())
 
 
 async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
-    """What lies between may be in the log of the next leader. librdkafka would begin a new epoch and write it twice."""
+    """What lies between may be in the log of the next leader. librdkafka would begin a new epoch
+    and write it twice.
+    """
     world, one = await world_of(1)
     world.topic("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
@@ -137,10 +171,17 @@ async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
     refused = [await one.produce("t", idempotent(at, b"%d" % at)) for at in (2, 3)]
     assert [answer.error_code for answer in refused] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0, "a repetition"
-    assert (await one.produce("t", idempotent(1, b"1"))).base_offset == 1, "in line: the WAL protects it"
+    assert (await one.produce("t", idempotent(1, b"1"))).base_offset == 1, (
+        "in line: the WAL protects it"
+    )
     one.is_unsure = False
-    assert [(await one.produce("t", idempotent(at, b"%d" % at))).base_offset for at in (2, 3)] == [2, 3]
-    assert (await one.produce("t", idempotent(9, b"9"))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [(await one.produce("t", idempotent(at, b"%d" % at))).base_offset for at in (2, 3)] == [
+        2,
+        3,
+    ]
+    assert (
+        await one.produce("t", idempotent(9, b"9"))
+    ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     await one.close()
 
 
@@ -164,7 +205,8 @@ async def test_the_heir_of_a_dead_leader_is_named_at_once_and_keeps_what_comes_u
     world, one, two, three = await world_of(1, 2, 3)
     world.topic("t")
     leader, heir, other = (
-        next(broker for broker in (one, two, three) if broker.node_id == node_id) for node_id in world.record("t").replicas
+        next(broker for broker in (one, two, three) if broker.node_id == node_id)
+        for node_id in world.record("t").replicas
     )
     await leader.opened("t")
     assert (await leader.produce("t", batch(b"a"))).base_offset == 0
@@ -172,7 +214,10 @@ async def test_the_heir_of_a_dead_leader_is_named_at_once_and_keeps_what_comes_u
     world.fence(leader)
     sent_on = await other.produce("t", batch(b"b"))
     assert sent_on.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (sent_on.current_leader.leader_id, sent_on.current_leader.leader_epoch) == (heir.node_id, 1)
+    assert (sent_on.current_leader.leader_id, sent_on.current_leader.leader_epoch) == (
+        heir.node_id,
+        1,
+    )
     waiting = [heir.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(3)]
     await asyncio.sleep(0)
     assert not any(answer.done() for answer in waiting)
@@ -251,7 +296,9 @@ async def test_many_partitions_are_drained_in_batches():
     remaining = 1
     while remaining:
         request = m.DrainBroker(node_id=1, node_epoch=one.node_epoch, partitions_max=15)
-        result = reassign.drain_broker(world.image, request, world.now_ms, live=world.live, timeout_ms=10_000)
+        result = reassign.drain_broker(
+            world.image, request, world.now_ms, live=world.live, timeout_ms=10_000
+        )
         remaining = world.run(result).remaining
         await one.partitions.settled()
     assert len(one.partitions) == 0

@@ -102,7 +102,9 @@ class TestValidation:
     def test_what_is_not_one_whole_batch_is_refused(self):
         assert code_of(None) is ErrorCode.INVALID_RECORD
         assert code_of(memoryview(b"")) is ErrorCode.INVALID_RECORD
-        assert code_of(memoryview(bytearray(batch()) + bytearray(batch()))) is ErrorCode.INVALID_RECORD
+        assert (
+            code_of(memoryview(bytearray(batch()) + bytearray(batch()))) is ErrorCode.INVALID_RECORD
+        )
         assert code_of(batch()[:-1]) is ErrorCode.CORRUPT_MESSAGE
 
     @pytest.mark.parametrize("magic", [0, 1, 3])
@@ -126,19 +128,27 @@ class TestValidation:
         assert code_of(batch(attributes=0x10)) is ErrorCode.INVALID_RECORD
 
     def test_a_producer_id_needs_epoch_and_sequence(self):
-        assert code_of(batch(producer_id=1, producer_epoch=0, base_sequence=-1)) is ErrorCode.INVALID_RECORD
+        assert (
+            code_of(batch(producer_id=1, producer_epoch=0, base_sequence=-1))
+            is ErrorCode.INVALID_RECORD
+        )
 
     def test_size_is_limited_by_the_topic(self):
         records = batch()
         assert code_of(records, TopicRules(message_bytes_max=len(records))) is None
-        assert code_of(records, TopicRules(message_bytes_max=len(records) - 1)) is ErrorCode.MESSAGE_TOO_LARGE
+        assert (
+            code_of(records, TopicRules(message_bytes_max=len(records) - 1))
+            is ErrorCode.MESSAGE_TOO_LARGE
+        )
 
     def test_timestamps_are_limited_unless_the_log_sets_them(self):
         window = TopicRules(timestamp_before_max_ms=1000, timestamp_after_max_ms=500)
         assert code_of(batch(timestamp=NOW - 1000), window) is None
         assert code_of(batch(timestamp=NOW - 1001), window) is ErrorCode.INVALID_TIMESTAMP
         assert code_of(batch(timestamp=NOW + 501), window) is ErrorCode.INVALID_TIMESTAMP
-        rules = TopicRules(is_log_append_time=True, timestamp_before_max_ms=1, timestamp_after_max_ms=1)
+        rules = TopicRules(
+            is_log_append_time=True, timestamp_before_max_ms=1, timestamp_after_max_ms=1
+        )
         assert code_of(batch(timestamp=5), rules) is None
 
     def test_compacted_topics_need_keys_and_say_which_record_has_none(self):

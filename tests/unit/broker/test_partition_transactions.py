@@ -1,4 +1,6 @@
-"""Transactions in a partition over real storage: what is stable, who is fenced; neither close, crash nor move forgets it."""
+"""Transactions in a partition over real storage: what is stable, who is fenced; neither close,
+crash nor move forgets it.
+"""
 
 import asyncio
 
@@ -42,7 +44,9 @@ async def test_a_transaction_is_seen_when_its_marker_is_there_and_not_before(one
     assert await stable(one) == 1
     assert await one.committed("t") == [b"plain"]
     assert (await one.list_offsets("t", -1)).offset == 4
-    assert (await one.fetch("t")).values == [b"plain", b"a", b"b", b"behind"], "who reads uncommitted records sees them"
+    assert (await one.fetch("t")).values == [b"plain", b"a", b"b", b"behind"], (
+        "who reads uncommitted records sees them"
+    )
     assert (await one.fetch("t")).raw.aborted_transactions is None
     assert await one.mark("t", 7, commit=True) == ErrorCode.NONE
     assert await stable(one) == 5
@@ -71,8 +75,14 @@ async def test_the_bytes_of_a_marker_are_kafkas(one):
     await one.mark("t", 7, commit=True, coordinator_epoch=9)
     raw = bytes((await one.fetch("t", 1)).raw.records)
     attributes, pid, epoch, sequence = raw[21:23], raw[43:51], raw[51:53], raw[53:57]
-    assert (attributes, pid, epoch, sequence) == (b"\0\x30", (7).to_bytes(8, "big"), b"\0\0", b"\xff\xff\xff\xff")
-    # length 16, attributes, deltas, key of 4 bytes: version 0, type; value of 6 bytes: version 0, coordinator epoch; no headers
+    assert (attributes, pid, epoch, sequence) == (
+        b"\0\x30",
+        (7).to_bytes(8, "big"),
+        b"\0\0",
+        b"\xff\xff\xff\xff",
+    )
+    # length 16, attributes, deltas, key of 4 bytes: version 0, type; value of 6 bytes: version 0,
+    # coordinator epoch; no headers
     assert raw[61:78] == bytes([32, 0, 0, 0, 8, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 9, 0])
     second = raw[78:]
     assert second[65:70] == bytes([8, 0, 0, 0, 1]), "1: commit"
@@ -92,12 +102,21 @@ async def test_markers_may_come_twice_or_for_nobody(one):
 
 async def test_old_producers_and_old_coordinators_are_fenced(one):
     await one.produce("t", transactional(7, 0, b"a", epoch=3))
-    assert (await one.produce("t", transactional(7, 0, b"x", epoch=2))).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (
+        await one.produce("t", transactional(7, 0, b"x", epoch=2))
+    ).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await one.mark("t", 7, 2, commit=False) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await one.mark("t", 7, 4, commit=False, coordinator_epoch=5) == ErrorCode.NONE
-    assert (await one.produce("t", transactional(7, 1, b"zombie", epoch=3))).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert (await one.produce("t", transactional(7, 1, b"x", epoch=4))).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert await one.mark("t", 7, 4, commit=True, coordinator_epoch=4) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert (
+        await one.produce("t", transactional(7, 1, b"zombie", epoch=3))
+    ).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (
+        await one.produce("t", transactional(7, 1, b"x", epoch=4))
+    ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (
+        await one.mark("t", 7, 4, commit=True, coordinator_epoch=4)
+        == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    )
     assert (await one.produce("t", transactional(7, 0, b"b", epoch=4))).error_code == 0
     assert await one.mark("t", 7, 4, commit=True, coordinator_epoch=6) == ErrorCode.NONE
     assert await one.committed("t") == [b"b"]
@@ -108,11 +127,17 @@ async def test_within_a_transaction_a_producer_writes_nothing_else(one):
     plain = batch(b"b", producer_id=7, producer_epoch=0, base_sequence=1)
     assert (await one.produce("t", plain)).error_code == ErrorCode.INVALID_TXN_STATE
     one.is_unsure = True
-    assert (await one.produce("t", plain)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "another leader may know that it is over"
+    assert (await one.produce("t", plain)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+        "another leader may know that it is over"
+    )
     one.is_unsure = False
-    assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, "a repetition is one"
+    assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, (
+        "a repetition is one"
+    )
     await one.mark("t", 7, commit=True)
-    assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, "also when the transaction is over"
+    assert (await one.produce("t", transactional(7, 0, b"a"))).base_offset == 0, (
+        "also when the transaction is over"
+    )
     assert (await one.produce("t", plain)).error_code == 0
     assert await stable(one) == 3
 
@@ -126,20 +151,29 @@ async def test_clients_write_no_markers_and_no_transactions_of_nobody(one, attri
 async def test_a_coordinator_writes_for_a_producer_without_its_sequence(one):
     partition = await one.opened("t")
     for _ in range(2):
-        raw = encode_batch([Record(0, NOW, b"k", b"v")], producer_id=7, producer_epoch=1, attributes=TRANSACTIONAL_MASK)
+        raw = encode_batch(
+            [Record(0, NOW, b"k", b"v")],
+            producer_id=7,
+            producer_epoch=1,
+            attributes=TRANSACTIONAL_MASK,
+        )
         settled = asyncio.Event()
         group = PartitionAppend(settled.set, from_coordinator=True)
         group.run(one.storage, [(partition, memoryview(raw))], NOW)
         await settled.wait()
         assert group.outcomes[0].code == ErrorCode.NONE
     assert await stable(one) == 0
-    assert (await one.produce("t", raw)).error_code == ErrorCode.INVALID_RECORD, "from a client it is refused"
+    assert (await one.produce("t", raw)).error_code == ErrorCode.INVALID_RECORD, (
+        "from a client it is refused"
+    )
     await one.mark("t", 7, 1, commit=True)
     assert await one.committed("t") == [b"v", b"v"]
 
 
 async def test_a_poll_for_committed_records_wakes_when_they_become_stable(one):
-    poll = asyncio.ensure_future(one.fetch_all([("t", 0, 0)], max_wait_ms=30_000, isolation_level=1))
+    poll = asyncio.ensure_future(
+        one.fetch_all([("t", 0, 0)], max_wait_ms=30_000, isolation_level=1)
+    )
     await one.produce("t", transactional(7, 0, b"a"))
     await one.produce("t", batch(b"b"))
     for _ in range(20):
@@ -177,18 +211,26 @@ async def test_there_is_a_limit_of_open_transactions(world, one):
     assert ErrorCode.KAFKA_STORAGE_ERROR.retriable
     assert await one.mark("t", 1_000, commit=True) == ErrorCode.NONE
     behind = await one.produce("t", transactional(7, 1, b"was on its way"))
-    assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "there is room now, but it was sent behind the one that was refused"
-    assert [(await one.produce("t", transactional(7, at, b"again"))).error_code for at in (0, 1)] == [0, 0]
+    assert behind.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
+        "there is room now, but it was sent behind the one that was refused"
+    )
+    assert [
+        (await one.produce("t", transactional(7, at, b"again"))).error_code for at in (0, 1)
+    ] == [0, 0]
 
 
 async def interleave(broker, pids, start, rounds=3):
-    """Each producer commits, aborts, and leaves its last transaction open. What is committed, by the offset of the first open one."""
+    """Each producer commits, aborts, and leaves its last transaction open. What is committed, by
+    the offset of the first open one.
+    """
     sequences = dict.fromkeys(pids, start)
     kept = []
     for number in range(rounds):
         for pid in pids:
             value = b"%d-%d" % (pid, number)
-            assert (await broker.produce("t", transactional(pid, sequences[pid], value))).error_code == 0
+            assert (
+                await broker.produce("t", transactional(pid, sequences[pid], value))
+            ).error_code == 0
             sequences[pid] += 1
             if number < rounds - 1:
                 commit = (pid + number) % 2 == 0
@@ -217,15 +259,19 @@ async def test_another_leader_knows_what_is_stable_and_what_was_aborted(world, o
     if way == "move":
         await one.close()
     assert (await stable(two), await two.committed("t"), await aborted(two)) == before
-    assert (await two.opened("t")).log.transactions.aborted_within(0, 100) is None, "told from the txn stream"
+    assert (await two.opened("t")).log.transactions.aborted_within(0, 100) is None, (
+        "told from the txn stream"
+    )
     for pid in (4, 5, 6):
         assert (await two.produce("t", transactional(pid, 3, b"%d-last" % pid))).error_code == 0
         assert await two.mark("t", pid, commit=pid != 5) == ErrorCode.NONE
     assert await two.mark("t", 9, commit=False) == ErrorCode.NONE
     values = await two.committed("t")
-    assert [value for value in values if value in {b"4-2", b"5-2", b"6-2", b"4-last", b"5-last", b"6-last"}] == [
-        b"4-2", b"6-2", b"4-last", b"6-last"
-    ]  # fmt: skip
+    assert [
+        value
+        for value in values
+        if value in {b"4-2", b"5-2", b"6-2", b"4-last", b"5-last", b"6-last"}
+    ] == [b"4-2", b"6-2", b"4-last", b"6-last"]
 
 
 async def aborted(broker):
@@ -260,8 +306,14 @@ async def test_the_txn_stream_is_trimmed_with_the_log(world, one):
     world.lead("t", two)
     await two.opened("t")
     raw = (await two.fetch("t", 5, isolation_level=1)).raw
-    assert [(item.producer_id, item.first_offset) for item in raw.aborted_transactions] == [(7, 4), (7, 6)]
-    assert world.image.topics.partition(key_of(world, "t")).txn_stream_id == partition.log.txn.stream_id
+    assert [(item.producer_id, item.first_offset) for item in raw.aborted_transactions] == [
+        (7, 4),
+        (7, 6),
+    ]
+    assert (
+        world.image.topics.partition(key_of(world, "t")).txn_stream_id
+        == partition.log.txn.stream_id
+    )
 
 
 async def test_a_partition_without_transactions_has_an_empty_txn_stream(world, one):

@@ -1,4 +1,6 @@
-"""Transactions as a reader sees them that has only the store: the same as the leader's consumers, however things lie in the store."""
+"""Transactions as a reader sees them that has only the store: the same as the leader's consumers,
+however things lie in the store.
+"""
 
 import asyncio
 from random import Random
@@ -39,8 +41,19 @@ class Published(World):
         for _ in self.ledger.write(draft):
             pass
         self.version += 1
-        wals = tuple(LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed) for wal in self.image.nodes.running_wals())
-        root = ManifestRoot("test", 1, self.version, self.image.end_offset, self.now_ms, wals, self.ledger.topic_entries())
+        wals = tuple(
+            LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed)
+            for wal in self.image.nodes.running_wals()
+        )
+        root = ManifestRoot(
+            "test",
+            1,
+            self.version,
+            self.image.end_offset,
+            self.now_ms,
+            wals,
+            self.ledger.topic_entries(),
+        )
         await self.store.put_if_absent(manifest_key("test", self.version), draft.finish(root))
 
 
@@ -61,7 +74,9 @@ async def rows(world, view, start, end):
     aborted = await view.aborted(wanted)
     found = []
     async for arrow in read_slices(world.store, slices, ("offset", "value"), aborted):
-        found += zip(arrow.column("offset").to_pylist(), arrow.column("value").to_pylist(), strict=True)
+        found += zip(
+            arrow.column("offset").to_pylist(), arrow.column("value").to_pylist(), strict=True
+        )
     return found
 
 
@@ -92,7 +107,9 @@ async def test_a_reader_of_the_tail_stops_at_the_last_stable_offset(world):
     assert (await state(view)).last_stable_offset == 4
     assert await rows(world, view, 0, 4) == [(0, b"plain"), (2, b"behind")]
     assert await rows(world, view, 1, 2) == []
-    assert [item.stream_id for item in await view.partitions(["t"])] == list(await view.aborted([OffsetRange("t", 0, 2, 3)]))
+    assert [item.stream_id for item in await view.partitions(["t"])] == list(
+        await view.aborted([OffsetRange("t", 0, 2, 3)])
+    )
 
 
 async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(world):
@@ -121,12 +138,15 @@ async def test_a_reader_and_a_consumer_see_the_same(world, seed):
     for _ in range(60):
         leader = world.brokers[-1]
         step = rng.choices(
-            ["write", "plain", "commit", "abort", "merge", "publish", "look", "move", "crash"], [12, 3, 4, 4, 2, 2, 4, 1, 1]
+            ["write", "plain", "commit", "abort", "merge", "publish", "look", "move", "crash"],
+            [12, 3, 4, 4, 2, 2, 4, 1, 1],
         )[0]
         pid = rng.randint(1, 4)
         if step == "write":
             sequence = sequences.get(pid, 0)
-            answer = await leader.produce("t", transactional(pid, sequence, b"%d-%d" % (pid, sequence)))
+            answer = await leader.produce(
+                "t", transactional(pid, sequence, b"%d-%d" % (pid, sequence))
+            )
             assert answer.error_code == ErrorCode.NONE
             sequences[pid] = sequence + 1
         elif step == "plain":
@@ -165,7 +185,10 @@ async def look(world, view, known, rng):
     leader = world.brokers[-1]
     found = await state(view)
     partition = await leader.opened("t")
-    assert (found.end_offset, found.last_stable_offset) == (partition.high_watermark, partition.last_stable_offset)
+    assert (found.end_offset, found.last_stable_offset) == (
+        partition.high_watermark,
+        partition.last_stable_offset,
+    )
     end = found.last_stable_offset
     seen = await rows(world, view, 0, end)
     assert [value for _, value in seen] == await leader.committed("t")

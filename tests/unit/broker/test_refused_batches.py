@@ -20,7 +20,9 @@ def batch(sequence, count=1, *, pid=42, epoch=0):
 def known(sequence, count=1, *, epoch=0):
     """A log that ends with this batch."""
     producers = ProducerState()
-    producers.record(42, epoch, sequence, count, base_offset=Offset(0), end_offset=Offset(count), now_ms=NOW)
+    producers.record(
+        42, epoch, sequence, count, base_offset=Offset(0), end_offset=Offset(count), now_ms=NOW
+    )
     return producers
 
 
@@ -44,7 +46,9 @@ def test_what_is_ahead_waits_for_what_was_refused(first):
     assert found.held_back("t", 0, batch(at(4)), log, NOW), "the second one is still missing"
     assert not found.held_back("t", 0, batch(at(2)), log, NOW), "in line"
     assert not found.held_back("t", 0, batch(at(0), 2), log, NOW), "a repetition"
-    assert not found.held_back("t", 0, batch(at(5)), known(at(3)), NOW), "a gap of the producer's own"
+    assert not found.held_back("t", 0, batch(at(5)), known(at(3)), NOW), (
+        "a gap of the producer's own"
+    )
     assert len(found) == 0
 
 
@@ -54,7 +58,9 @@ def test_other_producers_partitions_and_epochs_are_not_concerned():
     assert not found.held_back("t", 1, batch(6), log, NOW)
     assert not found.held_back("u", 0, batch(6), log, NOW)
     assert not found.held_back("t", 0, batch(6, epoch=1), log, NOW)
-    assert found.held_back("t", 0, batch(6), ProducerState(), NOW), "even where nothing is known of the producer"
+    assert found.held_back("t", 0, batch(6), ProducerState(), NOW), (
+        "even where nothing is known of the producer"
+    )
 
 
 def test_the_first_is_forgotten_if_it_does_not_come_again():
@@ -82,7 +88,9 @@ def test_the_oldest_of_very_many_are_forgotten():
 
 @given(st.lists(st.lists(st.booleans(), max_size=8), max_size=6))
 def test_a_producer_that_repeats_what_was_refused_always_gets_on(rounds):
-    """Any of its requests may be refused at any time; the log takes what is in line. Sent again in order, everything arrives, once."""
+    """Any of its requests may be refused at any time; the log takes what is in line. Sent again in
+    order, everything arrives, once.
+    """
     found, log, end = RefusedBatches(), ProducerState(), 0
     for refusals in [*rounds, [False] * 8]:
         for sequence, is_refused in enumerate(refusals, end):
@@ -91,6 +99,8 @@ def test_a_producer_that_repeats_what_was_refused_always_gets_on(rounds):
                 found.note("t", 0, item, ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
                 continue
             assert log.check(42, 0, sequence, 1) is None, "a gap that the broker made"
-            log.record(42, 0, sequence, 1, base_offset=Offset(end), end_offset=Offset(end + 1), now_ms=NOW)
+            log.record(
+                42, 0, sequence, 1, base_offset=Offset(end), end_offset=Offset(end + 1), now_ms=NOW
+            )
             end += 1
     assert end >= 8

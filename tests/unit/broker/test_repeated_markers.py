@@ -1,4 +1,6 @@
-"""A late copy of a marker, at the leader of a partition: it ends nothing that began behind the transaction that it is of."""
+"""A late copy of a marker, at the leader of a partition: it ends nothing that began behind the
+transaction that it is of.
+"""
 
 import asyncio
 
@@ -30,7 +32,9 @@ async def one(world):
 async def first_transaction(broker, *, commit):
     """It is over at offset 2, with serial 10."""
     assert (await broker.produce("t", transactional(7, 0, b"first"))).error_code == 0
-    assert await broker.mark("t", 7, commit=commit, coordinator_epoch=3, serial=10) == ErrorCode.NONE
+    assert (
+        await broker.mark("t", 7, commit=commit, coordinator_epoch=3, serial=10) == ErrorCode.NONE
+    )
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -41,7 +45,9 @@ async def test_a_late_copy_does_not_end_the_next_transaction(one, commit):
     assert await one.mark("t", 7, commit=commit, coordinator_epoch=3, serial=10) == ErrorCode.NONE
     assert partition.log.transactions.is_open(7)
     assert partition.log_end_offset == 3, "the copy is not appended"
-    assert await one.mark("t", 7, commit=not commit, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    assert (
+        await one.mark("t", 7, commit=not commit, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    )
     assert await one.committed("t") == [b"first" if commit else b"second"]
 
 
@@ -63,13 +69,18 @@ async def test_a_marker_is_not_late_because_the_transaction_wrote_nothing_here(o
 
 
 async def test_serials_count_within_one_coordinator_epoch(one):
-    """A later coordinator ends with any serial what it finds; copies of the earlier one's markers are refused behind it."""
+    """A later coordinator ends with any serial what it finds; copies of the earlier one's markers
+    are refused behind it.
+    """
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"second"))
     assert await one.mark("t", 7, commit=True, coordinator_epoch=4, serial=2) == ErrorCode.NONE
     assert await one.committed("t") == [b"first", b"second"]
     await one.produce("t", transactional(7, 2, b"third"))
-    assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=11) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert (
+        await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=11)
+        == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    )
     assert await one.mark("t", 7, commit=True, coordinator_epoch=4, serial=2) == ErrorCode.NONE
     assert await one.mark("t", 7, commit=False, coordinator_epoch=4, serial=5) == ErrorCode.NONE
     assert await one.committed("t") == [b"first", b"second"]
@@ -82,7 +93,9 @@ async def test_markers_without_a_serial_end_what_is_open(one):
     assert await one.mark("t", 7, commit=False, coordinator_epoch=3) == ErrorCode.NONE
     await one.produce("t", transactional(7, 2, b"second"))
     assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10) == ErrorCode.NONE
-    assert (await one.opened("t")).log.transactions.is_open(7), "the serial of the first transaction is still known"
+    assert (await one.opened("t")).log.transactions.is_open(7), (
+        "the serial of the first transaction is still known"
+    )
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
@@ -111,7 +124,10 @@ async def test_the_next_leader_knows_a_late_copy(world, one, way):
 async def test_a_copy_is_answered_when_what_it_repeats_is_durable(one):
     await one.produce("t", transactional(7, 0, b"first"))
     one.storage.stop_acknowledging()
-    markings = [asyncio.ensure_future(one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10)) for _ in range(2)]
+    markings = [
+        asyncio.ensure_future(one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10))
+        for _ in range(2)
+    ]
     partition = await one.opened("t")
     while partition.log_end_offset < 2:  # noqa: ASYNC110 - an append sets no event
         await asyncio.sleep(0)
@@ -134,6 +150,9 @@ def test_a_serial_of_another_size_is_corrupt():
     good = encode_marker(Marker(7, 2, True, 5, 1), NOW)
     (record,) = decode_records(good)
 
-    bad = encode_batch([record._replace(headers=(("serial", b"\1"),))], attributes=TRANSACTIONAL_MASK | CONTROL_MASK)
+    bad = encode_batch(
+        [record._replace(headers=(("serial", b"\1"),))],
+        attributes=TRANSACTIONAL_MASK | CONTROL_MASK,
+    )
     with pytest.raises(BatchCorrupt, match="holds no marker"):
         decode_marker(bad, 7, 2)

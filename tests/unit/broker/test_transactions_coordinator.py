@@ -1,4 +1,6 @@
-"""Records of `__transaction_state`, and the coordinator over an in-memory log: what was decided is finished by the next coordinator."""
+"""Records of `__transaction_state`, and the coordinator over an in-memory log: what was decided is
+finished by the next coordinator.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +14,20 @@ from broker.coordination.connection_order import LateRequest
 from broker.coordination.shards import partition_for
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender, Target
-from broker.transactions.model import ProducerIdentity, TopicPartition, TransactionLimits, TransactionMetadata, TransactionState
-from broker.transactions.records import MalformedTransactionRecord, decode_key, decode_value, encode_key, encode_value
+from broker.transactions.model import (
+    ProducerIdentity,
+    TopicPartition,
+    TransactionLimits,
+    TransactionMetadata,
+    TransactionState,
+)
+from broker.transactions.records import (
+    MalformedTransactionRecord,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 
@@ -45,7 +59,14 @@ class Leaders:
         for target in targets:
             assert self.leaders[target.partition] == node_id
             marker = target.marker
-            self.written.append((target.partition, marker.producer_epoch, marker.committed, marker.coordinator_epoch))
+            self.written.append(
+                (
+                    target.partition,
+                    marker.producer_epoch,
+                    marker.committed,
+                    marker.coordinator_epoch,
+                )
+            )
             self.serials.append(marker.serial)
         return {target: self._answer(target.partition) for target in targets}
 
@@ -86,10 +107,15 @@ class World:
         self.next_producer_id += 1
         return self.next_producer_id
 
-    async def begun(self, *partitions: TopicPartition, timeout_ms: int = 60_000) -> ProducerIdentity:
+    async def begun(
+        self, *partitions: TopicPartition, timeout_ms: int = 60_000
+    ) -> ProducerIdentity:
         code, producer = await self.coordinator.init_producer_id("tid", timeout_ms, None)
         assert code is ErrorCode.NONE
-        assert await self.coordinator.add_partitions("tid", producer, partitions, connection_id=1) is ErrorCode.NONE
+        assert (
+            await self.coordinator.add_partitions("tid", producer, partitions, connection_id=1)
+            is ErrorCode.NONE
+        )
         return producer
 
     async def until_state(self, state: TransactionState) -> TransactionMetadata:
@@ -101,7 +127,9 @@ class World:
                 await asyncio.sleep(0.001)
 
 
-async def _held(log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]) -> "asyncio.Task[ErrorCode]":
+async def _held(
+    log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]
+) -> "asyncio.Task[ErrorCode]":
     """The request, with its record appended and not durable yet."""
     log.hold = True
     log.appended.clear()
@@ -113,7 +141,12 @@ async def _held(log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]
 async def test_commit_is_answered_when_it_is_decided_and_every_partition_is_told() -> None:
     world = World()
     producer = await world.begun(T0, T1)
-    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True, connection_id=1)))
+    task = await _held(
+        world.log,
+        lambda: asyncio.create_task(
+            world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        ),
+    )
     assert not task.done()
     assert world.leaders.written == [], "nobody is told before it is durable"
     world.log.hold = False
@@ -121,8 +154,14 @@ async def test_commit_is_answered_when_it_is_decided_and_every_partition_is_told
     assert await task is ErrorCode.NONE
     await world.until_state(TransactionState.COMPLETE_COMMIT)
     assert sorted(world.leaders.written) == [(T0, 0, True, 1), (T1, 0, True, 1)]
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
-    assert await world.coordinator.end("tid", producer, committed=False, connection_id=1) is ErrorCode.INVALID_TXN_STATE
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
+    assert (
+        await world.coordinator.end("tid", producer, committed=False, connection_id=1)
+        is ErrorCode.INVALID_TXN_STATE
+    )
     world.coordinator.close()
 
 
@@ -131,10 +170,15 @@ async def test_next_coordinator_finishes_what_was_decided(committed: bool) -> No
     world = World()
     producer = await world.begun(T0, T1)
     world.leaders.stalled.clear()
-    assert await world.coordinator.end("tid", producer, committed=committed, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=committed, connection_id=1)
+        is ErrorCode.NONE
+    )
     world.restart()
     world.leaders.stalled.set()
-    await world.until_state(TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT)
+    await world.until_state(
+        TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+    )
     assert sorted(world.leaders.written) == [(T0, 0, committed, 2), (T1, 0, committed, 2)]
     world.coordinator.close()
 
@@ -143,40 +187,74 @@ async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
     """It was paused: the commit that it remembers may be of the transaction before."""
     world = World()
     producer = await world.begun(T0)
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
     await world.until_state(TransactionState.COMPLETE_COMMIT)
     world.log.can_write = False
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NOT_COORDINATOR
-    assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1) is ErrorCode.NOT_COORDINATOR
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NOT_COORDINATOR
+    )
+    assert (
+        await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
+        is ErrorCode.NOT_COORDINATOR
+    )
     world.log.can_write = True
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
     world.coordinator.close()
 
 
 async def test_a_coordinator_that_may_not_lead_alone_answers_only_what_it_appends() -> None:
-    """A firewall rejects its connections: the next coordinator may have the producer's next transaction, which this one does not know."""
+    """A firewall rejects its connections: the next coordinator may have the producer's next
+    transaction, which this one does not know.
+    """
     world = World()
     producer = await world.begun(T0)
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
     await world.until_state(TransactionState.COMPLETE_COMMIT)
     world.log.leads_alone = False
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NOT_COORDINATOR
-    assert await world.coordinator.end("unknown", producer, committed=True, connection_id=1) is ErrorCode.NOT_COORDINATOR
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NOT_COORDINATOR
+    )
+    assert (
+        await world.coordinator.end("unknown", producer, committed=True, connection_id=1)
+        is ErrorCode.NOT_COORDINATOR
+    )
     assert await world.coordinator.describe("tid") is ErrorCode.NOT_COORDINATOR
-    assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1) is ErrorCode.NONE, "the WAL's fence protects it"
+    assert (
+        await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
+        is ErrorCode.NONE
+    ), "the WAL's fence protects it"
     world.coordinator.close()
 
 
 async def test_what_was_not_durable_did_not_happen() -> None:
     world = World()
     producer = await world.begun(T0)
-    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.end("tid", producer, committed=True, connection_id=1)))
+    task = await _held(
+        world.log,
+        lambda: asyncio.create_task(
+            world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        ),
+    )
     world.restart()
     task.cancel()
     world.log.hold = False
     found = await world.until_state(TransactionState.ONGOING)
     assert found.partitions == frozenset({T0})
-    assert await world.coordinator.end("tid", producer, committed=False, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=False, connection_id=1)
+        is ErrorCode.NONE
+    )
     await world.until_state(TransactionState.COMPLETE_ABORT)
     assert world.leaders.written == [(T0, 0, False, 2)]
     world.coordinator.close()
@@ -186,9 +264,15 @@ async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() 
     world = World()
     producer = await world.begun(T0, T1, GONE)
     world.leaders.broken_count = 2
-    world.leaders.answers = {T0: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT], T1: [ErrorCode.INVALID_PRODUCER_EPOCH]}
+    world.leaders.answers = {
+        T0: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT],
+        T1: [ErrorCode.INVALID_PRODUCER_EPOCH],
+    }
     world.leaders.leaders[T1] = None
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
     while world.leaders.answers[T0]:  # noqa: ASYNC110 - bounded by the test's own timeout
         await asyncio.sleep(0.001)
     world.leaders.leaders[T1] = NodeId(0)
@@ -200,8 +284,14 @@ async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() 
 async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
     world = World()
     producer = await world.begun(T0, T1)
-    world.leaders.answers = {T0: [ErrorCode.TRANSACTION_COORDINATOR_FENCED], T1: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3}
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    world.leaders.answers = {
+        T0: [ErrorCode.TRANSACTION_COORDINATOR_FENCED],
+        T1: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3,
+    }
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
     while world.leaders.answers[T0]:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     found = await world.coordinator.describe("tid")
@@ -216,9 +306,17 @@ async def test_serials_grow_from_transaction_to_transaction_whatever_the_clock_d
     world = World()
     producer = await world.begun(T0)
     for number in range(4):
-        assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1) is ErrorCode.NONE
-        assert await world.coordinator.end("tid", producer, committed=number % 2 == 0, connection_id=1) is ErrorCode.NONE
-        await world.until_state(TransactionState.COMPLETE_ABORT if number % 2 else TransactionState.COMPLETE_COMMIT)
+        assert (
+            await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
+            is ErrorCode.NONE
+        )
+        assert (
+            await world.coordinator.end("tid", producer, committed=number % 2 == 0, connection_id=1)
+            is ErrorCode.NONE
+        )
+        await world.until_state(
+            TransactionState.COMPLETE_ABORT if number % 2 else TransactionState.COMPLETE_COMMIT
+        )
         world.now_ms -= 3_600_000
         if number == 1:
             world.restart()
@@ -231,7 +329,10 @@ async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_hig
     producer = await world.begun(T0)
     world.leaders.broken_count = 1
     world.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
     while len(world.leaders.serials) < 2:  # noqa: ASYNC110 - the answers of `Leaders` set no event
         await asyncio.sleep(0.001)
     first = set(world.leaders.serials)
@@ -246,9 +347,15 @@ async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_hig
 async def test_a_late_end_does_not_decide_the_next_transaction() -> None:
     world = World()
     producer = await world.begun(T0)
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.NONE
+    )
     await world.until_state(TransactionState.COMPLETE_COMMIT)
-    assert await world.coordinator.add_partitions("tid", producer, [T0], connection_id=2) is ErrorCode.NONE
+    assert (
+        await world.coordinator.add_partitions("tid", producer, [T0], connection_id=2)
+        is ErrorCode.NONE
+    )
     for request in (
         world.coordinator.end("tid", producer, committed=True, connection_id=1),
         world.coordinator.add_partitions("tid", producer, [T1], connection_id=1),
@@ -256,17 +363,29 @@ async def test_a_late_end_does_not_decide_the_next_transaction() -> None:
         with pytest.raises(LateRequest):
             await request
     assert (await world.until_state(TransactionState.ONGOING)).partitions == {T0}
-    assert await world.coordinator.end("tid", producer, committed=False, connection_id=3) is ErrorCode.NONE
+    assert (
+        await world.coordinator.end("tid", producer, committed=False, connection_id=3)
+        is ErrorCode.NONE
+    )
     await world.until_state(TransactionState.COMPLETE_ABORT)
 
 
 async def test_a_late_end_that_waited_for_the_transaction_before_is_late_all_the_same() -> None:
     world = World()
     producer = await world.begun(T0)
-    task = await _held(world.log, lambda: asyncio.create_task(world.coordinator.add_partitions("tid", producer, [T1], connection_id=1)))
-    late = asyncio.create_task(world.coordinator.end("tid", producer, committed=True, connection_id=1))
+    task = await _held(
+        world.log,
+        lambda: asyncio.create_task(
+            world.coordinator.add_partitions("tid", producer, [T1], connection_id=1)
+        ),
+    )
+    late = asyncio.create_task(
+        world.coordinator.end("tid", producer, committed=True, connection_id=1)
+    )
     await asyncio.sleep(0)
-    again = asyncio.create_task(world.coordinator.add_partitions("tid", producer, [T1], connection_id=2))
+    again = asyncio.create_task(
+        world.coordinator.add_partitions("tid", producer, [T1], connection_id=2)
+    )
     await asyncio.sleep(0)
     world.log.hold = False
     world.log.release()
@@ -280,15 +399,22 @@ async def test_a_new_producer_waits_for_the_abort_of_the_old_one() -> None:
     world = World()
     old = await world.begun(T0)
     code, new = await world.coordinator.init_producer_id("tid", 60_000, None)
-    assert (code, new) == (ErrorCode.NONE, ProducerIdentity(old.producer_id, 2)), "not CONCURRENT_TRANSACTIONS, for it is soon over"
+    assert (code, new) == (ErrorCode.NONE, ProducerIdentity(old.producer_id, 2)), (
+        "not CONCURRENT_TRANSACTIONS, for it is soon over"
+    )
     assert world.leaders.written == [(T0, 1, False, 1)]
-    assert await world.coordinator.end("tid", old, committed=True, connection_id=1) is ErrorCode.PRODUCER_FENCED
+    assert (
+        await world.coordinator.end("tid", old, committed=True, connection_id=1)
+        is ErrorCode.PRODUCER_FENCED
+    )
     world.coordinator.close()
 
 
 @pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000])
 async def test_the_next_coordinators_clock_may_be_an_hour_off(off_ms: int) -> None:
-    """An open transaction has its whole timeout from when the coordinator loaded it, not more and not less."""
+    """An open transaction has its whole timeout from when the coordinator loaded it, not more and
+    not less.
+    """
     world = World()
     await world.begun(T0, timeout_ms=5_000)
     world.now_ms += 4_000 + off_ms
@@ -313,7 +439,10 @@ async def test_timeout_aborts_also_at_the_next_coordinator() -> None:
     world.coordinator.tick()
     found = await world.until_state(TransactionState.COMPLETE_ABORT)
     assert found.producer_epoch == producer.producer_epoch + 1
-    assert await world.coordinator.end("tid", producer, committed=True, connection_id=1) is ErrorCode.PRODUCER_FENCED
+    assert (
+        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        is ErrorCode.PRODUCER_FENCED
+    )
     world.now_ms += LIMITS.id_expiration_ms + 1
     world.coordinator.tick()
     while world.coordinator.listed():  # noqa: ASYNC110
@@ -328,9 +457,12 @@ async def test_limits_and_refusals() -> None:
     init = world.coordinator.init_producer_id
     assert (await init("", 1_000, None))[0] is ErrorCode.INVALID_REQUEST
     assert (await init("tid", 0, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    assert (await init("tid", LIMITS.timeout_max_ms + 1, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert (await init("tid", LIMITS.timeout_max_ms + 1, None))[
+        0
+    ] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (
-        await world.coordinator.end("tid", ProducerIdentity(1, 0), committed=True, connection_id=1) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        await world.coordinator.end("tid", ProducerIdentity(1, 0), committed=True, connection_id=1)
+        is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     )
     same_partition = [name for name in map(str, range(20)) if partition_for(name, 2) == 0][:3]
     codes = [(await init(name, 1_000, None))[0] for name in same_partition]
@@ -370,12 +502,30 @@ def test_foreign_bytes_are_malformed_at_worst(data: bytes) -> None:
 
 
 def test_records_are_kafkas() -> None:
-    """Written out by hand from Kafka's TransactionLogKey.json and TransactionLogValue.json, version 0."""
-    ongoing = TransactionMetadata("a", 7, 1, 60_000, TransactionState.ONGOING, frozenset({("t", 2), ("t", 0)}), 5, 9)
+    """Written out by hand from Kafka's TransactionLogKey.json and TransactionLogValue.json, version
+    0.
+    """
+    ongoing = TransactionMetadata(
+        "a", 7, 1, 60_000, TransactionState.ONGOING, frozenset({("t", 2), ("t", 0)}), 5, 9
+    )
     assert encode_key("a").hex() == "0000000161"
     assert encode_value(ongoing).hex() == (
-        "0000" "0000000000000007" "0001" "0000ea60" "01" "00000001" "0001" "74" "00000002" "00000000" "00000002"
-        "0000000000000009" "0000000000000005"
-    )  # fmt: skip
+        "0000"
+        "0000000000000007"
+        "0001"
+        "0000ea60"
+        "01"
+        "00000001"
+        "0001"
+        "74"
+        "00000002"
+        "00000000"
+        "00000002"
+        "0000000000000009"
+        "0000000000000005"
+    )
     empty = TransactionMetadata("a", 7, 1, 60_000, TransactionState.EMPTY, frozenset(), -1, 9)
-    assert encode_value(empty).hex() == "0000000000000000000700010000ea6000ffffffff0000000000000009" + "ff" * 8
+    assert (
+        encode_value(empty).hex()
+        == "0000000000000000000700010000ea6000ffffffff0000000000000009" + "ff" * 8
+    )

@@ -1,4 +1,6 @@
-"""One transactional id against a model: in whatever order requests, time and failures come, outcomes are decided once."""
+"""One transactional id against a model: in whatever order requests, time and failures come,
+outcomes are decided once.
+"""
 
 from dataclasses import replace
 
@@ -30,7 +32,9 @@ def persisted(transaction: Transaction, outcome: ErrorCode | Persist | None) -> 
     return transaction.persisted()
 
 
-def initialized(transaction: Transaction, producer_id: int = 7, expected: ProducerIdentity | None = None) -> ProducerIdentity:
+def initialized(
+    transaction: Transaction, producer_id: int = 7, expected: ProducerIdentity | None = None
+) -> ProducerIdentity:
     persisted(transaction, transaction.init_producer(TIMEOUT_MS, expected, producer_id, 0))
     return ProducerIdentity(transaction.current.producer_id, transaction.current.producer_epoch)
 
@@ -44,7 +48,9 @@ def test_commit_from_the_first_record_to_the_last() -> None:
     assert markers is not None
     assert markers.is_commit
     assert markers.metadata.partitions == frozenset(PARTITIONS[:2])
-    assert transaction.add_partitions(producer, PARTITIONS[:1], 7) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (
+        transaction.add_partitions(producer, PARTITIONS[:1], 7) is ErrorCode.CONCURRENT_TRANSACTIONS
+    )
     assert transaction.end(producer, committed=True, now_ms=7) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert transaction.end(producer, committed=False, now_ms=7) is ErrorCode.INVALID_TXN_STATE
     assert persisted(transaction, transaction.markers_written(8)) is None
@@ -61,7 +67,9 @@ def test_a_new_producer_aborts_what_is_open_and_the_old_one_is_fenced() -> None:
     assert outcome.answer is ErrorCode.CONCURRENT_TRANSACTIONS
     markers = transaction.persisted()
     assert markers is not None
-    assert (markers.is_commit, markers.metadata.producer_epoch) == (False, 1), "the marker fences the old epoch at the partitions"
+    assert (markers.is_commit, markers.metadata.producer_epoch) == (False, 1), (
+        "the marker fences the old epoch at the partitions"
+    )
     assert transaction.end(old, committed=True, now_ms=2) is ErrorCode.PRODUCER_FENCED
     persisted(transaction, transaction.markers_written(3))
     assert initialized(transaction) == ProducerIdentity(7, 2)
@@ -78,7 +86,9 @@ def test_timeout_aborts_and_fences_once() -> None:
     transaction.not_persisted()
     markers = persisted(transaction, transaction.tick(201 + TIMEOUT_MS))
     assert markers is not None
-    assert (markers.is_commit, markers.metadata.producer_epoch) == (False, 1), "a record that failed leaves no trace"
+    assert (markers.is_commit, markers.metadata.producer_epoch) == (False, 1), (
+        "a record that failed leaves no trace"
+    )
     assert transaction.end(producer, committed=True, now_ms=202) is ErrorCode.PRODUCER_FENCED
 
 
@@ -94,21 +104,37 @@ def test_an_answer_that_was_lost_is_given_again() -> None:
 
 @pytest.mark.parametrize("knows_its_epoch", [False, True])
 def test_used_up_epochs_bring_another_producer_id(knows_its_epoch: bool) -> None:
-    current = TransactionMetadata("tid", 7, EPOCH_LAST_GIVEN, TIMEOUT_MS, TransactionState.COMPLETE_COMMIT)
+    current = TransactionMetadata(
+        "tid", 7, EPOCH_LAST_GIVEN, TIMEOUT_MS, TransactionState.COMPLETE_COMMIT
+    )
     transaction = Transaction(current, LIMITS)
     old = ProducerIdentity(7, EPOCH_LAST_GIVEN)
     expected = old if knows_its_epoch else None
     assert transaction.wants_producer_id(expected)
-    assert transaction.init_producer(TIMEOUT_MS, expected, None, 0) is ErrorCode.CONCURRENT_TRANSACTIONS, "the id is not there yet"
+    assert (
+        transaction.init_producer(TIMEOUT_MS, expected, None, 0)
+        is ErrorCode.CONCURRENT_TRANSACTIONS
+    ), "the id is not there yet"
     assert initialized(transaction, 8, expected) == ProducerIdentity(8, 0)
     if knows_its_epoch:
         assert initialized(transaction, 9, old) == ProducerIdentity(8, 0), "the same request again"
     else:
-        assert transaction.init_producer(TIMEOUT_MS, old, 9, 0) is ErrorCode.PRODUCER_FENCED, "somebody else has begun since"
+        assert transaction.init_producer(TIMEOUT_MS, old, 9, 0) is ErrorCode.PRODUCER_FENCED, (
+            "somebody else has begun since"
+        )
 
 
 def test_the_last_epoch_is_for_fencing_alone() -> None:
-    current = TransactionMetadata("tid", 7, EPOCH_LAST_GIVEN, TIMEOUT_MS, TransactionState.ONGOING, frozenset(PARTITIONS[:1]), 0, 0)
+    current = TransactionMetadata(
+        "tid",
+        7,
+        EPOCH_LAST_GIVEN,
+        TIMEOUT_MS,
+        TransactionState.ONGOING,
+        frozenset(PARTITIONS[:1]),
+        0,
+        0,
+    )
     transaction = Transaction(current, LIMITS)
     markers = persisted(transaction, transaction.tick(TIMEOUT_MS + 1))
     assert markers is not None
@@ -127,7 +153,9 @@ def test_too_many_partitions_are_refused_and_an_unused_id_is_forgotten() -> None
 
 
 class TransactionWorld(RuleBasedStateMachine):
-    """Producers come, fence each other, die and return; the coordinator dies between any two steps and goes on from the durable record."""
+    """Producers come, fence each other, die and return; the coordinator dies between any two steps
+    and goes on from the durable record.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,16 +190,26 @@ class TransactionWorld(RuleBasedStateMachine):
         before = self.transaction.current
         fresh = self.next_producer_id
         self.next_producer_id += 1
-        if self._settle(self.transaction.init_producer(TIMEOUT_MS, expected, fresh, self.now_ms), fails):
-            given = ProducerIdentity(self.transaction.current.producer_id, self.transaction.current.producer_epoch)
+        if self._settle(
+            self.transaction.init_producer(TIMEOUT_MS, expected, fresh, self.now_ms), fails
+        ):
+            given = ProducerIdentity(
+                self.transaction.current.producer_id, self.transaction.current.producer_epoch
+            )
             repeated = given == ProducerIdentity(before.producer_id, before.producer_epoch)
-            assert repeated or given not in self.given, "an epoch is given once, but for a request that is repeated"
+            assert repeated or given not in self.given, (
+                "an epoch is given once, but for a request that is repeated"
+            )
             assert not repeated or expected is not None
             self.given.add(given)
             self.producers.append(given)
 
     @precondition(lambda self: self.producers)
-    @rule(data=st.data(), fails=st.booleans(), partitions=st.sets(st.sampled_from(PARTITIONS[:4]), min_size=1))
+    @rule(
+        data=st.data(),
+        fails=st.booleans(),
+        partitions=st.sets(st.sampled_from(PARTITIONS[:4]), min_size=1),
+    )
     def add(self, data: st.DataObject, fails: bool, partitions: set[tuple[str, int]]) -> None:
         producer = self._producer(data)
         if self._settle(self.transaction.add_partitions(producer, partitions, self.now_ms), fails):
@@ -183,12 +221,16 @@ class TransactionWorld(RuleBasedStateMachine):
     def end(self, data: st.DataObject, fails: bool, committed: bool) -> None:
         producer = self._producer(data)
         was_open = self.transaction.current.state is TransactionState.ONGOING
-        if self._settle(self.transaction.end(producer, committed=committed, now_ms=self.now_ms), fails):
+        if self._settle(
+            self.transaction.end(producer, committed=committed, now_ms=self.now_ms), fails
+        ):
             assert producer == self.producers[-1]
             if was_open:
                 self.outcomes.setdefault(producer, []).append(committed)
             else:
-                assert self.outcomes[producer][-1] is committed, "what succeeds twice has the outcome of the first time"
+                assert self.outcomes[producer][-1] is committed, (
+                    "what succeeds twice has the outcome of the first time"
+                )
 
     @precondition(lambda self: self.markers is not None and self.transaction.pending is None)
     @rule(fails=st.booleans())
@@ -197,7 +239,9 @@ class TransactionWorld(RuleBasedStateMachine):
         partitions, is_commit = self.markers.metadata.partitions, self.markers.is_commit
         if self._settle(self.transaction.markers_written(self.now_ms), fails):
             assert partitions, "a transaction without partitions is never prepared"
-            assert self.transaction.current.state is (TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)
+            assert self.transaction.current.state is (
+                TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+            )
             self.markers = None
 
     @rule(passed_ms=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS + 1]), fails=st.booleans())
@@ -212,13 +256,19 @@ class TransactionWorld(RuleBasedStateMachine):
         from_log = replace(self.durable, last_producer_id=-1, last_producer_epoch=-1)
         self.transaction = Transaction(from_log, LIMITS)
         resumed = self.transaction.resume()
-        assert (resumed is None) == (self.markers is None), "what was decided is finished by the next coordinator, nothing else is"
+        assert (resumed is None) == (self.markers is None), (
+            "what was decided is finished by the next coordinator, nothing else is"
+        )
         self.markers = resumed
 
     @rule(near=st.booleans())
     def epochs_run_out(self, near: bool) -> None:
         current = self.transaction.current
-        if near and current.state is TransactionState.EMPTY and 0 <= current.producer_epoch < EPOCH_LAST_GIVEN - 2:
+        if (
+            near
+            and current.state is TransactionState.EMPTY
+            and 0 <= current.producer_epoch < EPOCH_LAST_GIVEN - 2
+        ):
             self.transaction.current = replace(current, producer_epoch=EPOCH_LAST_GIVEN - 1)
             self.durable = self.transaction.current
             self.producers.append(ProducerIdentity(current.producer_id, EPOCH_LAST_GIVEN - 1))
@@ -228,12 +278,21 @@ class TransactionWorld(RuleBasedStateMachine):
     def only_the_durable_counts(self) -> None:
         current = self.transaction.current
         assert self.transaction.pending is None
-        assert (current.state in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}) == (self.markers is not None)
         assert (
-            current.state in {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+            current.state in {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
+        ) == (self.markers is not None)
+        assert (
+            current.state
+            in {
+                TransactionState.EMPTY,
+                TransactionState.COMPLETE_COMMIT,
+                TransactionState.COMPLETE_ABORT,
+            }
             or current.partitions
         )
 
 
-TransactionWorld.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TransactionWorld.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None
+)
 TestTransactionWorld = TransactionWorld.TestCase

@@ -1,4 +1,6 @@
-"""Each anomaly is found in a small history that has it, with its values and offsets, and in no history that nearly has it."""
+"""Each anomaly is found in a small history that has it, with its values and offsets, and in no
+history that nearly has it.
+"""
 
 from collections.abc import Mapping
 
@@ -32,20 +34,37 @@ def at(offset: int, value: bytes, part: Part = P) -> Record:
     return Record(part, offset, value)
 
 
-def write(outcome: Outcome, *sends: Record, process: str = "p", began_s: float = 1.0, ordered: bool = True) -> Write:
+def write(
+    outcome: Outcome, *sends: Record, process: str = "p", began_s: float = 1.0, ordered: bool = True
+) -> Write:
     """A transaction that ends one second after it began, its commit asked for in the middle."""
-    return Write(process, outcome, began_s, began_s + 1, sends, commit_began_s=began_s + 0.5, ordered=ordered)
+    return Write(
+        process, outcome, began_s, began_s + 1, sends, commit_began_s=began_s + 0.5, ordered=ordered
+    )
 
 
-def poll(*records: Record, process: str = "c", ended_s: float = 9.0, committed: bool = True) -> Poll:
+def poll(
+    *records: Record, process: str = "c", ended_s: float = 9.0, committed: bool = True
+) -> Poll:
     return Poll(process, ended_s - 0.1, ended_s, records, committed)
 
 
 def consumed(outcome: Outcome, first: int, end: int, output: Record, began_s: float = 1.0) -> Write:
-    return Write("p", outcome, began_s, began_s + 1, (output,), began_s + 0.5, group="g", consumed=(Consumed(P, first, end),))
+    return Write(
+        "p",
+        outcome,
+        began_s,
+        began_s + 1,
+        (output,),
+        began_s + 0.5,
+        group="g",
+        consumed=(Consumed(P, first, end),),
+    )
 
 
-def commit(offset: int, outcome: Outcome, ended_s: float, group: str = "g", lasts_s: float = 0.5) -> Commit:
+def commit(
+    offset: int, outcome: Outcome, ended_s: float, group: str = "g", lasts_s: float = 0.5
+) -> Commit:
     return Commit(group, P, offset, outcome, ended_s - lasts_s, ended_s)
 
 
@@ -76,12 +95,27 @@ def test_nothing_is_proved_by_nothing() -> None:
 
 
 BAD: dict[str, tuple[tuple[Operation, ...], tuple[str, ...]]] = {
-    "inconsistent-offsets": ((poll(at(3, b"a")), poll(at(3, b"b"), process="d")), ("t-0 offset 3", "b'a'", "b'b'")),
+    "inconsistent-offsets": (
+        (poll(at(3, b"a")), poll(at(3, b"b"), process="d")),
+        ("t-0 offset 3", "b'a'", "b'b'"),
+    ),
     "duplicate": ((poll(at(3, b"a"), at(5, b"a")),), ("b'a'", "3, 5")),
-    "G1a": ((write(FAIL, at(3, b"a")), poll(at(3, b"a"))), ("c polled b'a' (t-0 offset 3)", "transaction of p")),
-    "precommitted-read": ((poll(at(3, b"a"), ended_s=1.4), write(OK, at(3, b"a"))), ("b'a'", "polled", "commit asked at 1.500 s")),
-    "lost-write": ((write(OK, at(3, b"a")), write(OK, at(4, b"b"), process="q"), poll(at(4, b"b"))), ("b'a' (t-0 offset 3)", "offset 5")),
-    "unseen": ((write(OK, at(3, b"a")), write(OK, at(4, b"b")), poll(at(3, b"a"))), ("b'b' (t-0 offset 4)",)),
+    "G1a": (
+        (write(FAIL, at(3, b"a")), poll(at(3, b"a"))),
+        ("c polled b'a' (t-0 offset 3)", "transaction of p"),
+    ),
+    "precommitted-read": (
+        (poll(at(3, b"a"), ended_s=1.4), write(OK, at(3, b"a"))),
+        ("b'a'", "polled", "commit asked at 1.500 s"),
+    ),
+    "lost-write": (
+        (write(OK, at(3, b"a")), write(OK, at(4, b"b"), process="q"), poll(at(4, b"b"))),
+        ("b'a' (t-0 offset 3)", "offset 5"),
+    ),
+    "unseen": (
+        (write(OK, at(3, b"a")), write(OK, at(4, b"b")), poll(at(3, b"a"))),
+        ("b'b' (t-0 offset 4)",),
+    ),
     "torn-transaction": (
         (write(INFO, at(3, b"a"), at(7, b"b", Q)), poll(at(3, b"a"), at(8, b"z", Q))),
         ("b'a' (t-0 offset 3) was polled", "b'b' (t-1 offset 7) was not"),
@@ -90,25 +124,47 @@ BAD: dict[str, tuple[tuple[Operation, ...], tuple[str, ...]]] = {
         (poll(at(3, b"a")), poll(at(5, b"c")), poll(at(4, b"b"), process="d")),
         ("c polled b'c' (t-0 offset 5)", "b'b' at 4"),
     ),
-    "nonmonotonic-poll": ((poll(at(3, b"a")), poll(at(3, b"a"))), ("c polled b'a' (t-0 offset 3)", "offset 4 was next")),
-    "int-poll-skip": ((poll(at(3, b"a"), at(5, b"c")), poll(at(4, b"b"), process="d")), ("b'c'", "b'b' at 4")),
+    "nonmonotonic-poll": (
+        (poll(at(3, b"a")), poll(at(3, b"a"))),
+        ("c polled b'a' (t-0 offset 3)", "offset 4 was next"),
+    ),
+    "int-poll-skip": (
+        (poll(at(3, b"a"), at(5, b"c")), poll(at(4, b"b"), process="d")),
+        ("b'c'", "b'b' at 4"),
+    ),
     "int-nonmonotonic-poll": ((poll(at(4, b"b"), at(3, b"a")),), ("b'a'", "offset 5 was next")),
     "nonmonotonic-send": (
         (write(OK, at(4, b"a")), write(OK, at(3, b"b"), began_s=3), poll(at(3, b"b"), at(4, b"a"))),
         ("p sent b'b' (t-0 offset 3) behind b'a' (t-0 offset 4)",),
     ),
-    "int-nonmonotonic-send": ((write(OK, at(4, b"a"), at(3, b"b")), poll(at(3, b"b"), at(4, b"a"))), ("b'b'", "behind b'a'")),
-    "stale-read": ((Ack(P, 8, 1.0), Ack(P, 9, 2.0), Latest("broker 1", P, 5.1, 5.2, 9)), ("broker 1", "ends at 9; offset 9", "at 2.000 s")),
+    "int-nonmonotonic-send": (
+        (write(OK, at(4, b"a"), at(3, b"b")), poll(at(3, b"b"), at(4, b"a"))),
+        ("b'b'", "behind b'a'"),
+    ),
+    "stale-read": (
+        (Ack(P, 8, 1.0), Ack(P, 9, 2.0), Latest("broker 1", P, 5.1, 5.2, 9)),
+        ("broker 1", "ends at 9; offset 9", "at 2.000 s"),
+    ),
     "lost-commit": (
         (commit(4, OK, 1.0), commit(8, OK, 2.0), committed(4, 2.5)),
         ("'g' is at offset 4", "commit of 8", "at 2.000 s"),
     ),
     "consumed-twice": (
-        (consumed(OK, 0, 5, at(0, b"a")), consumed(OK, 3, 8, at(1, b"b"), 3), poll(at(0, b"a"), at(1, b"b")), committed(8, 9)),
+        (
+            consumed(OK, 0, 5, at(0, b"a")),
+            consumed(OK, 3, 8, at(1, b"b"), 3),
+            poll(at(0, b"a"), at(1, b"b")),
+            committed(8, 9),
+        ),
         ("offsets 3 to 4 of t-0",),
     ),
     "consume-skip": (
-        (consumed(OK, 0, 5, at(0, b"a")), consumed(OK, 6, 8, at(1, b"b"), 3), poll(at(0, b"a"), at(1, b"b")), committed(8, 9)),
+        (
+            consumed(OK, 0, 5, at(0, b"a")),
+            consumed(OK, 6, 8, at(1, b"b"), 3),
+            poll(at(0, b"a"), at(1, b"b")),
+            committed(8, 9),
+        ),
         ("offsets 5 to 5 of t-0",),
     ),
 }
@@ -124,11 +180,26 @@ def test_each_is_found_alone_and_named(name: str) -> None:
 
 
 NEAR: dict[str, tuple[Operation, ...]] = {
-    "a value without idempotence twice": (write(OK, at(3, b"a"), ordered=False), poll(at(3, b"a"), at(5, b"a"))),
-    "an aborted value for a reader of everything": (write(FAIL, at(3, b"a")), poll(at(3, b"a"), committed=False)),
-    "an uncommitted value for a reader of everything": (poll(at(3, b"a"), ended_s=1.2, committed=False), write(INFO, at(3, b"a"))),
-    "a poll that ends after the commit was asked for": (poll(at(3, b"a"), ended_s=1.6), write(OK, at(3, b"a"))),
-    "an unknown transaction that did not happen": (write(INFO, at(3, b"a"), at(4, b"b")), poll(at(9, b"z"))),
+    "a value without idempotence twice": (
+        write(OK, at(3, b"a"), ordered=False),
+        poll(at(3, b"a"), at(5, b"a")),
+    ),
+    "an aborted value for a reader of everything": (
+        write(FAIL, at(3, b"a")),
+        poll(at(3, b"a"), committed=False),
+    ),
+    "an uncommitted value for a reader of everything": (
+        poll(at(3, b"a"), ended_s=1.2, committed=False),
+        write(INFO, at(3, b"a")),
+    ),
+    "a poll that ends after the commit was asked for": (
+        poll(at(3, b"a"), ended_s=1.6),
+        write(OK, at(3, b"a")),
+    ),
+    "an unknown transaction that did not happen": (
+        write(INFO, at(3, b"a"), at(4, b"b")),
+        poll(at(9, b"z")),
+    ),
     "half of an unknown transaction, the rest not yet polled": (
         write(INFO, at(3, b"a"), at(7, b"b", Q)),
         poll(at(3, b"a"), at(6, b"z", Q)),
@@ -146,20 +217,36 @@ NEAR: dict[str, tuple[Operation, ...]] = {
         Assign("c", ((P, UNKNOWN),)),
         poll(at(3, b"a")),
     ),
-    "an assignment to an offset": (Assign("c", ((P, 4),)), poll(at(4, b"b")), poll(at(3, b"a"), at(4, b"b"), process="d")),
+    "an assignment to an offset": (
+        Assign("c", ((P, 4),)),
+        poll(at(4, b"b")),
+        poll(at(3, b"a"), at(4, b"b"), process="d"),
+    ),
     "the order of another producer": (
         write(OK, at(4, b"a")),
         write(OK, at(3, b"b"), process="q"),
         poll(at(3, b"b"), at(4, b"a")),
     ),
-    "the order of an aborted write": (write(OK, at(4, b"a")), write(FAIL, at(3, b"b"), began_s=3), poll(at(4, b"a"))),
+    "the order of an aborted write": (
+        write(OK, at(4, b"a")),
+        write(FAIL, at(3, b"b"), began_s=3),
+        poll(at(4, b"a")),
+    ),
     "an answer within the lease": (Ack(P, 9, 2.0), Latest("broker 1", P, 4.9, 9.9, 3)),
     "an answer that has it": (Ack(P, 9, 2.0), Latest("broker 1", P, 8, 8.1, 10)),
     "another partition": (Ack(Q, 9, 2.0), Latest("broker 1", P, 8, 8.1, 0)),
     "a commit that was not acknowledged in time": (commit(8, OK, 2.0), committed(4, 1.9)),
     "a commit that was refused": (commit(8, FAIL, 2.0), commit(8, INFO, 2.0), committed(4, 2.5)),
-    "a lower commit that was under way for long": (commit(4, OK, 3.0, lasts_s=2.5), commit(8, OK, 2.0), committed(4, 3.1)),
-    "a lower commit that may still be under way": (commit(4, INFO, 1.8), commit(8, OK, 2.0), committed(4, 3.1)),
+    "a lower commit that was under way for long": (
+        commit(4, OK, 3.0, lasts_s=2.5),
+        commit(8, OK, 2.0),
+        committed(4, 3.1),
+    ),
+    "a lower commit that may still be under way": (
+        commit(4, INFO, 1.8),
+        commit(8, OK, 2.0),
+        committed(4, 3.1),
+    ),
     "a lower commit that follows": (commit(8, OK, 2.0), commit(4, OK, 3.0), committed(4, 3.1)),
     "the commit of another group": (commit(8, OK, 2.0, group="h"), committed(UNKNOWN, 2.5)),
     "a transaction that consumed what an aborted one had": (
@@ -188,12 +275,21 @@ def test_a_lower_commit_that_follows_does_not_hide_what_was_lost_before() -> Non
 
 
 def test_offsets_that_are_committed_without_their_transaction_are_found() -> None:
-    history = (consumed(INFO, 0, 5, at(0, b"a")), consumed(OK, 5, 6, at(3, b"b"), 3), poll(at(3, b"b")), committed(6, 9))
+    history = (
+        consumed(INFO, 0, 5, at(0, b"a")),
+        consumed(OK, 5, 6, at(3, b"b"), 3),
+        poll(at(3, b"b")),
+        committed(6, 9),
+    )
     assert "offsets 0 to 4" in found(*history)["consume-skip"]
 
 
 def test_an_unknown_transaction_counts_if_one_of_its_values_was_polled() -> None:
-    history = (consumed(INFO, 0, 5, at(0, b"a")), consumed(OK, 0, 5, at(2, b"b"), 3), poll(at(0, b"a"), at(2, b"b")))
+    history = (
+        consumed(INFO, 0, 5, at(0, b"a")),
+        consumed(OK, 0, 5, at(2, b"b"), 3),
+        poll(at(0, b"a"), at(2, b"b")),
+    )
     assert set(found(*history)) == {"consumed-twice"}
 
 
@@ -207,7 +303,9 @@ def test_a_whole_read_proves_more() -> None:
 
 
 def test_a_late_marker_is_told() -> None:
-    """T1 is aborted, T2 writes, the late copy of T1's marker ends T2: what T2 wrote before is lost, the rest is there."""
+    """T1 is aborted, T2 writes, the late copy of T1's marker ends T2: what T2 wrote before is lost,
+    the rest is there.
+    """
     history = (
         write(FAIL, at(0, b"a"), at(0, b"b", Q)),
         write(OK, at(2, b"c"), at(2, b"d", Q), at(4, b"e"), began_s=3),

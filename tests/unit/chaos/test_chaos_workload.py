@@ -7,7 +7,12 @@ from tests.support.anomalies import Outcome
 
 FINISHED = {"transactions sender": {Outcome.OK: 3, Outcome.FAIL: 1}}
 COUNTS = [("commits", 7), ("polls", 9)]
-LINKS = {("broker", "broker"): 1, ("broker", "controller"): 3, ("controller", "controller"): 2, ("clients", "broker"): 8}
+LINKS = {
+    ("broker", "broker"): 1,
+    ("broker", "controller"): 3,
+    ("controller", "controller"): 2,
+    ("clients", "broker"): 8,
+}
 
 
 def test_a_run_in_which_all_did_something_passes() -> None:
@@ -17,9 +22,13 @@ def test_a_run_in_which_all_did_something_passes() -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 def test_a_link_that_nobody_used_is_told(link: tuple[str, str]) -> None:
-    assert idle_work(FINISHED, COUNTS, {**LINKS, link: 0}) == [f"connections from {link[0]} to {link[1]}"]
+    assert idle_work(FINISHED, COUNTS, {**LINKS, link: 0}) == [
+        f"connections from {link[0]} to {link[1]}"
+    ]
 
 
 def test_clients_that_did_nothing_are_told() -> None:
-    assert idle_work({"transactions sender": {Outcome.OK: 3, Outcome.INFO: 5}}, COUNTS, None) == ["fail transactions sender"]
+    assert idle_work({"transactions sender": {Outcome.OK: 3, Outcome.INFO: 5}}, COUNTS, None) == [
+        "fail transactions sender"
+    ]
     assert idle_work(FINISHED, [("commits", 0)], None) == ["commits"]

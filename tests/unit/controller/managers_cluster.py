@@ -1,4 +1,6 @@
-"""A controller without shell: applies what managers answer to one image and checks the image's invariants after each transaction."""
+"""A controller without shell: applies what managers answer to one image and checks the image's
+invariants after each transaction.
+"""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -42,7 +44,13 @@ from controller.managers.result import Result
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectState
-from controller.metadata.records import ClusterRecord, MetadataOffset, PartitionRecord, RangeEntry, Record
+from controller.metadata.records import (
+    ClusterRecord,
+    MetadataOffset,
+    PartitionRecord,
+    RangeEntry,
+    Record,
+)
 from controller.metadata.snapshot import ImageCopy
 from controller.metadata.topics import PartitionKey, leader_of
 from controller.writer.timeline import Timeline
@@ -54,25 +62,49 @@ MOVE_TIMEOUT_MS = 10_000
 
 
 def part(stream_id: int, start: int, end: int) -> RangeEntry:
-    return RangeEntry(StreamId(stream_id), Offset(start), Offset(end), end - start, 10 * (end - start), Millis(end))
+    return RangeEntry(
+        StreamId(stream_id),
+        Offset(start),
+        Offset(end),
+        end - start,
+        10 * (end - start),
+        Millis(end),
+    )
 
 
 def slot(writer: BrokerIncarnation, sequence: int, *ranges: RangeEntry) -> CommitObject:
     return CommitObject(
-        object_id=None, key=wal_key(writer, WalSequence(sequence)), role=ObjectRole.WAL, size_bytes=100, ranges=list(ranges)
+        object_id=None,
+        key=wal_key(writer, WalSequence(sequence)),
+        role=ObjectRole.WAL,
+        size_bytes=100,
+        ranges=list(ranges),
     )
 
 
 def uploaded(item: PreparedItem, *ranges: RangeEntry) -> CommitObject:
-    return CommitObject(object_id=item.object_id, key=item.key, role=ObjectRole.STREAM_SET, size_bytes=100, ranges=list(ranges))
+    return CommitObject(
+        object_id=item.object_id,
+        key=item.key,
+        role=ObjectRole.STREAM_SET,
+        size_bytes=100,
+        ranges=list(ranges),
+    )
 
 
 def replaced(stream_id: int, object_id: int, start: int, end: int) -> ReplacedItem:
-    return ReplacedItem(stream_id=StreamId(stream_id), object_id=ObjectId(object_id), start_offset=Offset(start), end_offset=Offset(end))
+    return ReplacedItem(
+        stream_id=StreamId(stream_id),
+        object_id=ObjectId(object_id),
+        start_offset=Offset(start),
+        end_offset=Offset(end),
+    )
 
 
 def close(stream_id: int, epoch: int, end: int) -> CloseItem:
-    return CloseItem(stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch), end_offset=Offset(end))
+    return CloseItem(
+        stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch), end_offset=Offset(end)
+    )
 
 
 def snapshot_of(image: MetadataImage) -> MetadataImage:
@@ -101,7 +133,9 @@ class Cluster:
         self.image.apply_all(records)
         self.image.check_invariants()
         self.timeline.note(self.image.end_offset, self.now_ms / 1_000)
-        self.moves = {move: self.moves.get(move, self.now_ms) for move in reassign.moves_under_way(self.image)}
+        self.moves = {
+            move: self.moves.get(move, self.now_ms) for move in reassign.moves_under_way(self.image)
+        }
 
     def age_s(self, offset: MetadataOffset) -> float:
         return self.timeline.age_s(offset, self.now_ms / 1_000)
@@ -109,13 +143,21 @@ class Cluster:
     def deletable(self, after_ms: int, late_ms: int, limit: int = 10) -> list[ObjectState]:
         """What may be deleted in so many milliseconds, with a read grace of a second."""
         later_s = (self.now_ms + after_ms) / 1_000
-        return objects.deletable(self.image, lambda offset: self.timeline.age_s(offset, later_s), 1_000, late_ms, limit)
+        return objects.deletable(
+            self.image, lambda offset: self.timeline.age_s(offset, later_s), 1_000, late_ms, limit
+        )
 
     def overdue(self) -> dict[BrokerIncarnation, PartitionKey]:
-        late = [move for move, since_ms in self.moves.items() if self.now_ms - since_ms >= MOVE_TIMEOUT_MS]
+        late = [
+            move
+            for move, since_ms in self.moves.items()
+            if self.now_ms - since_ms >= MOVE_TIMEOUT_MS
+        ]
         return reassign.sources_of(self.image, late)
 
-    def run(self, result: Result[T], status: Status = Status.OK, *, records: int | None = None) -> T | None:
+    def run(
+        self, result: Result[T], status: Status = Status.OK, *, records: int | None = None
+    ) -> T | None:
         """Expect `status` (and so many records), apply."""
         assert result.status == status, result.detail
         assert status == Status.OK or (not result.records and result.detail)
@@ -125,7 +167,13 @@ class Cluster:
 
     def broker(self, node_id: int) -> BrokerIncarnation:
         """A new incarnation, live, with its tick."""
-        request = RegisterBroker(node_id=NodeId(node_id), incarnation_id=self.new_uuid(), host="h", port=9092, machine_host="m")
+        request = RegisterBroker(
+            node_id=NodeId(node_id),
+            incarnation_id=self.new_uuid(),
+            host="h",
+            port=9092,
+            machine_host="m",
+        )
         value = self.run(nodes.register_broker(self.image, request))
         assert value is not None
         self.live.add(value.node_id)
@@ -147,7 +195,13 @@ class Cluster:
 
     def create(self, topic: NewTopic, status: Status = Status.OK) -> CreatedTopic:
         request = CreateTopics(topics=[topic])
-        result = topics.create_topics(self.image, request, new_uuid=self.new_uuid, live=self.live, defaults=topics.TopicDefaults())
+        result = topics.create_topics(
+            self.image,
+            request,
+            new_uuid=self.new_uuid,
+            live=self.live,
+            defaults=topics.TopicDefaults(),
+        )
         value = self.run(result)
         assert value is not None
         assert value.topics[0].status == status, value.topics[0].detail
@@ -168,36 +222,75 @@ class Cluster:
         self.run(topics.delete_topics(self.image, DeleteTopics(topic_ids=[topic.topic_id])))
 
     def open(self, node: BrokerIncarnation, *pairs: tuple[int, int]) -> list[OpenedStreamItem]:
-        items = [OpenStreamItem(stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch)) for stream_id, epoch in pairs]
-        value = self.run(streams.open_streams(self.image, OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items)))
+        items = [
+            OpenStreamItem(stream_id=StreamId(stream_id), epoch=StreamEpoch(epoch))
+            for stream_id, epoch in pairs
+        ]
+        value = self.run(
+            streams.open_streams(
+                self.image,
+                OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items),
+            )
+        )
         assert value is not None
         return value.items
 
-    def open_one(self, node: BrokerIncarnation, stream_id: int, epoch: int, status: Status = Status.OK) -> OpenedStreamItem:
+    def open_one(
+        self, node: BrokerIncarnation, stream_id: int, epoch: int, status: Status = Status.OK
+    ) -> OpenedStreamItem:
         item = self.open(node, (stream_id, epoch))[0]
         assert item.status == status, item.detail
         return item
 
-    def move(self, name: str, partition: int, *replicas: int, status: Status = Status.OK, records: int | None = None) -> None:
+    def move(
+        self,
+        name: str,
+        partition: int,
+        *replicas: int,
+        status: Status = Status.OK,
+        records: int | None = None,
+    ) -> None:
         """Reassign; no replicas: cancel."""
-        target = PartitionTarget(topic=name, partition=partition, replicas=[NodeId(node_id) for node_id in replicas] or None)
+        target = PartitionTarget(
+            topic=name,
+            partition=partition,
+            replicas=[NodeId(node_id) for node_id in replicas] or None,
+        )
         request = AlterReassignments(partitions=[target])
-        result = reassign.alter_reassignments(self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS)
+        result = reassign.alter_reassignments(
+            self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS
+        )
         value = self.run(result, records=records)
         assert value is not None
         assert value.items[0].status == status, value.items[0].detail
 
     def give_up(self, node: BrokerIncarnation) -> None:
         """Close everything that is open in its name, at the committed end."""
-        opened = [self.image.streams.get(stream_id) for stream_id in sorted(self.image.streams.opened_by(node))]
-        self.commit(node, closes=[close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened if stream is not None])
+        opened = [
+            self.image.streams.get(stream_id)
+            for stream_id in sorted(self.image.streams.opened_by(node))
+        ]
+        self.commit(
+            node,
+            closes=[
+                close(stream.stream_id, stream.epoch, stream.next_offset)
+                for stream in opened
+                if stream is not None
+            ],
+        )
 
     def open_led(self, node: BrokerIncarnation) -> None:
         """Open the streams of everything that the node leads."""
         for topic in list(self.image.topics):
             for partition in topic.partitions:
                 if leader_of(partition) == node:
-                    self.open(node, *((stream_id, partition.leader_epoch) for stream_id in partition.stream_ids))
+                    self.open(
+                        node,
+                        *(
+                            (stream_id, partition.leader_epoch)
+                            for stream_id in partition.stream_ids
+                        ),
+                    )
 
     def prepare(self, node: BrokerIncarnation, count: int = 1) -> list[PreparedItem]:
         request = PrepareObjects(node_id=node.node_id, node_epoch=node.node_epoch, count=count)
@@ -223,7 +316,11 @@ class Cluster:
             closes=list(closes),
             wal_committed=None if wal is None else WalSequence(wal),
         )
-        self.run(commits.commit(self.image, request, self.now_ms, live=self.live), status, records=records)
+        self.run(
+            commits.commit(self.image, request, self.now_ms, live=self.live),
+            status,
+            records=records,
+        )
 
     def recover(
         self,
@@ -245,9 +342,20 @@ class Cluster:
             end=WalSequence(end or 0),
             held=[StreamId(stream_id) for stream_id in held],
         )
-        return self.run(recovery.commit_recovered(self.image, request, self.now_ms, live=self.live), status, records=records)
+        return self.run(
+            recovery.commit_recovered(self.image, request, self.now_ms, live=self.live),
+            status,
+            records=records,
+        )
 
-    def trim(self, node: BrokerIncarnation, stream_id: int, epoch: int, start: int, status: Status = Status.OK) -> None:
+    def trim(
+        self,
+        node: BrokerIncarnation,
+        stream_id: int,
+        epoch: int,
+        start: int,
+        status: Status = Status.OK,
+    ) -> None:
         request = TrimStream(
             node_id=node.node_id,
             node_epoch=node.node_epoch,

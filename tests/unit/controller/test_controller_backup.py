@@ -1,4 +1,6 @@
-"""The metadata log's backup: its objects, what waits for it, who may write it, and what a quorum without its disks does."""
+"""The metadata log's backup: its objects, what waits for it, who may write it, and what a quorum
+without its disks does.
+"""
 
 import asyncio
 import shutil
@@ -27,7 +29,15 @@ from controller.api.errors import (
     NotLeader,
     RecoveryRefused,
 )
-from controller.backup.layout import HISTORY_GAP, LogObject, droppable, needed_objects, pack, splice, unpack
+from controller.backup.layout import (
+    HISTORY_GAP,
+    LogObject,
+    droppable,
+    needed_objects,
+    pack,
+    splice,
+    unpack,
+)
 from controller.backup.log import BackupLog
 from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
@@ -47,7 +57,7 @@ from tests.support.controller_quorum import Quorum
 Start = Callable[..., Awaitable[Cluster]]
 
 
-# --- layout -------------------------------------------------------------------------------------------------------------------------------
+# --- layout ---------------------------------------------------------------------------------------
 
 
 def raw(number: int) -> msgspec.Raw:
@@ -55,7 +65,14 @@ def raw(number: int) -> msgspec.Raw:
 
 
 def run_of(first: int, end: int) -> LogObject:
-    return LogObject(first, Base(end, 1, end, Members((0,))), 5, "c", False, [raw(number) for number in range(first, end)])
+    return LogObject(
+        first,
+        Base(end, 1, end, Members((0,))),
+        5,
+        "c",
+        False,
+        [raw(number) for number in range(first, end)],
+    )
 
 
 def fence(first: int) -> LogObject:
@@ -84,7 +101,9 @@ def test_the_tail_is_spliced_from_the_middle_of_an_object_to_the_end() -> None:
 
 
 def test_a_late_copy_of_an_old_object_does_no_harm() -> None:
-    assert splice([run_of(0, 4), run_of(2, 3), run_of(3, 8)], 1).records == [raw(number) for number in range(1, 8)]
+    assert splice([run_of(0, 4), run_of(2, 3), run_of(3, 8)], 1).records == [
+        raw(number) for number in range(1, 8)
+    ]
 
 
 def test_a_hole_is_told_and_a_fence_ends_the_history() -> None:
@@ -110,12 +129,18 @@ def test_new_streams_wait_for_the_offset_of_their_creation() -> None:
     streams = NewStreams(StreamId(4), MetadataOffset(10))
     streams.created(StreamId(6), MetadataOffset(20))
     streams.created(StreamId(8), MetadataOffset(30))
-    assert [streams.needed(StreamId(number), MetadataOffset(0)) for number in (0, 3, 4, 5, 7, 8)] == [10, 10, 20, 20, 30, 0]
-    assert [streams.needed(StreamId(number), MetadataOffset(20)) for number in (0, 5, 6)] == [30, 30, 30]
+    assert [
+        streams.needed(StreamId(number), MetadataOffset(0)) for number in (0, 3, 4, 5, 7, 8)
+    ] == [10, 10, 20, 20, 30, 0]
+    assert [streams.needed(StreamId(number), MetadataOffset(20)) for number in (0, 5, 6)] == [
+        30,
+        30,
+        30,
+    ]
     assert streams.needed(StreamId(7), MetadataOffset(30)) == 0
 
 
-# --- who waits ----------------------------------------------------------------------------------------------------------------------------
+# --- who waits ------------------------------------------------------------------------------------
 
 
 class GatedStore(MemoryStore):
@@ -142,7 +167,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     clusters: list[Cluster] = []
 
     async def begin(**settings: object) -> Cluster:
-        cluster = Cluster(tmp_path / "controller", **{"backup_interval_ms": 20, "cluster_id": "c", **settings})
+        cluster = Cluster(
+            tmp_path / "controller", **{"backup_interval_ms": 20, "cluster_id": "c", **settings}
+        )
         cluster.store = GatedStore()
         cluster.server = ControllerServer(cluster.config, cluster.store)
         clusters.append(cluster)
@@ -180,10 +207,14 @@ async def test_registrations_and_topics_and_new_streams_wait_for_the_backup(star
     await until(lambda: broker.image.topics.by_name("t") is not None)
     topic = broker.image.topics.by_name("t")
     assert topic is not None
-    opening = broker.metadata.open_streams([OpenStream(topic.partitions[0].data_stream_id, topic.partitions[0].leader_epoch)])
+    opening = broker.metadata.open_streams(
+        [OpenStream(topic.partitions[0].data_stream_id, topic.partitions[0].leader_epoch)]
+    )
     await answered_only_with_the_gate_open(cluster, asyncio.gather(opening, waiting))
     gated(cluster).gate.clear()
-    request = m.RegisterBroker(node_id=NodeId(7), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+    request = m.RegisterBroker(
+        node_id=NodeId(7), incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1"
+    )
     await answered_only_with_the_gate_open(cluster, broker.client.register_broker(request))
 
 
@@ -194,7 +225,9 @@ async def test_a_stream_that_is_backed_up_opens_without_the_store(start: Start) 
     gated(cluster).gate.clear()
     topic = broker.image.topics.by_name("t")
     assert topic is not None
-    opened = await broker.metadata.open_streams([OpenStream(topic.partitions[0].data_stream_id, topic.partitions[0].leader_epoch)])
+    opened = await broker.metadata.open_streams(
+        [OpenStream(topic.partitions[0].data_stream_id, topic.partitions[0].leader_epoch)]
+    )
     assert isinstance(opened[0], OpenedStream)
     gated(cluster).gate.set()
 
@@ -207,7 +240,9 @@ async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start
     await cluster.store.put(left_over, b"what a merge has made useless")
     await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
     backed_up = asyncio.ensure_future(broker.metadata.backed_up(broker.metadata.position()))
-    ended = m.UnregisterBroker(node_id=leaving.node_id, node_epoch=leaving.node_epoch, wal_end=WalSequence(1))
+    ended = m.UnregisterBroker(
+        node_id=leaving.node_id, node_epoch=leaving.node_epoch, wal_end=WalSequence(1)
+    )
     await broker.client.unregister_broker(ended)
     for number in range(10):
         await broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
@@ -219,7 +254,7 @@ async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start
     await asyncio.wait_for(backed_up, 5)
 
 
-# --- who writes ---------------------------------------------------------------------------------------------------------------------------
+# --- who writes -----------------------------------------------------------------------------------
 
 
 async def chain(store: MemoryStore, cluster_id: str) -> list[LogObject]:
@@ -227,7 +262,9 @@ async def chain(store: MemoryStore, cluster_id: str) -> list[LogObject]:
     return [await log.read(first) for first in (await log.listed()).first_offsets]
 
 
-async def test_a_new_leader_goes_on_where_the_backup_ends_and_nothing_uncommitted_is_in_it(tmp_path: Path) -> None:
+async def test_a_new_leader_goes_on_where_the_backup_ends_and_nothing_uncommitted_is_in_it(
+    tmp_path: Path,
+) -> None:
     quorum = Quorum(tmp_path, 3, backup_interval_ms=10)
     try:
         await quorum.start()
@@ -238,10 +275,18 @@ async def test_a_new_leader_goes_on_where_the_backup_ends_and_nothing_uncommitte
         lost = ControllerClientOf(quorum, old)
         quorum.cut_off(old)
         never = asyncio.ensure_future(lost.put(b"never committed"))
-        await until(lambda: any(server.is_leading for number, server in quorum.servers.items() if number != old))
+        await until(
+            lambda: any(
+                server.is_leading for number, server in quorum.servers.items() if number != old
+            )
+        )
         for number in range(20):
             await client.put_key_value(m.PutKeyValue(key=f"b{number}", value=b"v"))
-        committed = max(server.quorum.committed_offset for server in quorum.servers.values() if server.quorum is not None)
+        committed = max(
+            server.quorum.committed_offset
+            for server in quorum.servers.values()
+            if server.quorum is not None
+        )
         log = BackupLog(quorum.store, "quorum")
         async with asyncio.timeout(10):
             while await log.end() < committed:  # noqa: ASYNC110 - the store tells nobody
@@ -249,7 +294,10 @@ async def test_a_new_leader_goes_on_where_the_backup_ends_and_nothing_uncommitte
         quorum.heal()
         never.cancel()
         objects = await chain(quorum.store, "quorum")
-        assert [item.first_offset for item in objects] == [0, *(item.end_offset for item in objects[:-1])]
+        assert [item.first_offset for item in objects] == [
+            0,
+            *(item.end_offset for item in objects[:-1]),
+        ]
         assert len({item.base.term for item in objects}) >= 2, "two leaders wrote it"
         data = b"".join(bytes(record) for item in objects for record in item.records)
         assert b"a19" in data
@@ -278,7 +326,9 @@ class ControllerClientOf:
 async def test_a_fence_in_the_backup_ends_the_controller(start: Start) -> None:
     cluster = await start()
     log = BackupLog(cluster.store, "c")
-    await until(lambda: cluster.server.quorum is not None and cluster.server.quorum.committed_offset > 0)
+    await until(
+        lambda: cluster.server.quorum is not None and cluster.server.quorum.committed_offset > 0
+    )
     end = 0
     async with asyncio.timeout(5):
         while end == 0:
@@ -300,7 +350,9 @@ async def test_another_history_under_the_same_id_ends_the_controller(start: Star
     log = BackupLog(cluster.store, "c")
     end = await log.end()
     await MemoryStore.put_if_absent(
-        cluster.store, backup_key("c", end), pack(LogObject(end, Base(1, 1, 1, Members((0,))), 0, "c", False, [raw(1)]))
+        cluster.store,
+        backup_key("c", end),
+        pack(LogObject(end, Base(1, 1, 1, Members((0,))), 0, "c", False, [raw(1)])),
     )
     gated(cluster).gate.set()
     failed = cluster.server.failed
@@ -312,18 +364,22 @@ async def test_another_history_under_the_same_id_ends_the_controller(start: Star
     await client.close()
 
 
-# --- lost disks ---------------------------------------------------------------------------------------------------------------------------
+# --- lost disks -----------------------------------------------------------------------------------
 
 
 def now_ms() -> Millis:
     return Millis(1_000_000)
 
 
-async def test_controllers_without_disks_refuse_until_the_recovery_and_have_everything_afterwards(start: Start) -> None:
+async def test_controllers_without_disks_refuse_until_the_recovery_and_have_everything_afterwards(
+    start: Start,
+) -> None:
     cluster = await start()
     broker = await cluster.broker()
     await cluster.snapshot()
-    await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="behind-the-snapshot", partitions=3)]))
+    await broker.client.create_topics(
+        m.CreateTopics(topics=[m.NewTopic(name="behind-the-snapshot", partitions=3)])
+    )
     before = broker.image
     await cluster.server.stop()
     shutil.rmtree(cluster.config.data_dir)
@@ -349,7 +405,12 @@ async def test_controllers_without_disks_refuse_until_the_recovery_and_have_ever
     assert fresh.node.node_epoch > broker.node.node_epoch + 1_000
     topic = fresh.image.topics.by_name("behind-the-snapshot")
     assert topic is not None
-    await until(lambda: all(item.leader == fresh.node.node_id for item in _partitions(fresh.image, "behind-the-snapshot")))
+    await until(
+        lambda: all(
+            item.leader == fresh.node.node_id
+            for item in _partitions(fresh.image, "behind-the-snapshot")
+        )
+    )
     fresh.image.check_invariants()
 
 
@@ -358,15 +419,22 @@ def _partitions(image: object, name: str) -> Sequence[object]:
     return [] if topic is None else topic.partitions  # type: ignore[no-any-return]
 
 
-async def test_a_backup_whose_objects_somebody_deleted_is_told_and_nothing_is_served(start: Start) -> None:
+async def test_a_backup_whose_objects_somebody_deleted_is_told_and_nothing_is_served(
+    start: Start,
+) -> None:
     cluster = await start()
     broker = await cluster.broker()
-    await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="kept", partitions=3)]))
+    await broker.client.create_topics(
+        m.CreateTopics(topics=[m.NewTopic(name="kept", partitions=3)])
+    )
     await cluster.snapshot()
     await cluster.server.stop()
     shutil.rmtree(cluster.config.data_dir)
     prefix = "meta/c/log/"
-    taken = {info.key: bytes(await cluster.store.get(info.key)) async for info in cluster.store.list(prefix)}
+    taken = {
+        info.key: bytes(await cluster.store.get(info.key))
+        async for info in cluster.store.list(prefix)
+    }
     await cluster.store.delete(list(taken))
     with pytest.raises(BackupGap, match="lifecycle rule"):
         await ControllerServer(cluster.config, cluster.store).start()
@@ -404,7 +472,9 @@ async def test_a_recovery_says_why_it_can_not_be_done(start: Start) -> None:
         await Recovery(MemoryStore(), "d", now_ms=now_ms).look()
     newest = max([info.modified_ms async for info in cluster.store.list("")])
     for quiet_ms, refused in ((29_000, True), (31_000, False)):
-        recovery = Recovery(cluster.store, "c", now_ms=lambda quiet_ms=quiet_ms: Millis(newest + quiet_ms))
+        recovery = Recovery(
+            cluster.store, "c", now_ms=lambda quiet_ms=quiet_ms: Millis(newest + quiet_ms)
+        )
         report = await recovery.look()
         assert report.quiet_ms is not None
         assert report.quiet_ms >= quiet_ms
@@ -417,7 +487,9 @@ async def test_a_recovery_says_why_it_can_not_be_done(start: Start) -> None:
 async def test_objects_that_are_gone_stop_a_recovery_or_are_given_up(start: Start) -> None:
     cluster = await start()
     broker = await cluster.broker()
-    created = await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="holed", partitions=1)]))
+    created = await broker.client.create_topics(
+        m.CreateTopics(topics=[m.NewTopic(name="holed", partitions=1)])
+    )
     assert created.topics[0].status is m.Status.OK
     topic = broker.image.topics.by_name("holed")
     assert topic is not None
@@ -427,7 +499,11 @@ async def test_objects_that_are_gone_stop_a_recovery_or_are_given_up(start: Star
     for at, item in enumerate(prepared):
         await cluster.store.put(item.key, b"x")
         new = NewObject(
-            item.object_id, item.key, ObjectRole.STREAM, 1, (StreamRange(data, Offset(4 * at), Offset(4 * at + 4), 4, 1, Millis(1)),)
+            item.object_id,
+            item.key,
+            ObjectRole.STREAM,
+            1,
+            (StreamRange(data, Offset(4 * at), Offset(4 * at + 4), 4, 1, Millis(1)),),
         )
         await broker.metadata.commit(CommitObjects(objects=(new,)))
     await cluster.snapshot()
@@ -435,12 +511,22 @@ async def test_objects_that_are_gone_stop_a_recovery_or_are_given_up(start: Star
     shutil.rmtree(cluster.config.data_dir)
     await cluster.store.delete([prepared[1].key])
 
-    recovery = Recovery(cluster.store, "c", now_ms=lambda: Millis(time.time_ns() // 1_000_000 + 60_000))
+    recovery = Recovery(
+        cluster.store, "c", now_ms=lambda: Millis(time.time_ns() // 1_000_000 + 60_000)
+    )
     looked = await recovery.look()
-    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in looked.gaps] == [("holed", 0, 4, 8)]
-    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in looked.given_up] == [("holed", 0, 0, 4)]
+    assert [
+        (gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in looked.gaps
+    ] == [("holed", 0, 4, 8)]
+    assert [
+        (gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in looked.given_up
+    ] == [("holed", 0, 0, 4)]
     with pytest.raises(
-        RecoveryRefused, match=rf"holed-0 offsets \[4, 8\), data stream: object {prepared[1].key} is not there.*--accept-loss"
+        RecoveryRefused,
+        match=(
+            rf"holed-0 offsets \[4, 8\), data stream: object {prepared[1].key} is not"
+            r" there.*--accept-loss"
+        ),
     ):
         await recovery.run()
     await recovery.run(accept_loss=True)
@@ -448,7 +534,10 @@ async def test_objects_that_are_gone_stop_a_recovery_or_are_given_up(start: Star
     await cluster.server.start()
     fresh = await cluster.broker()
     stream = fresh.image.streams.known(data)
-    assert (stream.start_offset, [(entry.start_offset, entry.end_offset) for entry in stream.entries]) == (8, [(8, 12)])
+    assert (
+        stream.start_offset,
+        [(entry.start_offset, entry.end_offset) for entry in stream.entries],
+    ) == (8, [(8, 12)])
     fresh.image.check_invariants()
 
 
@@ -475,7 +564,9 @@ async def test_a_recovery_that_was_broken_off_is_finished_by_the_next(start: Sta
 
 
 class HandedOver:
-    """A quorum that led, and does not know yet that another controller leads. Its log ends below what that one backed up."""
+    """A quorum that led, and does not know yet that another controller leads. Its log ends below
+    what that one backed up.
+    """
 
     committed_offset = MetadataOffset(5)
     first_offset = MetadataOffset(0)
@@ -484,7 +575,9 @@ class HandedOver:
         raise NotLeader
 
 
-async def test_a_leader_that_was_replaced_does_not_take_the_next_ones_backup_for_a_lost_disk() -> None:
+async def test_a_leader_that_was_replaced_does_not_take_the_next_ones_backup_for_a_lost_disk() -> (
+    None
+):
     store = MemoryStore()
     log = BackupLog(store, "c")
     await log.put(run_of(0, 9))

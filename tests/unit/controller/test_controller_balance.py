@@ -1,4 +1,6 @@
-"""Balancing without a controller's shell: what reports mean, who is slow, what a plan says, and how its moves begin."""
+"""Balancing without a controller's shell: what reports mean, who is slow, what a plan says, and how
+its moves begin.
+"""
 
 from uuid import UUID
 
@@ -28,9 +30,15 @@ KEY = PartitionKey(UUID(int=7), 0)
 MB = 1_000_000
 
 
-def report(node_id: int, *, epoch: int = 0, bytes_in: int = 100, observed_ms: int = 60_000, rest: int = 0) -> ReportLoad:
+def report(
+    node_id: int, *, epoch: int = 0, bytes_in: int = 100, observed_ms: int = 60_000, rest: int = 0
+) -> ReportLoad:
     item = PartitionLoad(
-        topic_id=KEY.topic_id, partition=0, leader_epoch=StreamEpoch(epoch), load=Load(bytes_in, 0, 1), observed_ms=observed_ms
+        topic_id=KEY.topic_id,
+        partition=0,
+        leader_epoch=StreamEpoch(epoch),
+        load=Load(bytes_in, 0, 1),
+        observed_ms=observed_ms,
     )
     return ReportLoad(
         node_id=NodeId(node_id),
@@ -140,7 +148,11 @@ def test_a_plan_says_why() -> None:
     slots = [PartitionSlot("t", index, NodeId(0), Load(MB, 0, 1), True) for index in range(4)]
     found = plan(brokers, slots, Limits())
     assert [(move.partition, move.target) for move in found.moves] == [(0, 1), (1, 1)]
-    assert found.moves[0].reason == ("network in: broker 0 has 4.00 MB/s, 2.00 x the mean of 2.00 MB/s; broker 1 has 0.0 kB/s, 0.00 x")
+    assert (
+        found.moves[0].reason
+        == "network in: broker 0 has 4.00 MB/s, 2.00 x the mean of 2.00 MB/s; broker 1 has 0.0"
+        " kB/s, 0.00 x"
+    )
     assert [broker.load.bytes_in for broker in found.after] == [2 * MB, 2 * MB, 0]
     assert plan(brokers, slots, Limits(moves_max=1)).moves == found.moves[:1]
     assert plan(brokers, [slot._replace(movable=False) for slot in slots], Limits()).moves == []
@@ -149,14 +161,22 @@ def test_a_plan_says_why() -> None:
 def test_bytes_of_an_idle_cluster_move_nothing() -> None:
     brokers = [BrokerSlot(NodeId(0)), BrokerSlot(NodeId(1))]
     rates = [30_000, 0]
-    slots = [PartitionSlot("t", index, NodeId(index), Load(rates[index], 0, 1), True) for index in range(2)]
+    slots = [
+        PartitionSlot("t", index, NodeId(index), Load(rates[index], 0, 1), True)
+        for index in range(2)
+    ]
     assert plan(brokers, slots, Limits(bytes_min=30_001)).moves == []
-    assert plan(brokers, slots * 1, Limits(bytes_min=1)).moves == [], "one partition cannot be shared"
+    assert plan(brokers, slots * 1, Limits(bytes_min=1)).moves == [], (
+        "one partition cannot be shared"
+    )
 
 
 def test_a_new_broker_among_ten_thousand_partitions_is_filled_first() -> None:
     brokers = [BrokerSlot(NodeId(n)) for n in range(11)]
-    slots = [PartitionSlot("t", n, NodeId(n % 10), Load(10_000 + n, 5_000, 1), True) for n in range(10_000)]
+    slots = [
+        PartitionSlot("t", n, NodeId(n % 10), Load(10_000 + n, 5_000, 1), True)
+        for n in range(10_000)
+    ]
     found = plan(brokers, slots, Limits())
     assert len(found.moves) == 100
     assert {move.target for move in found.moves} == {10}
@@ -172,12 +192,19 @@ def test_the_target_takes_the_place_of_the_source_among_the_candidates() -> None
         LeaderMove(topic="t", partition=1, source=me.node_id, target=NodeId(2)),
     ]
     result = reassign.move_leaders(
-        cluster.image, MoveLeaders(moves=moves), Millis(0), live=[NodeId(n) for n in range(3)], timeout_ms=MOVE_TIMEOUT_MS
+        cluster.image,
+        MoveLeaders(moves=moves),
+        Millis(0),
+        live=[NodeId(n) for n in range(3)],
+        timeout_ms=MOVE_TIMEOUT_MS,
     )
     assert result.value is not None
     assert [item.status for item in result.value.items] == [Status.OK, Status.OK]
     cluster.apply(result.records)
-    assert [(record.leader, record.replicas) for record in cluster.partitions("t")] == [(1, (1, 0)), (2, (2, 1))]
+    assert [(record.leader, record.replicas) for record in cluster.partitions("t")] == [
+        (1, (1, 0)),
+        (2, (2, 1)),
+    ]
 
 
 def test_what_is_not_as_the_plan_had_it_stays() -> None:
@@ -189,7 +216,11 @@ def test_what_is_not_as_the_plan_had_it_stays() -> None:
     def refused(source: int, target: int, *live: int) -> Status:
         move = LeaderMove(topic="t", partition=0, source=NodeId(source), target=NodeId(target))
         result = reassign.move_leaders(
-            cluster.image, MoveLeaders(moves=[move]), Millis(0), live=[NodeId(n) for n in live], timeout_ms=MOVE_TIMEOUT_MS
+            cluster.image,
+            MoveLeaders(moves=[move]),
+            Millis(0),
+            live=[NodeId(n) for n in live],
+            timeout_ms=MOVE_TIMEOUT_MS,
         )
         assert result.value is not None
         assert result.records == []
@@ -208,14 +239,27 @@ def test_the_view_leaves_out_who_is_slow_silent_or_away_and_what_moved_lately() 
     cluster.create(NewTopic(name="u", assignment=[[NodeId(0)]]))
     move = LeaderMove(topic="t", partition=1, source=NodeId(0), target=NodeId(1))
     live = [NodeId(n) for n in range(3)]
-    cluster.apply(reassign.move_leaders(cluster.image, MoveLeaders(moves=[move]), Millis(1_000), live=live, timeout_ms=5).records)
+    cluster.apply(
+        reassign.move_leaders(
+            cluster.image, MoveLeaders(moves=[move]), Millis(1_000), live=live, timeout_ms=5
+        ).records
+    )
     book = LoadBook(1_000)
     for node_id in (0, 1):
         book.add(report(node_id), 0)
     excluded = {NodeId(1): "is slow"}
     seen = view(cluster.image, book, Conditions(live[:2], excluded, 0, Millis(1_500), 501))
-    assert [broker.note for broker in seen.brokers] == ["", "is excluded: is slow", "has no session"]
-    assert {(slot.topic, slot.partition) for slot in seen.partitions if slot.movable} == {("t", 0), ("u", 0)}
+    assert [broker.note for broker in seen.brokers] == [
+        "",
+        "is excluded: is slow",
+        "has no session",
+    ]
+    assert {(slot.topic, slot.partition) for slot in seen.partitions if slot.movable} == {
+        ("t", 0),
+        ("u", 0),
+    }
     seen = view(cluster.image, book, Conditions(live, {}, 0, Millis(1_501), 501, ("t",)))
     assert [broker.note for broker in seen.brokers] == ["", "", NO_REPORT]
-    assert {(slot.topic, slot.partition, slot.leader) for slot in seen.partitions if slot.movable} == {("t", 0, 0), ("t", 1, 1)}
+    assert {
+        (slot.topic, slot.partition, slot.leader) for slot in seen.partitions if slot.movable
+    } == {("t", 0, 0), ("t", 1, 1)}

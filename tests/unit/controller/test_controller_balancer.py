@@ -36,7 +36,13 @@ async def create(broker: Broker, name: str, *candidates: int) -> list[int]:
     """The leaders. Nobody opens anything here, so moves end at once."""
     assignment = [[NodeId(node_id) for node_id in candidates]] * PARTITIONS if candidates else None
     await broker.client.create_topics(
-        CreateTopics(topics=[NewTopic(name=name, partitions=-1 if assignment else PARTITIONS, assignment=assignment)])
+        CreateTopics(
+            topics=[
+                NewTopic(
+                    name=name, partitions=-1 if assignment else PARTITIONS, assignment=assignment
+                )
+            ]
+        )
     )
     return leaders(broker, name)
 
@@ -49,15 +55,27 @@ def leaders(broker: Broker, name: str) -> list[int]:
 
 async def report(broker: Broker, **values: Any) -> LoadReported:
     """Every partition that it leads has the same load."""
-    led = [partition for topic in broker.image.topics for partition in topic.partitions if partition.leader == broker.node.node_id]
+    led = [
+        partition
+        for topic in broker.image.topics
+        for partition in topic.partitions
+        if partition.leader == broker.node.node_id
+    ]
     items = [
         PartitionLoad(
-            topic_id=partition.topic_id, partition=partition.partition, leader_epoch=partition.leader_epoch,
-            load=Load(1_000_000, 0, 10), observed_ms=60_000,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            leader_epoch=partition.leader_epoch,
+            load=Load(1_000_000, 0, 10),
+            observed_ms=60_000,
         )
         for partition in led
-    ]  # fmt: skip
-    fields: dict[str, Any] = {"node_id": broker.node.node_id, "node_epoch": broker.node.node_epoch, "items": items} | values
+    ]
+    fields: dict[str, Any] = {
+        "node_id": broker.node.node_id,
+        "node_epoch": broker.node.node_epoch,
+        "items": items,
+    } | values
     return await broker.client.report_load(ReportLoad(**fields))
 
 
@@ -78,7 +96,9 @@ async def test_nothing_moves_before_all_have_reported(cluster: Cluster) -> None:
     await until(lambda: sorted(leaders(first, "t")) == [0, 0, 1, 1, 2, 2])
 
 
-async def test_a_slow_broker_leads_nothing_new_and_is_relieved_of_what_it_led(cluster: Cluster) -> None:
+async def test_a_slow_broker_leads_nothing_new_and_is_relieved_of_what_it_led(
+    cluster: Cluster,
+) -> None:
     first, second, third = cluster.brokers
     await create(first, "t", 2, 0, 1)
     for _ in range(3):
@@ -109,7 +129,9 @@ async def test_a_slow_broker_leads_when_the_others_are_gone(cluster: Cluster) ->
 
 
 async def _leaders_of(broker: Broker, name: str) -> list[int]:
-    """Brokers that only talk to the controller recover no WAL: the one that lives says that there was nothing in it."""
+    """Brokers that only talk to the controller recover no WAL: the one that lives says that there
+    was nothing in it.
+    """
     for wal in list(broker.image.nodes.running_wals()):
         if wal.recoverer == broker.node:
             await broker.metadata.commit_recovered(wal.writer, (), done=True, end=wal.committed)
@@ -118,10 +140,26 @@ async def _leaders_of(broker: Broker, name: str) -> list[int]:
 
 async def test_a_report_of_an_earlier_start_is_not_taken(cluster: Cluster) -> None:
     first, _, _ = cluster.brokers
-    again = RegisterBroker(node_id=first.node.node_id, incarnation_id=uuid4(), host="", port=1, machine_host="127.0.0.1")
+    again = RegisterBroker(
+        node_id=first.node.node_id,
+        incarnation_id=uuid4(),
+        host="",
+        port=1,
+        machine_host="127.0.0.1",
+    )
     client = cluster.client()
     await client.register_broker(again)
-    item = PartitionLoad(topic_id=uuid4(), partition=0, leader_epoch=StreamEpoch(0), load=Load(1, 1, 1), observed_ms=1)
-    await client.report_load(ReportLoad(node_id=NodeId(0), node_epoch=NodeEpoch(first.node.node_epoch), items=[item]))
-    assert (await client.propose_moves(ProposeMoves())).before[0].note == "has not reported its load"
+    item = PartitionLoad(
+        topic_id=uuid4(),
+        partition=0,
+        leader_epoch=StreamEpoch(0),
+        load=Load(1, 1, 1),
+        observed_ms=1,
+    )
+    await client.report_load(
+        ReportLoad(node_id=NodeId(0), node_epoch=NodeEpoch(first.node.node_epoch), items=[item])
+    )
+    assert (await client.propose_moves(ProposeMoves())).before[
+        0
+    ].note == "has not reported its load"
     await client.close()

@@ -1,4 +1,6 @@
-"""A bulk rewrite over the manifest: after a conflict it plans anew as soon as the manifest shows why, and does not wait for what stays."""
+"""A bulk rewrite over the manifest: after a conflict it plans anew as soon as the manifest shows
+why, and does not wait for what stays.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -33,7 +35,10 @@ class Job:
         self.meanwhile: list[Callable[[RewriteTask], RewriteResult | None]] = []
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
-        return [PreparedObject(item.object_id, item.key) for item in self.world.cluster.prepare(self.world.node, count)]
+        return [
+            PreparedObject(item.object_id, item.key)
+            for item in self.world.cluster.prepare(self.world.node, count)
+        ]
 
     async def run_tasks(self, tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
         return [self._written(task) for task in tasks]
@@ -44,16 +49,31 @@ class Job:
         if found is not None:
             return found
         merge, target = task.merge, task.target
-        held = StreamRange(merge.sources[0].range.stream_id, merge.start_offset, merge.end_offset, 1, merge.size_bytes, Millis(0))
-        return RewriteResult(task, NewObject(target.object_id, target.key, ObjectRole.STREAM, merge.size_bytes, (held,)))
+        held = StreamRange(
+            merge.sources[0].range.stream_id,
+            merge.start_offset,
+            merge.end_offset,
+            1,
+            merge.size_bytes,
+            Millis(0),
+        )
+        return RewriteResult(
+            task,
+            NewObject(target.object_id, target.key, ObjectRole.STREAM, merge.size_bytes, (held,)),
+        )
 
     async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
         answers: list[str] = []
         for exchange in exchanges:
             span = exchange.new.ranges[0]
             new = uploaded(exchange.new, part(stream_id, span.start_offset, span.end_offset))
-            held = {(low, high): object_id for low, high, object_id in self.world.cluster.spans(stream_id)}
-            places = [(source.range.start_offset, source.range.end_offset) for source in exchange.sources]
+            held = {
+                (low, high): object_id
+                for low, high, object_id in self.world.cluster.spans(stream_id)
+            }
+            places = [
+                (source.range.start_offset, source.range.end_offset) for source in exchange.sources
+            ]
             old = [replaced(stream_id, held.get(place, -1), *place) for place in places]
             status = Status.OK if held.keys() >= set(places) else Status.COMPACTED_OBJECTS_NOT_FOUND
             self.world.cluster.commit(self.world.node, new, replaced=old, status=status)
@@ -66,7 +86,9 @@ async def rewritten(world: World, job: Job, store: MemoryStore) -> RewriteReport
     await job.publisher.publish()
     options = RewriteOptions(target_bytes=1 << 20)
     async with asyncio.timeout(PUBLISH_S / 2):
-        return await BulkRewrite(ClusterView(store), "t", job, job.run_tasks, options, now_ms=lambda: Millis(0)).run()
+        return await BulkRewrite(
+            ClusterView(store), "t", job, job.run_tasks, options, now_ms=lambda: Millis(0)
+        ).run()
 
 
 @pytest.fixture
@@ -83,7 +105,11 @@ async def test_sources_that_somebody_else_took_are_not_waited_for(world: World) 
     job.meanwhile.append(lambda _: world.compact(0, 6, 6))
     report = await rewritten(world, job, store)
     assert [len(merge.sources) for merge in job.merges] == [12, 7]
-    assert (report.unresolved, report.partitions[0].conflicts, report.partitions[0].sources_replaced) == (0, 1, 7)
+    assert (
+        report.unresolved,
+        report.partitions[0].conflicts,
+        report.partitions[0].sources_replaced,
+    ) == (0, 1, 7)
     assert len(world.cluster.spans(world.cluster.partitions("t")[0].data_stream_id)) == 1
 
 
@@ -91,7 +117,13 @@ async def test_a_task_that_was_too_late_is_planned_anew_at_once(world: World) ->
     """Nothing changed: a newer manifest would show the same."""
     store = MemoryStore()
     job = Job(world, world.publisher(store, 1))
-    job.meanwhile.append(lambda task: RewriteResult(task, None, late=True, detail="prepared too long ago"))
+    job.meanwhile.append(
+        lambda task: RewriteResult(task, None, late=True, detail="prepared too long ago")
+    )
     report = await rewritten(world, job, store)
     assert [len(merge.sources) for merge in job.merges] == [12, 12]
-    assert (report.unresolved, report.partitions[0].conflicts, report.partitions[0].sources_replaced) == (0, 1, 12)
+    assert (
+        report.unresolved,
+        report.partitions[0].conflicts,
+        report.partitions[0].sources_replaced,
+    ) == (0, 1, 12)

@@ -15,7 +15,14 @@ from controller.api import messages as m
 from controller.metadata.objects import ObjectPhase
 from controller.writer.runtime import Runtime
 from stream.errors import ObjectNotPrepared
-from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, PreparedObject, StreamRange
+from stream.ports import (
+    CommitObjects,
+    NewObject,
+    ObjectRole,
+    OpenStream,
+    PreparedObject,
+    StreamRange,
+)
 from tests.support.controller_cluster import Broker, Cluster, until
 
 HOUR_MS = 3_600_000
@@ -47,18 +54,25 @@ async def stream_of(broker: Broker) -> OpenStream:
     await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="t")]))
     found = broker.image.topics.by_name("t")
     assert found is not None
-    opening = [OpenStream(stream_id, found.partitions[0].leader_epoch) for stream_id in found.partitions[0].stream_ids]
+    opening = [
+        OpenStream(stream_id, found.partitions[0].leader_epoch)
+        for stream_id in found.partitions[0].stream_ids
+    ]
     await broker.metadata.open_streams(opening)
     return next(item for item in opening if item.stream_id == found.partitions[0].data_stream_id)
 
 
 def written(target: PreparedObject, stream_id: StreamId) -> CommitObjects:
     held = StreamRange(stream_id, Offset(0), Offset(5), 5, 100, Millis(1))
-    return CommitObjects(objects=(NewObject(target.object_id, target.key, ObjectRole.STREAM, 100, (held,)),))
+    return CommitObjects(
+        objects=(NewObject(target.object_id, target.key, ObjectRole.STREAM, 100, (held,)),)
+    )
 
 
 @pytest.mark.parametrize("step_ms", [2 * HOUR_MS, -2 * HOUR_MS])
-async def test_prepared_objects_outlive_a_step_of_the_wall_clock(tmp_path: Path, step_ms: int) -> None:
+async def test_prepared_objects_outlive_a_step_of_the_wall_clock(
+    tmp_path: Path, step_ms: int
+) -> None:
     cluster = SteppingCluster(tmp_path / "controller")
     await cluster.start()
     try:
@@ -83,13 +97,17 @@ async def test_a_commit_of_an_object_that_is_not_prepared_says_so(tmp_path: Path
         stream = await stream_of(broker)
         target = (await broker.metadata.prepare_objects(1))[0]
         with pytest.raises(ObjectNotPrepared, match="prepare it again"):
-            await broker.metadata.commit(written(PreparedObject(target.object_id, target.key + "x"), stream.stream_id))
+            await broker.metadata.commit(
+                written(PreparedObject(target.object_id, target.key + "x"), stream.stream_id)
+            )
     finally:
         await cluster.stop()
 
 
 @pytest.mark.parametrize("step_ms", [2 * HOUR_MS, -2 * HOUR_MS])
-async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(tmp_path: Path, step_ms: int) -> None:
+async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(
+    tmp_path: Path, step_ms: int
+) -> None:
     """Neither is it fenced early, nor does a hung one stay for hours."""
     timeout_ms = 60_000 if step_ms > 0 else 200
     cluster = SteppingCluster(tmp_path / "controller", move_timeout_ms=timeout_ms)

@@ -27,14 +27,24 @@ def cluster() -> Cluster:
 
 def registration(number: int, incarnation: int, **changes: object) -> RegisterBroker:
     request = RegisterBroker(
-        node_id=NodeId(number), incarnation_id=UUID(int=incarnation), host="a.example", port=9092, machine_host="10.0.0.1"
+        node_id=NodeId(number),
+        incarnation_id=UUID(int=incarnation),
+        host="a.example",
+        port=9092,
+        machine_host="10.0.0.1",
     )
     return msgspec.structs.replace(request, **changes)
 
 
-def leave(cluster: Cluster, node: BrokerIncarnation, wal_end: int, status: Status = Status.OK) -> Progress | None:
-    request = UnregisterBroker(node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(wal_end))
-    return cluster.run(nodes.unregister_broker(cluster.image, request, cluster.now_ms, live=cluster.live), status)
+def leave(
+    cluster: Cluster, node: BrokerIncarnation, wal_end: int, status: Status = Status.OK
+) -> Progress | None:
+    request = UnregisterBroker(
+        node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(wal_end)
+    )
+    return cluster.run(
+        nodes.unregister_broker(cluster.image, request, cluster.now_ms, live=cluster.live), status
+    )
 
 
 class TestRegistration:
@@ -69,14 +79,25 @@ class TestRegistration:
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)), Status.NODE_FENCED)
         cluster.run(nodes.register_broker(cluster.image, registration(1, 8)), records=2)
 
-    @pytest.mark.parametrize("changes", [{"port": 0}, {"port": 65_536}, {"host": "x" * 256}, {"node_id": -2}, {"rack": "r" * 256}])
+    @pytest.mark.parametrize(
+        "changes",
+        [{"port": 0}, {"port": 65_536}, {"host": "x" * 256}, {"node_id": -2}, {"rack": "r" * 256}],
+    )
     def test_nonsense_is_refused(self, cluster: Cluster, changes: dict[str, object]) -> None:
-        cluster.run(nodes.register_broker(cluster.image, registration(1, 7, **changes)), Status.INVALID_REQUEST)
+        cluster.run(
+            nodes.register_broker(cluster.image, registration(1, 7, **changes)),
+            Status.INVALID_REQUEST,
+        )
 
     def test_fencing_does_not_harm_a_newer_start(self, cluster: Cluster) -> None:
         old = cluster.broker(1)
         new = cluster.broker(1)
-        assert nodes.fence_brokers(cluster.image, [old, stale(old), BrokerIncarnation(NodeId(9), NodeEpoch(1))]) == []
+        assert (
+            nodes.fence_brokers(
+                cluster.image, [old, stale(old), BrokerIncarnation(NodeId(9), NodeEpoch(1))]
+            )
+            == []
+        )
         assert len(nodes.fence_brokers(cluster.image, [new])) == 1
 
 
@@ -97,10 +118,14 @@ class TestAppointment:
         cluster.tick()
         cluster.die(two)
         cluster.tick()
-        assert {wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != three} == {three}
+        assert {
+            wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != three
+        } == {three}
         new = cluster.broker(3)
         cluster.tick()
-        assert {wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != new} == {new}
+        assert {
+            wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != new
+        } == {new}
 
     def test_several_recoveries_are_spread(self, cluster: Cluster) -> None:
         dead = [cluster.broker(n) for n in (1, 2, 3, 4)]
@@ -108,14 +133,25 @@ class TestAppointment:
         for node in dead:
             cluster.die(node)
         cluster.tick()
-        recoverers = [wal.recoverer.node_id for wal in cluster.image.nodes.running_wals() if wal.writer in dead]
+        recoverers = [
+            wal.recoverer.node_id
+            for wal in cluster.image.nodes.running_wals()
+            if wal.writer in dead
+        ]
         assert sorted(recoverers) == [5, 5, 6, 6]
 
     def test_who_will_lead_most_of_it_is_appointed(self, cluster: Cluster) -> None:
         one = cluster.broker(1)
         cluster.broker(2)
         three = cluster.broker(3)
-        cluster.create(NewTopic(name="t", assignment=[[NodeId(n) for n in row] for row in ([1, 3, 2], [1, 2, 3], [1, 3, 2], [2, 3, 1])]))
+        cluster.create(
+            NewTopic(
+                name="t",
+                assignment=[
+                    [NodeId(n) for n in row] for row in ([1, 3, 2], [1, 2, 3], [1, 3, 2], [2, 3, 1])
+                ],
+            )
+        )
         cluster.die(one)
         cluster.tick()
         wal = cluster.image.nodes.wal(one)
@@ -140,7 +176,9 @@ class TestAppointment:
 class TestRecovery:
     @pytest.fixture
     def dead(self, cluster: Cluster) -> BrokerIncarnation:
-        """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0; broker 2 is asked to recover it."""
+        """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0; broker 2 is
+        asked to recover it.
+        """
         one = cluster.broker(1)
         cluster.topic("t")
         cluster.open_led(one)
@@ -159,11 +197,19 @@ class TestRecovery:
     def test_slots_are_clipped_streams_closed_leaders_elected_and_the_wal_ends(
         self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
-        cluster.recover(two, dead, slot(dead, 0, part(1, 0, 5)), slot(dead, 1, part(0, 0, 2), part(1, 3, 9)))
+        cluster.recover(
+            two, dead, slot(dead, 0, part(1, 0, 5)), slot(dead, 1, part(0, 0, 2), part(1, 3, 9))
+        )
         assert [span[:2] for span in cluster.spans(1)] == [(0, 5), (5, 9)]
-        assert cluster.recover(two, dead, slot(dead, 2, part(1, 9, 12)), end=3) == Progress(remaining=0)
+        assert cluster.recover(two, dead, slot(dead, 2, part(1, 9, 12)), end=3) == Progress(
+            remaining=0
+        )
         partition = cluster.partitions("t")[0]
-        assert (leader_of(partition), partition.leader_epoch, partition.replicas) == (two, 1, (1, 2))
+        assert (leader_of(partition), partition.leader_epoch, partition.replicas) == (
+            two,
+            1,
+            (1, 2),
+        )
         opened = cluster.open_one(two, 1, 1)
         assert opened.end_offset == 12
         cluster.recover(two, dead, slot(dead, 2, part(1, 9, 12)), end=3, records=0)
@@ -177,21 +223,31 @@ class TestRecovery:
         assert cluster.recover(two, dead, end=3, held=[data]) == Progress(remaining=0)
         assert leader_of(cluster.partitions("t")[0]) == dead
         assert cluster.image.streams.known(data).opened
-        assert [wal.writer for wal in cluster.image.nodes.running_wals() if wal.writer == dead] == [dead]
+        assert [wal.writer for wal in cluster.image.nodes.running_wals() if wal.writer == dead] == [
+            dead
+        ]
         assert cluster.recover(two, dead, end=3) == Progress(remaining=0)
         assert leader_of(cluster.partitions("t")[0]) == two
         assert cluster.image.nodes.wal(dead) is not None
         assert dead not in [wal.writer for wal in cluster.image.nodes.running_wals()]
 
-    def test_a_repeated_chunk_adds_nothing(self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation) -> None:
+    def test_a_repeated_chunk_adds_nothing(
+        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+    ) -> None:
         for records in (1, 0):
             cluster.recover(two, dead, slot(dead, 1, part(0, 0, 2), part(1, 5, 9)), records=records)
 
-    def test_a_gap_fails_closed(self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation) -> None:
-        cluster.recover(two, dead, slot(dead, 2, part(1, 6, 9)), end=3, status=Status.OFFSET_NOT_MATCHED)
+    def test_a_gap_fails_closed(
+        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+    ) -> None:
+        cluster.recover(
+            two, dead, slot(dead, 2, part(1, 6, 9)), end=3, status=Status.OFFSET_NOT_MATCHED
+        )
         assert leader_of(cluster.partitions("t")[0]) == dead
 
-    def test_trimmed_ahead_of_the_commit_is_no_gap(self, cluster: Cluster, two: BrokerIncarnation) -> None:
+    def test_trimmed_ahead_of_the_commit_is_no_gap(
+        self, cluster: Cluster, two: BrokerIncarnation
+    ) -> None:
         three = cluster.broker(3)
         cluster.live = {three.node_id}
         topic = cluster.create(NewTopic(name="u"))
@@ -213,7 +269,9 @@ class TestRecovery:
         two = cluster.broker(2)
         cluster.die(one)
         cluster.tick()
-        cluster.recover(two, one, slot(one, 1, part(1, 5, 9)), slot(one, 2, part(77, 0, 3)), records=0)
+        cluster.recover(
+            two, one, slot(one, 1, part(1, 5, 9)), slot(one, 2, part(77, 0, 3)), records=0
+        )
         assert cluster.end(1) == 5
 
     def test_only_the_appointed_recovers_and_only_slots_of_that_wal(
@@ -222,7 +280,12 @@ class TestRecovery:
         three = cluster.broker(3)
         cluster.recover(three, dead, end=1, status=Status.WAL_NOT_RECOVERABLE)
         cluster.recover(two, three, end=1, status=Status.WAL_NOT_RECOVERABLE)
-        cluster.recover(two, BrokerIncarnation(NodeId(8), NodeEpoch(8)), end=1, status=Status.WAL_NOT_RECOVERABLE)
+        cluster.recover(
+            two,
+            BrokerIncarnation(NodeId(8), NodeEpoch(8)),
+            end=1,
+            status=Status.WAL_NOT_RECOVERABLE,
+        )
         cluster.recover(two, dead, slot(two, 1, part(1, 5, 9)), status=Status.INVALID_REQUEST)
         cluster.recover(two, dead, slot(dead, 1), slot(dead, 1), status=Status.DUPLICATE_IN_REQUEST)
         cluster.die(two)
@@ -230,16 +293,24 @@ class TestRecovery:
 
     def test_a_living_writer_is_not_recovered(self, cluster: Cluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
-        cluster.apply([WalRecord(one.node_id, one.node_epoch, WalSequence(0), two.node_id, two.node_epoch)])
+        cluster.apply(
+            [WalRecord(one.node_id, one.node_epoch, WalSequence(0), two.node_id, two.node_epoch)]
+        )
         cluster.recover(two, one, end=0, status=Status.WAL_NOT_RECOVERABLE)
 
-    def test_a_partition_that_was_on_its_way_to_another_leader_keeps_it(self, cluster: Cluster) -> None:
+    def test_a_partition_that_was_on_its_way_to_another_leader_keeps_it(
+        self, cluster: Cluster
+    ) -> None:
         one = cluster.broker(1)
         cluster.topic("t")
         cluster.open_led(one)
         two = cluster.broker(2)
         moved = msgspec.structs.replace(
-            cluster.partitions("t")[0], replicas=(2, 1), leader=two.node_id, leader_node_epoch=two.node_epoch, leader_epoch=1
+            cluster.partitions("t")[0],
+            replicas=(2, 1),
+            leader=two.node_id,
+            leader_node_epoch=two.node_epoch,
+            leader_epoch=1,
         )
         cluster.apply([moved])
         cluster.die(one)
@@ -248,7 +319,9 @@ class TestRecovery:
         assert cluster.partitions("t") == [moved]
         assert cluster.open_one(two, 1, 1).end_offset == 5
 
-    def test_many_partitions_take_several_transactions(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_partitions_take_several_transactions(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 2)
         one = cluster.broker(1)
         cluster.topic("t", partitions=5)
@@ -265,7 +338,9 @@ class TestRecovery:
         assert {leader_of(partition) for partition in cluster.partitions("t")} == {two}
         cluster.recover(two, one, end=0, records=0)
 
-    def test_a_second_recoverer_finds_less_to_do(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_second_recoverer_finds_less_to_do(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 1)
         one = cluster.broker(1)
         partitions = cluster.topic("t", partitions=2)
@@ -289,9 +364,15 @@ class TestElections:
         assert {leader_of(partition) for partition in cluster.partitions("t")} == {NO_LEADER}
         assert elections.elect_leaderless(cluster.image, cluster.live, cluster.now_ms) == []
         two = cluster.broker(2)
-        cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, cluster.now_ms, partitions_max=2))
+        cluster.apply(
+            elections.elect_leaderless(
+                cluster.image, cluster.live, cluster.now_ms, partitions_max=2
+            )
+        )
         cluster.apply(elections.elect_leaderless(cluster.image, cluster.live, cluster.now_ms))
-        assert {(leader_of(p), p.leader_epoch, p.replicas) for p in cluster.partitions("t")} == {(two, 1, (1, 2))}
+        assert {(leader_of(p), p.leader_epoch, p.replicas) for p in cluster.partitions("t")} == {
+            (two, 1, (1, 2))
+        }
 
     def test_the_first_live_candidate_wins_and_others_spread(self, cluster: Cluster) -> None:
         one = cluster.broker(1)
@@ -304,7 +385,9 @@ class TestElections:
         wal = cluster.image.nodes.wal(one)
         assert wal is not None
         cluster.recover(wal.recoverer, one, end=0)
-        leaders = [partition.leader for partition in [*cluster.partitions("t"), *cluster.partitions("u")]]
+        leaders = [
+            partition.leader for partition in [*cluster.partitions("t"), *cluster.partitions("u")]
+        ]
         assert leaders[0] == 3
         assert sorted(leaders) == [2, 2, 3, 3]
 
@@ -316,7 +399,11 @@ class TestLeaving:
         two = cluster.broker(2)
         cluster.open_led(one)
         leave(cluster, one, 1, Status.STREAM_NOT_CLOSED)
-        cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(stream_id, 0, 5 if stream_id == 1 else 0) for stream_id in range(6)])
+        cluster.commit(
+            one,
+            slot(one, 0, part(1, 0, 5)),
+            closes=[close(stream_id, 0, 5 if stream_id == 1 else 0) for stream_id in range(6)],
+        )
         assert leave(cluster, one, 1) == Progress(remaining=0)
         assert leave(cluster, one, 1) == Progress(remaining=0)
         cluster.tick()
@@ -332,7 +419,9 @@ class TestLeaving:
         cluster.tick()
         assert leader_of(cluster.partitions("t")[0]) == new
 
-    def test_many_partitions_take_several_transactions(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_partitions_take_several_transactions(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(nodes, "ELECTIONS_PER_TRANSACTION_MAX", 2)
         one = cluster.broker(1)
         cluster.topic("t", partitions=3)

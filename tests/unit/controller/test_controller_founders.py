@@ -1,4 +1,6 @@
-"""A founder that is started with `join` later is who it was: it begins no cluster of its own, even if it never met the other founders."""
+"""A founder that is started with `join` later is who it was: it begins no cluster of its own, even
+if it never met the other founders.
+"""
 
 from pathlib import Path
 
@@ -12,10 +14,15 @@ PEERS = ("0@127.0.0.1:1", "1@127.0.0.1:2", "2@127.0.0.1:3")
 
 async def test_a_founder_that_never_met_the_others_remembers_them(tmp_path: Path) -> None:
     store = MemoryStore()
-    founder = ControllerServer(ControllerConfig(data_dir=tmp_path, cluster_id="c", peers=PEERS), store)
+    founder = ControllerServer(
+        ControllerConfig(data_dir=tmp_path, cluster_id="c", peers=PEERS), store
+    )
     await founder.start()
     await founder.stop()
-    later = ControllerServer(ControllerConfig(data_dir=tmp_path, cluster_id="c", join=("127.0.0.1:2", "127.0.0.1:3")), store)
+    later = ControllerServer(
+        ControllerConfig(data_dir=tmp_path, cluster_id="c", join=("127.0.0.1:2", "127.0.0.1:3")),
+        store,
+    )
     await later.start()
     assert later.quorum is not None
     assert later.quorum.members.voters == (0, 1, 2)
@@ -29,7 +36,9 @@ async def test_one_that_is_alone_leads_again(tmp_path: Path) -> None:
     first = ControllerServer(ControllerConfig(data_dir=tmp_path, cluster_id="c"), store)
     await first.start()
     await first.stop()
-    again = ControllerServer(ControllerConfig(data_dir=tmp_path, cluster_id="c", join=("127.0.0.1:2",)), store)
+    again = ControllerServer(
+        ControllerConfig(data_dir=tmp_path, cluster_id="c", join=("127.0.0.1:2",)), store
+    )
     await again.start()
     await until(lambda: again.is_leading)
     await again.stop()

@@ -1,4 +1,6 @@
-"""The image by itself: look-ups, snapshots, deltas, the codec, and that it refuses to be contradicted."""
+"""The image by itself: look-ups, snapshots, deltas, the codec, and that it refuses to be
+contradicted.
+"""
 
 from uuid import UUID
 
@@ -48,15 +50,31 @@ def cluster() -> Cluster:
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)
-    cluster.commit(node, *(slot(node, n, part(1, low, high)) for n, (low, high) in enumerate([(0, 5), (5, 9), (9, 12)])))
+    cluster.commit(
+        node,
+        *(
+            slot(node, n, part(1, low, high))
+            for n, (low, high) in enumerate([(0, 5), (5, 9), (9, 12)])
+        ),
+    )
     return cluster
 
 
 @pytest.mark.parametrize(
     ("start", "end", "limit", "found"),
-    [(0, 12, 9, [0, 5, 9]), (4, 5, 9, [0]), (5, 6, 9, [5]), (4, 6, 9, [0, 5]), (0, 12, 2, [0, 5]), (12, 20, 9, []), (3, 3, 9, [])],
+    [
+        (0, 12, 9, [0, 5, 9]),
+        (4, 5, 9, [0]),
+        (5, 6, 9, [5]),
+        (4, 6, 9, [0, 5]),
+        (0, 12, 2, [0, 5]),
+        (12, 20, 9, []),
+        (3, 3, 9, []),
+    ],
 )
-def test_ranges_are_found_by_offset(cluster: Cluster, start: int, end: int, limit: int, found: list[int]) -> None:
+def test_ranges_are_found_by_offset(
+    cluster: Cluster, start: int, end: int, limit: int, found: list[int]
+) -> None:
     ranges = cluster.image.find_ranges(StreamId(1), Offset(start), Offset(end), limit)
     assert [item.range.start_offset for item in ranges] == found
     assert all(item.role == ObjectRole.WAL and item.key.startswith("wal/1/") for item in ranges)
@@ -75,7 +93,11 @@ def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(cluster: C
     cluster.apply(objects.objects_removed(cluster.image, [item.object_id]))
     copy = snapshot_of(cluster.image)
     assert copy == cluster.image
-    assert (copy.next_stream_id, copy.next_object_id, copy.next_node_epoch) == (3, item.object_id + 1, 3)
+    assert (copy.next_stream_id, copy.next_object_id, copy.next_node_epoch) == (
+        3,
+        item.object_id + 1,
+        3,
+    )
 
 
 def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
@@ -90,8 +112,14 @@ def test_an_object_with_very_many_ranges_takes_several_records() -> None:
     node = cluster.broker(1)
     cluster.topic("t", partitions=RANGES_PER_RECORD_MAX // 3 + 1)
     cluster.open_led(node)
-    cluster.commit(node, slot(node, 0, *(part(stream.stream_id, 0, 1) for stream in cluster.image.streams)))
-    sizes = [len(record.ranges) for record in ImageCopy.of(cluster.image).records() if isinstance(record, ObjectCommitted)]
+    cluster.commit(
+        node, slot(node, 0, *(part(stream.stream_id, 0, 1) for stream in cluster.image.streams))
+    )
+    sizes = [
+        len(record.ranges)
+        for record in ImageCopy.of(cluster.image).records()
+        if isinstance(record, ObjectCommitted)
+    ]
     assert sizes == [RANGES_PER_RECORD_MAX, 2]
     assert snapshot_of(cluster.image) == cluster.image
 
@@ -131,7 +159,13 @@ def test_a_copy_does_not_change_with_the_image() -> None:
     before, end_offset = snapshot_of(cluster.image), cluster.image.end_offset
     copied = ImageCopy.of(cluster.image)
     cluster.commit(node, slot(node, 1, part(0, 4, 8)))
-    cluster.apply([StreamTrimmed(StreamId(1), Offset(4)), KeyValueRecord("k", b"2"), ConfigRecord(2, "t", "retention.ms", None)])
+    cluster.apply(
+        [
+            StreamTrimmed(StreamId(1), Offset(4)),
+            KeyValueRecord("k", b"2"),
+            ConfigRecord(2, "t", "retention.ms", None),
+        ]
+    )
     cluster.now_ms = Millis(cluster.now_ms + objects.PREPARED_TTL_MS)
     cluster.tick()
     cluster.move("t", 0, 2)
@@ -146,7 +180,9 @@ def test_a_copy_does_not_change_with_the_image() -> None:
 
 
 def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
-    """A commit of many ranges takes several records, and a stream without any range may get its first one from the next of them."""
+    """A commit of many ranges takes several records, and a stream without any range may get its
+    first one from the next of them.
+    """
     cluster = Cluster()
     node = cluster.broker(1)
     cluster.topic("t", partitions=2)
@@ -196,9 +232,9 @@ def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
 def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) -> None:
     for record in ImageCopy.of(cluster.image).records():
         assert decode_record(encode_record(record)) == record
-    assert decode_record(encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]) == IdsReserved(
-        StreamId(1), ObjectId(2), NodeEpoch(3)
-    )
+    assert decode_record(
+        encode_raw([IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))])[0]
+    ) == IdsReserved(StreamId(1), ObjectId(2), NodeEpoch(3))
     with pytest.raises(msgspec.ValidationError):
         decode_record(msgspec.msgpack.encode(["from-the-future", 1]))
 
@@ -212,7 +248,17 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) ->
         ObjectDestroyed(ObjectId(0), Millis(1), MetadataOffset(0)),
         ObjectDestroyed(ObjectId(99), Millis(1), MetadataOffset(0)),
         WalEnded(NodeId(9), NodeEpoch(9), WalSequence(0)),
-        PartitionRecord(UUID(int=99), 0, (NodeId(1),), NodeId(1), NodeEpoch(1), 0, StreamId(0), StreamId(1), StreamId(2)),
+        PartitionRecord(
+            UUID(int=99),
+            0,
+            (NodeId(1),),
+            NodeId(1),
+            NodeEpoch(1),
+            0,
+            StreamId(0),
+            StreamId(1),
+            StreamId(2),
+        ),
     ],
 )
 def test_a_record_that_does_not_fit_stops_everything(cluster: Cluster, record: Record) -> None:

@@ -11,7 +11,11 @@ from controller.raft.messages import Base, Entry, HardState, Members
 
 MEMBERS = Members((0, 1, 2))
 BASE = Base(0, 0, 0, MEMBERS)
-ENTRIES = [Entry(1, 1, 0, [b"a"]), Entry(2, 1, 1, [b"bb", b"ccc"]), Entry(3, 2, 3, [b"d" * 40], MEMBERS)]
+ENTRIES = [
+    Entry(1, 1, 0, [b"a"]),
+    Entry(2, 1, 1, [b"bb", b"ccc"]),
+    Entry(3, 2, 3, [b"d" * 40], MEMBERS),
+]
 STATES = [HardState(1, 0), HardState(1, 0), HardState(2, 1)]
 
 
@@ -69,7 +73,9 @@ def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Pat
         assert reopen(directory).entries == [*ENTRIES[:count], added]
 
 
-def test_a_segment_without_its_first_frame_is_refused_because_it_was_renamed_when_whole(tmp_path: Path) -> None:
+def test_a_segment_without_its_first_frame_is_refused_because_it_was_renamed_when_whole(
+    tmp_path: Path,
+) -> None:
     path, sizes = write(tmp_path)
     for length in range(sizes[0]):
         path.write_bytes(path.read_bytes()[:length])
@@ -142,7 +148,9 @@ def test_segments_behind_a_snapshot_are_deleted_and_the_hard_state_survives(tmp_
     journal.drop_before(Base(4, 2, 5, MEMBERS))
     journal.append(None, None, [Entry(5, 2, 5, [b"f"])])
     journal.close()
-    assert reopen(tmp_path) == Recovered(HardState(2, 1), Base(4, 2, 5, MEMBERS), [Entry(5, 2, 5, [b"f"])])
+    assert reopen(tmp_path) == Recovered(
+        HardState(2, 1), Base(4, 2, 5, MEMBERS), [Entry(5, 2, 5, [b"f"])]
+    )
     assert len(list(tmp_path.glob("*.journal"))) == 1
 
 
@@ -159,7 +167,9 @@ def test_entries_behind_a_dropped_part_outlive_the_segments_before_theirs(tmp_pa
     base = Base(4, 1, 4, MEMBERS)
     journal.drop_before(base)
     journal.close()
-    assert len(list(tmp_path.glob("*.journal"))) == 3, "the first segment holds nothing behind the base"
+    assert len(list(tmp_path.glob("*.journal"))) == 3, (
+        "the first segment holds nothing behind the base"
+    )
     assert reopen(tmp_path) == Recovered(HardState(), base, entries[4:])
     min(tmp_path.glob("*.journal")).unlink()
     with pytest.raises(JournalCorrupt, match="entries begin at 7 behind base 4"):
@@ -179,7 +189,10 @@ def test_a_journal_that_was_emptied_does_not_open(tmp_path: Path) -> None:
     begun(tmp_path, owner)
     for path in tmp_path.iterdir():
         path.unlink()
-    with pytest.raises(JournalForgot, match=r"the journal is empty.*penstock controller remove.*empty data directory"):
+    with pytest.raises(
+        JournalForgot,
+        match=r"the journal is empty.*penstock controller remove.*empty data directory",
+    ):
         Journal(LocalFiles(tmp_path), owner).open()
 
 

@@ -1,4 +1,6 @@
-"""Random requests, right and wrong, over all managers: the image stays whole, repeats change nothing, snapshots are faithful."""
+"""Random requests, right and wrong, over all managers: the image stays whole, repeats change
+nothing, snapshots are faithful.
+"""
 
 from typing import Any
 
@@ -38,12 +40,29 @@ from controller.api.rewrite_messages import (
     RewriteItem,
     RewriteSource,
 )
-from controller.managers import commits, nodes, objects, reassign, recovery, rewrites, streams, topics
+from controller.managers import (
+    commits,
+    nodes,
+    objects,
+    reassign,
+    recovery,
+    rewrites,
+    streams,
+    topics,
+)
 from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from stream.ports import BrokerIncarnation, ObjectRole
-from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, snapshot_of, uploaded
+from tests.unit.controller.managers_cluster import (
+    Cluster,
+    close,
+    part,
+    replaced,
+    slot,
+    snapshot_of,
+    uploaded,
+)
 
 NUMBERS = st.integers(0, 1 << 30)
 SMALL = st.integers(0, 6)
@@ -53,7 +72,14 @@ OFF_BY = st.sampled_from([0, 0, 0, 0, 0, 0, -2, -1, 1])
 def _shape(stream: Any) -> tuple[Any, ...]:
     """What a rewrite from outside has no part in."""
     start = max(stream.start_offset, stream.entries[0].start_offset)
-    return stream.end_offset, stream.owner, stream.epoch, stream.opened, start, stream.entries[-1].end_offset
+    return (
+        stream.end_offset,
+        stream.owner,
+        stream.epoch,
+        stream.opened,
+        start,
+        stream.entries[-1].end_offset,
+    )
 
 
 class Managers(RuleBasedStateMachine):
@@ -71,10 +97,20 @@ class Managers(RuleBasedStateMachine):
     def submit(self, result: Result[Any]) -> bool:
         """Apply what a manager answers, if anything."""
         delta = MetadataDelta.of(result.records)
-        before = {stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened) for stream in self.image.streams}
+        before = {
+            stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened)
+            for stream in self.image.streams
+        }
         self.cluster.apply(result.records)
-        after = {stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened) for stream in self.image.streams}
-        changed = {stream_id for stream_id in before.keys() | after.keys() if before.get(stream_id) != after.get(stream_id)}
+        after = {
+            stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened)
+            for stream in self.image.streams
+        }
+        changed = {
+            stream_id
+            for stream_id in before.keys() | after.keys()
+            if before.get(stream_id) != after.get(stream_id)
+        }
         assert changed <= delta.stream_ids
         assert result.status == Status.OK or not result.records
         return result.status == Status.OK
@@ -172,19 +208,38 @@ class Managers(RuleBasedStateMachine):
         if stream is not None:
             node = self.node(by)
             items = [OpenStreamItem(stream_id=stream.stream_id, epoch=StreamEpoch(epoch))]
-            self.submit(streams.open_streams(self.image, OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items)))
+            self.submit(
+                streams.open_streams(
+                    self.image,
+                    OpenStreams(node_id=node.node_id, node_epoch=node.node_epoch, items=items),
+                )
+            )
 
     @precondition(lambda self: self.incarnations)
     @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=3), in_place=st.booleans(), off_by=OFF_BY, sizes=SMALL, closing=st.booleans(),
           wal=st.one_of(st.none(), SMALL))  # fmt: skip
-    def commit(self, numbers: list[int], in_place: bool, off_by: int, sizes: int, closing: bool, wal: int | None) -> None:
-        found = {stream.stream_id: stream for stream in map(self.stream, numbers) if stream is not None}
+    def commit(
+        self,
+        numbers: list[int],
+        in_place: bool,
+        off_by: int,
+        sizes: int,
+        closing: bool,
+        wal: int | None,
+    ) -> None:
+        found = {
+            stream.stream_id: stream for stream in map(self.stream, numbers) if stream is not None
+        }
         if not found:
             return
         node = self.owner(next(iter(found.values())), numbers[0])
         first = max(0, off_by)
         ranges = [
-            part(stream_id, max(0, stream.end_offset + (off_by if index == first else 0)), stream.end_offset + 1 + sizes)
+            part(
+                stream_id,
+                max(0, stream.end_offset + (off_by if index == first else 0)),
+                stream.end_offset + 1 + sizes,
+            )
             for index, (stream_id, stream) in enumerate(found.items())
         ]
         ranges = [item for item in ranges if item.start_offset < item.end_offset]
@@ -195,7 +250,14 @@ class Managers(RuleBasedStateMachine):
             if not self.image.nodes.is_alive(node):
                 return
             item = uploaded(self.cluster.prepare(node)[0], *ranges)
-        closes = [close(stream.stream_id, stream.epoch, stream.end_offset + 1 + sizes) for stream in found.values()] if closing else []
+        closes = (
+            [
+                close(stream.stream_id, stream.epoch, stream.end_offset + 1 + sizes)
+                for stream in found.values()
+            ]
+            if closing
+            else []
+        )
         self._commit(
             Commit(
                 node_id=node.node_id,
@@ -209,38 +271,75 @@ class Managers(RuleBasedStateMachine):
     @precondition(lambda self: any(len(stream.entries) > 1 for stream in self.image.streams))
     @rule(number=NUMBERS, low=SMALL, count=st.integers(1, 4), off_by=OFF_BY)
     def compact(self, number: int, low: int, count: int, off_by: int) -> None:
-        full = sorted((stream for stream in self.image.streams if len(stream.entries) > 1), key=lambda stream: stream.stream_id)
+        full = sorted(
+            (stream for stream in self.image.streams if len(stream.entries) > 1),
+            key=lambda stream: stream.stream_id,
+        )
         stream = full[number % len(full)]
         node = self.owner(stream, number)
         if not self.image.nodes.is_alive(node):
             return
         at = low % len(stream.entries)
         sources = stream.entries[at : at + count]
-        new = part(stream.stream_id, max(0, sources[0].start_offset + min(off_by, 0)), sources[-1].end_offset + max(off_by, 0))
-        items = [replaced(stream.stream_id, entry.object_id, entry.start_offset, entry.end_offset) for entry in sources]
+        new = part(
+            stream.stream_id,
+            max(0, sources[0].start_offset + min(off_by, 0)),
+            sources[-1].end_offset + max(off_by, 0),
+        )
+        items = [
+            replaced(stream.stream_id, entry.object_id, entry.start_offset, entry.end_offset)
+            for entry in sources
+        ]
         target = uploaded(self.cluster.prepare(node)[0], new)
         end = stream.end_offset
-        self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, objects=[target], replaced=items))
+        self._commit(
+            Commit(
+                node_id=node.node_id, node_epoch=node.node_epoch, objects=[target], replaced=items
+            )
+        )
         assert stream.end_offset == end
 
-    @precondition(lambda self: any(len(stream.entries) > 1 and stream.kind == "data" for stream in self.image.streams))
+    @precondition(
+        lambda self: any(
+            len(stream.entries) > 1 and stream.kind == "data" for stream in self.image.streams
+        )
+    )
     @rule(number=NUMBERS, low=SMALL, count=st.integers(1, 4), off_by=OFF_BY, back=st.integers(0, 1))
     def rewrite(self, number: int, low: int, count: int, off_by: int, back: int) -> None:
         """From outside; now and then with a manifest that is behind by an entry."""
-        full = [stream for stream in self.image.streams if len(stream.entries) > 1 and stream.kind == "data"]
+        full = [
+            stream
+            for stream in self.image.streams
+            if len(stream.entries) > 1 and stream.kind == "data"
+        ]
         stream = sorted(full, key=lambda stream: stream.stream_id)[number % len(full)]
         at = low % len(stream.entries)
         entries = stream.entries[at : at + count]
         keys = {state.object_id: state.key for state in self.image.objects}
-        found = [RewriteSource(key=keys[e.object_id], start_offset=e.start_offset, end_offset=e.end_offset) for e in entries]
+        found = [
+            RewriteSource(
+                key=keys[e.object_id], start_offset=e.start_offset, end_offset=e.end_offset
+            )
+            for e in entries
+        ]
         found = found[: len(found) - back] or found
-        new = part(stream.stream_id, max(0, found[0].start_offset + min(off_by, 0)), found[-1].end_offset + max(off_by, 0))
-        prepared = rewrites.prepare_rewrite(self.image, PrepareRewrite(count=1, ttl_ms=60_000), self.cluster.now_ms)
+        new = part(
+            stream.stream_id,
+            max(0, found[0].start_offset + min(off_by, 0)),
+            found[-1].end_offset + max(off_by, 0),
+        )
+        prepared = rewrites.prepare_rewrite(
+            self.image, PrepareRewrite(count=1, ttl_ms=60_000), self.cluster.now_ms
+        )
         assert prepared.value is not None
         self.submit(prepared)
-        target = msgspec.structs.replace(uploaded(prepared.value.items[0], new), role=ObjectRole.STREAM)
+        target = msgspec.structs.replace(
+            uploaded(prepared.value.items[0], new), role=ObjectRole.STREAM
+        )
         before = _shape(stream)
-        request = CommitRewrite(stream_id=stream.stream_id, items=[RewriteItem(new=target, sources=found)])
+        request = CommitRewrite(
+            stream_id=stream.stream_id, items=[RewriteItem(new=target, sources=found)]
+        )
         result = rewrites.commit_rewrite(self.image, request, self.cluster.now_ms)
         assert result.value is not None
         self.submit(result)
@@ -249,8 +348,12 @@ class Managers(RuleBasedStateMachine):
         assert _shape(stream) == before
 
     def _commit(self, request: Commit) -> None:
-        if self.submit(commits.commit(self.image, request, self.cluster.now_ms, live=self.cluster.live)):
-            repeat = commits.commit(self.image, request, self.cluster.now_ms, live=self.cluster.live)
+        if self.submit(
+            commits.commit(self.image, request, self.cluster.now_ms, live=self.cluster.live)
+        ):
+            repeat = commits.commit(
+                self.image, request, self.cluster.now_ms, live=self.cluster.live
+            )
             assert repeat.status == Status.OK, repeat.detail
             assert repeat.records == []
 
@@ -269,15 +372,24 @@ class Managers(RuleBasedStateMachine):
             )
             self.submit(streams.trim_stream(self.image, request))
 
-    @precondition(lambda self: any(wal.recoverer.node_id >= 0 for wal in self.image.nodes.running_wals()))
+    @precondition(
+        lambda self: any(wal.recoverer.node_id >= 0 for wal in self.image.nodes.running_wals())
+    )
     @rule(number=NUMBERS, back=SMALL, ahead=SMALL, done=st.booleans(), off_by=OFF_BY)
     def recover(self, number: int, back: int, ahead: int, done: bool, off_by: int) -> None:
         wals = [wal for wal in self.image.nodes.running_wals() if wal.recoverer.node_id >= 0]
         wal = wals[number % len(wals)]
         by = wal.recoverer if number % 7 else self.node(number)
         found = list(self.image.streams)[:3]
-        ranges = [part(s.stream_id, max(0, s.end_offset - back + off_by), s.end_offset + 1 + ahead) for s in found]
-        item = slot(wal.writer, self.slots.get(wal.writer, 0) + 1, *(r for r in ranges if r.start_offset < r.end_offset))
+        ranges = [
+            part(s.stream_id, max(0, s.end_offset - back + off_by), s.end_offset + 1 + ahead)
+            for s in found
+        ]
+        item = slot(
+            wal.writer,
+            self.slots.get(wal.writer, 0) + 1,
+            *(r for r in ranges if r.start_offset < r.end_offset),
+        )
         request = CommitRecovered(
             node_id=by.node_id,
             node_epoch=by.node_epoch,
@@ -287,8 +399,14 @@ class Managers(RuleBasedStateMachine):
             done=done,
             end=WalSequence(100),
         )
-        if self.submit(recovery.commit_recovered(self.image, request, self.cluster.now_ms, live=self.cluster.live)):
-            repeat = recovery.commit_recovered(self.image, request, self.cluster.now_ms, live=self.cluster.live)
+        if self.submit(
+            recovery.commit_recovered(
+                self.image, request, self.cluster.now_ms, live=self.cluster.live
+            )
+        ):
+            repeat = recovery.commit_recovered(
+                self.image, request, self.cluster.now_ms, live=self.cluster.live
+            )
             assert repeat.status == Status.OK, repeat.detail
             assert repeat.records == []
 
@@ -298,45 +416,99 @@ class Managers(RuleBasedStateMachine):
         if number % 4:
             return
         node = self.node(number)
-        opened = [self.image.streams.get(stream_id) for stream_id in self.image.streams.opened_by(node)]
+        opened = [
+            self.image.streams.get(stream_id) for stream_id in self.image.streams.opened_by(node)
+        ]
         if number % 3:
-            closes = [close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened]
+            closes = [
+                close(stream.stream_id, stream.epoch, stream.next_offset) for stream in opened
+            ]
             self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
-        request = UnregisterBroker(node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(50))
-        if self.submit(nodes.unregister_broker(self.image, request, self.cluster.now_ms, live=self.cluster.live)):
-            self.cluster.live = {node_id for node_id in self.cluster.live if self.image.nodes.get(node_id) is not None}
-            assert nodes.unregister_broker(self.image, request, self.cluster.now_ms, live=self.cluster.live).records == []
+        request = UnregisterBroker(
+            node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(50)
+        )
+        if self.submit(
+            nodes.unregister_broker(
+                self.image, request, self.cluster.now_ms, live=self.cluster.live
+            )
+        ):
+            self.cluster.live = {
+                node_id
+                for node_id in self.cluster.live
+                if self.image.nodes.get(node_id) is not None
+            }
+            assert (
+                nodes.unregister_broker(
+                    self.image, request, self.cluster.now_ms, live=self.cluster.live
+                ).records
+                == []
+            )
 
     @precondition(lambda self: bool(self.incarnations) and len(self.image.topics) > 0)
-    @rule(number=NUMBERS, replicas=st.lists(st.integers(1, 4).map(NodeId), max_size=3), is_preferred=st.booleans())
+    @rule(
+        number=NUMBERS,
+        replicas=st.lists(st.integers(1, 4).map(NodeId), max_size=3),
+        is_preferred=st.booleans(),
+    )
     def move(self, number: int, replicas: list[NodeId], is_preferred: bool) -> None:
-        """Reassign, cancel (no replicas) or elect the preferred leader. The same again changes nothing, but for a cancellation."""
-        known = [(topic.name, found.partition) for topic in self.image.topics for found in topic.partitions]
+        """Reassign, cancel (no replicas) or elect the preferred leader. The same again changes
+        nothing, but for a cancellation.
+        """
+        known = [
+            (topic.name, found.partition)
+            for topic in self.image.topics
+            for found in topic.partitions
+        ]
         name, index = known[number % len(known)]
         settings: Any = {"live": self.cluster.live, "timeout_ms": 10_000}
         if is_preferred:
             elect = ElectPreferred(partitions=[PartitionName(topic=name, partition=index)])
-            assert self.submit(reassign.elect_preferred(self.image, elect, self.cluster.now_ms, **settings))
-            assert reassign.elect_preferred(self.image, elect, self.cluster.now_ms, **settings).records == []
+            assert self.submit(
+                reassign.elect_preferred(self.image, elect, self.cluster.now_ms, **settings)
+            )
+            assert (
+                reassign.elect_preferred(self.image, elect, self.cluster.now_ms, **settings).records
+                == []
+            )
             return
-        alter = AlterReassignments(partitions=[PartitionTarget(topic=name, partition=index, replicas=replicas or None)])
-        assert self.submit(reassign.alter_reassignments(self.image, alter, self.cluster.now_ms, **settings))
-        assert reassign.alter_reassignments(self.image, alter, self.cluster.now_ms, **settings).records == []
+        alter = AlterReassignments(
+            partitions=[PartitionTarget(topic=name, partition=index, replicas=replicas or None)]
+        )
+        assert self.submit(
+            reassign.alter_reassignments(self.image, alter, self.cluster.now_ms, **settings)
+        )
+        assert (
+            reassign.alter_reassignments(self.image, alter, self.cluster.now_ms, **settings).records
+            == []
+        )
 
     @precondition(lambda self: self.incarnations)
     @rule(number=NUMBERS, count=st.integers(1, 3))
     def drain(self, number: int, count: int) -> None:
         if number % 4 == 0:
             node = self.node(number)
-            request = DrainBroker(node_id=node.node_id, node_epoch=node.node_epoch, partitions_max=count)
-            self.submit(reassign.drain_broker(self.image, request, self.cluster.now_ms, live=self.cluster.live, timeout_ms=10_000))
+            request = DrainBroker(
+                node_id=node.node_id, node_epoch=node.node_epoch, partitions_max=count
+            )
+            self.submit(
+                reassign.drain_broker(
+                    self.image,
+                    request,
+                    self.cluster.now_ms,
+                    live=self.cluster.live,
+                    timeout_ms=10_000,
+                )
+            )
 
     @precondition(lambda self: self.image.topics.led_by(NO_LEADER))
     @rule(number=NUMBERS)
     def give_up(self, number: int) -> None:
         """A source closes what it does not lead any more."""
         node = self.node(number)
-        opened = [self.image.streams.get(stream_id) for stream_id in sorted(self.image.streams.opened_by(node))]
+        opened = [
+            self.image.streams.get(stream_id)
+            for stream_id in sorted(self.image.streams.opened_by(node))
+        ]
         moved = [stream for stream in opened if leader_of(self.partition_of(stream)) != node]
         closes = [close(stream.stream_id, stream.epoch, stream.next_offset) for stream in moved]
         self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
@@ -345,11 +517,17 @@ class Managers(RuleBasedStateMachine):
         return self.image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
 
     def teardown(self) -> None:
-        """Whatever happened: within the deadlines every partition has exactly one leader, who can open it."""
+        """Whatever happened: within the deadlines every partition has exactly one leader, who can
+        open it.
+        """
         image = self.image
         self.cluster.now_ms = Millis(self.cluster.now_ms + 20_000)
         self.cluster.tick()  # this may fence every broker: each of them may be the source of a move
-        if not any(not node.draining for node in image.nodes if node.node_id in self.cluster.live and not node.fenced):
+        if not any(
+            not node.draining
+            for node in image.nodes
+            if node.node_id in self.cluster.live and not node.fenced
+        ):
             self.incarnations.append(self.cluster.broker(5))
         for _ in range(50):
             self.cluster.tick()
@@ -357,7 +535,9 @@ class Managers(RuleBasedStateMachine):
             if not waiting:
                 break
             wal = waiting[0]
-            self.cluster.recover(wal.recoverer, wal.writer, end=max(wal.committed, self.slots.get(wal.writer, 0)) + 1)
+            self.cluster.recover(
+                wal.recoverer, wal.writer, end=max(wal.committed, self.slots.get(wal.writer, 0)) + 1
+            )
         self.cluster.tick()
         for topic in image.topics:
             for partition in topic.partitions:
@@ -385,5 +565,8 @@ class Managers(RuleBasedStateMachine):
 
 TestManagers = Managers.TestCase
 TestManagers.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

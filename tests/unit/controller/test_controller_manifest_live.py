@@ -1,4 +1,6 @@
-"""A controller with sockets, its manifest in a store, and what a reader's lease keeps its janitor from."""
+"""A controller with sockets, its manifest in a store, and what a reader's lease keeps its janitor
+from.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,20 +33,26 @@ class ListedStore(MemoryStore):
 
 
 async def test_a_lease_keeps_destroyed_objects_until_it_is_released(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "controller", read_grace_ms=1, janitor_interval_ms=20, manifest_interval_ms=10)
+    cluster = Cluster(
+        tmp_path / "controller", read_grace_ms=1, janitor_interval_ms=20, manifest_interval_ms=10
+    )
     store = cluster.store = ListedStore()
     cluster.server = ControllerServer(cluster.config, store)
     await cluster.start()
     try:
         broker = await cluster.broker()
-        await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="orders", partitions=1)]))
+        await broker.client.create_topics(
+            m.CreateTopics(topics=[m.NewTopic(name="orders", partitions=1)])
+        )
         found = broker.image.topics.by_name("orders")
         assert found is not None
         stream = OpenStream(found.partitions[0].data_stream_id, found.partitions[0].leader_epoch)
         await broker.metadata.open_streams([stream])
         targets = await broker.metadata.prepare_objects(2)
         for number, target in enumerate(targets):
-            held = StreamRange(stream.stream_id, Offset(5 * number), Offset(5 * number + 5), 5, 100, Millis(1))
+            held = StreamRange(
+                stream.stream_id, Offset(5 * number), Offset(5 * number + 5), 5, 100, Millis(1)
+            )
             await store.put(target.key, b"bytes")
             item = NewObject(target.object_id, target.key, ObjectRole.STREAM, 5, (held,))
             await broker.metadata.commit(CommitObjects(objects=(item,)))
@@ -85,8 +93,12 @@ class GatedManifests(MemoryStore):
         return await super().put_if_absent(key, body)
 
 
-async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads_to(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "controller", read_grace_ms=1, janitor_interval_ms=20, manifest_interval_ms=10)
+async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads_to(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(
+        tmp_path / "controller", read_grace_ms=1, janitor_interval_ms=20, manifest_interval_ms=10
+    )
     store = cluster.store = GatedManifests()
     cluster.server = ControllerServer(cluster.config, store)
     await cluster.start()
@@ -97,11 +109,15 @@ async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads
         store.is_open = False
         await broker.metadata.commit(CommitObjects(wal_committed=WalSequence(3)))
         shown = asyncio.ensure_future(broker.metadata.backed_up(broker.metadata.position()))
-        ended = m.UnregisterBroker(node_id=leaving.node_id, node_epoch=leaving.node_epoch, wal_end=WalSequence(1))
+        ended = m.UnregisterBroker(
+            node_id=leaving.node_id, node_epoch=leaving.node_epoch, wal_end=WalSequence(1)
+        )
         await broker.client.unregister_broker(ended)
         for number in range(10):
             await broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
-            await asyncio.sleep(0.02)  # several rounds of the janitor, which must do nothing in them
+            await asyncio.sleep(
+                0.02
+            )  # several rounds of the janitor, which must do nothing in them
         assert not shown.done()
         assert await store.get(left_over)
         store.is_open = True

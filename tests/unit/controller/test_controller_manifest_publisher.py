@@ -1,4 +1,6 @@
-"""Publishing: at most what changed, monotone whoever else publishes, whole whatever the store does, old versions gone in time."""
+"""Publishing: at most what changed, monotone whoever else publishes, whole whatever the store does,
+old versions gone in time.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -31,7 +33,9 @@ GRACE_MS = 120_000
 
 
 class CommittedImage:
-    """What the publisher sees of a runtime: an image between two batches, and the records that change it."""
+    """What the publisher sees of a runtime: an image between two batches, and the records that
+    change it.
+    """
 
     def __init__(self, image: MetadataImage, epoch: int) -> None:
         self.image, self.epoch = image, epoch
@@ -64,12 +68,16 @@ class World:
         self.cluster.topic("t", partitions)
         self.cluster.open_led(self.node)
 
-    def publisher(self, store: Any, epoch: int, image: MetadataImage | None = None) -> ManifestPublisher:
+    def publisher(
+        self, store: Any, epoch: int, image: MetadataImage | None = None
+    ) -> ManifestPublisher:
         """image: of a controller that has not noticed yet that it leads no more."""
         runtime = CommittedImage(image or self.cluster.image, epoch)
         if image is None:
             self.watching.append(runtime)
-        config = ControllerConfig(data_dir=Path("unused"), cluster_id="test", manifest_grace_ms=GRACE_MS)
+        config = ControllerConfig(
+            data_dir=Path("unused"), cluster_id="test", manifest_grace_ms=GRACE_MS
+        )
         now_ms = lambda: Millis(int(self.now_s * 1_000))  # noqa: E731
         return ManifestPublisher(config, runtime, store, now=lambda: self.now_s, now_ms=now_ms)  # type: ignore[arg-type]
 
@@ -77,13 +85,22 @@ class World:
         stream_id = self.cluster.partitions("t")[partition].data_stream_id
         for _ in range(count):
             end = self.cluster.end(stream_id)
-            self.cluster.commit(self.node, uploaded(self.cluster.prepare(self.node)[0], part(stream_id, end, end + 10)))
+            self.cluster.commit(
+                self.node,
+                uploaded(self.cluster.prepare(self.node)[0], part(stream_id, end, end + 10)),
+            )
 
     def compact(self, partition: int, first: int, count: int) -> None:
         stream_id = self.cluster.partitions("t")[partition].data_stream_id
         found = self.cluster.spans(stream_id)[first : first + count]
-        new = uploaded(self.cluster.prepare(self.node)[0], part(stream_id, found[0][0], found[-1][1]))
-        self.cluster.commit(self.node, new, replaced=[replaced(stream_id, object_id, low, high) for low, high, object_id in found])
+        new = uploaded(
+            self.cluster.prepare(self.node)[0], part(stream_id, found[0][0], found[-1][1])
+        )
+        self.cluster.commit(
+            self.node,
+            new,
+            replaced=[replaced(stream_id, object_id, low, high) for low, high, object_id in found],
+        )
 
 
 class CountingStore(MemoryStore):
@@ -133,10 +150,23 @@ async def test_a_plan_of_many_pages_after_compaction() -> None:
     view = ClusterView(store)
     await view.refresh()
     slices = await view.plan([OffsetRange("t", 0, 5, 30_005)])
-    assert [item.start_offset for item in slices] == [5, *range(10, 15_000, 10), 15_000, *range(25_000, 30_010, 10)]
-    assert (slices[0].end_offset, slices[0].size_bytes, slices[0].record_count, slices[-1].end_offset) == (10, 50, 5, 30_005)
+    assert [item.start_offset for item in slices] == [
+        5,
+        *range(10, 15_000, 10),
+        15_000,
+        *range(25_000, 30_010, 10),
+    ]
+    assert (
+        slices[0].end_offset,
+        slices[0].size_bytes,
+        slices[0].record_count,
+        slices[-1].end_offset,
+    ) == (10, 50, 5, 30_005)
     young = await view.plan([OffsetRange("t", 0, 0, 30_010)], timestamp_from_ms=29_991)
-    assert [(item.start_offset, item.end_offset) for item in young] == [(29_990, 30_000), (30_000, 30_010)]
+    assert [(item.start_offset, item.end_offset) for item in young] == [
+        (29_990, 30_000),
+        (30_000, 30_010),
+    ]
 
 
 class InterleavedStore(MemoryStore):
@@ -200,7 +230,9 @@ async def test_a_deposed_leader_that_goes_on_publishing_never_turns_time_back(se
     view = ClusterView(store)
     await view.refresh()
     stream_ids = [partition.data_stream_id for partition in world.cluster.partitions("t")]
-    assert [state.end_offset for state in await view.partitions(["t"])] == [world.cluster.end(stream_id) for stream_id in stream_ids]
+    assert [state.end_offset for state in await view.partitions(["t"])] == [
+        world.cluster.end(stream_id) for stream_id in stream_ids
+    ]
 
 
 class UncertainStore(MemoryStore):
@@ -223,12 +255,16 @@ class UncertainStore(MemoryStore):
 
 
 @pytest.mark.parametrize("fault", ["before", "after", "repeated"])
-async def test_a_put_with_an_unknown_outcome_is_repeated_and_what_changed_meanwhile_follows(fault: str) -> None:
+async def test_a_put_with_an_unknown_outcome_is_repeated_and_what_changed_meanwhile_follows(
+    fault: str,
+) -> None:
     world, store = World(), UncertainStore()
     publisher = world.publisher(store, 1)
     world.append()
     await publisher.publish()
-    assert await publisher.keep_from() is not None, "a reader may still work with the version before"
+    assert await publisher.keep_from() is not None, (
+        "a reader may still work with the version before"
+    )
     world.now_s += READ_GRACE_S
     assert await publisher.keep_from() is None
     assert publisher.shown_offset == world.cluster.image.end_offset

@@ -1,4 +1,6 @@
-"""Random requests to all managers, and now and then a manifest: what a reader plans from it is what the image said at that moment."""
+"""Random requests to all managers, and now and then a manifest: what a reader plans from it is what
+the image said at that moment.
+"""
 
 import asyncio
 from random import Random
@@ -23,7 +25,12 @@ from stream.format.manifest.codec import Draft
 from stream.format.manifest.model import LiveWal, ManifestRoot
 from tests.unit.controller.test_controller_managers_stateful import Managers
 
-SMALL = {"PAGE_ENTRIES_MAX": 4, "INLINE_ENTRIES_MAX": 2, "VERSIONS_MAX": 4, "PARTITIONS_PER_SHARD": 2}
+SMALL = {
+    "PAGE_ENTRIES_MAX": 4,
+    "INLINE_ENTRIES_MAX": 2,
+    "VERSIONS_MAX": 4,
+    "PARTITIONS_PER_SHARD": 2,
+}
 """So that a few commits make pages, shards and versions that are emptied."""
 
 
@@ -47,7 +54,11 @@ class Published(Managers):
         self.cluster.apply = noting  # type: ignore[method-assign]
 
     def _begin(self) -> None:
-        self.ledger, self.changes, self.draft = Ledger(), ManifestChanges(everything=True), Draft(self.version + 1)
+        self.ledger, self.changes, self.draft = (
+            Ledger(),
+            ManifestChanges(everything=True),
+            Draft(self.version + 1),
+        )
 
     def teardown(self) -> None:
         super().teardown()
@@ -73,21 +84,33 @@ class Published(Managers):
             return
         self.ledger.changed = False
         self.version = self.draft.version
-        wals = tuple(LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed) for wal in self.image.nodes.running_wals())
+        wals = tuple(
+            LiveWal(wal.writer.node_id, wal.writer.node_epoch, wal.committed)
+            for wal in self.image.nodes.running_wals()
+        )
         topics = self.ledger.topic_entries()
-        root = ManifestRoot("test", self.epoch, self.version, self.image.end_offset, Millis(1), wals, topics)
+        root = ManifestRoot(
+            "test", self.epoch, self.version, self.image.end_offset, Millis(1), wals, topics
+        )
         self.loop.run_until_complete(self._store(self.draft.finish(root)))
         self.draft = Draft(self.version + 1)
-        self.expected = {topic.name: [self._said_of(partition) for partition in topic.partitions] for topic in self.image.topics}
+        self.expected = {
+            topic.name: [self._said_of(partition) for partition in topic.partitions]
+            for topic in self.image.topics
+        }
         self.view = self.view or ClusterView(self.store)
         self.check(self.view)
         self.check(ClusterView(self.store, "test"))
 
     async def _store(self, chunks: list[bytes]) -> None:
         await self.store.put_if_absent(manifest_key("test", self.version), chunks)
-        kept = {manifest_key("test", version) for version in (*self.ledger.versions(), self.version)}
+        kept = {
+            manifest_key("test", version) for version in (*self.ledger.versions(), self.version)
+        }
         assert len(kept) <= SMALL["VERSIONS_MAX"] + 1
-        await self.store.delete([info.key async for info in self.store.list("manifest/") if info.key not in kept])
+        await self.store.delete(
+            [info.key async for info in self.store.list("manifest/") if info.key not in kept]
+        )
 
     def _said_of(self, partition: Any) -> tuple[Any, ...]:
         stream = self.image.streams.get(partition.data_stream_id)
@@ -96,7 +119,8 @@ class Published(Managers):
                 self.image.objects.get(entry.object_id).key,
                 max(entry.start_offset, stream.start_offset),
                 entry.end_offset,
-                entry.start_offset >= stream.start_offset and (entry.size_bytes, entry.record_count),
+                entry.start_offset >= stream.start_offset
+                and (entry.size_bytes, entry.record_count),
             )
             for entry in stream.entries
         ]
@@ -111,16 +135,28 @@ class Published(Managers):
         assert [topic.name for topic in view.topics()] == sorted(self.expected)
         for name, partitions in self.expected.items():
             states = await view.partitions([name])
-            assert [(s.stream_id, s.leader, s.log_start, s.committed_end) for s in states] == [said[:4] for said in partitions]
-            wanted = [OffsetRange(name, number, said[2], said[3]) for number, said in enumerate(partitions)]
+            assert [(s.stream_id, s.leader, s.log_start, s.committed_end) for s in states] == [
+                said[:4] for said in partitions
+            ]
+            wanted = [
+                OffsetRange(name, number, said[2], said[3])
+                for number, said in enumerate(partitions)
+            ]
             slices = await view.plan(wanted)
             for number, (_, _, start, end, ranges) in enumerate(partitions):
                 mine = [item for item in slices if item.partition == number]
-                assert [(item.key, item.start_offset, item.end_offset) for item in mine] == [found[:3] for found in ranges]
-                assert all(whole in (False, (s.size_bytes, s.record_count)) for s, (*_, whole) in zip(mine, ranges, strict=True))
+                assert [(item.key, item.start_offset, item.end_offset) for item in mine] == [
+                    found[:3] for found in ranges
+                ]
+                assert all(
+                    whole in (False, (s.size_bytes, s.record_count))
+                    for s, (*_, whole) in zip(mine, ranges, strict=True)
+                )
                 await self._check_parts(view, name, number, start, end)
 
-    async def _check_parts(self, view: ClusterView, name: str, partition: int, start: int, end: int) -> None:
+    async def _check_parts(
+        self, view: ClusterView, name: str, partition: int, start: int, end: int
+    ) -> None:
         middle = (start + end) // 2
         for low, high in ((start, middle), (middle, end)):
             position = low
@@ -150,14 +186,21 @@ def test_a_manifest_says_what_the_image_said() -> None:
     """Few steps, any order of anything; failures are shrunk."""
     run_state_machine_as_test(
         Published,
-        settings=settings(max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)),
+        settings=settings(
+            max_examples=15,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
     )
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(8))
 def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> None:
-    """Many steps, mostly commits, so that there are pages of all ages and versions to be emptied."""
+    """Many steps, mostly commits, so that there are pages of all ages and versions to be
+    emptied.
+    """
     rng = Random(seed)
     world = Published()
     world.two_brokers_and_a_topic()
@@ -184,7 +227,11 @@ def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> Non
         world.register(rng.randint(1, 4))
         world.cluster.tick()
         for wal in [wal for wal in world.image.nodes.running_wals() if wal.recoverer.node_id >= 0]:
-            world.cluster.recover(wal.recoverer, wal.writer, end=max(wal.committed, world.slots.get(wal.writer, 0)) + 1)
+            world.cluster.recover(
+                wal.recoverer,
+                wal.writer,
+                end=max(wal.committed, world.slots.get(wal.writer, 0)) + 1,
+            )
         world.open_all(0)
 
     def trim() -> None:
@@ -193,7 +240,9 @@ def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> Non
                 stream = world.image.streams.get(partition.data_stream_id)
                 if stream.opened and rng.random() < 0.2:
                     by = rng.randint(0, max(2, (stream.end_offset - stream.start_offset) // 3))
-                    world.cluster.trim(stream.owner, stream.stream_id, stream.epoch, stream.start_offset + by)
+                    world.cluster.trim(
+                        stream.owner, stream.stream_id, stream.epoch, stream.start_offset + by
+                    )
 
     steps = {
         commit: 60, compact: 8, topic: 1, world.tick: 2, trim: 1, failover: 1,

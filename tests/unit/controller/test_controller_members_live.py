@@ -1,4 +1,6 @@
-"""The quorum changes over real sockets: controllers join, are promoted, removed and replaced, and everybody finds the present ones."""
+"""The quorum changes over real sockets: controllers join, are promoted, removed and replaced, and
+everybody finds the present ones.
+"""
 
 import asyncio
 import shutil
@@ -53,7 +55,9 @@ async def voters(client: ControllerClient) -> list[int]:
 
 async def until_learner(client: ControllerClient, node_id: int) -> None:
     async with asyncio.timeout(WAIT_S):
-        while node_id not in [member.node_id for member in (await client.describe_quorum()).members]:  # noqa: ASYNC110 - another task decides
+        while node_id not in [  # noqa: ASYNC110 - another task decides
+            member.node_id for member in (await client.describe_quorum()).members
+        ]:
             await asyncio.sleep(0.02)
 
 
@@ -63,7 +67,9 @@ def role(server: ControllerServer) -> str:
     return "voter" if core.is_voter else "learner" if core.is_member else "outside"
 
 
-async def test_every_disk_and_address_becomes_known_and_status_tells_how_far_each_is(quorum: Quorum) -> None:
+async def test_every_disk_and_address_becomes_known_and_status_tells_how_far_each_is(
+    quorum: Quorum,
+) -> None:
     client = quorum.client()
     await put(client, "k")
     leader = await quorum.leader()
@@ -82,7 +88,9 @@ async def test_every_disk_and_address_becomes_known_and_status_tells_how_far_eac
     await client.close()
 
 
-async def test_a_whole_quorum_is_replaced_one_by_one_and_brokers_with_the_old_list_follow(quorum: Quorum) -> None:
+async def test_a_whole_quorum_is_replaced_one_by_one_and_brokers_with_the_old_list_follow(
+    quorum: Quorum,
+) -> None:
     broker = await quorum.broker()
     lost: list[bool] = []
     broker.follower.on_session(lost.append)
@@ -116,29 +124,41 @@ async def test_a_whole_quorum_is_replaced_one_by_one_and_brokers_with_the_old_li
     await client.close()
 
 
-async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(quorum: Quorum) -> None:
+async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(
+    quorum: Quorum,
+) -> None:
     client = quorum.client()
     await put(client, "before")
     lost = (await quorum.leader() + 1) % 3
     await until_disks_are_known(client)
     await quorum.stop_one(lost)
     shutil.rmtree(quorum.configs[lost].data_dir)
-    # Under its old name with the old configuration it would vote again in terms in which it has voted: nobody listens to it.
+    # Under its old name with the old configuration it would vote again in terms in which it has
+    # voted: nobody listens to it.
     impostor = await quorum.start_one(lost)
     assert impostor.quorum is not None
-    await until(lambda: impostor.quorum is not None and impostor.quorum.core.role is Role.PRE_CANDIDATE)
+    await until(
+        lambda: impostor.quorum is not None and impostor.quorum.core.role is Role.PRE_CANDIDATE
+    )
     await put(client, "without it")
     assert (impostor.quorum.core.term, impostor.quorum.core.commit) == (0, 0)
     await quorum.stop_one(lost)
     newcomer = await quorum.start_newcomer(lost, quorum.addresses)
     with pytest.raises(QuorumChangeRefused, match="another data directory"):
-        await client.add_learner(m.AddLearner(node_id=lost, address=newcomer.address, directory_id="of nobody"), timeout_s=WAIT_S)
+        await client.add_learner(
+            m.AddLearner(node_id=lost, address=newcomer.address, directory_id="of nobody"),
+            timeout_s=WAIT_S,
+        )
     assert role(newcomer) == "outside"
     await remove(client, lost)
     await until(lambda: role(newcomer) == "learner")
     await add(client, str(lost))
     await until(lambda: role(newcomer) == "voter")
-    other = next(number for number in quorum.servers if number != lost and not quorum.servers[number].is_leading)
+    other = next(
+        number
+        for number in quorum.servers
+        if number != lost and not quorum.servers[number].is_leading
+    )
     await quorum.stop_one(other)
     await put(client, "with the new disk")
     leader = await quorum.leader()
@@ -146,7 +166,9 @@ async def test_a_lost_disk_is_replaced_by_removing_and_adding_its_controller(quo
     await client.close()
 
 
-async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_again_empty(quorum: Quorum, tmp_path: Path) -> None:
+async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_again_empty(
+    quorum: Quorum, tmp_path: Path
+) -> None:
     client = quorum.client()
     await until_disks_are_known(client)
     leader = await quorum.leader()
@@ -162,13 +184,17 @@ async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_aga
     shutil.copytree(tmp_path / "copy", directory)
     restored = await quorum.start_one(victim)
     assert restored.failed is not None
-    with pytest.raises(JournalForgot, match=r"it acknowledged entries up to .*penstock controller remove"):
+    with pytest.raises(
+        JournalForgot, match=r"it acknowledged entries up to .*penstock controller remove"
+    ):
         await asyncio.wait_for(asyncio.shield(restored.failed), WAIT_S)
     await quorum.stop_one(victim)
     with pytest.raises(JournalForgot, match="empty data directory"):
         await quorum.start_one(victim)
     quorum.heal()
-    newcomer = await quorum.start_newcomer(victim, [quorum.addresses[leader], quorum.addresses[other]])
+    newcomer = await quorum.start_newcomer(
+        victim, [quorum.addresses[leader], quorum.addresses[other]]
+    )
     await until_removed(client, victim)
     await until(lambda: role(newcomer) == "learner")
     await add(client, str(victim))
@@ -195,14 +221,21 @@ async def until_disks_are_known(client: ControllerClient) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_leader_hands_over_before_it_is_removed_and_says_that_it_is_out(quorum: Quorum) -> None:
+async def test_a_leader_hands_over_before_it_is_removed_and_says_that_it_is_out(
+    quorum: Quorum,
+) -> None:
     client = quorum.client()
     await put(client, "before")
     old = await quorum.leader()
     removed = quorum.servers[old]
     with capture_logs() as logs:
         await remove(client, old)
-        await until(lambda: any(line["event"] == "controller_removed" and line["controller_id"] == old for line in logs))
+        await until(
+            lambda: any(
+                line["event"] == "controller_removed" and line["controller_id"] == old
+                for line in logs
+            )
+        )
     assert role(removed) == "outside"
     new = await quorum.leader()
     assert new != old
@@ -220,21 +253,28 @@ async def test_a_leader_hands_over_before_it_is_removed_and_says_that_it_is_out(
 async def test_changes_that_can_not_be_are_refused_with_the_reason(quorum: Quorum) -> None:
     client = quorum.client()
     leader = await quorum.leader()
-    for wrong, reason in ((add(client, "7"), "no learner 7"), (remove(client, 7), "not in the quorum")):
+    for wrong, reason in (
+        (add(client, "7"), "no learner 7"),
+        (remove(client, 7), "not in the quorum"),
+    ):
         with pytest.raises(QuorumChangeRefused, match=reason):
             await wrong
     with pytest.raises(QuorumChangeRefused, match="no voter that answers"):
         await client.transfer_leadership(m.TransferLeadership(node_id=7), timeout_s=WAIT_S)
     await quorum.stop_one((leader + 1) % 3)
     async with asyncio.timeout(WAIT_S):
-        while max(member.last_fetch_ms for member in (await client.describe_quorum()).members) < 300:  # noqa: ASYNC110 - time has to pass
+        while (  # noqa: ASYNC110 - time has to pass
+            max(member.last_fetch_ms for member in (await client.describe_quorum()).members) < 300
+        ):
             await asyncio.sleep(0.05)
     with pytest.raises(QuorumChangeRefused, match="no majority"):
         await remove(client, (leader + 2) % 3)
     await client.close()
 
 
-async def test_controllers_that_all_come_back_elsewhere_find_each_other_and_tell_everybody(quorum: Quorum) -> None:
+async def test_controllers_that_all_come_back_elsewhere_find_each_other_and_tell_everybody(
+    quorum: Quorum,
+) -> None:
     client = quorum.client()
     await put(client, "before")
     await until_disks_are_known(client)
@@ -247,7 +287,9 @@ async def test_controllers_that_all_come_back_elsewhere_find_each_other_and_tell
     client = quorum.client()
     assert await get(client, "before") == b"v"
     async with asyncio.timeout(WAIT_S):
-        while [member.address for member in (await client.describe_quorum()).members] != quorum.addresses:  # noqa: ASYNC110 - others decide
+        while [  # noqa: ASYNC110 - others decide
+            member.address for member in (await client.describe_quorum()).members
+        ] != quorum.addresses:
             await asyncio.sleep(0.02)
     await client.close()
 
@@ -262,7 +304,9 @@ async def test_leadership_is_transferred_on_request(quorum: Quorum) -> None:
     await client.close()
 
 
-async def test_a_newcomer_begins_with_the_snapshot_when_the_log_no_longer_reaches_back(quorum: Quorum) -> None:
+async def test_a_newcomer_begins_with_the_snapshot_when_the_log_no_longer_reaches_back(
+    quorum: Quorum,
+) -> None:
     client = quorum.client()
     leader = quorum.servers[await quorum.leader()]
     for number in range(3):

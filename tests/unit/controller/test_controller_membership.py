@@ -26,17 +26,24 @@ def test_a_cluster_begins_with_addresses_and_whichever_disks() -> None:
 
 
 def test_a_disk_that_was_introduced_is_the_only_one_that_votes() -> None:
-    members = membership.introduced(FOUNDED, [Endpoint(1, "b:1", "disk"), Endpoint(7, "x:1", "of a stranger")])
+    members = membership.introduced(
+        FOUNDED, [Endpoint(1, "b:1", "disk"), Endpoint(7, "x:1", "of a stranger")]
+    )
     assert (members.version, members.voters) == (1, (0, 1, 2))
     assert members.is_voter(1, "disk")
     assert not members.is_voter(1, "another")
     assert membership.introduced(members, [Endpoint(1, "elsewhere:1", "another")]) is members
-    assert membership.introduced(members, [Endpoint(1, "elsewhere:1", "disk")]).endpoint(1).address == "elsewhere:1"
+    assert (
+        membership.introduced(members, [Endpoint(1, "elsewhere:1", "disk")]).endpoint(1).address
+        == "elsewhere:1"
+    )
 
 
 def test_who_comes_with_another_disk_is_an_impostor_unless_it_knows_newer_members() -> None:
     old = membership.introduced(FOUNDED, [Endpoint(1, "b:1", "lost")])
-    new = membership.promoted(membership.added_learner(membership.removed(old, 1), 1, "b:2", "new"), 1)
+    new = membership.promoted(
+        membership.added_learner(membership.removed(old, 1), 1, "b:2", "new"), 1
+    )
     assert not membership.is_impostor(old, 1, "lost", 0)
     assert membership.is_impostor(old, 1, "new", 0), "a disk that joined nothing yet"
     assert not membership.is_impostor(old, 1, "new", new.version), "we are behind"
@@ -60,11 +67,19 @@ def test_changes_are_small_and_follow_each_other() -> None:
     assert membership.added_learner(voting, 3, "e:1", "other") is voting
 
 
-@given(st.lists(st.tuples(st.sampled_from(["learn", "promote", "remove"]), st.integers(0, 6)), max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["learn", "promote", "remove"]), st.integers(0, 6)), max_size=30
+    )
+)
 def test_majorities_of_neighbors_always_overlap(steps: list[tuple[str, int]]) -> None:
     members = FOUNDED
     for what, node_id in steps:
-        change = {"learn": membership.added_learner, "promote": membership.promoted, "remove": membership.removed}[what]
+        change = {
+            "learn": membership.added_learner,
+            "promote": membership.promoted,
+            "remove": membership.removed,
+        }[what]
         changed = change(members, node_id)
         if changed is members or allowed(members, changed) is not None:
             continue
@@ -74,7 +89,7 @@ def test_majorities_of_neighbors_always_overlap(steps: list[tuple[str, int]]) ->
         members = changed
 
 
-# --- slow volumes ------------------------------------------------------------------------------------------------------------------------
+# --- slow volumes ---------------------------------------------------------------------------------
 
 
 def window(*took_us: int, now_ms: int = 0) -> FsyncWindow:
@@ -103,8 +118,18 @@ def test_a_leader_that_stays_slow_hands_over_to_the_longest_log_on_a_good_disk()
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     slow = window(*[80_000] * 50)
     rule.gained(0)
-    good = [Candidate(1, 90, 2_000), Candidate(2, 100, 3_000), Candidate(3, 200, 40_000), Candidate(4, 300, 0)]
-    assert [rule.target(now_ms, slow, good) for now_ms in (0, 2_000, 4_999, 5_000)] == [None, None, None, 2]
+    good = [
+        Candidate(1, 90, 2_000),
+        Candidate(2, 100, 3_000),
+        Candidate(3, 200, 40_000),
+        Candidate(4, 300, 0),
+    ]
+    assert [rule.target(now_ms, slow, good) for now_ms in (0, 2_000, 4_999, 5_000)] == [
+        None,
+        None,
+        None,
+        2,
+    ]
     assert rule.target(5_100, slow, good) is None, "not again at once"
     assert rule.target(35_000, slow, good) == 2
 
@@ -112,10 +137,17 @@ def test_a_leader_that_stays_slow_hands_over_to_the_longest_log_on_a_good_disk()
 def test_a_slow_write_now_and_then_changes_nothing() -> None:
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     quick = window(*[1_000] * 200, 900_000, 900_000)
-    assert all(rule.target(now_ms, quick, [Candidate(1, 1, 1_000)]) is None for now_ms in range(0, 60_000, 100))
+    assert all(
+        rule.target(now_ms, quick, [Candidate(1, 1, 1_000)]) is None
+        for now_ms in range(0, 60_000, 100)
+    )
 
 
-@pytest.mark.parametrize("others", [[], [Candidate(1, 1, 26_000)], [Candidate(1, 1, 0)]], ids=["nobody", "no better", "unknown"])
+@pytest.mark.parametrize(
+    "others",
+    [[], [Candidate(1, 1, 26_000)], [Candidate(1, 1, 0)]],
+    ids=["nobody", "no better", "unknown"],
+)
 def test_nobody_better_nobody_leads_instead(others: list[Candidate]) -> None:
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     slow = window(*[80_000] * 50)
@@ -127,7 +159,9 @@ def test_between_good_and_slow_nothing_turns() -> None:
     better = [Candidate(1, 1, 1_000)]
     assert rule.target(0, window(*[80_000] * 50), better) is None
     assert rule.target(1_000, window(*[40_000] * 50), better) is None
-    assert rule.target(2_000, window(*[40_000] * 50), better) == 1, "it was slow and has not become good"
+    assert rule.target(2_000, window(*[40_000] * 50), better) == 1, (
+        "it was slow and has not become good"
+    )
     rule = SlowVolume(LIMIT_US, ELECTION_MS)
     assert rule.target(0, window(*[80_000] * 50), better) is None
     assert rule.target(1_000, window(*[10_000] * 50), better) is None

@@ -1,4 +1,6 @@
-"""The controller as a process, and a broker's follower as one that is stopped with SIGSTOP: what no simulation of a hang can prove."""
+"""The controller as a process, and a broker's follower as one that is stopped with SIGSTOP: what no
+simulation of a hang can prove.
+"""
 
 import asyncio
 import os
@@ -58,12 +60,19 @@ async def lines_of(process: asyncio.subprocess.Process) -> list[str]:
         return (await process.stdout.readline()).decode().split()
 
 
-async def test_a_stopped_broker_is_fenced_and_knows_it_at_its_first_look_when_it_wakes(tmp_path: Path) -> None:
+async def test_a_stopped_broker_is_fenced_and_knows_it_at_its_first_look_when_it_wakes(
+    tmp_path: Path,
+) -> None:
     cluster = Cluster(tmp_path, session_timeout_ms=600)
     await cluster.start()
     other = await cluster.broker()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", FOLLOWER, cluster.server.address, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        sys.executable,
+        "-c",
+        FOLLOWER,
+        cluster.server.address,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
     )
     try:
         words = await _skip_logs(process, "started")
@@ -88,15 +97,23 @@ async def test_a_stopped_broker_is_fenced_and_knows_it_at_its_first_look_when_it
 
 async def test_the_process_starts_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CONTROLLER, str(tmp_path), "0", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+        sys.executable,
+        "-c",
+        CONTROLLER,
+        str(tmp_path),
+        "0",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "NO_COLOR": "1"},
-    )  # fmt: skip
+    )
     try:
         assert process.stderr is not None
         async with asyncio.timeout(20):
             while "controller_started" not in (line := (await process.stderr.readline()).decode()):
                 assert line, "it ended"
-        address = next(word for word in line.split() if word.startswith("address=")).partition("=")[2]
+        address = next(word for word in line.split() if word.startswith("address=")).partition("=")[
+            2
+        ]
         client = ControllerClient([address])
         assert (await client.describe()).active
         await client.close()

@@ -1,4 +1,6 @@
-"""What other disks have promised: a disk that forgot something is refused, and one that forgot nothing never is."""
+"""What other disks have promised: a disk that forgot something is refused, and one that forgot
+nothing never is.
+"""
 
 import pytest
 
@@ -13,13 +15,29 @@ FIRST = Start(1, 11)
     [
         (Start(2, 1, 0, NOBODY, 0), NOTHING, ""),
         (Start(2, 1, 3, NOBODY, 9), Promised(3, 9, 7), ""),
-        (Start(2, 1, 2, NOBODY, 9), Promised(3, 9, 7), "it had reached term 3, its journal is in term 2"),
-        (Start(2, 1, 3, NOBODY, 8), Promised(3, 9, 7), "it acknowledged entries up to 9, its journal ends at 8"),
+        (
+            Start(2, 1, 2, NOBODY, 9),
+            Promised(3, 9, 7),
+            "it had reached term 3, its journal is in term 2",
+        ),
+        (
+            Start(2, 1, 3, NOBODY, 8),
+            Promised(3, 9, 7),
+            "it acknowledged entries up to 9, its journal ends at 8",
+        ),
         # A later leader may take back what was never committed, but nothing else.
         (Start(2, 1, 4, NOBODY, 8), Promised(3, 9, 7), ""),
-        (Start(2, 1, 4, NOBODY, 6), Promised(3, 9, 7), "it acknowledged entries up to 7, its journal ends at 6"),
+        (
+            Start(2, 1, 4, NOBODY, 6),
+            Promised(3, 9, 7),
+            "it acknowledged entries up to 7, its journal ends at 6",
+        ),
         (Start(2, 1, 3, 2, 0), Promised(3, vote=2), ""),
-        (Start(2, 1, 3, NOBODY, 0), Promised(3, vote=2), "it voted for controller 2 in term 3, its journal does not have that"),
+        (
+            Start(2, 1, 3, NOBODY, 0),
+            Promised(3, vote=2),
+            "it voted for controller 2 in term 3, its journal does not have that",
+        ),
         (Start(2, 1, 4, 0, 0), Promised(3, vote=2), ""),
     ],
 )
@@ -31,7 +49,9 @@ def test_a_restart_with_everything_is_welcome_and_one_with_less_is_not() -> None
     memory = Promises()
     assert memory.refusal(1, "d", FIRST) == ""
     memory.acknowledged(1, 4, 20, 18)
-    assert memory.refusal(1, "d", FIRST) == "", "what it says now is not compared with what it said since it began"
+    assert memory.refusal(1, "d", FIRST) == "", (
+        "what it says now is not compared with what it said since it began"
+    )
     assert memory.refusal(1, "d", Start(2, 22, 4, NOBODY, 20)) == ""
     assert "up to 20" in memory.refusal(1, "d", Start(3, 33, 4, NOBODY, 19))
     assert "up to 20" in memory.refusal(1, "d", Start(3, 33, 4, NOBODY, 19)), "it stays refused"
@@ -62,7 +82,9 @@ def test_followers_remember_what_the_leader_told() -> None:
     late = Promises()
     late.refusal(1, "d", Start(2, 22, 4, NOBODY, 3))
     late.learn(leader.told_of((1, 2)))
-    assert "up to 20" in late.refusal(1, "d", Start(2, 22, 4, NOBODY, 3)), "also when it hears later"
+    assert "up to 20" in late.refusal(1, "d", Start(2, 22, 4, NOBODY, 3)), (
+        "also when it hears later"
+    )
 
 
 def test_what_a_new_disk_promises_is_its_own() -> None:

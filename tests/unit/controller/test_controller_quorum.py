@@ -85,7 +85,9 @@ async def test_a_quorum_of_one_commits_reads_and_raises_its_epoch(tmp_path: Path
         await make(tmp_path).start(MEMBERS, None, Nowhere())
 
 
-async def test_a_gap_between_snapshot_and_journal_is_refused_and_a_newer_snapshot_replaces_the_journal(tmp_path: Path) -> None:
+async def test_a_gap_between_snapshot_and_journal_is_refused_and_a_newer_snapshot_replaces_the_journal(
+    tmp_path: Path,
+) -> None:
     quorum = make(tmp_path)
     epoch = await begin(quorum, Base(7, 5, 10, MEMBERS))
     assert (quorum.first_offset, epoch) == (10, 6)
@@ -101,9 +103,16 @@ async def test_a_gap_between_snapshot_and_journal_is_refused_and_a_newer_snapsho
     await behind.close()
 
 
-async def test_an_empty_disk_does_not_begin_behind_an_older_snapshot_than_the_newest(tmp_path: Path) -> None:
-    """What the newest one has may be nowhere else: of a quorum that was rebuilt, the older ones are of the history before."""
-    older, damaged = Base(7, 5, 10, MEMBERS), SnapshotCorrupt("the newest", "it does not match its checksum")
+async def test_an_empty_disk_does_not_begin_behind_an_older_snapshot_than_the_newest(
+    tmp_path: Path,
+) -> None:
+    """What the newest one has may be nowhere else: of a quorum that was rebuilt, the older ones are
+    of the history before.
+    """
+    older, damaged = (
+        Base(7, 5, 10, MEMBERS),
+        SnapshotCorrupt("the newest", "it does not match its checksum"),
+    )
     empty = make(tmp_path)
     with pytest.raises(SnapshotCorrupt):
         await empty.start(MEMBERS, older, Nowhere(), passed_over=damaged)
@@ -118,7 +127,9 @@ async def test_an_empty_disk_does_not_begin_behind_an_older_snapshot_than_the_ne
     await whole.close()
 
 
-async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quorum = make(tmp_path)
     epoch = await begin(quorum)
     await quorum.propose(epoch, [b"kept"])
@@ -144,8 +155,12 @@ async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(tmp_path: Path
     await quorum.close()
 
 
-async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(tmp_path: Path) -> None:
-    """A deposed leader loads the snapshot of its successor before it has heard of what that one committed."""
+async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(
+    tmp_path: Path,
+) -> None:
+    """A deposed leader loads the snapshot of its successor before it has heard of what that one
+    committed.
+    """
     quorum = make(tmp_path)
     epoch = await begin(quorum)
     store = MemoryStore()
@@ -167,8 +182,12 @@ async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(tm
     await quorum.close()
 
 
-async def test_entries_without_records_are_dropped_only_when_a_snapshot_covers_them(tmp_path: Path) -> None:
-    """Each epoch begins with one. Without a snapshot none may go, or the next start looks for a snapshot that never was."""
+async def test_entries_without_records_are_dropped_only_when_a_snapshot_covers_them(
+    tmp_path: Path,
+) -> None:
+    """Each epoch begins with one. Without a snapshot none may go, or the next start looks for a
+    snapshot that never was.
+    """
     for _ in range(3):
         quorum = make(tmp_path)
         epoch = await begin(quorum)

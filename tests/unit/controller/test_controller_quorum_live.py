@@ -38,7 +38,9 @@ async def get(client: ControllerClient, key: str) -> bytes | None:
     return (await client.get_key_value(m.GetKeyValue(key=key), timeout_s=10.0)).value
 
 
-async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader(quorum: Quorum) -> None:
+async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader(
+    quorum: Quorum,
+) -> None:
     leader = await quorum.leader()
     for address in quorum.addresses:
         client = ControllerClient([address])
@@ -48,15 +50,25 @@ async def test_every_controller_gets_the_records_and_sends_clients_to_the_leader
     for number, address in enumerate(quorum.addresses):
         client = ControllerClient([address])
         status = await client.describe()
-        assert (status.controller_id, status.active, status.leader) == (number, number == leader, quorum.addresses[leader])
+        assert (status.controller_id, status.active, status.leader) == (
+            number,
+            number == leader,
+            quorum.addresses[leader],
+        )
         observer = MetadataFollower(client)
         await observer.start(5.0)
-        await until(lambda seen=observer: all(seen.image.kv.get(key) is not None for key in quorum.addresses))
+        await until(
+            lambda seen=observer: all(
+                seen.image.kv.get(key) is not None for key in quorum.addresses
+            )
+        )
         await observer.stop()
         await client.close()
 
 
-async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(quorum: Quorum) -> None:
+async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(
+    quorum: Quorum,
+) -> None:
     brokers = [await quorum.broker() for _ in range(2)]
     lost: list[bool] = []
     for broker in brokers:
@@ -71,7 +83,11 @@ async def test_a_leader_that_stops_is_replaced_and_brokers_keep_their_sessions(q
         for key in (f"before-{round_number}", f"after-{round_number}"):
             assert await get(client, key) == b"v"
         for broker in brokers:
-            await until(lambda seen=broker.follower, key=f"after-{round_number}": seen.image.kv.get(key) is not None)
+            await until(
+                lambda seen=broker.follower, key=f"after-{round_number}": (
+                    seen.image.kv.get(key) is not None
+                )
+            )
         await quorum.start_one(leader)
     assert not lost, "no broker stopped writing"
     await client.close()
@@ -84,7 +100,9 @@ async def test_a_leader_that_is_cut_off_commits_nothing_and_answers_nothing(quor
     runtime = quorum.servers[old].runtime
     assert runtime is not None
     quorum.cut_off(old)
-    proposal = asyncio.ensure_future(runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")])))
+    proposal = asyncio.ensure_future(
+        runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")]))
+    )
     await asyncio.sleep(0)
     with pytest.raises((NotLeader, QuorumClosed)):
         await proposal
@@ -104,7 +122,9 @@ async def test_a_leader_that_is_cut_off_commits_nothing_and_answers_nothing(quor
     await client.close()
 
 
-async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(quorum: Quorum, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = quorum.client()
     await put(client, "before")
     old = await quorum.leader()
@@ -130,7 +150,9 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(quo
     with pytest.raises(TimeoutError):
         await observer.start(1.0)
     assert observer.image.kv.get("lost") is None
-    assert server.why_not_following() == ["the image is loaded anew, because this controller has led"]
+    assert server.why_not_following() == [
+        "the image is loaded anew, because this controller has led"
+    ]
     loading.set()
     await until(lambda: observer.image.kv.get("before") is not None)
     assert observer.image.kv.get("lost") is None
@@ -213,7 +235,9 @@ async def test_random_stops_lose_no_acknowledged_write(quorum: Quorum) -> None:
     await asyncio.gather(*writers)
     leader = quorum.servers[await quorum.leader()]
     assert leader.runtime is not None
-    missing = await leader.runtime.with_committed_image(lambda image: [key for key in acknowledged if image.kv.get(key) is None])
+    missing = await leader.runtime.with_committed_image(
+        lambda image: [key for key in acknowledged if image.kv.get(key) is None]
+    )
     assert acknowledged
     assert not missing
     await client.close()
@@ -239,11 +263,16 @@ async def test_five_controllers_survive_two(tmp_path: Path) -> None:
         ({"peers": ("0@a:1", "0@b:1", "2@c:1"), "cluster_id": "c"}, "peers"),
         ({"peers": ("0@a", "1@b:1", "2@c:1"), "cluster_id": "c"}, "peers"),
         ({"peers": ("0@a:1", "1@b:1", "2@c:1")}, "cluster_id"),
-        ({"peers": ("0@a:1", "1@b:1", "2@c:1"), "cluster_id": "c", "controller_id": 3}, "controller_id"),
+        (
+            {"peers": ("0@a:1", "1@b:1", "2@c:1"), "cluster_id": "c", "controller_id": 3},
+            "controller_id",
+        ),
         ({"election_timeout_ms": 200}, "election_timeout_ms"),
     ],
 )
-def test_a_quorum_that_can_not_work_is_refused(tmp_path: Path, settings: dict[str, object], name: str) -> None:
+def test_a_quorum_that_can_not_work_is_refused(
+    tmp_path: Path, settings: dict[str, object], name: str
+) -> None:
     with pytest.raises(InvalidConfig) as caught:
         ControllerConfig(data_dir=tmp_path, **settings)  # type: ignore[arg-type]  # wrong on purpose
     assert caught.value.name == name

@@ -29,13 +29,21 @@ ELECTION_MS = 1_000
 
 
 def entries(*terms: int) -> list[Entry]:
-    return [Entry(index, term, index - 1, [b"%d" % index]) for index, term in enumerate(terms, start=1)]
+    return [
+        Entry(index, term, index - 1, [b"%d" % index]) for index, term in enumerate(terms, start=1)
+    ]
 
 
 def voter(*terms: int, term: int = 0, voters: int = 3, node_id: int = 0) -> RaftCore:
     """A core whose log holds entries of these terms, all on its disk."""
     base = Base(0, 0, 0, Members(tuple(range(voters))))
-    return RaftCore(CoreConfig(node_id), RaftLog(base, entries(*terms)), HardState(term or max(terms, default=0)), Random(1), 0)
+    return RaftCore(
+        CoreConfig(node_id),
+        RaftLog(base, entries(*terms)),
+        HardState(term or max(terms, default=0)),
+        Random(1),
+        0,
+    )
 
 
 def sync(core: RaftCore) -> list[Message]:
@@ -67,7 +75,7 @@ def of_kind(messages: list[Message], kind: type[Message]) -> list[Message]:
     return [message for message in messages if isinstance(message, kind)]
 
 
-# --- 5.1 terms -----------------------------------------------------------------------------------------------------------------------
+# --- 5.1 terms ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", [Role.FOLLOWER, Role.CANDIDATE, Role.LEADER])
@@ -90,20 +98,29 @@ def test_a_message_of_an_old_term_changes_nothing_and_its_leader_hears_of_the_ne
     assert sync(core) == [AppendReply(0, 1, 5, 0, rejected=True)]
 
 
-# --- 5.2 leader election -------------------------------------------------------------------------------------------------------------
+# --- 5.2 leader election --------------------------------------------------------------------------
 
 
 def test_a_follower_that_hears_nothing_asks_for_votes_and_election_times_are_random() -> None:
     deadlines = set()
     for seed in range(20):
-        core = RaftCore(CoreConfig(0), RaftLog(Base(0, 0, 0, Members((0, 1, 2))), []), HardState(), Random(seed), 0)
+        core = RaftCore(
+            CoreConfig(0),
+            RaftLog(Base(0, 0, 0, Members((0, 1, 2))), []),
+            HardState(),
+            Random(seed),
+            0,
+        )
         assert core.deadline_ms is not None
         assert ELECTION_MS <= core.deadline_ms < 2 * ELECTION_MS
         deadlines.add(core.deadline_ms)
         core.tick(core.deadline_ms - 1)
         assert not sync(core)
         core.tick(core.deadline_ms)
-        assert [(vote.to, vote.pre, vote.term) for vote in of_kind(sync(core), Vote)] == [(1, True, 1), (2, True, 1)]
+        assert [(vote.to, vote.pre, vote.term) for vote in of_kind(sync(core), Vote)] == [
+            (1, True, 1),
+            (2, True, 1),
+        ]
         assert core.term == 0, "a question changes no term"
     assert len(deadlines) > 10
 
@@ -149,8 +166,14 @@ def test_a_voter_votes_once_in_a_term_first_come_first_served_even_after_a_crash
     core.step(Vote(1, 0, 3, 0, 0), 1)
     core.step(Vote(2, 0, 3, 0, 0), 1)
     core.step(Vote(1, 0, 3, 0, 0), 1)
-    assert [(reply.to, reply.granted) for reply in sync(core) if isinstance(reply, VoteReply)] == [(1, True), (2, False), (1, True)]
-    again = RaftCore(CoreConfig(0), RaftLog(core.log.base, []), HardState(core.term, core.vote), Random(1), 0)
+    assert [(reply.to, reply.granted) for reply in sync(core) if isinstance(reply, VoteReply)] == [
+        (1, True),
+        (2, False),
+        (1, True),
+    ]
+    again = RaftCore(
+        CoreConfig(0), RaftLog(core.log.base, []), HardState(core.term, core.vote), Random(1), 0
+    )
     again.step(Vote(2, 0, 3, 0, 0), 1)
     assert of_kind(sync(again), VoteReply) == [VoteReply(0, 2, 3, granted=False)]
 
@@ -167,7 +190,10 @@ def test_votes_and_requests_for_votes_leave_only_when_term_and_vote_are_durable(
     candidate = voter()
     candidate.campaign()
     candidate.step(VoteReply(1, 0, 1, granted=True, pre=True), 1)
-    assert of_kind(candidate.take_messages(), Vote) == [Vote(0, 1, 1, 0, 0, pre=True), Vote(0, 2, 1, 0, 0, pre=True)]
+    assert of_kind(candidate.take_messages(), Vote) == [
+        Vote(0, 1, 1, 0, 0, pre=True),
+        Vote(0, 2, 1, 0, 0, pre=True),
+    ]
     write = candidate.take_write()
     assert write is not None
     assert write.hard == HardState(1, 0)
@@ -188,7 +214,7 @@ def test_a_voter_that_hears_its_leader_helps_nobody_else_unless_the_leader_hands
     assert sync(core) == [VoteReply(0, 2, 2, granted=True)]
 
 
-# --- 5.3 log replication -------------------------------------------------------------------------------------------------------------
+# --- 5.3 log replication --------------------------------------------------------------------------
 
 
 def test_a_leader_appends_to_its_log_and_sends_in_parallel_before_its_own_disk() -> None:
@@ -197,11 +223,15 @@ def test_a_leader_appends_to_its_log_and_sends_in_parallel_before_its_own_disk()
     sync(core)
     assert core.propose([b"a"]) == 2
     sent = of_kind(core.take_messages(), Append)
-    assert [(message.to, message.entries[0].records) for message in sent if isinstance(message, Append)] == [(1, [b"a"])]
+    assert [
+        (message.to, message.entries[0].records) for message in sent if isinstance(message, Append)
+    ] == [(1, [b"a"])]
     assert core.take_write() is not None
 
 
-def test_an_entry_is_committed_when_a_majority_holds_it_and_the_leader_counts_itself_only_when_durable() -> None:
+def test_an_entry_is_committed_when_a_majority_holds_it_and_the_leader_counts_itself_only_when_durable() -> (
+    None
+):
     core = lead(voter(voters=3))
     core.step(AppendReply(1, 0, 1, 1), 2_001)
     sync(core)
@@ -232,7 +262,11 @@ def test_a_follower_refuses_what_does_not_fit_and_says_where_it_may(
     core.step(append(5, prev, []), 1)
     (reply,) = of_kind(sync(core), AppendReply)
     assert isinstance(reply, AppendReply)
-    assert (reply.rejected, reply.index, reply.hint_index, reply.hint_term) == (True, prev[0], *hint)
+    assert (reply.rejected, reply.index, reply.hint_index, reply.hint_term) == (
+        True,
+        prev[0],
+        *hint,
+    )
 
 
 @pytest.mark.parametrize(
@@ -257,7 +291,9 @@ def test_conflicting_entries_are_replaced_and_agreeing_ones_stay(
     assert reply.index == prev[0] + len(new)
 
 
-def test_an_acknowledgement_leaves_only_when_the_entries_are_durable_and_never_in_a_later_term() -> None:
+def test_an_acknowledgement_leaves_only_when_the_entries_are_durable_and_never_in_a_later_term() -> (
+    None
+):
     core = voter()
     core.step(append(1, (0, 0), entries(1)), 1)
     assert core.take_write() is not None
@@ -267,7 +303,9 @@ def test_an_acknowledgement_leaves_only_when_the_entries_are_durable_and_never_i
     assert [reply.index for reply in core.take_messages() if isinstance(reply, AppendReply)] == [1]
     core.step(Vote(2, 0, 7, 9, 9), 5_000)
     said = sync(core)
-    assert not of_kind(said, AppendReply), "the second acknowledgement was still waiting when the term ended"
+    assert not of_kind(said, AppendReply), (
+        "the second acknowledgement was still waiting when the term ended"
+    )
     assert of_kind(said, VoteReply) == [VoteReply(0, 2, 7, granted=True)]
 
 
@@ -297,20 +335,42 @@ def test_appends_on_their_way_are_bounded() -> None:
     sync(core)
     for _ in range(100):
         core.propose([b"x"])
-    assert len([message for message in core.take_messages() if isinstance(message, Append) and message.to == 1]) == 16
+    assert (
+        len(
+            [
+                message
+                for message in core.take_messages()
+                if isinstance(message, Append) and message.to == 1
+            ]
+        )
+        == 16
+    )
     core.step(AppendReply(1, 0, 1, 17), 2_002)
-    (sent,) = [message for message in core.take_messages() if isinstance(message, Append) and message.to == 1 and message.entries]
+    (sent,) = [
+        message
+        for message in core.take_messages()
+        if isinstance(message, Append) and message.to == 1 and message.entries
+    ]
     assert len(sent.entries) == 84
 
 
-# --- 5.4 safety ----------------------------------------------------------------------------------------------------------------------
+# --- 5.4 safety -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("own", "last", "granted"),
-    [((1,), (1, 1), True), ((1,), (2, 1), True), ((1, 1), (1, 1), False), ((1,), (1, 2), True), ((2,), (9, 1), False), ((), (0, 0), True)],
+    [
+        ((1,), (1, 1), True),
+        ((1,), (2, 1), True),
+        ((1, 1), (1, 1), False),
+        ((1,), (1, 2), True),
+        ((2,), (9, 1), False),
+        ((), (0, 0), True),
+    ],
 )
-def test_a_vote_is_refused_to_a_log_that_is_less_up_to_date(own: tuple[int, ...], last: tuple[int, int], granted: bool) -> None:
+def test_a_vote_is_refused_to_a_log_that_is_less_up_to_date(
+    own: tuple[int, ...], last: tuple[int, int], granted: bool
+) -> None:
     core = voter(*own)
     core.step(Vote(1, 0, 9, *last), 1)
     assert [reply.granted for reply in sync(core) if isinstance(reply, VoteReply)] == [granted]
@@ -327,7 +387,7 @@ def test_only_entries_of_the_leaders_own_term_are_committed_by_counting() -> Non
     assert core.is_ready_to_serve
 
 
-# --- 6 membership, thesis 4 -------------------------------------------------------------------------------------------------------------
+# --- 6 membership, thesis 4 -----------------------------------------------------------------------
 
 
 def test_the_quorum_changes_one_voter_at_a_time_and_from_the_moment_it_is_in_the_log() -> None:
@@ -337,7 +397,10 @@ def test_the_quorum_changes_one_voter_at_a_time_and_from_the_moment_it_is_in_the
     core.step(AppendReply(1, 0, 1, 1), 2_001)
     assert core.propose_members(members) is None
     assert core.log.members == members
-    assert core.propose_members(membership.promoted(members, 3)) == "another change of the quorum is not committed yet"
+    assert (
+        core.propose_members(membership.promoted(members, 3))
+        == "another change of the quorum is not committed yet"
+    )
     sync(core)
     core.step(AppendReply(1, 0, 1, 2), 2_002)
     assert core.propose_members(Members((0, 1, 2, 3, 4))) is not None
@@ -379,7 +442,7 @@ def test_members_that_are_truncated_away_never_were() -> None:
     assert core.log.members == before
 
 
-# --- 7 snapshots ---------------------------------------------------------------------------------------------------------------------
+# --- 7 snapshots ----------------------------------------------------------------------------------
 
 
 def test_a_follower_that_the_log_has_left_behind_is_sent_to_the_snapshot() -> None:
@@ -388,7 +451,9 @@ def test_a_follower_that_the_log_has_left_behind_is_sent_to_the_snapshot() -> No
     sync(core)
     core.log.compact(3)
     core.step(AppendReply(2, 0, 2, 3, rejected=True, hint_index=1, hint_term=1), 2_002)
-    assert of_kind(sync(core), Install) == [Install(0, 2, 2, 3, 1 if core.confirmed_round else 0, 2_002)]
+    assert of_kind(sync(core), Install) == [
+        Install(0, 2, 2, 3, 1 if core.confirmed_round else 0, 2_002)
+    ]
     core.step(AppendReply(2, 0, 2, 3), 2_003)
     (sent,) = [message for message in sync(core) if isinstance(message, Append) and message.to == 2]
     assert (sent.prev_index, [entry.index for entry in sent.entries]) == (3, [4])
@@ -403,7 +468,7 @@ def test_a_snapshot_replaces_a_log_that_conflicts_and_keeps_what_follows_it() ->
     assert (log.base.index, log.last_index, log.end_offset, log.stable) == (3, 3, 7, 3)
 
 
-# --- thesis 3.10, 6.4: hand-over, reads, check-quorum -------------------------------------------------------------------------------------
+# --- thesis 3.10, 6.4: hand-over, reads, check-quorum ---------------------------------------------
 
 
 def test_a_target_of_a_hand_over_is_elected_when_it_has_everything() -> None:
@@ -419,7 +484,9 @@ def test_a_target_of_a_hand_over_is_elected_when_it_has_everything() -> None:
 
 def test_a_read_waits_for_a_round_that_began_after_it() -> None:
     core = lead(voter())
-    assert core.read_round() is None, "nothing of its term is committed yet: it does not know what is"
+    assert core.read_round() is None, (
+        "nothing of its term is committed yet: it does not know what is"
+    )
     core.step(AppendReply(1, 0, 1, 1, round=0, sent_ms=2_000), 2_001)
     number = core.read_round()
     assert number is not None
@@ -438,7 +505,7 @@ def test_a_leader_that_no_majority_answers_ends_within_an_election_timeout() -> 
     assert not core.is_leader
 
 
-# --- majorities ------------------------------------------------------------------------------------------------------------------------
+# --- majorities -----------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=7))

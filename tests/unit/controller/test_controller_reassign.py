@@ -1,4 +1,6 @@
-"""Planned changes of leadership, one event at a time: all of them end in exactly one leader, whatever dies, hangs or changes its mind."""
+"""Planned changes of leadership, one event at a time: all of them end in exactly one leader,
+whatever dies, hangs or changes its mind.
+"""
 
 import msgspec
 import pytest
@@ -25,7 +27,14 @@ from controller.managers import nodes, reassign
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.records import PartitionRecord
 from controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of
-from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster, close, part, slot, snapshot_of
+from tests.unit.controller.managers_cluster import (
+    MOVE_TIMEOUT_MS,
+    Cluster,
+    close,
+    part,
+    slot,
+    snapshot_of,
+)
 
 
 class World(Cluster):
@@ -34,7 +43,9 @@ class World(Cluster):
     def __init__(self, brokers: int = 3, *replicas: int) -> None:
         super().__init__()
         self.nodes = {node_id: self.broker(node_id) for node_id in range(1, brokers + 1)}
-        self.create(NewTopic(name="t", assignment=[[NodeId(node_id) for node_id in replicas or (1,)]]))
+        self.create(
+            NewTopic(name="t", assignment=[[NodeId(node_id) for node_id in replicas or (1,)]])
+        )
         self.open_led(self.nodes[1])
 
     @property
@@ -53,7 +64,11 @@ class World(Cluster):
 
     def elect(self, status: Status = Status.OK) -> None:
         request = ElectPreferred(partitions=[PartitionName(topic="t", partition=0)])
-        value = self.run(reassign.elect_preferred(self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS))
+        value = self.run(
+            reassign.elect_preferred(
+                self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS
+            )
+        )
         assert value is not None
         assert value.items[0].status == status, value.items[0].detail
 
@@ -72,8 +87,12 @@ class World(Cluster):
 
     def drain(self, node_id: int, count: int, status: Status = Status.OK) -> int:
         node = self.nodes[node_id]
-        request = DrainBroker(node_id=node.node_id, node_epoch=node.node_epoch, partitions_max=count)
-        result = reassign.drain_broker(self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS)
+        request = DrainBroker(
+            node_id=node.node_id, node_epoch=node.node_epoch, partitions_max=count
+        )
+        result = reassign.drain_broker(
+            self.image, request, self.now_ms, live=self.live, timeout_ms=MOVE_TIMEOUT_MS
+        )
         value = self.run(result, status)
         return -1 if value is None else value.remaining
 
@@ -87,10 +106,18 @@ def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
     world.tick()
     assert leader_of(world.t) == NO_LEADER, "its source still has it open"
     world.open_one(world.nodes[2], world.t.meta_stream_id, 1, Status.STREAM_FENCED)
-    world.commit(world.nodes[1], slot(world.nodes[1], 0, part(world.t.data_stream_id, 0, 7)), closes=[close(world.t.data_stream_id, 0, 7)])
+    world.commit(
+        world.nodes[1],
+        slot(world.nodes[1], 0, part(world.t.data_stream_id, 0, 7)),
+        closes=[close(world.t.data_stream_id, 0, 7)],
+    )
     assert leader_of(world.t) == NO_LEADER, "the meta stream is still open"
     world.now_ms = Millis(world.now_ms + 70)
-    world.commit(world.nodes[1], closes=[close(world.t.meta_stream_id, 0, 0), close(world.t.txn_stream_id, 0, 0)], records=3)
+    world.commit(
+        world.nodes[1],
+        closes=[close(world.t.meta_stream_id, 0, 0), close(world.t.txn_stream_id, 0, 0)],
+        records=3,
+    )
     move = world.t.move
     assert move is not None
     assert (move.source, move.target, move.elected_ms - move.started_ms) == (1, 2, 70)
@@ -228,7 +255,9 @@ def test_a_source_that_hangs_is_fenced_at_the_deadline() -> None:
     world.now_ms = Millis(world.now_ms + 1)
     world.tick()
     assert not world.image.nodes.is_alive(world.nodes[1])
-    world.commit(world.nodes[1], closes=[close(world.t.data_stream_id, 0, 0)], status=Status.NODE_FENCED)
+    world.commit(
+        world.nodes[1], closes=[close(world.t.data_stream_id, 0, 0)], status=Status.NODE_FENCED
+    )
     world.recover(world.nodes[2], world.nodes[1], end=0)
     world.leads(2, 1, 2)
     world.now_ms = Millis(world.now_ms + MOVE_TIMEOUT_MS)
@@ -257,13 +286,20 @@ def test_a_topic_may_be_deleted_while_it_moves() -> None:
     world.tick()
 
 
-@pytest.mark.parametrize(("replicas", "word"), [((2, 2), "twice"), ((9,), "registered"), (tuple(range(1, 17)), "1 to 15"), ((3,), "alive")])
+@pytest.mark.parametrize(
+    ("replicas", "word"),
+    [((2, 2), "twice"), ((9,), "registered"), (tuple(range(1, 17)), "1 to 15"), ((3,), "alive")],
+)
 def test_bad_replicas_are_refused(replicas: tuple[int, ...], word: str) -> None:
     world = World()
     world.die(world.nodes[3])
-    target = reassign.PartitionTarget(topic="t", partition=0, replicas=[NodeId(node_id) for node_id in replicas])
+    target = reassign.PartitionTarget(
+        topic="t", partition=0, replicas=[NodeId(node_id) for node_id in replicas]
+    )
     request = reassign.AlterReassignments(partitions=[target])
-    result = reassign.alter_reassignments(world.image, request, world.now_ms, live=world.live, timeout_ms=1)
+    result = reassign.alter_reassignments(
+        world.image, request, world.now_ms, live=world.live, timeout_ms=1
+    )
     assert result.records == []
     assert result.value is not None
     assert result.value.items[0].status == Status.INVALID_REPLICA_ASSIGNMENT
@@ -279,11 +315,16 @@ def test_unknown_and_repeated_partitions_are_refused_each() -> None:
         ([target, target], [Status.DUPLICATE_IN_REQUEST] * 2),
     ):
         request = reassign.AlterReassignments(partitions=targets)
-        result = reassign.alter_reassignments(world.image, request, world.now_ms, live=world.live, timeout_ms=1)
+        result = reassign.alter_reassignments(
+            world.image, request, world.now_ms, live=world.live, timeout_ms=1
+        )
         assert result.value is not None
         assert [item.status for item in result.value.items] == statuses
     many = reassign.AlterReassignments(partitions=[target] * (reassign.MOVES_MAX + 1))
-    assert reassign.alter_reassignments(world.image, many, world.now_ms, live=(), timeout_ms=1).status == Status.INVALID_REQUEST
+    assert (
+        reassign.alter_reassignments(world.image, many, world.now_ms, live=(), timeout_ms=1).status
+        == Status.INVALID_REQUEST
+    )
 
 
 def test_preferred_election() -> None:
@@ -315,7 +356,9 @@ def test_draining_spreads_over_the_others_and_keeps_the_candidates() -> None:
     assert all(partition.replicas[0] == 1 for partition in world.partitions("many"))
     world.create(NewTopic(name="new", partitions=4))
     assert world.image.topics.led_count(world.nodes[1]) == 0
-    request = UnregisterBroker(node_id=NodeId(1), node_epoch=world.nodes[1].node_epoch, wal_end=WalSequence(0))
+    request = UnregisterBroker(
+        node_id=NodeId(1), node_epoch=world.nodes[1].node_epoch, wal_end=WalSequence(0)
+    )
     world.run(nodes.unregister_broker(world.image, request, world.now_ms, live=world.live))
     world.drain(1, 1, Status.NODE_EPOCH_NOT_EXIST)
 
@@ -336,7 +379,17 @@ def test_traces_are_limited() -> None:
     ring = MoveTraceRing()
     topic_id = World().t.topic_id
     for at in range(TRACES_MAX + 1):
-        timing = MoveTiming(topic_id=topic_id, partition=at % 2, leader_epoch=StreamEpoch(at), gave_up=True, steps={})
+        timing = MoveTiming(
+            topic_id=topic_id,
+            partition=at % 2,
+            leader_epoch=StreamEpoch(at),
+            gave_up=True,
+            steps={},
+        )
         ring.add(NodeId(1), [timing], at)
     found = ring.of(TraceMove(topic_id=topic_id, partition=0))
-    assert (len(found), found[0].timing.leader_epoch, found[-1].received_ms) == (TRACES_MAX // 2, 2, TRACES_MAX)
+    assert (len(found), found[0].timing.leader_epoch, found[-1].received_ms) == (
+        TRACES_MAX // 2,
+        2,
+        TRACES_MAX,
+    )

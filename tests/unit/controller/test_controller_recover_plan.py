@@ -1,4 +1,6 @@
-"""The image that is rebuilt from a backup and the WALs: whatever happened since the backup, nothing that was durable is missing."""
+"""The image that is rebuilt from a backup and the WALs: whatever happened since the backup, nothing
+that was durable is missing.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -48,10 +50,19 @@ def walked(image: MetadataImage, slots: Slots) -> list[WalkedWal]:
         found: list[WalkedSlot] = []
         while end in slots.get(writer, {}):
             ranges = tuple(
-                StreamRange(item.stream_id, item.start_offset, item.end_offset, item.record_count, item.size_bytes, item.max_timestamp_ms)
+                StreamRange(
+                    item.stream_id,
+                    item.start_offset,
+                    item.end_offset,
+                    item.record_count,
+                    item.size_bytes,
+                    item.max_timestamp_ms,
+                )
                 for item in slots[writer][end]
             )
-            found.append(WalkedSlot(WalSequence(end), wal_key(writer, WalSequence(end)), 100, ranges))
+            found.append(
+                WalkedSlot(WalSequence(end), wal_key(writer, WalSequence(end)), 100, ranges)
+            )
             end += 1
         wals.append(WalkedWal(writer, start, WalSequence(end), tuple(found)))
     return wals
@@ -109,14 +120,17 @@ class Life:
             self.slots[node][self.next_slot[node]] = parts
             self.next_slot[node] += 1
 
-    def uncommitted(self, node: BrokerIncarnation, stream_ids: list[int]) -> list[tuple[int, list[RangeEntry]]]:
+    def uncommitted(
+        self, node: BrokerIncarnation, stream_ids: list[int]
+    ) -> list[tuple[int, list[RangeEntry]]]:
         """By slot."""
         found: list[tuple[int, list[RangeEntry]]] = []
         for sequence in range(self.committed_ends[node], self.next_slot[node]):
             ranges = [
                 item
                 for item in self.slots[node][sequence]
-                if item.stream_id in stream_ids and item.end_offset > self.cluster.end(item.stream_id)
+                if item.stream_id in stream_ids
+                and item.end_offset > self.cluster.end(item.stream_id)
             ]
             if ranges:
                 found.append((sequence, ranges))
@@ -125,7 +139,11 @@ class Life:
     def merge(self, node: BrokerIncarnation) -> None:
         """Everything of the WAL into one object; then its slots are of no use."""
         ends = {stream_id: self.cluster.end(stream_id) for stream_id in self.opened(node)}
-        parts = [part(stream_id, end, self.durable[stream_id]) for stream_id, end in ends.items() if self.durable.get(stream_id, 0) > end]
+        parts = [
+            part(stream_id, end, self.durable[stream_id])
+            for stream_id, end in ends.items()
+            if self.durable.get(stream_id, 0) > end
+        ]
         objects = [uploaded(self.cluster.prepare(node)[0], *parts)] if parts else []
         self.cluster.commit(node, *objects, wal=self.next_slot[node])
         for sequence in range(self.committed_ends[node], self.next_slot[node]):
@@ -141,8 +159,13 @@ class Life:
         ids = list(partition.stream_ids)
         named = self.uncommitted(source, list(ids))
         self.in_place |= {(source, sequence) for sequence, _ in named}
-        closes = [close(stream_id, partition.leader_epoch, self.durable.get(stream_id, 0)) for stream_id in ids]
-        self.cluster.commit(source, *(slot(source, sequence, *ranges) for sequence, ranges in named), closes=closes)
+        closes = [
+            close(stream_id, partition.leader_epoch, self.durable.get(stream_id, 0))
+            for stream_id in ids
+        ]
+        self.cluster.commit(
+            source, *(slot(source, sequence, *ranges) for sequence, ranges in named), closes=closes
+        )
         self.cluster.open_led(self.live[target])
 
     def crash(self, node: BrokerIncarnation) -> None:
@@ -153,8 +176,17 @@ class Life:
         named = self.uncommitted(node, self.opened(node))
         self.in_place |= {(node, sequence) for sequence, _ in named}
         end = self.next_slot[node]
-        self.cluster.recover(wal.recoverer, node, *(slot(node, sequence, *ranges) for sequence, ranges in named), end=end)
-        self.useless += [(self.cluster.image.end_offset, node, number) for number in range(end) if (node, number) not in self.in_place]
+        self.cluster.recover(
+            wal.recoverer,
+            node,
+            *(slot(node, sequence, *ranges) for sequence, ranges in named),
+            end=end,
+        )
+        self.useless += [
+            (self.cluster.image.end_offset, node, number)
+            for number in range(end)
+            if (node, number) not in self.in_place
+        ]
         self.start(node.node_id)
         for live in self.live.values():
             self.cluster.open_led(live)
@@ -162,7 +194,9 @@ class Life:
     def trim(self, node: BrokerIncarnation) -> None:
         for stream_id in self.opened(node)[:1]:
             stream = self.cluster.image.streams.known(StreamId(stream_id))
-            start = self.rng.randint(stream.start_offset, max(self.durable.get(stream_id, 0), stream.start_offset))
+            start = self.rng.randint(
+                stream.start_offset, max(self.durable.get(stream_id, 0), stream.start_offset)
+            )
             self.cluster.trim(node, stream_id, stream.epoch, start)
 
     def delete(self) -> None:
@@ -174,10 +208,17 @@ class Life:
     def step(self) -> None:
         node = self.rng.choice(list(self.live.values()))
         action = self.rng.choices(
-            (lambda: self.write(node), lambda: self.merge(node), lambda: self.move(self.rng.randrange(4)), lambda: self.crash(node),
-             lambda: self.trim(node), self.back_up, self.delete),
+            (
+                lambda: self.write(node),
+                lambda: self.merge(node),
+                lambda: self.move(self.rng.randrange(4)),
+                lambda: self.crash(node),
+                lambda: self.trim(node),
+                self.back_up,
+                self.delete,
+            ),
             (10, 3, 3, 1, 1, 2, 4),
-        )[0]  # fmt: skip
+        )[0]
         action()
 
 
@@ -193,9 +234,15 @@ def test_nothing_durable_is_missing_whenever_the_disks_are_lost(seed: int) -> No
         assert not stream.opened
     for state in image.objects:
         if state.wal is not None and state.refs:
-            assert state.wal_sequence in life.slots[state.wal], f"{state.key} is referred to and was deleted"
+            assert state.wal_sequence in life.slots[state.wal], (
+                f"{state.key} is referred to and was deleted"
+            )
     assert not list(image.nodes.running_wals())
-    assert all(leader_of(partition).node_id == -1 for topic in image.topics for partition in topic.partitions)
+    assert all(
+        leader_of(partition).node_id == -1
+        for topic in image.topics
+        for partition in topic.partitions
+    )
 
 
 def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
@@ -206,7 +253,9 @@ def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
         for _ in range(60):
             life.step()
         image, rebuilt = recovered(life.backup, life.slots)
-        lost += bool(rebuilt.gaps) or any(stream.next_offset < life.durable.get(stream.stream_id, 0) for stream in image.streams)
+        lost += bool(rebuilt.gaps) or any(
+            stream.next_offset < life.durable.get(stream.stream_id, 0) for stream in image.streams
+        )
     assert lost > 5
 
 
@@ -235,13 +284,18 @@ def test_ids_and_epochs_that_may_have_been_given_out_are_skipped() -> None:
     assert known.fenced
     old = Members((0, 1, 2), endpoints=(Endpoint(2, "a:1", "lost disk"),), version=5)
     new = Members((2, 4), endpoints=(Endpoint(2, "a:1"), Endpoint(4)), version=5 + EPOCHS_SKIPPED)
-    assert next_base(Base(7, 3, 50, old), 90, (4, 2)) == Base(7 + IDS_SKIPPED, 3 + EPOCHS_SKIPPED, 90 + (1 << 32), new)
+    assert next_base(Base(7, 3, 50, old), 90, (4, 2)) == Base(
+        7 + IDS_SKIPPED, 3 + EPOCHS_SKIPPED, 90 + (1 << 32), new
+    )
 
 
 def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> None:
     cluster, node, data = one()
     unknown = BrokerIncarnation(NodeId(9), NodeEpoch(77))
-    image, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}, unknown: {0: [part(data, 5, 8)], 2: [part(data, 8, 9)]}})
+    image, rebuilt = recovered(
+        cluster.image,
+        {node: {0: [part(data, 0, 5)]}, unknown: {0: [part(data, 5, 8)], 2: [part(data, 8, 9)]}},
+    )
     assert rebuilt.gaps == []
     assert [(start, end) for start, end, _ in cluster.spans(data)] == [(0, 5), (5, 8)]
     assert image.next_node_epoch > 77 + EPOCHS_SKIPPED
@@ -253,25 +307,40 @@ def test_a_wal_that_the_backup_does_not_know_is_read_from_its_first_slot() -> No
 def test_what_is_missing_is_told_by_partition_and_offsets() -> None:
     cluster, node, data = one()
     _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)], 1: [part(data, 7, 9)]}})
-    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [("t", 0, 5, 7)]
+    assert [
+        (gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in rebuilt.gaps
+    ] == [("t", 0, 5, 7)]
     assert cluster.end(data) == 5, "the partition ends at the gap"
 
 
-def test_a_partition_that_ends_at_a_gap_keeps_neither_transactions_nor_checkpoints_behind_it() -> None:
-    """A checkpoint of offset 9 beside a log that ends at 5 would keep the partition from opening."""
+def test_a_partition_that_ends_at_a_gap_keeps_neither_transactions_nor_checkpoints_behind_it() -> (
+    None
+):
+    """A checkpoint of offset 9 beside a log that ends at 5 would keep the partition from
+    opening.
+    """
     cluster, node, data = one()
     partition = cluster.partitions("t")[0]
     meta, txn = partition.meta_stream_id, partition.txn_stream_id
-    slots = [[part(data, 0, 5), part(txn, 0, 2)], [part(data, 7, 9), part(txn, 2, 9), part(meta, 0, 3)]]
+    slots = [
+        [part(data, 0, 5), part(txn, 0, 2)],
+        [part(data, 7, 9), part(txn, 2, 9), part(meta, 0, 3)],
+    ]
     _, rebuilt = recovered(cluster.image, {node: dict(enumerate(slots))})
     assert [gap.start_offset for gap in rebuilt.gaps] == [5]
-    assert {stream: cluster.end(stream) for stream in (data, txn, meta)} == {data: 5, txn: 2, meta: 0}
+    assert {stream: cluster.end(stream) for stream in (data, txn, meta)} == {
+        data: 5,
+        txn: 2,
+        meta: 0,
+    }
 
 
 def test_offsets_that_two_wals_hold_are_told() -> None:
     cluster, node, data = one()
     other = BrokerIncarnation(NodeId(2), NodeEpoch(9))
-    _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5)]}, other: {0: [part(data, 3, 8)]}})
+    _, rebuilt = recovered(
+        cluster.image, {node: {0: [part(data, 0, 5)]}, other: {0: [part(data, 3, 8)]}}
+    )
     assert [(gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [(3, 5)]
 
 
@@ -281,8 +350,12 @@ def test_a_stream_that_the_backup_does_not_know_is_told_and_one_that_was_deleted
     gone = cluster.partitions("gone")[0].data_stream_id
     cluster.delete("gone")
     unknown = cluster.image.next_stream_id
-    _, rebuilt = recovered(cluster.image, {node: {0: [part(data, 0, 5), part(gone, 0, 5), part(unknown, 0, 2)]}})
-    assert [(gap.stream_id, gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [(unknown, 0, 2)]
+    _, rebuilt = recovered(
+        cluster.image, {node: {0: [part(data, 0, 5), part(gone, 0, 5), part(unknown, 0, 2)]}}
+    )
+    assert [(gap.stream_id, gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [
+        (unknown, 0, 2)
+    ]
     assert cluster.end(data) == 5
 
 
@@ -306,13 +379,20 @@ def test_a_log_with_a_missing_object_begins_above_it_and_keeps_its_offsets() -> 
     missing = missing_objects(image, kept, set())
     assert [(gap.start_offset, gap.end_offset) for gap in missing] == [(5, 10), (10, 15)]
     trims, given_up = without_missing(image, missing)
-    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in given_up] == [("t", 0, 0, 5)]
-    rebuilt = rebuild(image, walked(image, {node: {0: [part(data, 20, 22)]}}), orphans=(), now_ms=NOW_MS)
+    assert [(gap.topic, gap.partition, gap.start_offset, gap.end_offset) for gap in given_up] == [
+        ("t", 0, 0, 5)
+    ]
+    rebuilt = rebuild(
+        image, walked(image, {node: {0: [part(data, 20, 22)]}}), orphans=(), now_ms=NOW_MS
+    )
     image.apply_all(rebuilt.records)
     image.apply_all(trims)
     image.check_invariants()
     stream = image.streams.known(StreamId(data))
-    assert (stream.start_offset, [(entry.start_offset, entry.end_offset) for entry in stream.entries]) == (15, [(15, 20), (20, 22)])
+    assert (
+        stream.start_offset,
+        [(entry.start_offset, entry.end_offset) for entry in stream.entries],
+    ) == (15, [(15, 20), (20, 22)])
     assert image.streams.known(partition.txn_stream_id).start_offset == 15
     assert missing_objects(image, kept, {wal_key(node, WalSequence(0))}) == []
 
@@ -323,7 +403,9 @@ def test_data_begin_above_a_missing_part_of_their_transactions() -> None:
     first, second = cluster.prepare(node, 2)
     cluster.commit(node, uploaded(first, part(data, 0, 9)))
     cluster.commit(node, uploaded(second, part(txn, 0, 4)))
-    trims, given_up = without_missing(cluster.image, missing_objects(cluster.image, {first.object_id}, set()))
+    trims, given_up = without_missing(
+        cluster.image, missing_objects(cluster.image, {first.object_id}, set())
+    )
     assert {trim.stream_id: trim.start_offset for trim in trims} == {data: 4, txn: 4}
     assert [(gap.stream_id, gap.start_offset, gap.end_offset) for gap in given_up] == [(data, 0, 4)]
 
@@ -338,7 +420,9 @@ def test_objects_that_are_gone_and_objects_that_nobody_knows() -> None:
     assert (gap.topic, gap.start_offset, gap.end_offset) == ("t", 0, 3)
     ids = [prepared.object_id, ObjectId(first), ObjectId(first + 7), ObjectId(first + IDS_SKIPPED)]
     assert orphans_of(cluster.image, ids) == ids[1:3]
-    cluster.apply(rebuild(cluster.image, walked(cluster.image, {}), orphans=ids[1:3], now_ms=NOW_MS).records)
+    cluster.apply(
+        rebuild(cluster.image, walked(cluster.image, {}), orphans=ids[1:3], now_ms=NOW_MS).records
+    )
     cluster.tick()
     cluster.now_ms = NOW_MS
     cluster.tick()
@@ -350,25 +434,41 @@ def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
     writer = cluster.broker(1)
     key = wal_key(writer, WalSequence(0))
     bad = BadSlot(WalSequence(0), key, WalSlotLost(key, "slot 1"))
-    rebuilt = rebuild(cluster.image, [WalkedWal(writer, WalSequence(0), WalSequence(1), (), (bad,))], orphans=(), now_ms=NOW_MS)
+    rebuilt = rebuild(
+        cluster.image,
+        [WalkedWal(writer, WalSequence(0), WalSequence(1), (), (bad,))],
+        orphans=(),
+        now_ms=NOW_MS,
+    )
     assert [key in gap.what for gap in rebuilt.gaps] == [True]
 
 
 def test_a_checkpoint_behind_a_lost_slot_counts_only_if_the_data_go_on_behind_it() -> None:
-    """What a lost slot held of a partition is unknown; a checkpoint behind it may speak of data that are gone."""
+    """What a lost slot held of a partition is unknown; a checkpoint behind it may speak of data
+    that are gone.
+    """
     cluster, node, silent = one()
     going = cluster.topic("going")[0]
     cluster.open_led(node)
     silent_meta = cluster.partitions("t")[0].meta_stream_id
     slots = {
         0: [part(silent, 0, 5), part(going.data_stream_id, 0, 5)],
-        2: [part(going.data_stream_id, 5, 9), part(silent_meta, 0, 3), part(going.meta_stream_id, 0, 3)],
+        2: [
+            part(going.data_stream_id, 5, 9),
+            part(silent_meta, 0, 3),
+            part(going.meta_stream_id, 0, 3),
+        ],
     }
     (wal,) = walked(cluster.image, {node: {0: slots[0], 1: [], 2: slots[2]}})
     key = wal_key(node, WalSequence(1))
     lost = BadSlot(WalSequence(1), key, WalSlotLost(key, "slot 2"))
     found = tuple(item for item in wal.slots if item.sequence != 1)
-    rebuilt = rebuild(cluster.image, [replace(wal, slots=found, bad=(lost,))], orphans=(), now_ms=NOW_MS)
+    rebuilt = rebuild(
+        cluster.image, [replace(wal, slots=found, bad=(lost,))], orphans=(), now_ms=NOW_MS
+    )
     cluster.apply(rebuilt.records)
-    ends = {stream: cluster.end(stream) for stream in (silent, silent_meta, going.data_stream_id, going.meta_stream_id)}
+    ends = {
+        stream: cluster.end(stream)
+        for stream in (silent, silent_meta, going.data_stream_id, going.meta_stream_id)
+    }
     assert ends == {silent: 5, silent_meta: 0, going.data_stream_id: 9, going.meta_stream_id: 3}

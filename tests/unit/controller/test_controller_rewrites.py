@@ -1,4 +1,6 @@
-"""A job that is no broker exchanges ranges: what it may change, and what became of its sources meanwhile."""
+"""A job that is no broker exchanges ranges: what it may change, and what became of its sources
+meanwhile.
+"""
 
 from collections.abc import Sequence
 
@@ -40,12 +42,24 @@ def one(cluster: Cluster) -> BrokerIncarnation:
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)
-    cluster.commit(node, slot(node, 0, part(1, 0, 5)), slot(node, 1, part(1, 5, 9)), uploaded(cluster.prepare(node)[0], part(1, 9, 12)))
+    cluster.commit(
+        node,
+        slot(node, 0, part(1, 0, 5)),
+        slot(node, 1, part(1, 5, 9)),
+        uploaded(cluster.prepare(node)[0], part(1, 9, 12)),
+    )
     return node
 
 
-def prepare(cluster: Cluster, count: int = 1, *, ttl_ms: int = 60_000, status: Status = Status.OK) -> list[PreparedItem]:
-    value = cluster.run(rewrites.prepare_rewrite(cluster.image, PrepareRewrite(count=count, ttl_ms=ttl_ms), cluster.now_ms), status)
+def prepare(
+    cluster: Cluster, count: int = 1, *, ttl_ms: int = 60_000, status: Status = Status.OK
+) -> list[PreparedItem]:
+    value = cluster.run(
+        rewrites.prepare_rewrite(
+            cluster.image, PrepareRewrite(count=count, ttl_ms=ttl_ms), cluster.now_ms
+        ),
+        status,
+    )
     return value.items if value is not None else []
 
 
@@ -53,19 +67,28 @@ def sources(cluster: Cluster, start: int, end: int) -> list[RewriteSource]:
     """The entries as a manifest of now names them."""
     keys = {state.object_id: state.key for state in cluster.image.objects}
     return [
-        RewriteSource(key=keys[ObjectId(object_id)], start_offset=Offset(low), end_offset=Offset(high))
+        RewriteSource(
+            key=keys[ObjectId(object_id)], start_offset=Offset(low), end_offset=Offset(high)
+        )
         for low, high, object_id in cluster.spans(1)
         if low < end and high > start
     ]
 
 
 def item(target: PreparedItem, start: int, end: int, found: Sequence[RewriteSource]) -> RewriteItem:
-    return RewriteItem(new=msgspec.structs.replace(uploaded(target, part(1, start, end)), role=ObjectRole.STREAM), sources=list(found))
+    return RewriteItem(
+        new=msgspec.structs.replace(uploaded(target, part(1, start, end)), role=ObjectRole.STREAM),
+        sources=list(found),
+    )
 
 
-def commit(cluster: Cluster, *items: RewriteItem, status: Status = Status.OK, records: int | None = None) -> list[ItemResult]:
+def commit(
+    cluster: Cluster, *items: RewriteItem, status: Status = Status.OK, records: int | None = None
+) -> list[ItemResult]:
     request = CommitRewrite(stream_id=DATA, items=list(items))
-    value = cluster.run(rewrites.commit_rewrite(cluster.image, request, cluster.now_ms), status, records=records)
+    value = cluster.run(
+        rewrites.commit_rewrite(cluster.image, request, cluster.now_ms), status, records=records
+    )
     return value.items if value is not None else []
 
 
@@ -73,7 +96,9 @@ def statuses(cluster: Cluster, *items: RewriteItem, records: int | None = None) 
     return [result.status for result in commit(cluster, *items, records=records)]
 
 
-def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(
+    cluster: Cluster, one: BrokerIncarnation
+) -> None:
     wanted = item(prepare(cluster)[0], 0, 12, sources(cluster, 0, 12))
     for records in (2, 0):
         assert statuses(cluster, wanted, records=records) == [Status.OK]
@@ -94,17 +119,35 @@ def test_nobody_has_to_lead_meanwhile(cluster: Cluster, one: BrokerIncarnation) 
 
 def test_items_stand_by_themselves(cluster: Cluster, one: BrokerIncarnation) -> None:
     early, late = prepare(cluster, 2)
-    first, second = item(early, 0, 9, sources(cluster, 0, 9)), item(late, 9, 12, sources(cluster, 9, 12))
+    first, second = (
+        item(early, 0, 9, sources(cluster, 0, 9)),
+        item(late, 9, 12, sources(cluster, 9, 12)),
+    )
     mine = cluster.prepare(one)[0]
     ids = [span[2] for span in cluster.spans(1)]
-    cluster.commit(one, uploaded(mine, part(1, 5, 12)), replaced=[replaced(1, ids[1], 5, 9), replaced(1, ids[2], 9, 12)])
-    assert statuses(cluster, first, second, records=0) == [GONE, GONE], "compacted by the broker meanwhile"
-    commit(cluster, first, item(late, 0, 12, sources(cluster, 0, 12)), status=Status.DUPLICATE_IN_REQUEST)
+    cluster.commit(
+        one,
+        uploaded(mine, part(1, 5, 12)),
+        replaced=[replaced(1, ids[1], 5, 9), replaced(1, ids[2], 9, 12)],
+    )
+    assert statuses(cluster, first, second, records=0) == [GONE, GONE], (
+        "compacted by the broker meanwhile"
+    )
+    commit(
+        cluster,
+        first,
+        item(late, 0, 12, sources(cluster, 0, 12)),
+        status=Status.DUPLICATE_IN_REQUEST,
+    )
 
 
-def test_one_conflict_is_no_obstacle_for_the_others(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_one_conflict_is_no_obstacle_for_the_others(
+    cluster: Cluster, one: BrokerIncarnation
+) -> None:
     early, late = prepare(cluster, 2)
-    wrong = [RewriteSource(key=data_key(ObjectId(7_777)), start_offset=Offset(9), end_offset=Offset(12))]
+    wrong = [
+        RewriteSource(key=data_key(ObjectId(7_777)), start_offset=Offset(9), end_offset=Offset(12))
+    ]
     results = commit(cluster, item(early, 0, 9, sources(cluster, 0, 9)), item(late, 9, 12, wrong))
     assert [result.status for result in results] == [Status.OK, GONE]
     assert "does not hold [9, 12) any more" in results[1].detail
@@ -112,33 +155,48 @@ def test_one_conflict_is_no_obstacle_for_the_others(cluster: Cluster, one: Broke
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (5, 9)])
-def test_other_offsets_than_those_of_the_sources_are_refused(cluster: Cluster, one: BrokerIncarnation, start: int, end: int) -> None:
+def test_other_offsets_than_those_of_the_sources_are_refused(
+    cluster: Cluster, one: BrokerIncarnation, start: int, end: int
+) -> None:
     wanted = item(prepare(cluster)[0], start, end, sources(cluster, 0, 9))
     assert statuses(cluster, wanted, records=0) == [GONE]
 
 
 def test_a_hole_between_the_sources_is_refused(cluster: Cluster, one: BrokerIncarnation) -> None:
     found = sources(cluster, 0, 12)
-    assert statuses(cluster, item(prepare(cluster)[0], 0, 12, [found[0], found[2]]), records=0) == [GONE]
+    assert statuses(cluster, item(prepare(cluster)[0], 0, 12, [found[0], found[2]]), records=0) == [
+        GONE
+    ]
 
 
 @pytest.mark.parametrize("trimmed", [3, 5, 7])
-def test_what_was_trimmed_meanwhile_is_no_loss(cluster: Cluster, one: BrokerIncarnation, trimmed: int) -> None:
+def test_what_was_trimmed_meanwhile_is_no_loss(
+    cluster: Cluster, one: BrokerIncarnation, trimmed: int
+) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, trimmed)
     assert statuses(cluster, wanted) == [Status.OK]
     assert cluster.spans(1)[0] == (0, 9, wanted.new.object_id)
 
 
-def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(
+    cluster: Cluster, one: BrokerIncarnation
+) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, 9)
     cluster.commit(one, wal=5)
     cluster.tick()
-    cluster.apply(objects.objects_removed(cluster.image, [state.object_id for state in cluster.image.objects if state.wal is not None]))
+    cluster.apply(
+        objects.objects_removed(
+            cluster.image,
+            [state.object_id for state in cluster.image.objects if state.wal is not None],
+        )
+    )
     assert statuses(cluster, wanted) == [Status.OK]
     cluster.tick()
-    assert [state.phase for state in cluster.image.objects if state.object_id == wanted.new.object_id] == [ObjectPhase.DESTROYED]
+    assert [
+        state.phase for state in cluster.image.objects if state.object_id == wanted.new.object_id
+    ] == [ObjectPhase.DESTROYED]
 
 
 def test_a_topic_that_was_deleted_refuses_all(cluster: Cluster, one: BrokerIncarnation) -> None:
@@ -147,14 +205,18 @@ def test_a_topic_that_was_deleted_refuses_all(cluster: Cluster, one: BrokerIncar
     commit(cluster, wanted, status=Status.STREAM_NOT_EXIST)
 
 
-def test_what_is_not_committed_in_time_is_collected(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_what_is_not_committed_in_time_is_collected(
+    cluster: Cluster, one: BrokerIncarnation
+) -> None:
     prepare(cluster, ttl_ms=999, status=Status.INVALID_REQUEST)
     prepare(cluster, ttl_ms=3_600_001, status=Status.INVALID_REQUEST)
     prepare(cluster, 1_001, status=Status.INVALID_REQUEST)
     target = prepare(cluster, ttl_ms=1_000)[0]
     cluster.now_ms = Millis(cluster.now_ms + 1_000)
     cluster.tick()
-    assert statuses(cluster, item(target, 0, 9, sources(cluster, 0, 9)), records=0) == [Status.OBJECT_NOT_EXIST]
+    assert statuses(cluster, item(target, 0, 9, sources(cluster, 0, 9)), records=0) == [
+        Status.OBJECT_NOT_EXIST
+    ]
     due = cluster.deletable(5_000, 5_000)
     assert [state.key for state in due] == [target.key]
 
@@ -172,5 +234,11 @@ def test_requests_that_are_none(cluster: Cluster, one: BrokerIncarnation) -> Non
         commit(cluster, RewriteItem(new=new, sources=found), status=Status.INVALID_REQUEST)
     commit(cluster, RewriteItem(new=good.new, sources=[]), status=Status.INVALID_REQUEST)
     commit(cluster, good, good, status=Status.DUPLICATE_IN_REQUEST)
-    meta = CommitRewrite(stream_id=StreamId(0), items=[RewriteItem(new=uploaded(target, part(0, 0, 9)), sources=found)])
-    assert rewrites.commit_rewrite(cluster.image, meta, cluster.now_ms).status == Status.INVALID_REQUEST
+    meta = CommitRewrite(
+        stream_id=StreamId(0),
+        items=[RewriteItem(new=uploaded(target, part(0, 0, 9)), sources=found)],
+    )
+    assert (
+        rewrites.commit_rewrite(cluster.image, meta, cluster.now_ms).status
+        == Status.INVALID_REQUEST
+    )

@@ -1,4 +1,6 @@
-"""A controller and its clients over real sockets: what is committed is seen, what is lost is repeated, who dies is fenced."""
+"""A controller and its clients over real sockets: what is committed is seen, what is lost is
+repeated, who dies is fenced.
+"""
 
 import asyncio
 import os
@@ -35,7 +37,16 @@ from controller.metadata.records import MetadataOffset
 from objectstore.memory import MemoryStore
 from stream.errors import NotContiguous, StreamFenced, StreamNotClosed, WalFenced
 from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, CloseStream, CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
+from stream.ports import (
+    BrokerIncarnation,
+    CloseStream,
+    CommitObjects,
+    NewObject,
+    ObjectRole,
+    OpenedStream,
+    OpenStream,
+    StreamRange,
+)
 from tests.support.controller_cluster import Broker, Cluster, until, until_async
 
 Start = Callable[..., Awaitable[Cluster]]
@@ -57,7 +68,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
 
 
 async def topic(broker: Broker, name: str, partitions: int = 1) -> UUID:
-    created = await broker.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name=name, partitions=partitions)]))
+    created = await broker.client.create_topics(
+        m.CreateTopics(topics=[m.NewTopic(name=name, partitions=partitions)])
+    )
     assert created.topics[0].status is m.Status.OK, created
     assert created.topics[0].topic_id is not None
     return created.topics[0].topic_id
@@ -77,7 +90,9 @@ def leader(broker: Broker, name: str) -> BrokerIncarnation:
 
 
 def part(stream_id: StreamId, start: int, end: int) -> StreamRange:
-    return StreamRange(stream_id, Offset(start), Offset(end), end - start, 100 * (end - start), Millis(1))
+    return StreamRange(
+        stream_id, Offset(start), Offset(end), end - start, 100 * (end - start), Millis(1)
+    )
 
 
 def slot(writer: BrokerIncarnation, sequence: int, *ranges: StreamRange) -> NewObject:
@@ -109,7 +124,9 @@ async def test_what_a_client_changed_is_in_its_image_when_the_call_returns(start
     assert one.follower.can_write()
 
 
-async def test_streams_are_opened_committed_and_closed_through_the_stream_port(start: Start) -> None:
+async def test_streams_are_opened_committed_and_closed_through_the_stream_port(
+    start: Start,
+) -> None:
     cluster = await start()
     broker = await cluster.broker()
     await topic(broker, "orders")
@@ -127,7 +144,9 @@ async def test_streams_are_opened_committed_and_closed_through_the_stream_port(s
     assert broker.metadata.streams_owned_by(broker.node) == {stream.stream_id: 10}
 
     with pytest.raises(NotContiguous) as gap:
-        await broker.metadata.commit(CommitObjects(objects=(slot(broker.node, 2, part(stream.stream_id, 20, 30)),)))
+        await broker.metadata.commit(
+            CommitObjects(objects=(slot(broker.node, 2, part(stream.stream_id, 20, 30)),))
+        )
     assert (gap.value.expected, gap.value.found) == (10, 20)
 
     prepared = await broker.metadata.prepare_objects(3)
@@ -146,13 +165,17 @@ async def test_a_stream_of_another_broker_is_named_by_the_error(start: Start) ->
     owner, other = (one, two) if leader(one, "orders") == one.node else (two, one)
     await owner.metadata.open_streams([stream])
     with pytest.raises(StreamFenced) as fenced:
-        await other.metadata.commit(CommitObjects(objects=(slot(other.node, 0, part(stream.stream_id, 0, 5)),)))
+        await other.metadata.commit(
+            CommitObjects(objects=(slot(other.node, 0, part(stream.stream_id, 0, 5)),))
+        )
     assert fenced.value.stream_id == stream.stream_id
     (refused,) = await other.metadata.open_streams([stream])
     assert isinstance(refused, StreamFenced | StreamNotClosed)
 
 
-async def test_a_dead_broker_is_fenced_its_wal_recovered_and_its_partitions_led_by_another(start: Start) -> None:
+async def test_a_dead_broker_is_fenced_its_wal_recovered_and_its_partitions_led_by_another(
+    start: Start,
+) -> None:
     cluster = await start()
     brokers = [await cluster.broker(), await cluster.broker()]
     await topic(brokers[0], "orders")
@@ -170,7 +193,10 @@ async def test_a_dead_broker_is_fenced_its_wal_recovered_and_its_partitions_led_
     assert not alive.image.nodes.is_alive(dead.node)
     assert leader(alive, "orders") == dead.node
     assert alive.metadata.streams_owned_by(dead.node) == {stream.stream_id: 0}
-    objects = [slot(dead.node, 0, part(stream.stream_id, 0, 7)), slot(dead.node, 1, part(stream.stream_id, 7, 9))]
+    objects = [
+        slot(dead.node, 0, part(stream.stream_id, 0, 7)),
+        slot(dead.node, 1, part(stream.stream_id, 7, 9)),
+    ]
     await alive.metadata.commit_recovered(dead.node, objects, done=True, end=WalSequence(2))
     assert leader(alive, "orders") == alive.node
     (opened,) = await alive.metadata.open_streams([data_stream(alive, "orders")])
@@ -183,7 +209,13 @@ async def test_a_fenced_broker_hears_of_it_and_can_do_nothing_any_more(start: St
     broker, observer = await cluster.broker(), await cluster.broker()
     heard: list[bool] = []
     broker.follower.on_session(heard.append)
-    again = m.RegisterBroker(node_id=broker.node.node_id, incarnation_id=uuid4(), host="", port=9092, machine_host="127.0.0.1")
+    again = m.RegisterBroker(
+        node_id=broker.node.node_id,
+        incarnation_id=uuid4(),
+        host="",
+        port=9092,
+        machine_host="127.0.0.1",
+    )
     registered = await observer.client.register_broker(again)
     assert registered.node_epoch > broker.node.node_epoch
     with pytest.raises(WalFenced):
@@ -195,7 +227,9 @@ async def test_a_fenced_broker_hears_of_it_and_can_do_nothing_any_more(start: St
         await broker.follower.reached(MetadataOffset(10_000), asyncio.get_running_loop().time() + 1)
 
 
-async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_before(start: Start) -> None:
+async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_before(
+    start: Start,
+) -> None:
     cluster = await start(session_timeout_ms=400)
     broker, other = await cluster.broker(), await cluster.broker()
     lost = asyncio.Event()
@@ -209,7 +243,9 @@ async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_bef
             lost.set()
 
     broker.follower.on_session(on_session)
-    heartbeats = next(task for task in asyncio.all_tasks() if task.get_name() == f"heartbeats-{broker.node}")
+    heartbeats = next(
+        task for task in asyncio.all_tasks() if task.get_name() == f"heartbeats-{broker.node}"
+    )
     heartbeats.cancel()
     await until(lambda: not other.image.nodes.is_alive(broker.node))
     await until(lost.is_set)
@@ -240,8 +276,12 @@ async def test_everything_is_there_after_a_restart_and_nobody_is_fenced(start: S
     await fresh.stop()
 
 
-async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_size(start: Start) -> None:
-    """From the log and from a snapshot. A follower applies one message in one turn of its event loop."""
+async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_size(
+    start: Start,
+) -> None:
+    """From the log and from a snapshot. A follower applies one message in one turn of its event
+    loop.
+    """
     cluster = await start()
     broker = await cluster.broker()
     fed: list[MetadataDelta] = []
@@ -270,7 +310,9 @@ async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_si
     await loading.stop()
 
 
-async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_does_a_controller(start: Start) -> None:
+async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_does_a_controller(
+    start: Start,
+) -> None:
     cluster = await start(batch_bytes_max=200)
     broker = await cluster.broker()
     await topic(broker, "orders", partitions=20)
@@ -280,7 +322,9 @@ async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_doe
     await broker.client.put_key_value(m.PutKeyValue(key="k2", value=b"v"))
     await cluster.snapshot()
     kept = [info.key.split("/")[2] async for info in cluster.store.list("meta/")]
-    assert kept == ["log", "snapshots", "snapshots", "snapshots"], "of the backup, what two snapshots hold is dropped"
+    assert kept == ["log", "snapshots", "snapshots", "snapshots"], (
+        "of the backup, what two snapshots hold is dropped"
+    )
     deltas: list[MetadataDelta] = []
     fresh = MetadataFollower(broker.client)
     fresh.subscribe(lambda delta, _: deltas.append(delta))
@@ -304,7 +348,9 @@ async def test_a_follower_refuses_metadata_that_went_back(start: Start, tmp_path
     await observer.start(5.0)
     applied = observer.offset
     await cluster.server.stop()
-    config = msgspec.structs.replace(cluster.config, data_dir=tmp_path / "other", listeners=(f"127.0.0.1:{cluster.server.port}",))
+    config = msgspec.structs.replace(
+        cluster.config, data_dir=tmp_path / "other", listeners=(f"127.0.0.1:{cluster.server.port}",)
+    )
     other = ControllerServer(config, MemoryStore())
     await other.start()
     await until(lambda: observer.went_back)
@@ -313,20 +359,26 @@ async def test_a_follower_refuses_metadata_that_went_back(start: Start, tmp_path
     assert observer.image.topics.by_name("orders") is not None
     assert not observer.failed.done(), "it keeps asking: the right controller may come back"
     await other.stop()
-    cluster.server = ControllerServer(msgspec.structs.replace(cluster.config, listeners=config.listeners), cluster.store)
+    cluster.server = ControllerServer(
+        msgspec.structs.replace(cluster.config, listeners=config.listeners), cluster.store
+    )
     await cluster.server.start()
     await until(lambda: not observer.went_back)
     await observer.stop()
     await client.close()
 
 
-async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_named_cluster(start: Start, tmp_path: Path) -> None:
+async def test_a_lost_volume_is_rebuilt_from_the_snapshot_of_the_named_cluster(
+    start: Start, tmp_path: Path
+) -> None:
     cluster = await start(cluster_id="prod")
     broker = await cluster.broker()
     await topic(broker, "orders")
     await cluster.snapshot()
     await cluster.server.stop()
-    rebuilt = ControllerServer(msgspec.structs.replace(cluster.config, data_dir=tmp_path / "new"), cluster.store)
+    rebuilt = ControllerServer(
+        msgspec.structs.replace(cluster.config, data_dir=tmp_path / "new"), cluster.store
+    )
     await rebuilt.start()
     client = ControllerClient([rebuilt.address])
     follower = MetadataFollower(client)
@@ -341,7 +393,9 @@ async def test_a_request_repeated_after_a_lost_reply_is_done_once(start: Start) 
     cluster = await start()
     channel = Channel(cluster.server.address)
     call = channel.unary("RegisterBroker")
-    request = m.RegisterBroker(node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="h")
+    request = m.RegisterBroker(
+        node_id=NodeId(-1), incarnation_id=uuid4(), host="", port=9092, machine_host="h"
+    )
     body = msgspec.msgpack.encode(request)
     metadata = ((REQUEST_ID_KEY, "one"),)
     replies = await asyncio.gather(*(call(body, timeout=5.0, metadata=metadata) for _ in range(5)))
@@ -353,18 +407,28 @@ async def test_a_request_repeated_after_a_lost_reply_is_done_once(start: Start) 
     again = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "two"),))
     other = await topics(create, timeout=5.0, metadata=((REQUEST_ID_KEY, "three"),))
     decoder = msgspec.msgpack.Decoder(m.Reply[m.TopicsCreated])
-    statuses = [value.topics[0].status for reply in (first, again, other) if (value := decoder.decode(reply).value) is not None]
+    statuses = [
+        value.topics[0].status
+        for reply in (first, again, other)
+        if (value := decoder.decode(reply).value) is not None
+    ]
     assert statuses == [m.Status.OK, m.Status.OK, m.Status.TOPIC_EXISTS]
     await channel.close()
 
 
-async def test_many_clients_at_once_get_different_ids_and_share_journal_writes(start: Start) -> None:
+async def test_many_clients_at_once_get_different_ids_and_share_journal_writes(
+    start: Start,
+) -> None:
     cluster = await start()
     one, two = await cluster.broker(), await cluster.broker()
     before = cluster.runtime.counters.batches
     blocks = await asyncio.gather(
         *(
-            broker.client.allocate_producer_ids(m.AllocateProducerIds(node_id=broker.node.node_id, node_epoch=broker.node.node_epoch))
+            broker.client.allocate_producer_ids(
+                m.AllocateProducerIds(
+                    node_id=broker.node.node_id, node_epoch=broker.node.node_epoch
+                )
+            )
             for broker in (one, two) * 100
         )
     )
@@ -372,7 +436,9 @@ async def test_many_clients_at_once_get_different_ids_and_share_journal_writes(s
     assert cluster.runtime.counters.batches - before < 200
 
 
-async def test_a_full_queue_refuses_with_busy_and_the_client_comes_through_later(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_refuses_with_busy_and_the_client_comes_through_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = await start(queue_count_max=2)
     broker = await cluster.broker()
     sync = os.fdatasync
@@ -382,7 +448,10 @@ async def test_a_full_queue_refuses_with_busy_and_the_client_comes_through_later
         sync(file)
 
     monkeypatch.setattr(os, "fdatasync", slow)
-    puts = [broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v")) for number in range(50)]
+    puts = [
+        broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
+        for number in range(50)
+    ]
     await asyncio.gather(*puts)
     assert len(broker.image.kv) == 50
     assert cluster.runtime.counters.refused_busy > 0
@@ -405,7 +474,9 @@ async def test_what_is_too_big_or_not_a_message_is_refused(start: Start) -> None
         await client.put_key_value(m.PutKeyValue(key="k", value=bytes(2_000)))
     assert refused.value.status is m.Status.INVALID_REQUEST
     channel = Channel(cluster.server.address)
-    reply = msgspec.msgpack.decode(await channel.unary("PutKeyValue")(b"\xc1 rubbish", timeout=5.0), type=m.Reply[None])
+    reply = msgspec.msgpack.decode(
+        await channel.unary("PutKeyValue")(b"\xc1 rubbish", timeout=5.0), type=m.Reply[None]
+    )
     assert reply.status is m.Status.INVALID_REQUEST
     await channel.close()
     await client.close()
@@ -415,16 +486,22 @@ async def test_a_broker_that_leaves_in_order_needs_no_recovery(start: Start) -> 
     cluster = await start()
     one, two = await cluster.broker(), await cluster.broker()
     await topic(one, "orders", partitions=4)
-    request = m.UnregisterBroker(node_id=one.node.node_id, node_epoch=one.node.node_epoch, wal_end=WalSequence(0))
+    request = m.UnregisterBroker(
+        node_id=one.node.node_id, node_epoch=one.node.node_epoch, wal_end=WalSequence(0)
+    )
     await one.client.unregister_broker(request)
     await until(lambda: two.image.nodes.get(one.node.node_id) is None)
     assert two.image.topics.led_count(two.node) == 4
 
 
-async def test_a_new_cluster_does_not_begin_in_the_store_of_another(start: Start, tmp_path: Path) -> None:
+async def test_a_new_cluster_does_not_begin_in_the_store_of_another(
+    start: Start, tmp_path: Path
+) -> None:
     cluster = await start()
     await cluster.snapshot()
-    other = ControllerServer(msgspec.structs.replace(cluster.config, data_dir=tmp_path / "new"), cluster.store)
+    other = ControllerServer(
+        msgspec.structs.replace(cluster.config, data_dir=tmp_path / "new"), cluster.store
+    )
     with pytest.raises(StoreNotEmpty):
         await other.start()
 
@@ -459,7 +536,9 @@ async def test_a_journal_that_fails_ends_the_controller_and_shows_nobody_what_wa
     await client.close()
 
 
-async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_deleted(start: Start) -> None:
+async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_deleted(
+    start: Start,
+) -> None:
     cluster = await start(read_grace_ms=1, janitor_interval_ms=20)
     one, two = await cluster.broker(), await cluster.broker()
     await topic(one, "orders")
@@ -491,7 +570,9 @@ async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_delete
 
 
 async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() -> None:
-    """grpc.aio raises the call's failure then; a follower that was stopped went on to connect for ever."""
+    """grpc.aio raises the call's failure then; a follower that was stopped went on to connect for
+    ever.
+    """
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"

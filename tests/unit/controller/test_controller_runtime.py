@@ -71,14 +71,18 @@ class Fixture:
             return await self.quorum.proposed.get()
 
 
-async def test_nothing_is_answered_before_its_commit_and_requests_that_arrive_meanwhile_share_the_next_one(tmp_path: Path) -> None:
+async def test_nothing_is_answered_before_its_commit_and_requests_that_arrive_meanwhile_share_the_next_one(
+    tmp_path: Path,
+) -> None:
     fixture = Fixture(tmp_path)
     first = asyncio.create_task(fixture.runtime.submit("a", put("a")))
     records, commit_first = await fixture.proposal()
     assert len(records) == 1
     rest = [asyncio.create_task(fixture.runtime.submit(key, put(key))) for key in "bcd"]
     read = asyncio.create_task(fixture.runtime.submit("read", seen))
-    look = asyncio.create_task(fixture.runtime.with_committed_image(lambda image: (image.end_offset, len(image.kv))))
+    look = asyncio.create_task(
+        fixture.runtime.with_committed_image(lambda image: (image.end_offset, len(image.kv)))
+    )
     await asyncio.sleep(0)
     assert not any(task.done() for task in (first, *rest, read, look))
     commit_first.set_result(None)
@@ -87,14 +91,18 @@ async def test_nothing_is_answered_before_its_commit_and_requests_that_arrive_me
     records, commit_rest = await fixture.proposal()
     assert len(records) == 3
     await asyncio.sleep(0)
-    assert not read.done(), "a read sees what is before it in its batch, so it waits for the commit too"
+    assert not read.done(), (
+        "a read sees what is before it in its batch, so it waits for the commit too"
+    )
     commit_rest.set_result(None)
     assert [(await task).offset for task in rest] == [2, 3, 4]
     assert (await read).value == ["a", "b", "c", "d"]
     await fixture.runtime.stop()
 
 
-async def test_a_lost_proposal_ends_the_writer_and_answers_nobody_with_success(tmp_path: Path) -> None:
+async def test_a_lost_proposal_ends_the_writer_and_answers_nobody_with_success(
+    tmp_path: Path,
+) -> None:
     fixture = Fixture(tmp_path)
     lost = asyncio.create_task(fixture.runtime.submit("a", put("a")))
     _, decision = await fixture.proposal()
@@ -117,7 +125,9 @@ async def test_a_full_queue_is_busy_and_an_expired_request_is_not_done(tmp_path:
     fixture = Fixture(tmp_path, queue_count_max=2, queue_bytes_max=100)
     held = asyncio.create_task(fixture.runtime.submit("held", put("held")))
     _, commit = await fixture.proposal()
-    expired = asyncio.create_task(fixture.runtime.submit("expired", put("expired"), timeout_s=0.01, request_id="r"))
+    expired = asyncio.create_task(
+        fixture.runtime.submit("expired", put("expired"), timeout_s=0.01, request_id="r")
+    )
     kept = asyncio.create_task(fixture.runtime.submit("kept", put("kept"), size_bytes=90))
     await asyncio.sleep(0)
     assert (await fixture.runtime.submit("one too many", put("x"))).status is Status.CONTROLLER_BUSY
@@ -133,7 +143,9 @@ async def test_a_full_queue_is_busy_and_an_expired_request_is_not_done(tmp_path:
     again = asyncio.create_task(fixture.runtime.submit("expired", put("expired"), request_id="r"))
     (await fixture.proposal())[1].set_result(None)
     assert (await again).offset == 3, "what was never done is not answered from memory"
-    assert (await fixture.runtime.submit("too big", put("x"), size_bytes=101)).status is Status.CONTROLLER_BUSY
+    assert (
+        await fixture.runtime.submit("too big", put("x"), size_bytes=101)
+    ).status is Status.CONTROLLER_BUSY
     await fixture.runtime.stop()
 
 
@@ -143,7 +155,10 @@ async def test_a_manager_that_raises_fails_its_own_request_only(tmp_path: Path) 
     def defect(image: MetadataImage, now_ms: Millis) -> Result[None]:
         raise KeyError("oops")
 
-    broken, fine = asyncio.create_task(fixture.runtime.submit("bad", defect)), asyncio.create_task(fixture.runtime.submit("ok", put("k")))
+    broken, fine = (
+        asyncio.create_task(fixture.runtime.submit("bad", defect)),
+        asyncio.create_task(fixture.runtime.submit("ok", put("k"))),
+    )
     (await fixture.proposal())[1].set_result(None)
     reply = await broken
     assert reply.status is Status.INVALID_REQUEST
@@ -154,7 +169,9 @@ async def test_a_manager_that_raises_fails_its_own_request_only(tmp_path: Path) 
 
 async def test_who_does_not_lead_says_who_does(tmp_path: Path) -> None:
     fixture = Fixture(tmp_path)
-    fixture.quorum.leadership = Leadership(active=False, epoch=ControllerEpoch(2), address="other:1")
+    fixture.quorum.leadership = Leadership(
+        active=False, epoch=ControllerEpoch(2), address="other:1"
+    )
     with pytest.raises(NotLeader) as not_leader:
         await fixture.runtime.submit("a", put("a"))
     assert not_leader.value.leader == "other:1"
@@ -165,12 +182,17 @@ def put_bytes(key: str, count: int) -> Work:
     return lambda _image, _now: Result([KeyValueRecord(key, bytes(count))], value=key)
 
 
-async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_requests(tmp_path: Path) -> None:
+async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_requests(
+    tmp_path: Path,
+) -> None:
     """What did not fit goes first into the next one."""
     fixture = Fixture(tmp_path, batch_bytes_max=1_000)
     first = asyncio.create_task(fixture.runtime.submit("first", put("first")))
     _, commit = await fixture.proposal()
-    rest = [asyncio.create_task(fixture.runtime.submit(str(number), put_bytes(str(number), 400))) for number in range(20)]
+    rest = [
+        asyncio.create_task(fixture.runtime.submit(str(number), put_bytes(str(number), 400)))
+        for number in range(20)
+    ]
     await asyncio.sleep(0)
     sizes: list[int] = []
     while not all(task.done() for task in rest):
@@ -182,11 +204,16 @@ async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_re
             await asyncio.gather(first, *rest)
     assert len(sizes) == 7
     assert max(sizes) < 1_000 + 500
-    assert [decode_record(record).key for record in fixture.quorum.records] == ["first", *map(str, range(20))]  # type: ignore[union-attr]
+    assert [decode_record(record).key for record in fixture.quorum.records] == [
+        "first",
+        *map(str, range(20)),
+    ]  # type: ignore[union-attr]
     await fixture.runtime.stop()
 
 
-async def test_a_request_that_makes_too_many_records_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+async def test_a_request_that_makes_too_many_records_is_refused_and_changes_nothing(
+    tmp_path: Path,
+) -> None:
     fixture = Fixture(tmp_path, transaction_bytes_max=1_000)
     large = asyncio.create_task(fixture.runtime.submit("large", put_bytes("large", 2_000)))
     small = asyncio.create_task(fixture.runtime.submit("small", put("small")))

@@ -1,4 +1,6 @@
-"""Ten thousand partitions: no transaction and no message grows with them, and the work comes in pieces that end."""
+"""Ten thousand partitions: no transaction and no message grows with them, and the work comes in
+pieces that end.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -41,7 +43,9 @@ PIECE_BYTES_MAX = 1 << 20
 
 
 def default(name: str) -> int:
-    value = next(field.default for field in msgspec.structs.fields(ControllerConfig) if field.name == name)
+    value = next(
+        field.default for field in msgspec.structs.fields(ControllerConfig) if field.name == name
+    )
     assert isinstance(value, int)
     return value
 
@@ -65,7 +69,11 @@ class Large(Cluster):
         row = [NodeId(node_id) for node_id in range(1, CANDIDATES + 1)]
         request = CreateTopics(topics=[NewTopic(name="t", assignment=[row] * PARTITIONS)])
         self.created = topics.create_topics(
-            self.image, request, new_uuid=self.new_uuid, live=self.live, defaults=topics.TopicDefaults()
+            self.image,
+            request,
+            new_uuid=self.new_uuid,
+            live=self.live,
+            defaults=topics.TopicDefaults(),
         ).records
         self.apply(self.created)
 
@@ -73,7 +81,14 @@ class Large(Cluster):
         opened: list[Record] = []
         for partition in self.partitions("t"):
             for stream_id in partition.stream_ids:
-                opened.append(StreamOpened(stream_id, partition.leader_epoch, partition.leader, partition.leader_node_epoch))
+                opened.append(
+                    StreamOpened(
+                        stream_id,
+                        partition.leader_epoch,
+                        partition.leader,
+                        partition.leader_node_epoch,
+                    )
+                )
         self.apply(opened)
 
     def pieces(self, step: Callable[[], Result[Progress]]) -> list[Sequence[Record]]:
@@ -100,7 +115,9 @@ def test_creating_and_deleting_them_is_one_transaction_within_the_limit(cluster:
     limit = default("transaction_bytes_max")
     assert partitions_in(cluster.created) == PARTITIONS
     assert size_of(cluster.created) < limit
-    deleted = topics.delete_topics(cluster.image, DeleteTopics(topic_ids=[cluster.partitions("t")[0].topic_id]))
+    deleted = topics.delete_topics(
+        cluster.image, DeleteTopics(topic_ids=[cluster.partitions("t")[0].topic_id])
+    )
     assert len(deleted.records) == 3 * PARTITIONS + 1
     assert size_of(deleted.records) < limit
 
@@ -113,15 +130,23 @@ def test_the_largest_message_between_voters_is_far_below_what_the_transport_take
 def alter(cluster: Large, count: int) -> Result[ItemResults]:
     """Away from broker 1."""
     replicas = [NodeId(node_id) for node_id in range(2, CANDIDATES + 1)]
-    targets = [PartitionTarget(topic="t", partition=index, replicas=replicas) for index in range(count)]
+    targets = [
+        PartitionTarget(topic="t", partition=index, replicas=replicas) for index in range(count)
+    ]
     request = AlterReassignments(partitions=targets)
-    return reassign.alter_reassignments(cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS)
+    return reassign.alter_reassignments(
+        cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS
+    )
 
 
 def elect(cluster: Large, count: int) -> Result[ItemResults]:
     """Nothing has to be done, and each answer says why: the longest answers there are."""
-    request = ElectPreferred(partitions=[PartitionName(topic="t", partition=index) for index in range(count)])
-    return reassign.elect_preferred(cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS)
+    request = ElectPreferred(
+        partitions=[PartitionName(topic="t", partition=index) for index in range(count)]
+    )
+    return reassign.elect_preferred(
+        cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS
+    )
 
 
 @pytest.mark.parametrize(("ask", "moved"), [(alter, reassign.MOVES_MAX), (elect, 0)])
@@ -140,10 +165,14 @@ def test_a_request_that_names_too_many_is_refused_and_a_full_one_is_bounded(
 
 def test_a_broker_that_leads_all_of_them_is_drained_in_pieces(cluster: Large) -> None:
     cluster.open_all()
-    request = DrainBroker(node_id=cluster.me.node_id, node_epoch=cluster.me.node_epoch, partitions_max=100)
+    request = DrainBroker(
+        node_id=cluster.me.node_id, node_epoch=cluster.me.node_epoch, partitions_max=100
+    )
 
     def step() -> Result[Progress]:
-        return reassign.drain_broker(cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS)
+        return reassign.drain_broker(
+            cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=MOVE_TIMEOUT_MS
+        )
 
     pieces = cluster.pieces(step)
     assert [partitions_in(piece) for piece in pieces] == [100] * (PARTITIONS // 100)
@@ -158,19 +187,34 @@ def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> 
     wal = cluster.image.nodes.wal(cluster.me)
     assert wal is not None
     request = CommitRecovered(
-        node_id=wal.recoverer.node_id, node_epoch=wal.recoverer.node_epoch, failed_node_id=cluster.me.node_id,
-        failed_node_epoch=cluster.me.node_epoch, objects=[], done=True, end=WalSequence(0),
-    )  # fmt: skip
-    pieces = cluster.pieces(lambda: recovery.commit_recovered(cluster.image, request, cluster.now_ms, live=cluster.live))
-    assert [partitions_in(piece) for piece in pieces] == [ELECTIONS_PER_TRANSACTION_MAX] * (PARTITIONS // ELECTIONS_PER_TRANSACTION_MAX)
+        node_id=wal.recoverer.node_id,
+        node_epoch=wal.recoverer.node_epoch,
+        failed_node_id=cluster.me.node_id,
+        failed_node_epoch=cluster.me.node_epoch,
+        objects=[],
+        done=True,
+        end=WalSequence(0),
+    )
+    pieces = cluster.pieces(
+        lambda: recovery.commit_recovered(cluster.image, request, cluster.now_ms, live=cluster.live)
+    )
+    assert [partitions_in(piece) for piece in pieces] == [ELECTIONS_PER_TRANSACTION_MAX] * (
+        PARTITIONS // ELECTIONS_PER_TRANSACTION_MAX
+    )
     assert max(map(size_of, pieces)) < PIECE_BYTES_MAX
-    assert all(cluster.image.nodes.is_alive(leader_of(partition)) for partition in cluster.partitions("t"))
+    assert all(
+        cluster.image.nodes.is_alive(leader_of(partition)) for partition in cluster.partitions("t")
+    )
 
 
 def test_leaders_for_all_that_nobody_leads_come_in_pieces(cluster: Large) -> None:
-    """Closed by their source while nobody could be elected, as after the start of a whole cluster."""
+    """Closed by their source while nobody could be elected, as after the start of a whole
+    cluster.
+    """
     cluster.image.apply_all(
-        msgspec.structs.replace(partition, leader=NO_LEADER.node_id, leader_node_epoch=NO_LEADER.node_epoch)
+        msgspec.structs.replace(
+            partition, leader=NO_LEADER.node_id, leader_node_epoch=NO_LEADER.node_epoch
+        )
         for partition in cluster.partitions("t")
     )
     sizes: list[int] = []

@@ -50,7 +50,9 @@ def test_a_silent_stream_lasts_the_timeout_and_a_broken_one_the_grace(sessions: 
     assert fenced_at(sessions, 8_000, 20_000) == 8_000 + GRACE_MS
 
 
-def test_a_new_stream_within_the_grace_saves_the_session_and_the_old_one_no_longer_counts(sessions: Sessions) -> None:
+def test_a_new_stream_within_the_grace_saves_the_session_and_the_old_one_no_longer_counts(
+    sessions: Sessions,
+) -> None:
     sessions.registered(NODE, EPOCH, 0)
     old = open_stream(sessions, 0)
     new = open_stream(sessions, 100)
@@ -83,7 +85,9 @@ def test_an_ended_session_is_reported_until_it_is_removed(sessions: Sessions) ->
     assert sessions.alive() == frozenset()
 
 
-def test_a_heartbeat_that_comes_while_the_fence_is_committed_renews_nothing(sessions: Sessions) -> None:
+def test_a_heartbeat_that_comes_while_the_fence_is_committed_renews_nothing(
+    sessions: Sessions,
+) -> None:
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
     ended_ms = fenced_at(sessions, 0, 20_000)
@@ -105,7 +109,9 @@ def test_an_overloaded_controller_fences_nobody(sessions: Sessions) -> None:
     stream = open_stream(sessions, 0)
     assert sessions.expired(0, TICK_MS) == []
     sessions.broken(NODE, EPOCH, stream, 50)
-    assert sessions.expired(30_000, TICK_MS) == [], "the heartbeats of 30 s may be waiting in our socket"
+    assert sessions.expired(30_000, TICK_MS) == [], (
+        "the heartbeats of 30 s may be waiting in our socket"
+    )
     assert fenced_at(sessions, 30_100, 60_000) == 30_000 + TIMEOUT_MS
 
 
@@ -114,9 +120,14 @@ def test_an_overloaded_controller_fences_nobody(sessions: Sessions) -> None:
     delay_s=st.floats(0.0, 10.0),
     lost=st.integers(0, 19),
 )
-def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(sent_s: list[float], delay_s: float, lost: int) -> None:
+def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(
+    sent_s: list[float], delay_s: float, lost: int
+) -> None:
     """Whatever the delays, and however many answers are lost: lease < session."""
-    sessions, lease = Sessions(timeout_ms=TIMEOUT_MS, grace_ms=GRACE_MS, lag_limit_ms=1_000), Lease()
+    sessions, lease = (
+        Sessions(timeout_ms=TIMEOUT_MS, grace_ms=GRACE_MS, lag_limit_ms=1_000),
+        Lease(),
+    )
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
     lease.told(TIMEOUT_MS, GRACE_MS)
@@ -164,7 +175,9 @@ def test_a_controller_that_is_gone_fences_nobody_so_the_lease_keeps_its_length()
 
 
 def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() -> None:
-    """A firewall that rejects answers the same for a controller that lives. What the WAL protects goes on, all else ends in time."""
+    """A firewall that rejects answers the same for a controller that lives. What the WAL protects
+    goes on, all else ends in time.
+    """
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     lease.stream_broke(1.1, refused=True)
@@ -181,7 +194,9 @@ def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() ->
 
 @pytest.mark.parametrize("proof", ["nobody_fences", "refused"])
 def test_what_comes_after_the_end_of_the_lease_does_not_bring_it_back(proof: str) -> None:
-    """The controller fenced after the grace, its record was sent to the others, and only then it stopped or lost its leadership."""
+    """The controller fenced after the grace, its record was sent to the others, and only then it
+    stopped or lost its leadership.
+    """
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     lease.stream_broke(1.0 + GRACE_MS / 1_000, **{proof: True})
@@ -204,13 +219,17 @@ def test_a_lease_that_was_ended_never_comes_back() -> None:
      ("cluster_id", "a/b"), ("snapshots_kept", 1), ("queue_count_max", 0), ("default_replication_factor", 0), ("manifest_interval_ms", -1),
      ("manifest_grace_ms", 60_000)],
 )  # fmt: skip
-def test_a_setting_that_can_not_work_is_refused_by_name(setting: str, value: object, tmp_path: Path) -> None:
+def test_a_setting_that_can_not_work_is_refused_by_name(
+    setting: str, value: object, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidConfig) as refused:
         ControllerConfig(data_dir=tmp_path, **{setting: value})
     assert refused.value.name == setting
 
 
-def test_a_registration_that_is_answered_again_brings_no_fenced_node_back(sessions: Sessions) -> None:
+def test_a_registration_that_is_answered_again_brings_no_fenced_node_back(
+    sessions: Sessions,
+) -> None:
     sessions.registered(NODE, EPOCH, 0)
     assert sessions.expired(TIMEOUT_MS, TICK_MS)
     sessions.removed(NODE, EPOCH)

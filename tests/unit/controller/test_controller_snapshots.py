@@ -17,7 +17,9 @@ EPOCH = 3
 
 def image(keys: int) -> MetadataImage:
     made = MetadataImage()
-    made.apply_all([ClusterRecord("c"), *(KeyValueRecord(f"k{number}", b"v") for number in range(keys))])
+    made.apply_all(
+        [ClusterRecord("c"), *(KeyValueRecord(f"k{number}", b"v") for number in range(keys))]
+    )
     return made
 
 
@@ -49,7 +51,9 @@ async def test_a_snapshot_gives_the_image_back(snapshots: SnapshotStore) -> None
 
 
 async def test_saving_and_loading_leave_turns_to_others(snapshots: SnapshotStore) -> None:
-    """Heartbeats of the quorum share the loop: of 40,000 records at most some thousand may be worked off in one turn."""
+    """Heartbeats of the quorum share the loop: of 40,000 records at most some thousand may be
+    worked off in one turn.
+    """
     turns = 0
 
     async def others() -> None:
@@ -66,7 +70,9 @@ async def test_saving_and_loading_leave_turns_to_others(snapshots: SnapshotStore
     assert min(of_saving, turns) >= 10
 
 
-async def test_damaged_snapshots_are_passed_over(store: MemoryStore, snapshots: SnapshotStore) -> None:
+async def test_damaged_snapshots_are_passed_over(
+    store: MemoryStore, snapshots: SnapshotStore
+) -> None:
     older = await save(snapshots, 1)
     newer = await save(snapshots, 2)
     key = snapshot_key("c", newer.end_offset, EPOCH)
@@ -86,7 +92,9 @@ async def test_damaged_snapshots_are_passed_over(store: MemoryStore, snapshots: 
     assert loaded.image == older
 
 
-async def test_a_damaged_answer_is_not_a_damaged_snapshot(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_answer_is_not_a_damaged_snapshot(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers: list[bytes] = []
 
     class Damaging(MemoryStore):
@@ -103,7 +111,9 @@ async def test_a_damaged_answer_is_not_a_damaged_snapshot(store: MemoryStore, mo
     assert (loaded.image, loaded.passed_over, len(answers)) == (newer, None, 2)
 
 
-async def test_if_no_snapshot_is_whole_the_start_says_so(store: MemoryStore, snapshots: SnapshotStore) -> None:
+async def test_if_no_snapshot_is_whole_the_start_says_so(
+    store: MemoryStore, snapshots: SnapshotStore
+) -> None:
     made = await save(snapshots, 1)
     await store.put(snapshot_key("c", made.end_offset, EPOCH), b"rubbish")
     with pytest.raises(SnapshotCorrupt):

@@ -13,7 +13,15 @@ from controller.api.messages import Status
 from controller.managers import objects
 from controller.metadata.objects import ObjectPhase
 from stream.ports import BrokerIncarnation, ObjectRole
-from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, stale, uploaded
+from tests.unit.controller.managers_cluster import (
+    Cluster,
+    close,
+    part,
+    replaced,
+    slot,
+    stale,
+    uploaded,
+)
 
 
 @pytest.fixture
@@ -31,8 +39,12 @@ def one(cluster: Cluster) -> BrokerIncarnation:
 
 
 class TestNodeChecks:
-    def test_an_unknown_node_a_later_and_an_earlier_epoch(self, cluster: Cluster, one: BrokerIncarnation) -> None:
-        cluster.commit(BrokerIncarnation(NodeId(9), NodeEpoch(1)), status=Status.NODE_EPOCH_NOT_EXIST)
+    def test_an_unknown_node_a_later_and_an_earlier_epoch(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
+        cluster.commit(
+            BrokerIncarnation(NodeId(9), NodeEpoch(1)), status=Status.NODE_EPOCH_NOT_EXIST
+        )
         cluster.commit(stale(one, -1), status=Status.NODE_EPOCH_NOT_EXIST)
         cluster.broker(1)
         cluster.commit(one, status=Status.NODE_EPOCH_EXPIRED)
@@ -44,7 +56,9 @@ class TestNodeChecks:
 
 
 class TestOpen:
-    def test_the_same_again_is_success_without_a_record(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_the_same_again_is_success_without_a_record(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         before = cluster.image.end_offset
         assert cluster.open_one(one, 1, 0).end_offset == 0
         assert cluster.image.end_offset == before
@@ -52,16 +66,22 @@ class TestOpen:
     def test_a_stream_that_does_not_exist(self, cluster: Cluster, one: BrokerIncarnation) -> None:
         cluster.open_one(one, 77, 0, Status.STREAM_NOT_EXIST)
 
-    def test_a_broker_that_does_not_lead_the_partition_is_fenced(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_broker_that_does_not_lead_the_partition_is_fenced(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         two = cluster.broker(2)
         cluster.open_one(two, 1, 0, Status.STREAM_FENCED)
         cluster.open_one(two, 1, 1, Status.STREAM_FENCED)
 
-    def test_one_bad_stream_does_not_fail_the_others(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_one_bad_stream_does_not_fail_the_others(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         statuses = [item.status for item in cluster.open(one, (77, 0), (1, 0), (1, 0))]
         assert statuses == [Status.STREAM_NOT_EXIST, Status.OK, Status.DUPLICATE_IN_REQUEST]
 
-    def test_an_older_epoch_is_fenced_and_the_next_one_goes_on_at_the_end(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_an_older_epoch_is_fenced_and_the_next_one_goes_on_at_the_end(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
         cluster.die(one)
         two = cluster.broker(2)
@@ -71,18 +91,26 @@ class TestOpen:
         assert (opened.start_offset, opened.end_offset) == (0, 5)
         cluster.open_one(two, 1, 0, Status.STREAM_FENCED)
 
-    def test_a_stream_still_open_with_an_earlier_epoch_has_to_be_closed_first(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_stream_still_open_with_an_earlier_epoch_has_to_be_closed_first(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.die(one)
         two = cluster.broker(2)
         moved = msgspec.structs.replace(
-            cluster.partitions("t")[0], replicas=(1, 2), leader=two.node_id, leader_node_epoch=two.node_epoch, leader_epoch=1
+            cluster.partitions("t")[0],
+            replicas=(1, 2),
+            leader=two.node_id,
+            leader_node_epoch=two.node_epoch,
+            leader_epoch=1,
         )
         cluster.apply([moved])
         cluster.open_one(two, 1, 1, Status.STREAM_NOT_CLOSED)
 
 
 class TestTrim:
-    def test_it_drops_what_lies_below_and_keeps_the_end(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_it_drops_what_lies_below_and_keeps_the_end(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), slot(one, 1, part(1, 5, 9)))
         cluster.trim(one, 1, 0, 6)
         assert cluster.spans(1) == [(5, 9, 1)]
@@ -92,7 +120,9 @@ class TestTrim:
         assert cluster.spans(1) == []
         assert cluster.end(1) == 9
 
-    def test_wrong_epochs_owners_and_streams(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_wrong_epochs_owners_and_streams(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         two = cluster.broker(2)
         cluster.trim(one, 77, 0, 1, Status.STREAM_NOT_EXIST)
         cluster.trim(one, 1, 1, 1, Status.STREAM_NOT_OPENED)
@@ -101,12 +131,21 @@ class TestTrim:
         cluster.commit(one, closes=[close(1, 0, 0)])
         cluster.trim(one, 1, 0, 1, Status.STREAM_NOT_OPENED)
 
-    def test_ahead_of_the_committed_end_while_data_are_in_the_wal(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_ahead_of_the_committed_end_while_data_are_in_the_wal(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.trim(one, 1, 0, 7)
-        cluster.commit(one, slot(one, 0, part(1, 0, 5)), slot(one, 1, part(1, 5, 9)), slot(one, 2, part(1, 9, 12)))
+        cluster.commit(
+            one,
+            slot(one, 0, part(1, 0, 5)),
+            slot(one, 1, part(1, 5, 9)),
+            slot(one, 2, part(1, 9, 12)),
+        )
         assert [span[:2] for span in cluster.spans(1)] == [(5, 9), (9, 12)]
 
-    def test_trimmed_data_may_be_left_out_of_a_commit_but_nothing_else(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_trimmed_data_may_be_left_out_of_a_commit_but_nothing_else(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.trim(one, 1, 0, 7)
         cluster.commit(one, slot(one, 0, part(1, 8, 9)), status=Status.OFFSET_NOT_MATCHED)
         cluster.commit(one, slot(one, 0, part(1, 6, 9)))
@@ -115,24 +154,34 @@ class TestTrim:
 
 
 class TestContinuity:
-    def test_a_gap_and_an_overlap_are_refused(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_gap_and_an_overlap_are_refused(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
         cluster.commit(one, slot(one, 1, part(1, 6, 9)), status=Status.OFFSET_NOT_MATCHED)
         cluster.commit(one, slot(one, 1, part(1, 4, 9)), status=Status.OFFSET_NOT_MATCHED)
         cluster.commit(one, slot(one, 1, part(1, 5, 9)))
         assert [span[:2] for span in cluster.spans(1)] == [(0, 5), (5, 9)]
 
-    def test_one_bad_range_refuses_the_whole_transaction(self, cluster: Cluster, one: BrokerIncarnation) -> None:
-        cluster.commit(one, slot(one, 0, part(0, 0, 5), part(1, 1, 5)), status=Status.OFFSET_NOT_MATCHED)
+    def test_one_bad_range_refuses_the_whole_transaction(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
+        cluster.commit(
+            one, slot(one, 0, part(0, 0, 5), part(1, 1, 5)), status=Status.OFFSET_NOT_MATCHED
+        )
         assert cluster.end(0) == 0
 
-    def test_somebody_elses_and_a_closed_stream(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_somebody_elses_and_a_closed_stream(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         two = cluster.broker(2)
         cluster.commit(two, slot(two, 0, part(1, 0, 5)), status=Status.STREAM_FENCED)
         cluster.commit(one, closes=[close(1, 0, 0)])
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), status=Status.STREAM_NOT_OPENED)
 
-    def test_a_deleted_stream_does_not_fail_the_others(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_deleted_stream_does_not_fail_the_others(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.topic("other")
         cluster.open_led(one)
         cluster.delete("t")
@@ -141,7 +190,9 @@ class TestContinuity:
         assert cluster.spans(3) == [(0, 4, item.object_id)]
         cluster.open_one(one, 1, 0, Status.STREAM_NOT_EXIST)
 
-    def test_the_late_upload_of_a_closed_stream_finds_it_committed(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_the_late_upload_of_a_closed_stream_finds_it_committed(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)])
         cluster.commit(one, uploaded(item, part(0, 0, 3), part(1, 0, 5)), wal=1)
@@ -154,20 +205,35 @@ class TestCommit:
     def test_repeated_after_a_lost_reply(self, cluster: Cluster, one: BrokerIncarnation) -> None:
         item = cluster.prepare(one)[0]
         for records in (4, 0):
-            cluster.commit(one, uploaded(item, part(0, 0, 3)), slot(one, 4, part(1, 0, 5)), closes=[close(1, 0, 5)], wal=3, records=records)
+            cluster.commit(
+                one,
+                uploaded(item, part(0, 0, 3)),
+                slot(one, 4, part(1, 0, 5)),
+                closes=[close(1, 0, 5)],
+                wal=3,
+                records=records,
+            )
 
-    def test_repeated_close_after_somebody_else_opened(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_repeated_close_after_somebody_else_opened(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5), close(0, 0, 0)])
         two = cluster.broker(2)
         moved = msgspec.structs.replace(
-            cluster.partitions("t")[0], replicas=(2,), leader=two.node_id, leader_node_epoch=two.node_epoch, leader_epoch=1
+            cluster.partitions("t")[0],
+            replicas=(2,),
+            leader=two.node_id,
+            leader_node_epoch=two.node_epoch,
+            leader_epoch=1,
         )
         cluster.apply([moved])
         cluster.open_one(two, 1, 1)
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)], records=0)
         cluster.commit(one, closes=[close(1, 0, 6)], status=Status.STREAM_FENCED)
 
-    def test_objects_that_are_not_prepared_expired_or_of_another_key(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_objects_that_are_not_prepared_expired_or_of_another_key(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         first, second = cluster.prepare(one, 2)
         wrong = msgspec.structs.replace(uploaded(first, part(1, 0, 5)), key=second.key)
         cluster.commit(one, wrong, status=Status.OBJECT_NOT_EXIST)
@@ -175,7 +241,9 @@ class TestCommit:
         cluster.tick()
         cluster.commit(one, uploaded(first, part(1, 0, 5)), status=Status.OBJECT_NOT_EXIST)
 
-    def test_a_slot_of_another_wal_or_below_the_committed_slot(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_slot_of_another_wal_or_below_the_committed_slot(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         two = cluster.broker(2)
         cluster.commit(one, slot(two, 0, part(1, 0, 5)), status=Status.INVALID_REQUEST)
         cluster.commit(one, wal=3, records=1)
@@ -190,14 +258,18 @@ class TestCommit:
         assert state is not None
         assert state.refs == 2
 
-    def test_a_slot_has_one_range_of_a_stream(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_slot_has_one_range_of_a_stream(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
         cluster.commit(one, slot(one, 0, part(1, 5, 9)), status=Status.OFFSET_NOT_MATCHED)
 
     def test_bad_shapes(self, cluster: Cluster, one: BrokerIncarnation) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, slot(one, 0, part(1, 5, 5)), status=Status.INVALID_REQUEST)
-        cluster.commit(one, slot(one, 0, part(1, 0, 5), part(1, 5, 6)), status=Status.INVALID_REQUEST)
+        cluster.commit(
+            one, slot(one, 0, part(1, 0, 5), part(1, 5, 6)), status=Status.INVALID_REQUEST
+        )
         cluster.commit(one, slot(one, 0), slot(one, 0), status=Status.DUPLICATE_IN_REQUEST)
         fence = msgspec.structs.replace(uploaded(item), role=ObjectRole.FENCE)
         cluster.commit(one, fence, status=Status.INVALID_REQUEST)
@@ -205,9 +277,21 @@ class TestCommit:
 
 
 class TestClose:
-    def test_it_must_close_at_the_committed_end(self, cluster: Cluster, one: BrokerIncarnation) -> None:
-        cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 6)], status=Status.OFFSET_NOT_MATCHED)
-        cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 4)], status=Status.OFFSET_NOT_MATCHED)
+    def test_it_must_close_at_the_committed_end(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
+        cluster.commit(
+            one,
+            slot(one, 0, part(1, 0, 5)),
+            closes=[close(1, 0, 6)],
+            status=Status.OFFSET_NOT_MATCHED,
+        )
+        cluster.commit(
+            one,
+            slot(one, 0, part(1, 0, 5)),
+            closes=[close(1, 0, 4)],
+            status=Status.OFFSET_NOT_MATCHED,
+        )
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)])
         cluster.commit(one, closes=[close(1, 0, 5)], records=0)
         cluster.commit(one, closes=[close(1, 0, 4)], status=Status.OFFSET_NOT_MATCHED)
@@ -217,7 +301,9 @@ class TestClose:
         cluster.commit(one, closes=[close(1, 1, 0)], status=Status.STREAM_NOT_OPENED)
         cluster.commit(two, closes=[close(1, 0, 0)], status=Status.STREAM_FENCED)
 
-    def test_a_deleted_stream_is_closed_enough(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_deleted_stream_is_closed_enough(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.delete("t")
         cluster.commit(one, closes=[close(1, 0, 0)], records=0)
 
@@ -226,20 +312,31 @@ class TestCompaction:
     @pytest.fixture
     def log(self, cluster: Cluster, one: BrokerIncarnation) -> list[int]:
         """Stream 1: [0,5) [5,9) [9,12) in three slots. -> object ids."""
-        cluster.commit(one, slot(one, 0, part(1, 0, 5)), slot(one, 1, part(1, 5, 9)), slot(one, 2, part(1, 9, 12)))
+        cluster.commit(
+            one,
+            slot(one, 0, part(1, 0, 5)),
+            slot(one, 1, part(1, 5, 9)),
+            slot(one, 2, part(1, 9, 12)),
+        )
         return [span[2] for span in cluster.spans(1)]
 
-    def test_exact_cover_is_exchanged_and_the_end_stays(self, cluster: Cluster, one: BrokerIncarnation, log: list[int]) -> None:
+    def test_exact_cover_is_exchanged_and_the_end_stays(
+        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+    ) -> None:
         item = cluster.prepare(one)[0]
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9)]
         for records in (2, 0):
             cluster.commit(one, uploaded(item, part(1, 0, 9)), replaced=sources, records=records)
             assert cluster.spans(1) == [(0, 9, item.object_id), (9, 12, log[2])]
 
-    def test_several_objects_for_one_stream(self, cluster: Cluster, one: BrokerIncarnation, log: list[int]) -> None:
+    def test_several_objects_for_one_stream(
+        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+    ) -> None:
         first, second = cluster.prepare(one, 2)
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9), replaced(1, log[2], 9, 12)]
-        cluster.commit(one, uploaded(second, part(1, 7, 12)), uploaded(first, part(1, 0, 7)), replaced=sources)
+        cluster.commit(
+            one, uploaded(second, part(1, 7, 12)), uploaded(first, part(1, 0, 7)), replaced=sources
+        )
         assert cluster.spans(1) == [(0, 7, first.object_id), (7, 12, second.object_id)]
 
     @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (0, 13), (5, 9)])
@@ -248,40 +345,73 @@ class TestCompaction:
     ) -> None:
         item = cluster.prepare(one)[0]
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9)]
-        cluster.commit(one, uploaded(item, part(1, start, end)), replaced=sources, status=Status.COMPACTED_OBJECTS_NOT_FOUND)
+        cluster.commit(
+            one,
+            uploaded(item, part(1, start, end)),
+            replaced=sources,
+            status=Status.COMPACTED_OBJECTS_NOT_FOUND,
+        )
 
-    def test_holes_gone_sources_and_missing_outputs(self, cluster: Cluster, one: BrokerIncarnation, log: list[int]) -> None:
+    def test_holes_gone_sources_and_missing_outputs(
+        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+    ) -> None:
         item = cluster.prepare(one)[0]
         gone = Status.COMPACTED_OBJECTS_NOT_FOUND
-        cluster.commit(one, uploaded(item, part(1, 0, 12)), replaced=[replaced(1, log[0], 0, 5), replaced(1, log[2], 9, 12)], status=gone)
-        cluster.commit(one, uploaded(item, part(1, 0, 5)), replaced=[replaced(1, 99, 0, 5)], status=gone)
-        cluster.commit(one, uploaded(item, part(1, 0, 4)), replaced=[replaced(1, log[0], 0, 4)], status=gone)
+        cluster.commit(
+            one,
+            uploaded(item, part(1, 0, 12)),
+            replaced=[replaced(1, log[0], 0, 5), replaced(1, log[2], 9, 12)],
+            status=gone,
+        )
+        cluster.commit(
+            one, uploaded(item, part(1, 0, 5)), replaced=[replaced(1, 99, 0, 5)], status=gone
+        )
+        cluster.commit(
+            one, uploaded(item, part(1, 0, 4)), replaced=[replaced(1, log[0], 0, 4)], status=gone
+        )
         cluster.commit(one, uploaded(item), replaced=[replaced(1, log[0], 0, 5)], status=gone)
 
-    def test_trimming_meanwhile_is_no_obstacle(self, cluster: Cluster, one: BrokerIncarnation, log: list[int]) -> None:
+    def test_trimming_meanwhile_is_no_obstacle(
+        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+    ) -> None:
         item = cluster.prepare(one)[0]
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9)]
         cluster.trim(one, 1, 0, 6)
         cluster.commit(one, uploaded(item, part(1, 0, 9)), replaced=sources)
         assert cluster.spans(1) == [(0, 9, item.object_id), (9, 12, log[2])]
 
-    def test_trimmed_and_deleted_sources_leave_nothing_to_do(self, cluster: Cluster, one: BrokerIncarnation, log: list[int]) -> None:
+    def test_trimmed_and_deleted_sources_leave_nothing_to_do(
+        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+    ) -> None:
         first, second = cluster.prepare(one, 2)
         cluster.trim(one, 1, 0, 5)
         cluster.commit(one, uploaded(first, part(1, 0, 5)), replaced=[replaced(1, log[0], 0, 5)])
         cluster.delete("t")
         cluster.commit(one, uploaded(second, part(1, 5, 9)), replaced=[replaced(1, log[1], 5, 9)])
         cluster.tick()
-        assert all(state.phase == ObjectPhase.DESTROYED for state in cluster.image.objects if state.wal is None)
+        assert all(
+            state.phase == ObjectPhase.DESTROYED
+            for state in cluster.image.objects
+            if state.wal is None
+        )
 
-    def test_only_the_owner_compacts(self, cluster: Cluster, one: BrokerIncarnation, log: list[int]) -> None:
+    def test_only_the_owner_compacts(
+        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+    ) -> None:
         two = cluster.broker(2)
         item = cluster.prepare(two)[0]
-        cluster.commit(two, uploaded(item, part(1, 0, 5)), replaced=[replaced(1, log[0], 0, 5)], status=Status.STREAM_FENCED)
+        cluster.commit(
+            two,
+            uploaded(item, part(1, 0, 5)),
+            replaced=[replaced(1, log[0], 0, 5)],
+            status=Status.STREAM_FENCED,
+        )
 
 
 class TestObjects:
-    def test_a_slot_in_place_outlives_its_ranges_until_recovery_can_not_need_it(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_slot_in_place_outlives_its_ranges_until_recovery_can_not_need_it(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         cluster.commit(one, slot(one, 5, part(1, 0, 5)))
         cluster.trim(one, 1, 0, 5)
         cluster.tick()
@@ -301,7 +431,9 @@ class TestObjects:
         due = cluster.deletable(late_ms, late_ms)
         assert [state.object_id for state in due] == [item.object_id]
 
-    def test_destroyed_objects_are_removed_after_the_grace(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_destroyed_objects_are_removed_after_the_grace(
+        self, cluster: Cluster, one: BrokerIncarnation
+    ) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, uploaded(item, part(1, 0, 5)))
         cluster.delete("t")
@@ -309,6 +441,8 @@ class TestObjects:
         assert cluster.deletable(999, 3_600_000) == []
         due = cluster.deletable(1_000, 3_600_000)
         assert [state.object_id for state in due] == [item.object_id]
-        cluster.apply(objects.objects_removed(cluster.image, [item.object_id, item.object_id, ObjectId(99)]))
+        cluster.apply(
+            objects.objects_removed(cluster.image, [item.object_id, item.object_id, ObjectId(99)])
+        )
         assert len(cluster.image.objects) == 0
         assert cluster.prepare(one)[0].object_id > item.object_id

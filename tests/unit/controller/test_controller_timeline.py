@@ -17,7 +17,9 @@ def test_an_age_counts_from_the_first_note_behind_the_record() -> None:
     assert ages == [20.0, 20.0, 10.0, 10.0, 0.0]
 
 
-@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 5.0)), max_size=60), st.integers(0, 300))
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 5.0)), max_size=60), st.integers(0, 300)
+)
 def test_no_age_is_greater_than_the_true_one(steps: list[tuple[int, float]], offset: int) -> None:
     timeline, end, now, true_s = Timeline(), 0, 0.0, None
     for records, pause_s in steps:

@@ -41,10 +41,21 @@ def grow(cluster: Cluster, *new: NewPartitions, validate_only: bool = False) -> 
 
 class TestCreate:
     def test_partitions_streams_and_leaders_are_made_at_once(self, cluster: Cluster) -> None:
-        created = cluster.create(NewTopic(name="t", partitions=3, replication_factor=2, configs={"retention.ms": "5", "flush.ms": None}))
+        created = cluster.create(
+            NewTopic(
+                name="t",
+                partitions=3,
+                replication_factor=2,
+                configs={"retention.ms": "5", "flush.ms": None},
+            )
+        )
         assert (created.partitions, created.replication_factor) == (3, 2)
         partitions = cluster.partitions("t")
-        assert [(p.replicas, p.leader, p.leader_epoch) for p in partitions] == [((1, 2), 1, 0), ((2, 3), 2, 0), ((3, 1), 3, 0)]
+        assert [(p.replicas, p.leader, p.leader_epoch) for p in partitions] == [
+            ((1, 2), 1, 0),
+            ((2, 3), 2, 0),
+            ((3, 1), 3, 0),
+        ]
         assert dict(cluster.image.configs.topic("t")) == {"retention.ms": "5"}
 
     def test_small_topics_spread_as_well(self, cluster: Cluster) -> None:
@@ -56,12 +67,19 @@ class TestCreate:
         assert (created.partitions, created.replication_factor) == (1, 3)
 
     @pytest.mark.parametrize("factor", [1, 2, 15])
-    def test_any_usual_factor_is_accepted_there_are_just_no_more_candidates_than_brokers(self, cluster: Cluster, factor: int) -> None:
-        assert cluster.create(NewTopic(name="t", partitions=1, replication_factor=factor)).replication_factor == min(factor, 3)
+    def test_any_usual_factor_is_accepted_there_are_just_no_more_candidates_than_brokers(
+        self, cluster: Cluster, factor: int
+    ) -> None:
+        assert cluster.create(
+            NewTopic(name="t", partitions=1, replication_factor=factor)
+        ).replication_factor == min(factor, 3)
 
     @pytest.mark.parametrize("factor", [0, -2, 16, 1_000])
     def test_factors_that_are_not_allowed(self, cluster: Cluster, factor: int) -> None:
-        cluster.create(NewTopic(name="t", partitions=1, replication_factor=factor), Status.INVALID_REPLICATION_FACTOR)
+        cluster.create(
+            NewTopic(name="t", partitions=1, replication_factor=factor),
+            Status.INVALID_REPLICATION_FACTOR,
+        )
 
     @pytest.mark.parametrize("count", [0, -2, 10_001])
     def test_partition_counts(self, cluster: Cluster, count: int) -> None:
@@ -75,7 +93,13 @@ class TestCreate:
         cluster.topic("t")
         cluster.create(NewTopic(name="t"), Status.TOPIC_EXISTS)
         request = CreateTopics(topics=[NewTopic(name="u"), NewTopic(name="v"), NewTopic(name="u")])
-        result = topics.create_topics(cluster.image, request, new_uuid=cluster.new_uuid, live=cluster.live, defaults=topics.TopicDefaults())
+        result = topics.create_topics(
+            cluster.image,
+            request,
+            new_uuid=cluster.new_uuid,
+            live=cluster.live,
+            defaults=topics.TopicDefaults(),
+        )
         value = cluster.run(result)
         assert value is not None
         statuses = [topic.status for topic in value.topics]
@@ -83,7 +107,13 @@ class TestCreate:
 
     def test_validate_only_makes_nothing(self, cluster: Cluster) -> None:
         request = CreateTopics(topics=[NewTopic(name="u", partitions=2)], validate_only=True)
-        result = topics.create_topics(cluster.image, request, new_uuid=cluster.new_uuid, live=cluster.live, defaults=topics.TopicDefaults())
+        result = topics.create_topics(
+            cluster.image,
+            request,
+            new_uuid=cluster.new_uuid,
+            live=cluster.live,
+            defaults=topics.TopicDefaults(),
+        )
         assert result.records == []
         assert result.value is not None
         assert result.value.topics[0].partitions == 2
@@ -92,19 +122,25 @@ class TestCreate:
         Cluster().create(NewTopic(name="t"), Status.INVALID_REPLICATION_FACTOR)
 
     def test_unknown_config_is_refused_with_the_nearest_name(self, cluster: Cluster) -> None:
-        created = cluster.create(NewTopic(name="t", configs={"retention.msec": "5"}), Status.INVALID_CONFIG)
+        created = cluster.create(
+            NewTopic(name="t", configs={"retention.msec": "5"}), Status.INVALID_CONFIG
+        )
         assert "retention.ms?" in created.detail
         assert cluster.image.topics.by_name("t") is None
 
     @pytest.mark.parametrize("rows", [[[]], [[1, 1]], [[1, 2], [3]], [[9]], [[1], [4]]])
-    def test_assignments_that_are_not_allowed(self, cluster: Cluster, rows: list[list[int]]) -> None:
+    def test_assignments_that_are_not_allowed(
+        self, cluster: Cluster, rows: list[list[int]]
+    ) -> None:
         dead = cluster.broker(4)
         cluster.die(dead)
         assignment = [[NodeId(node_id) for node_id in row] for row in rows]
         cluster.create(NewTopic(name="t", assignment=assignment), Status.INVALID_REPLICA_ASSIGNMENT)
 
     def test_an_assignment_excludes_counts(self, cluster: Cluster) -> None:
-        cluster.create(NewTopic(name="t", partitions=1, assignment=[[NodeId(1)]]), Status.INVALID_REQUEST)
+        cluster.create(
+            NewTopic(name="t", partitions=1, assignment=[[NodeId(1)]]), Status.INVALID_REQUEST
+        )
         cluster.create(NewTopic(name="t", assignment=[]), Status.INVALID_PARTITIONS)
 
     def test_the_leader_is_the_first_live_candidate(self, cluster: Cluster) -> None:
@@ -132,31 +168,50 @@ class TestGrowAndDelete:
             (NewPartitions(name="t", total=2), Status.INVALID_PARTITIONS),
             (NewPartitions(name="t", total=10_001), Status.INVALID_PARTITIONS),
             (NewPartitions(name="t", total=4, assignment=one), Status.INVALID_REPLICA_ASSIGNMENT),
-            (NewPartitions(name="t", total=3, assignment=[[NodeId(9)]]), Status.INVALID_REPLICA_ASSIGNMENT),
+            (
+                NewPartitions(name="t", total=3, assignment=[[NodeId(9)]]),
+                Status.INVALID_REPLICA_ASSIGNMENT,
+            ),
         ]
         for request, status in wrong:
             assert grow(cluster, request)[0].status == status
-        assert grow(cluster, NewPartitions(name="t", total=3), NewPartitions(name="t", total=3))[0].status == Status.DUPLICATE_IN_REQUEST
+        assert (
+            grow(cluster, NewPartitions(name="t", total=3), NewPartitions(name="t", total=3))[
+                0
+            ].status
+            == Status.DUPLICATE_IN_REQUEST
+        )
         assert grow(cluster, NewPartitions(name="t", total=3), validate_only=True) == [ItemResult()]
         assert len(cluster.partitions("t")) == 2
         assert grow(cluster, NewPartitions(name="t", total=3, assignment=one)) == [ItemResult()]
 
-    def test_deletion_takes_streams_and_configs_and_a_new_one_is_another(self, cluster: Cluster) -> None:
+    def test_deletion_takes_streams_and_configs_and_a_new_one_is_another(
+        self, cluster: Cluster
+    ) -> None:
         created = cluster.create(NewTopic(name="t", configs={"retention.ms": "5"}))
         assert created.topic_id is not None
         request = DeleteTopics(topic_ids=[created.topic_id, created.topic_id, cluster.new_uuid()])
         value = cluster.run(topics.delete_topics(cluster.image, request))
         assert value is not None
-        assert [item.status for item in value.items] == [Status.OK, Status.DUPLICATE_IN_REQUEST, Status.UNKNOWN_TOPIC]
+        assert [item.status for item in value.items] == [
+            Status.OK,
+            Status.DUPLICATE_IN_REQUEST,
+            Status.UNKNOWN_TOPIC,
+        ]
         assert len(cluster.image.streams) == 0
         again = cluster.create(NewTopic(name="t"))
         assert again.topic_id != created.topic_id
         assert dict(cluster.image.configs.topic("t")) == {}
         assert cluster.partitions("t")[0].meta_stream_id == 3
 
-    def test_too_much_at_once_is_deleted_by_the_next_request(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_too_much_at_once_is_deleted_by_the_next_request(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(topics, "PARTITIONS_PER_REQUEST_MAX", 3)
-        ids = [cluster.create(NewTopic(name=f"t{number}", partitions=2)).topic_id for number in range(2)]
+        ids = [
+            cluster.create(NewTopic(name=f"t{number}", partitions=2)).topic_id
+            for number in range(2)
+        ]
         request = DeleteTopics(topic_ids=[topic_id for topic_id in ids if topic_id is not None])
         value = cluster.run(topics.delete_topics(cluster.image, request))
         assert value is not None
@@ -168,7 +223,13 @@ def change(name: str, value: str | None, *, topic: str = "t", kind: int = 2) -> 
 
 
 class TestConfigs:
-    def alter(self, cluster: Cluster, *changes: ConfigChange, validate_only: bool = False, records: int | None = None) -> list[Status]:
+    def alter(
+        self,
+        cluster: Cluster,
+        *changes: ConfigChange,
+        validate_only: bool = False,
+        records: int | None = None,
+    ) -> list[Status]:
         request = AlterConfigs(changes=list(changes), validate_only=validate_only)
         value = cluster.run(configs.alter_configs(cluster.image, request), records=records)
         assert value is not None
@@ -177,7 +238,9 @@ class TestConfigs:
 
     def test_set_again_and_remove(self, cluster: Cluster) -> None:
         cluster.topic("t")
-        assert self.alter(cluster, change("retention.ms", "5"), validate_only=True, records=0) == [Status.OK]
+        assert self.alter(cluster, change("retention.ms", "5"), validate_only=True, records=0) == [
+            Status.OK
+        ]
         assert self.alter(cluster, change("retention.ms", "5"), records=1) == [Status.OK]
         assert self.alter(cluster, change("retention.ms", "5"), records=0) == [Status.OK]
         assert cluster.image.configs.topic("t") == {"retention.ms": "5"}
@@ -188,15 +251,30 @@ class TestConfigs:
     def test_all_or_nothing_for_each_resource(self, cluster: Cluster) -> None:
         cluster.topic("t")
         cluster.topic("u")
-        changes = [change("retention.ms", "5"), change("retention.ms", "6", topic="u"), change("segment.bytes", "x")]
-        assert self.alter(cluster, *changes, records=1) == [Status.INVALID_CONFIG, Status.OK, Status.INVALID_CONFIG]
+        changes = [
+            change("retention.ms", "5"),
+            change("retention.ms", "6", topic="u"),
+            change("segment.bytes", "x"),
+        ]
+        assert self.alter(cluster, *changes, records=1) == [
+            Status.INVALID_CONFIG,
+            Status.OK,
+            Status.INVALID_CONFIG,
+        ]
 
     def test_what_is_refused(self, cluster: Cluster) -> None:
         cluster.topic("t")
-        assert self.alter(cluster, change("log.retention.ms", "5", topic="1", kind=4)) == [Status.INVALID_CONFIG]
-        assert self.alter(cluster, change("retention.ms", "5", topic="zzz")) == [Status.UNKNOWN_TOPIC]
+        assert self.alter(cluster, change("log.retention.ms", "5", topic="1", kind=4)) == [
+            Status.INVALID_CONFIG
+        ]
+        assert self.alter(cluster, change("retention.ms", "5", topic="zzz")) == [
+            Status.UNKNOWN_TOPIC
+        ]
         assert self.alter(cluster, change("no.such", None)) == [Status.INVALID_CONFIG]
-        assert self.alter(cluster, change("retention.ms", "5"), change("retention.ms", "6")) == [Status.DUPLICATE_IN_REQUEST] * 2
+        assert (
+            self.alter(cluster, change("retention.ms", "5"), change("retention.ms", "6"))
+            == [Status.DUPLICATE_IN_REQUEST] * 2
+        )
 
     @pytest.mark.parametrize(("name", "value"), [
         ("retention.ms", "-2"), ("retention.ms", "1.5"), ("retention.ms", str(1 << 63)), ("retention.ms", ""), ("retention.ms", "1_000"),
@@ -212,7 +290,11 @@ class TestConfigs:
             assert config.doc
 
     def test_values_that_are_valid(self) -> None:
-        values = {"cleanup.policy": "compact, delete", "preallocate": "TRUE", "min.cleanable.dirty.ratio": "0.25"}
+        values = {
+            "cleanup.policy": "compact, delete",
+            "preallocate": "TRUE",
+            "min.cleanable.dirty.ratio": "0.25",
+        }
         assert not any(topic_configs.problem(name, value) for name, value in values.items())
 
 
@@ -230,21 +312,36 @@ class TestKeysAndProducerIds:
         assert found is not None
         assert found.value == b"2"
         cluster.run(kv.delete_key_value(cluster.image, DeleteKeyValue(key="k")), records=1)
-        cluster.run(kv.delete_key_value(cluster.image, DeleteKeyValue(key="k")), Status.KEY_NOT_EXIST)
+        cluster.run(
+            kv.delete_key_value(cluster.image, DeleteKeyValue(key="k")), Status.KEY_NOT_EXIST
+        )
 
     def test_limits(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        cluster.run(kv.put_key_value(cluster.image, PutKeyValue(key="", value=b"")), Status.INVALID_REQUEST)
-        cluster.run(kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"x" * 65_537)), Status.INVALID_REQUEST)
+        cluster.run(
+            kv.put_key_value(cluster.image, PutKeyValue(key="", value=b"")), Status.INVALID_REQUEST
+        )
+        cluster.run(
+            kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"x" * 65_537)),
+            Status.INVALID_REQUEST,
+        )
         monkeypatch.setattr(kv, "KEYS_MAX", 0)
-        cluster.run(kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"x")), Status.INVALID_REQUEST)
+        cluster.run(
+            kv.put_key_value(cluster.image, PutKeyValue(key="k", value=b"x")),
+            Status.INVALID_REQUEST,
+        )
 
     def test_producer_ids_are_never_given_twice(self, cluster: Cluster) -> None:
         node = cluster.broker(1)
         request = AllocateProducerIds(node_id=node.node_id, node_epoch=node.node_epoch)
-        blocks = [cluster.run(producer_ids.allocate_producer_ids(cluster.image, request)) for _ in range(2)]
+        blocks = [
+            cluster.run(producer_ids.allocate_producer_ids(cluster.image, request))
+            for _ in range(2)
+        ]
         assert [block.first_producer_id for block in blocks if block is not None] == [0, 1_000]
         stale = AllocateProducerIds(node_id=node.node_id, node_epoch=NodeEpoch(node.node_epoch - 1))
-        cluster.run(producer_ids.allocate_producer_ids(cluster.image, stale), Status.NODE_EPOCH_EXPIRED)
+        cluster.run(
+            producer_ids.allocate_producer_ids(cluster.image, stale), Status.NODE_EPOCH_EXPIRED
+        )
 
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
@@ -259,11 +356,16 @@ class TestInternalTopics:
     def test_they_keep_their_partitions(self, cluster: Cluster, name: str) -> None:
         cluster.create(NewTopic(name=name, partitions=2))
         request = CreatePartitions(topics=[NewPartitions(name=name, total=3)])
-        (item,) = cluster.run(topics.create_partitions(cluster.image, request, live=cluster.live)).items
+        (item,) = cluster.run(
+            topics.create_partitions(cluster.image, request, live=cluster.live)
+        ).items
         assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
 
     def test_they_are_compacted_whoever_creates_them(self, cluster: Cluster, name: str) -> None:
-        cluster.create(NewTopic(name=name, partitions=1, configs={"cleanup.policy": "delete"}), Status.INVALID_CONFIG)
+        cluster.create(
+            NewTopic(name=name, partitions=1, configs={"cleanup.policy": "delete"}),
+            Status.INVALID_CONFIG,
+        )
         cluster.create(NewTopic(name=name, partitions=1))
         assert cluster.image.configs.topic(name) == {"cleanup.policy": "compact"}
 
@@ -284,6 +386,10 @@ class TestInternalTopics:
         self, cluster: Cluster, name: str, config: str, value: str | None, is_allowed: bool
     ) -> None:
         cluster.create(NewTopic(name=name, partitions=1))
-        change = ConfigChange(resource_type=TOPIC_RESOURCE, resource_name=name, name=config, value=value)
-        (item,) = cluster.run(configs.alter_configs(cluster.image, AlterConfigs(changes=[change]))).items
+        change = ConfigChange(
+            resource_type=TOPIC_RESOURCE, resource_name=name, name=config, value=value
+        )
+        (item,) = cluster.run(
+            configs.alter_configs(cluster.image, AlterConfigs(changes=[change]))
+        ).items
         assert item.status is (Status.OK if is_allowed else Status.INVALID_CONFIG)

@@ -1,4 +1,6 @@
-"""Bytecode of local clusters: kept in a place of the user's own if, and only if, Python would compile everything anew each time."""
+"""Bytecode of local clusters: kept in a place of the user's own if, and only if, Python would
+compile everything anew each time.
+"""
 
 import os
 import subprocess
@@ -27,10 +29,16 @@ def compiled_of(source: Path) -> Path:
     return source.parent / "__pycache__" / f"module.{sys.implementation.cache_tag}.pyc"
 
 
-def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(source: Path, tmp_path: Path) -> None:
-    environment = bytecode.environment(os.environ | FORBIDDEN | {"PYTHONPATH": str(source.parent)}, str(source))
+def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(
+    source: Path, tmp_path: Path
+) -> None:
+    environment = bytecode.environment(
+        os.environ | FORBIDDEN | {"PYTHONPATH": str(source.parent)}, str(source)
+    )
     subprocess.run([sys.executable, "-c", "import module"], env=environment, check=True)
-    assert [path.name for path in (tmp_path / "cache").rglob("module.*")] == [compiled_of(source).name]
+    assert [path.name for path in (tmp_path / "cache").rglob("module.*")] == [
+        compiled_of(source).name
+    ]
     assert not compiled_of(source).exists()
     assert (tmp_path / "cache" / "penstock" / "bytecode").stat().st_mode & 0o077 == 0
 
@@ -40,7 +48,9 @@ def test_the_process_itself(source: Path, tmp_path: Path) -> None:
     environment = os.environ | FORBIDDEN | {"PYTHONPATH": f"{ROOT}{os.pathsep}{source.parent}"}
     environment.pop("PYTHONPYCACHEPREFIX", None)
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    assert [path.name for path in (tmp_path / "cache").rglob("module.*")] == [compiled_of(source).name]
+    assert [path.name for path in (tmp_path / "cache").rglob("module.*")] == [
+        compiled_of(source).name
+    ]
     assert not compiled_of(source).exists()
 
 
@@ -54,7 +64,9 @@ def test_who_needs_nothing_is_left_alone(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_a_place_that_others_can_write_to_is_not_used(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_others_can_write_to_is_not_used(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "cache" / "penstock" / "bytecode"
     place.mkdir(parents=True)
     place.chmod(0o777)

@@ -1,4 +1,6 @@
-"""The pure and the small parts of the local cluster: plan, ports, state file, directories, restart policy."""
+"""The pure and the small parts of the local cluster: plan, ports, state file, directories, restart
+policy.
+"""
 
 import importlib.util
 import os
@@ -42,31 +44,56 @@ def test_plan_of_the_default_cluster() -> None:
     assert plan.store_url == "s3://penstock?endpoint=http://127.0.0.1:5000"
 
 
-@pytest.mark.parametrize("store", ["moto", "file:/data", "s3://bucket?endpoint=http://127.0.0.1:9000"])
+@pytest.mark.parametrize(
+    "store", ["moto", "file:/data", "s3://bucket?endpoint=http://127.0.0.1:9000"]
+)
 def test_every_node_of_a_plan_accepts_its_flags(store: str) -> None:
     plan = plan_cluster(ClusterOptions(store=store, host="0.0.0.0"), PORTS, "/tmp/c")
     for role in ROLES:
         for process in plan.of_role(role):
-            assert load(role, process.node_arguments, {}).part(ProcessConfig).store == plan.store_url
-    assert plan.controller == "127.0.0.1:7000", "0.0.0.0 is an address to listen on, not to connect to"
+            assert (
+                load(role, process.node_arguments, {}).part(ProcessConfig).store == plan.store_url
+            )
+    assert plan.controller == "127.0.0.1:7000", (
+        "0.0.0.0 is an address to listen on, not to connect to"
+    )
 
 
 def test_what_the_user_sets_weighs_more_than_what_suits_a_developer() -> None:
-    options = ClusterOptions(settings=("broker.session.timeout.ms=9s", "num.partitions=4", "log.cache.max.bytes=300MiB"))
+    options = ClusterOptions(
+        settings=("broker.session.timeout.ms=9s", "num.partitions=4", "log.cache.max.bytes=300MiB")
+    )
     plan = plan_cluster(options, PORTS, "/tmp/c")
-    controller = load("controller", plan.of_role("controller")[0].node_arguments, {}).part(ControllerConfig)
+    controller = load("controller", plan.of_role("controller")[0].node_arguments, {}).part(
+        ControllerConfig
+    )
     broker = load("broker", plan.of_role("broker")[1].node_arguments, {})
     assert (controller.session_timeout_ms, controller.default_partitions) == (9_000, 4)
-    assert (broker.part(BrokerConfig).num_partitions, broker.part(StreamConfig).log_cache_bytes_max) == (4, 300 << 20)
+    assert (
+        broker.part(BrokerConfig).num_partitions,
+        broker.part(StreamConfig).log_cache_bytes_max,
+    ) == (4, 300 << 20)
 
 
-def test_what_the_environment_or_a_file_sets_weighs_more_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_environment_or_a_file_sets_weighs_more_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PENSTOCK_BROKER_SESSION_TIMEOUT_MS", "9s")
     file = tmp_path / "penstock.toml"
     file.write_text("[broker]\nshutdown.timeout.ms = 7_000\n")
     plan = plan_cluster(check(ClusterOptions(config=str(file))), PORTS, "/tmp/c")
-    assert load("controller", plan.of_role("controller")[0].node_arguments).part(ControllerConfig).session_timeout_ms == 9_000
-    assert load("broker", plan.of_role("broker")[0].node_arguments).part(BrokerConfig).shutdown_timeout_ms == 7_000
+    assert (
+        load("controller", plan.of_role("controller")[0].node_arguments)
+        .part(ControllerConfig)
+        .session_timeout_ms
+        == 9_000
+    )
+    assert (
+        load("broker", plan.of_role("broker")[0].node_arguments)
+        .part(BrokerConfig)
+        .shutdown_timeout_ms
+        == 7_000
+    )
 
 
 @pytest.mark.parametrize("missing", ["moto", "flask"])
@@ -74,11 +101,16 @@ def test_without_moto_the_error_says_what_to_type(
     missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(moto_store, "find_spec", lambda name: None if name == missing else find_spec(name))
+    monkeypatch.setattr(
+        moto_store, "find_spec", lambda name: None if name == missing else find_spec(name)
+    )
     needed = f'the local S3 server needs the package {missing}: pip install "penstock[local]"'
     with pytest.raises(DeployError) as refused:
         check(ClusterOptions())
-    assert str(refused.value) == f"{needed}, or choose a store without it: --store memory, --store file:DIR"
+    assert (
+        str(refused.value)
+        == f"{needed}, or choose a store without it: --store memory, --store file:DIR"
+    )
     for store in ("memory", "file:data", "s3://bucket"):
         check(ClusterOptions(store=store))
     with pytest.raises(SystemExit) as ended:
@@ -89,9 +121,16 @@ def test_without_moto_the_error_says_what_to_type(
 
 
 def test_three_controllers_know_each_other_and_have_directories_of_their_own() -> None:
-    plan = plan_cluster(ClusterOptions(controllers=3), Ports((9092, 9093), (7000, 7001, 7002), 5000), "/tmp/c")
-    configs = [load("controller", each.node_arguments, {}).part(ControllerConfig) for each in plan.of_role("controller")]
-    assert [config.voters for config in configs] == [{0: "127.0.0.1:7000", 1: "127.0.0.1:7001", 2: "127.0.0.1:7002"}] * 3
+    plan = plan_cluster(
+        ClusterOptions(controllers=3), Ports((9092, 9093), (7000, 7001, 7002), 5000), "/tmp/c"
+    )
+    configs = [
+        load("controller", each.node_arguments, {}).part(ControllerConfig)
+        for each in plan.of_role("controller")
+    ]
+    assert [config.voters for config in configs] == [
+        {0: "127.0.0.1:7000", 1: "127.0.0.1:7001", 2: "127.0.0.1:7002"}
+    ] * 3
     assert [config.controller_id for config in configs] == [0, 1, 2]
     assert len({config.data_dir for config in configs}) == 3
     broker = plan.of_role("broker")[0]
@@ -128,14 +167,20 @@ def test_ports_of_one_cluster_differ() -> None:
     assert len({*ports.brokers, *ports.controllers, ports.store}) == 22
     assert find_ports(ClusterOptions(port=0, store="memory"), Random(1)).store == 0
     with pytest.raises(UsageError, match="also a port of another process"):
-        find_ports(ClusterOptions(port=ports.brokers[0], controller_port=ports.brokers[0]), Random(1))
+        find_ports(
+            ClusterOptions(port=ports.brokers[0], controller_port=ports.brokers[0]), Random(1)
+        )
     with pytest.raises(UsageError, match="no room"):
         find_ports(ClusterOptions(port=65_535), Random(1))
 
 
 def make_state(pid: int) -> ClusterState:
-    broker = ProcessState(role="broker", node_id=0, pid=1, host="127.0.0.1", port=9092, phase="serving", starts=1)
-    return ClusterState(pid=pid, bootstrap="b:1", controller="c:2", store="s", store_url="u", processes=[broker])
+    broker = ProcessState(
+        role="broker", node_id=0, pid=1, host="127.0.0.1", port=9092, phase="serving", starts=1
+    )
+    return ClusterState(
+        pid=pid, bootstrap="b:1", controller="c:2", store="s", store_url="u", processes=[broker]
+    )
 
 
 def test_state_file_is_written_read_and_removed_by_its_owner_only(tmp_path: Path) -> None:
@@ -161,11 +206,15 @@ def test_state_of_a_cluster_that_was_killed_is_no_state(tmp_path: Path) -> None:
 
 def test_default_state_file_follows_the_environment(tmp_path: Path) -> None:
     assert state.default_path({"PENSTOCK_STATE_FILE": "/x/y"}) == Path("/x/y")
-    assert state.default_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "penstock" / "dev.json"
+    assert (
+        state.default_path({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "penstock" / "dev.json"
+    )
     assert state.default_path({"XDG_CACHE_HOME": "/c"}) == Path("/c/penstock/dev.json")
 
 
-def test_the_journal_lives_as_long_as_the_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_lives_as_long_as_the_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     over = subprocess.Popen([sys.executable, "-c", ""])
     over.wait()
@@ -177,7 +226,10 @@ def test_the_journal_lives_as_long_as_the_objects(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
     with controller_directory("file:/data", {}) as directory:
         assert directory == "/data/controller"
-    with controller_directory("s3://a", {"XDG_DATA_HOME": "/d"}) as one, controller_directory("s3://b", {"XDG_DATA_HOME": "/d"}) as other:
+    with (
+        controller_directory("s3://a", {"XDG_DATA_HOME": "/d"}) as one,
+        controller_directory("s3://b", {"XDG_DATA_HOME": "/d"}) as other,
+    ):
         assert one != other
         assert one.startswith("/d/penstock/")
 

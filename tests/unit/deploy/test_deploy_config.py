@@ -1,4 +1,6 @@
-"""Configuration of a node: where values come from, which weigh more, and what is said about wrong ones."""
+"""Configuration of a node: where values come from, which weigh more, and what is said about wrong
+ones.
+"""
 
 import json
 from pathlib import Path
@@ -36,15 +38,24 @@ def file_with(directory: Path, text: str) -> tuple[str, ...]:
     return ("--config", str(path))
 
 
-# --- sources -----------------------------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 
 def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) -> None:
-    file = file_with(tmp_path, 'num.partitions = 2\nnode.id = 3\nmax.connections = 7\n[broker]\nbroker.rack = "file"')
+    file = file_with(
+        tmp_path,
+        'num.partitions = 2\nnode.id = 3\nmax.connections = 7\n[broker]\nbroker.rack = "file"',
+    )
     variables = {"PENSTOCK_NUM_PARTITIONS": "4", "PENSTOCK_BROKER_RACK": "variable"}
     effective = load("broker", (*STORE, *file, "--num-partitions", "5"), variables)
     config = effective.part(BrokerConfig)
-    assert (config.num_partitions, config.rack, config.node_id, config.connections_max, config.group_max_size) == (
+    assert (
+        config.num_partitions,
+        config.rack,
+        config.node_id,
+        config.connections_max,
+        config.group_max_size,
+    ) == (
         5,
         "variable",
         3,
@@ -59,11 +70,22 @@ def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) ->
 
 
 def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
-    """As a flag, with --set, as a variable and as a key: all of the settings of a role, with their own defaults as values."""
+    """As a flag, with --set, as a variable and as a key: all of the settings of a role, with their
+    own defaults as values.
+    """
     for role in ROLES:
-        given = {field.name: str(tmp_path) if field.required else None for field in settings_of(role).values()}
-        values = load(role, (*STORE, *(() if role == "broker" else ("--metadata-log-dir", str(tmp_path)))), {}).values
-        texts = {name: given[name] or value.text for name, value in values.items() if name != "store" and value.value is not None}
+        given = {
+            field.name: str(tmp_path) if field.required else None
+            for field in settings_of(role).values()
+        }
+        values = load(
+            role, (*STORE, *(() if role == "broker" else ("--metadata-log-dir", str(tmp_path)))), {}
+        ).values
+        texts = {
+            name: given[name] or value.text
+            for name, value in values.items()
+            if name != "store" and value.value is not None
+        }
         flags = [part for name, text in texts.items() for part in (flag_of(name), text)]
         sets = [part for name, text in texts.items() for part in ("--set", f"{name}={text}")]
         keys = "\n".join(f"{name} = {json.dumps(text)}" for name, text in texts.items())
@@ -80,10 +102,18 @@ def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
 
 
 def test_a_table_of_the_role_wins_and_tables_of_others_are_left_alone(tmp_path: Path) -> None:
-    text = 'log.level = "debug"\nnum.partitions = 1\n[broker]\nnum.partitions = 2\n[controller]\nbroker.session.timeout.ms = "9s"'
+    text = (
+        'log.level = "debug"\nnum.partitions = 1\n[broker]\nnum.partitions ='
+        ' 2\n[controller]\nbroker.session.timeout.ms = "9s"'
+    )
     config = load("broker", (*STORE, *file_with(tmp_path, text)), {})
-    assert (config.part(ProcessConfig).log_level, config.part(BrokerConfig).num_partitions) == ("debug", 2)
-    controller = load("controller", (*STORE, *file_with(tmp_path, text), "--metadata-log-dir", "x"), {}).part(ControllerConfig)
+    assert (config.part(ProcessConfig).log_level, config.part(BrokerConfig).num_partitions) == (
+        "debug",
+        2,
+    )
+    controller = load(
+        "controller", (*STORE, *file_with(tmp_path, text), "--metadata-log-dir", "x"), {}
+    ).part(ControllerConfig)
     assert (controller.default_partitions, controller.session_timeout_ms) == (1, 9_000)
 
 
@@ -97,12 +127,18 @@ def test_names_can_be_told_apart() -> None:
     """No name is a table of another one's, and no flag or variable stands for two."""
     names = sorted({name for role in ROLES for name in settings_of(role)})
     assert not [(short, long) for short in names for long in names if long.startswith(short + ".")]
-    assert len({flag_of(name) for name in names}) == len({variable_of(name) for name in names}) == len(names)
+    assert (
+        len({flag_of(name) for name in names})
+        == len({variable_of(name) for name in names})
+        == len(names)
+    )
     assert not [name for name in names if any(f"{role}.{name}" in names for role in ROLES)]
 
 
 def test_variables_that_are_not_ours_are_left_alone() -> None:
-    """Kubernetes makes up variables for services; the command line has some of its own; another role's settings may be there too."""
+    """Kubernetes makes up variables for services; the command line has some of its own; another
+    role's settings may be there too.
+    """
     environment = {
         "PENSTOCK_PORT": "tcp://10.0.0.1:9092",
         "PENSTOCK_BROKER_SERVICE_HOST": "10.0.0.1",
@@ -115,23 +151,40 @@ def test_variables_that_are_not_ours_are_left_alone() -> None:
     assert load("broker", STORE, environment).values == load("broker", STORE, {}).values
 
 
-# --- what is said about mistakes ---------------------------------------------------------------------------------------------------------
+# --- what is said about mistakes ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "variables", "told"),
     [
-        (["--nodeid", "1"], {}, r"command line: unknown setting '--nodeid'; did you mean --node-id\?"),
-        (["--set", "num.partition=1"], {}, r"--set: unknown setting 'num.partition'; did you mean num\.partitions\?"),
+        (
+            ["--nodeid", "1"],
+            {},
+            r"command line: unknown setting '--nodeid'; did you mean --node-id\?",
+        ),
+        (
+            ["--set", "num.partition=1"],
+            {},
+            r"--set: unknown setting 'num.partition'; did you mean num\.partitions\?",
+        ),
         (
             [],
             {"PENSTOCK_NUMPARTITIONS": "1"},
-            r"environment: unknown setting 'PENSTOCK_NUMPARTITIONS'; did you mean PENSTOCK_NUM_PARTITIONS\?",
+            (
+                r"environment: unknown setting 'PENSTOCK_NUMPARTITIONS'; did you mean"
+                r" PENSTOCK_NUM_PARTITIONS\?"
+            ),
         ),
-        ([], {"PENSTOCK_ZZZZZZZZZZZZZZZZZZZ": "1"}, r"environment: unknown setting 'PENSTOCK_ZZ.*; (did you mean|known are)"),
+        (
+            [],
+            {"PENSTOCK_ZZZZZZZZZZZZZZZZZZZ": "1"},
+            r"environment: unknown setting 'PENSTOCK_ZZ.*; (did you mean|known are)",
+        ),
     ],
 )
-def test_unknown_keys_name_the_nearest_one_and_their_place(arguments: list[str], variables: dict[str, str], told: str) -> None:
+def test_unknown_keys_name_the_nearest_one_and_their_place(
+    arguments: list[str], variables: dict[str, str], told: str
+) -> None:
     with pytest.raises(UnknownSetting, match=told):
         load("broker", (*STORE, *arguments), variables)
 
@@ -139,15 +192,29 @@ def test_unknown_keys_name_the_nearest_one_and_their_place(arguments: list[str],
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("num.partition = 1", r"f\.toml: unknown setting 'num.partition'; did you mean num\.partitions\?"),
-        ("[broker]\nnum.partition = 1", r"f\.toml, \[broker\]: unknown setting 'num.partition'; did you mean num\.partitions\?"),
-        ("[broker]\nmetadata.log.dir = 'x'", r"\[broker\]: metadata.log.dir is a setting of the controller, not of the broker"),
-        ("[controller]\nmax.connections = 1", r"\[controller\]: max.connections is a setting of the broker"),
+        (
+            "num.partition = 1",
+            r"f\.toml: unknown setting 'num.partition'; did you mean num\.partitions\?",
+        ),
+        (
+            "[broker]\nnum.partition = 1",
+            r"f\.toml, \[broker\]: unknown setting 'num.partition'; did you mean num\.partitions\?",
+        ),
+        (
+            "[broker]\nmetadata.log.dir = 'x'",
+            r"\[broker\]: metadata.log.dir is a setting of the controller, not of the broker",
+        ),
+        (
+            "[controller]\nmax.connections = 1",
+            r"\[controller\]: max.connections is a setting of the broker",
+        ),
         ("[brokers]\nnum.partitions = 1", r"unknown setting 'brokers.num.partitions'"),
         ("num.partitions = = 1", r"is not TOML"),
     ],
 )
-def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(text: str, told: str, tmp_path: Path) -> None:
+def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
+    text: str, told: str, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=told):
         load("broker", (*STORE, *file_with(tmp_path, text)), {})
 
@@ -155,32 +222,68 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(text: str, to
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--num-partitions", "abc"], r"--num-partitions: num\.partitions='abc' is not allowed: a whole number, -1 to 10000"),
-        (["--num-partitions", "70000"], r"num\.partitions='70000' is not allowed: a whole number, -1 to 10000"),
+        (
+            ["--num-partitions", "abc"],
+            r"--num-partitions: num\.partitions='abc' is not allowed: a whole number, -1 to 10000",
+        ),
+        (
+            ["--num-partitions", "70000"],
+            r"num\.partitions='70000' is not allowed: a whole number, -1 to 10000",
+        ),
         (
             ["--wal-linger-ms", "1 week"],
-            r"wal\.linger\.ms='1 week' is not allowed: milliseconds, or a number with ms, s, min, h or d, 0 to 1min",
+            (
+                r"wal\.linger\.ms='1 week' is not allowed: milliseconds, or a number with ms, s,"
+                r" min, h or d, 0 to 1min"
+            ),
         ),
-        (["--wal-bulk-max-bytes", "1GiB"], r"wal\.bulk\.max\.bytes='1GiB' is not allowed: bytes, .* 1 to 64MiB"),
-        (["--log-level", "loud"], r"log\.level='loud' is not allowed: one of debug, info, warning, error"),
+        (
+            ["--wal-bulk-max-bytes", "1GiB"],
+            r"wal\.bulk\.max\.bytes='1GiB' is not allowed: bytes, .* 1 to 64MiB",
+        ),
+        (
+            ["--log-level", "loud"],
+            r"log\.level='loud' is not allowed: one of debug, info, warning, error",
+        ),
         (["--auto-create-topics-enable", "maybe"], r"is not allowed: true or false"),
         (
             ["--queued-max-request-bytes", "1MiB"],
-            r"queued\.max\.request\.bytes='1048576' .* at least socket\.request\.max\.bytes \(104857600\)",
+            (
+                r"queued\.max\.request\.bytes='1048576' .* at least socket\.request\.max\.bytes"
+                r" \(104857600\)"
+            ),
         ),
-        (["--log-cache-max-bytes", "1MiB"], r"log\.cache\.max\.bytes \(1048576\) must hold two blocks of upload\.block\.max\.bytes"),
-        (["--listeners", "localhost"], r"--listeners: listeners='localhost' is not allowed: \[NAME://\]host:port with a port"),
+        (
+            ["--log-cache-max-bytes", "1MiB"],
+            r"log\.cache\.max\.bytes \(1048576\) must hold two blocks of upload\.block\.max\.bytes",
+        ),
+        (
+            ["--listeners", "localhost"],
+            r"--listeners: listeners='localhost' is not allowed: \[NAME://\]host:port with a port",
+        ),
         (["--listeners", "SSL://:1"], r"listeners speak plaintext"),
-        (["--listeners", ":1,B://:2,b://:3"], r"each listener has a name of its own; B is there twice"),
+        (
+            ["--listeners", ":1,B://:2,b://:3"],
+            r"each listener has a name of its own; B is there twice",
+        ),
         (
             ["--advertised-listeners", "EXTERNAL://h:1"],
             r"advertised\.listeners='EXTERNAL://h:1' is not allowed: names of listeners: PLAINTEXT",
         ),
         (["--advertised-listeners", "b-{id}:1"], r"\{id\} needs node\.id to be set"),
-        (["--advertised-listeners", "{podd}:1"], r"templates are \{host\}, \{port\}, \{id\}, \{pod\}, \{ordinal\}"),
-        (["--node-id", "{ordinal}"], r"\{ordinal\} needs a host name that ends in a number; this one is 'laptop'"),
+        (
+            ["--advertised-listeners", "{podd}:1"],
+            r"templates are \{host\}, \{port\}, \{id\}, \{pod\}, \{ordinal\}",
+        ),
+        (
+            ["--node-id", "{ordinal}"],
+            r"\{ordinal\} needs a host name that ends in a number; this one is 'laptop'",
+        ),
         (["--store", "s3://b"], r"--store: store URL 's3://b' is not valid"),
-        (["--metadata-log-dir", "x"], r"command line: --metadata-log-dir is a setting of the controller, not of the broker"),
+        (
+            ["--metadata-log-dir", "x"],
+            r"command line: --metadata-log-dir is a setting of the controller, not of the broker",
+        ),
         (["--num-partitions"], r"--num-partitions needs a value"),
         (["--set", "num.partitions"], r"KEY=VALUE"),
         (["listen"], r"unexpected argument 'listen'"),
@@ -195,10 +298,25 @@ def test_wrong_values_are_refused_with_what_is_allowed(arguments: list[str], tol
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], r"metadata\.log\.dir is missing: give --metadata-log-dir, PENSTOCK_METADATA_LOG_DIR, or metadata\.log\.dir in the file"),
-        (["--metadata-log-dir", "x", "--broker-session-timeout-ms", "1"], r"broker\.session\.grace\.ms.* to broker\.session\.timeout\.ms"),
-        (["--metadata-log-dir", "x", "--listeners", "a:1,B://b:2"], r"a controller has one listener"),
-        (["--metadata-log-dir", "x", "--controller-quorum-voters", "0@a:1,1@b:1"], r"controller\.quorum\.voters='0@a:1,1@b:1' is not"),
+        (
+            [],
+            (
+                r"metadata\.log\.dir is missing: give --metadata-log-dir,"
+                r" PENSTOCK_METADATA_LOG_DIR, or metadata\.log\.dir in the file"
+            ),
+        ),
+        (
+            ["--metadata-log-dir", "x", "--broker-session-timeout-ms", "1"],
+            r"broker\.session\.grace\.ms.* to broker\.session\.timeout\.ms",
+        ),
+        (
+            ["--metadata-log-dir", "x", "--listeners", "a:1,B://b:2"],
+            r"a controller has one listener",
+        ),
+        (
+            ["--metadata-log-dir", "x", "--controller-quorum-voters", "0@a:1,1@b:1"],
+            r"controller\.quorum\.voters='0@a:1,1@b:1' is not",
+        ),
     ],
 )
 def test_controllers_refuse_likewise(arguments: list[str], told: str) -> None:
@@ -219,27 +337,41 @@ def test_no_message_shows_a_secret() -> None:
     assert "sesame" not in str(caught.value)
 
 
-# --- what is made of it ------------------------------------------------------------------------------------------------------------------
+# --- what is made of it ---------------------------------------------------------------------------
 
 
 def test_over_memory_and_files_bulks_do_not_wait_unless_told_to() -> None:
     effective = load("broker", LOCAL, {})
-    assert (effective.part(StreamConfig).wal_linger_ms, effective.values["wal.linger.ms"].place) == (0, LOCAL_DEFAULT)
-    assert load("broker", (*LOCAL, "--wal-linger-ms", "7"), {}).part(StreamConfig).wal_linger_ms == 7
+    assert (
+        effective.part(StreamConfig).wal_linger_ms,
+        effective.values["wal.linger.ms"].place,
+    ) == (0, LOCAL_DEFAULT)
+    assert (
+        load("broker", (*LOCAL, "--wal-linger-ms", "7"), {}).part(StreamConfig).wal_linger_ms == 7
+    )
     assert load("broker", STORE, {}).part(StreamConfig) == StreamConfig()
 
 
 def test_every_part_of_a_broker_is_built_from_its_settings() -> None:
-    effective = load("broker", (*STORE, "--set", "compaction.interval.ms=3s", "--set", "log.cache.max.bytes=1GiB"), {})
+    effective = load(
+        "broker",
+        (*STORE, "--set", "compaction.interval.ms=3s", "--set", "log.cache.max.bytes=1GiB"),
+        {},
+    )
     assert effective.part(CompactionConfig).interval_ms == 3_000
     assert effective.part(StreamConfig).log_cache_bytes_max == 1 << 30
 
 
 def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
     arguments = (
-        *STORE, "--node-id", "{ordinal}", "--listeners", "PLAINTEXT://:9092,EXTERNAL://:9094",
-        "--advertised-listeners", "PLAINTEXT://{pod}.brokers:{port},EXTERNAL://{host}:{ordinal+31000}",
-    )  # fmt: skip
+        *STORE,
+        "--node-id",
+        "{ordinal}",
+        "--listeners",
+        "PLAINTEXT://:9092,EXTERNAL://:9094",
+        "--advertised-listeners",
+        "PLAINTEXT://{pod}.brokers:{port},EXTERNAL://{host}:{ordinal+31000}",
+    )
     config = load("broker", arguments, {}, hostname="penstock-broker-12").part(BrokerConfig)
     assert config.node_id == 12
     told = config.advertised("10.0.0.7", {"PLAINTEXT": 9092, "EXTERNAL": 9094})
@@ -249,7 +381,7 @@ def test_a_pod_s_name_gives_its_id_and_its_addresses() -> None:
     ]
 
 
-# --- what is told about it ---------------------------------------------------------------------------------------------------------------
+# --- what is told about it ------------------------------------------------------------------------
 
 
 def test_the_document_is_what_the_definition_says() -> None:
@@ -258,7 +390,9 @@ def test_the_document_is_what_the_definition_says() -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_help_lists_every_setting_with_the_first_sentence_about_it(role: Role, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_setting_with_the_first_sentence_about_it(
+    role: Role, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert node.run(role, ["--help"], {}) == 0
     shown = capsys.readouterr().out
     for field in settings_of(role).values():
@@ -267,12 +401,16 @@ def test_help_lists_every_setting_with_the_first_sentence_about_it(role: Role, c
         assert first_sentence(field.doc) in shown
 
 
-def test_config_show_tells_values_and_places_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_show_tells_values_and_places_without_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from deploy.cli.app import app
 
     monkeypatch.setenv("PENSTOCK_NUM_PARTITIONS", "6")
     store = "s3://bucket?endpoint=http://127.0.0.1:1&access_key=abc&secret_key=sesame"
-    done = CliRunner().invoke(app, ["config", "show", "--json", "--store", store, "--set", "wal.linger.ms=1s"])
+    done = CliRunner().invoke(
+        app, ["config", "show", "--json", "--store", store, "--set", "wal.linger.ms=1s"]
+    )
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["num.partitions"] == {"value": "6", "source": "variable PENSTOCK_NUM_PARTITIONS"}

@@ -1,4 +1,6 @@
-"""The doctor's judgement: one test for each finding, from made-up facts; and the inventory, over lists that are made up, too."""
+"""The doctor's judgement: one test for each finding, from made-up facts; and the inventory, over
+lists that are made up, too.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -53,7 +55,18 @@ from deploy.doctor.facts import (
     WalFacts,
 )
 from deploy.doctor.findings import KINDS, CheckResult, Level
-from deploy.doctor.inventory import PARTS, Backlog, Damaged, Expected, Inventory, LostRange, Suspect, is_unknown, lost_ranges, overdue
+from deploy.doctor.inventory import (
+    PARTS,
+    Backlog,
+    Damaged,
+    Expected,
+    Inventory,
+    LostRange,
+    Suspect,
+    is_unknown,
+    lost_ranges,
+    overdue,
+)
 from deploy.doctor.listing import delete_orphans, really_missing
 from deploy.doctor.report import report
 from deploy.doctor.seen import lasting, seen
@@ -74,31 +87,57 @@ ONE, TWO, DEAD = (BrokerIncarnation(NodeId(number), NodeEpoch(number)) for numbe
 NOBODY = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 TOPIC_ID = UUID(int=7)
 
-BROKERS = tuple(BrokerFacts(number, number, False, "1.0", (("first", f"b{number}:9092"),)) for number in (1, 2))
+BROKERS = tuple(
+    BrokerFacts(number, number, False, "1.0", (("first", f"b{number}:9092"),)) for number in (1, 2)
+)
 SEEN = ClusterSeen(
     "c", 100, BROKERS, 1, 3, 5, leaderless=frozenset(), hanging={}, moving_count=0,
     wals={ONE: WalFacts(ONE, 5, True, NOBODY), TWO: WalFacts(TWO, 5, True, NOBODY)},
 )  # fmt: skip
 MEMBERS = [
     QuorumMember(
-        node_id=number, address=f"c{number}:9093", directory_id="d", is_voter=True, log_end=9, lag=0, last_fetch_ms=10,
-        last_caught_up_ms=10, fsync_p99_us=900,
+        node_id=number,
+        address=f"c{number}:9093",
+        directory_id="d",
+        is_voter=True,
+        log_end=9,
+        lag=0,
+        last_fetch_ms=10,
+        last_caught_up_ms=10,
+        fsync_p99_us=900,
     )
     for number in range(3)
-]  # fmt: skip
+]
 EPOCH, OFFSET = ControllerEpoch(1), MetadataOffset(100)
 QUORUM = QuorumStatus(
-    cluster_id="c", leader_id=0, leader_epoch=EPOCH, high_watermark=9, log_end=9, committed_offset=OFFSET, version=1, is_changing=False,
+    cluster_id="c",
+    leader_id=0,
+    leader_epoch=EPOCH,
+    high_watermark=9,
+    log_end=9,
+    committed_offset=OFFSET,
+    version=1,
+    is_changing=False,
     members=MEMBERS,
-)  # fmt: skip
+)
 STATUSES = [
     ControllerStatus(
-        cluster_id="c", controller_id=number, controller_epoch=EPOCH, committed_offset=OFFSET, active=number == 0, role="voter",
+        cluster_id="c",
+        controller_id=number,
+        controller_epoch=EPOCH,
+        committed_offset=OFFSET,
+        active=number == 0,
+        role="voter",
         version="1.0",
     )
     for number in range(3)
-]  # fmt: skip
-CONTROLLERS = QuorumFacts("c0:9093", tuple(ControllerFacts(f"c{number}:9093", STATUSES[number]) for number in range(3)), QUORUM, {})
+]
+CONTROLLERS = QuorumFacts(
+    "c0:9093",
+    tuple(ControllerFacts(f"c{number}:9093", STATUSES[number]) for number in range(3)),
+    QUORUM,
+    {},
+)
 STORE = StoreFacts("s3://b", latencies_ms={"PUT": (20.0, 30.0, 900.0)}, cluster_ids=("c",))
 BACKUP = BackupFacts("", 100, 100, NOW_MS - 90_000, -1, 12, NOW_MS)
 MANIFEST = ManifestFacts(NOW_MS - 90_000, 7, False, 3, "leases/c/", NOW_MS)
@@ -114,28 +153,42 @@ def told(check: CheckResult) -> dict[str, str]:
 
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
     checks = [
-        judge.store(STORE, "c"), judge.clocks([ClockSpan("x", "y", -100.0, 900.0)]), judge.controllers(CONTROLLERS),
-        judge.versions(SEEN, CONTROLLERS.controllers), judge.brokers(SEEN, {1: "is leaving"}),
-        judge.listeners(SEEN, [ListenerFacts(1, "first", "b1:9092", answered=(1, "c"))]), judge.partitions(SEEN, NOW_MS),
+        judge.store(STORE, "c"),
+        judge.clocks([ClockSpan("x", "y", -100.0, 900.0)]),
+        judge.controllers(CONTROLLERS),
+        judge.versions(SEEN, CONTROLLERS.controllers),
+        judge.brokers(SEEN, {1: "is leaving"}),
+        judge.listeners(SEEN, [ListenerFacts(1, "first", "b1:9092", answered=(1, "c"))]),
+        judge.partitions(SEEN, NOW_MS),
         judge.wals(SEEN, listed_wals({ONE: Backlog(100, 1 << 20, NOW_MS - 30_000)}), NOW_MS),
-        judge.backup(BACKUP), judge.manifest(MANIFEST),
-    ]  # fmt: skip
+        judge.backup(BACKUP),
+        judge.manifest(MANIFEST),
+    ]
     assert [check.level for check in checks] == [Level.OK] * len(checks)
     assert (judge.lost([]), judge.damaged([], []), judge.orphans([], 0, "1d")) == ([], [], [])
 
 
-# --- each finding ---------------------------------------------------------------------------------------------------------------------
+# --- each finding ---------------------------------------------------------------------------------
 
 
 def test_store() -> None:
     assert told(judge.store(StoreFacts("s3://b", error="no bucket."), "c")) == {
         "store-fails": "The store s3://b cannot be used from here: no bucket."
     }
-    assert "replaced an object" in told(judge.store(replace(STORE, ignored="a PUT replaced an object"), "c"))["store-not-conditional"]
-    slow = told(judge.store(replace(STORE, latencies_ms={"PUT": (700.0, 600.0, 10.0)}), "c"))["store-slow"]
+    assert (
+        "replaced an object"
+        in told(judge.store(replace(STORE, ignored="a PUT replaced an object"), "c"))[
+            "store-not-conditional"
+        ]
+    )
+    slow = told(judge.store(replace(STORE, latencies_ms={"PUT": (700.0, 600.0, 10.0)}), "c"))[
+        "store-slow"
+    ]
     assert slow.startswith("A small PUT takes 600 ms (median of 3), more than 500 ms")
     assert list(told(judge.store(STORE, "another"))) == ["store-of-another-cluster"]
-    assert list(told(judge.store(replace(STORE, cluster_ids=("c", "d")), "c"))) == ["several-clusters"]
+    assert list(told(judge.store(replace(STORE, cluster_ids=("c", "d")), "c"))) == [
+        "several-clusters"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +196,14 @@ def test_store() -> None:
     [
         ((-4_000.0, -1_000.0), {}),
         ((-90_000.0, 90_000.0), {}),
-        ((5_500.0, 6_000.0), {"clock-off": "The clock of broker 1 is 6 s ahead of that of the store."}),
-        ((-9_000.0, -7_000.0), {"clock-off": "The clock of broker 1 is 7 s behind that of the store."}),
+        (
+            (5_500.0, 6_000.0),
+            {"clock-off": "The clock of broker 1 is 6 s ahead of that of the store."},
+        ),
+        (
+            (-9_000.0, -7_000.0),
+            {"clock-off": "The clock of broker 1 is 7 s behind that of the store."},
+        ),
     ],
 )
 def test_clocks_count_by_what_is_certain(span: tuple[float, float], found: dict[str, str]) -> None:
@@ -164,14 +223,27 @@ def quorum_of(**changes: object) -> QuorumFacts:
 
 
 def test_controllers() -> None:
-    away = replace(CONTROLLERS, controllers=(*CONTROLLERS.controllers[:2], ControllerFacts("c2:9093", None)))
+    away = replace(
+        CONTROLLERS, controllers=(*CONTROLLERS.controllers[:2], ControllerFacts("c2:9093", None))
+    )
     assert told(judge.controllers(away)) == {
-        "controller-unreachable": "Controller 2 at c2:9093 does not answer; the leader heard of it 0 s ago."
+        "controller-unreachable": (
+            "Controller 2 at c2:9093 does not answer; the leader heard of it 0 s ago."
+        )
     }
     lags = told(judge.controllers(quorum_of(lag=70, last_caught_up_ms=9_000)))
-    assert lags == {"controller-lags": "Controller 2 lacks 70 entries of the metadata log and was level with the leader 9 s ago."}
-    assert "never level" in told(judge.controllers(quorum_of(last_caught_up_ms=-1)))["controller-lags"]
-    assert list(told(judge.controllers(quorum_of(fsync_p99_us=250_000)))) == ["controller-disk-slow"]
+    assert lags == {
+        "controller-lags": (
+            "Controller 2 lacks 70 entries of the metadata log and was level with the leader 9 s"
+            " ago."
+        )
+    }
+    assert (
+        "never level" in told(judge.controllers(quorum_of(last_caught_up_ms=-1)))["controller-lags"]
+    )
+    assert list(told(judge.controllers(quorum_of(fsync_p99_us=250_000)))) == [
+        "controller-disk-slow"
+    ]
     assert list(told(judge.controllers(quorum_of(is_voter=False)))) == ["even-voters"]
     nobody = told(judge.controllers(replace(away, quorum=None)))["no-quorum-leader"]
     assert nobody == "No controller leads: 2 of 3 answer (c0:9093: voter, c1:9093: voter)."
@@ -188,7 +260,12 @@ def test_a_single_voter_is_a_hint() -> None:
 def test_versions_are_of_living_brokers_and_answering_controllers() -> None:
     older = (replace(BROKERS[0], version="0.9"), replace(BROKERS[1], version="0.8", fenced=True))
     found = told(judge.versions(replace(SEEN, brokers=older), CONTROLLERS.controllers))
-    assert found == {"versions-differ": "Nodes run different versions: 0.9 on broker 1; 1.0 on controller 0, controller 1, controller 2."}
+    assert found == {
+        "versions-differ": (
+            "Nodes run different versions: 0.9 on broker 1; 1.0 on controller 0, controller 1,"
+            " controller 2."
+        )
+    }
 
 
 def test_brokers() -> None:
@@ -196,7 +273,11 @@ def test_brokers() -> None:
     assert list(told(judge.brokers(fenced, {}))) == ["broker-fenced"]
     assert list(told(judge.brokers(replace(SEEN, brokers=()), {}))) == ["no-broker"]
     excluded = told(judge.brokers(SEEN, {2: "is excluded: it answers in 900 ms"}))
-    assert excluded == {"broker-excluded": "Broker 2 is given nothing to lead: it is excluded: it answers in 900 ms."}
+    assert excluded == {
+        "broker-excluded": (
+            "Broker 2 is given nothing to lead: it is excluded: it answers in 900 ms."
+        )
+    }
 
 
 def test_listeners_of_those_that_are_alive() -> None:
@@ -206,16 +287,25 @@ def test_listeners_of_those_that_are_alive() -> None:
         ListenerFacts(9, "first", "b9:9092", problem="left meanwhile"),
     ]
     found = told(judge.listeners(SEEN, asked))
-    assert found["broker-unreachable"].startswith("Broker 1 cannot be reached at b1:9092, where clients of its listener first are sent")
-    assert found["broker-is-another"] == "lb:9092 is advertised by broker 2 (listener EXTERNAL), but broker 1 answers there."
-    stranger = told(judge.listeners(SEEN, [ListenerFacts(2, "first", "b2:9092", answered=(2, "d"))]))
+    assert found["broker-unreachable"].startswith(
+        "Broker 1 cannot be reached at b1:9092, where clients of its listener first are sent"
+    )
+    assert (
+        found["broker-is-another"]
+        == "lb:9092 is advertised by broker 2 (listener EXTERNAL), but broker 1 answers there."
+    )
+    stranger = told(
+        judge.listeners(SEEN, [ListenerFacts(2, "first", "b2:9092", answered=(2, "d"))])
+    )
     assert "a broker of cluster d answers there" in stranger["broker-is-another"]
 
 
 def test_partitions() -> None:
     names = frozenset(("t", number) for number in range(7))
     assert told(judge.partitions(replace(SEEN, leaderless=names), NOW_MS)) == {
-        "partition-without-leader": "7 partitions have no living leader: t-0, t-1, t-2, t-3, t-4 and 2 more."
+        "partition-without-leader": (
+            "7 partitions have no living leader: t-0, t-1, t-2, t-3, t-4 and 2 more."
+        )
     }
     hanging = replace(SEEN, hanging={("t", 1): MoveFacts(1, 2, NOW_MS - 30_000)})
     assert told(judge.partitions(hanging, NOW_MS)) == {
@@ -223,7 +313,9 @@ def test_partitions() -> None:
     }
 
 
-def listed_wals(backlogs: Mapping[BrokerIncarnation, Backlog], *nobodys: Suspect) -> judge.ListedWals:
+def listed_wals(
+    backlogs: Mapping[BrokerIncarnation, Backlog], *nobodys: Suspect
+) -> judge.ListedWals:
     return judge.ListedWals(backlogs, nobodys)
 
 
@@ -232,11 +324,17 @@ def test_wals() -> None:
     waits = listed_wals({DEAD: Backlog(4, 2_048, NOW_MS)})
     found = told(judge.wals(dead, waits, NOW_MS))["wal-not-recovered"]
     assert found.endswith("start is over: 4 slots (2.0 KiB) wait, broker 2 was asked to.")
-    assert told(judge.wals(dead, None, NOW_MS))["wal-not-recovered"].endswith("start is over: broker 2 was asked to.")
+    assert told(judge.wals(dead, None, NOW_MS))["wal-not-recovered"].endswith(
+        "start is over: broker 2 was asked to."
+    )
     many = {ONE: Backlog(judge.BACKLOG_SLOTS, 1, NOW_MS)}
     old = {ONE: Backlog(1, 1, NOW_MS - judge.BACKLOG_AGE_MS)}
-    assert [list(told(judge.wals(SEEN, listed_wals(backlogs), NOW_MS))) for backlogs in (many, old)] == [["wal-backlog"]] * 2
-    assert list(told(judge.wals(SEEN, listed_wals({}, Suspect("wal/9/9/0", 1, 1)), NOW_MS))) == ["wal-of-nobody"]
+    assert [
+        list(told(judge.wals(SEEN, listed_wals(backlogs), NOW_MS))) for backlogs in (many, old)
+    ] == [["wal-backlog"]] * 2
+    assert list(told(judge.wals(SEEN, listed_wals({}, Suspect("wal/9/9/0", 1, 1)), NOW_MS))) == [
+        "wal-of-nobody"
+    ]
     assert told(judge.wals(dead, waits, NOW_MS, is_live=False)) == {}
 
 
@@ -246,7 +344,12 @@ def test_lost_slots_by_whether_their_writer_lives() -> None:
     tails = [LostTail("t", number, 5, None, (key,)) for number in (0, 1)]
     dead = WalSurvey(DEAD.node_id, DEAD.node_epoch, False, slots, tails)
     found = told(judge.wals(SEEN, None, NOW_MS, surveys=[dead]))
-    assert found == {"wal-slot-lost": f"WAL slot {key} of a broker that is dead is lost or damaged; 2 partitions wait for it: t-0, t-1."}
+    assert found == {
+        "wal-slot-lost": (
+            f"WAL slot {key} of a broker that is dead is lost or damaged; 2 partitions wait for it:"
+            " t-0, t-1."
+        )
+    }
     alive = msgspec.structs.replace(dead, is_alive=True, slots=slots[:1])
     assert list(told(judge.wals(SEEN, None, NOW_MS, surveys=[alive]))) == ["wal-slot-at-risk"]
 
@@ -266,14 +369,20 @@ def test_backup_and_manifest() -> None:
     assert list(told(judge.backup(BackupFacts(error="a gap")))) == ["backup-damaged"]
     assert list(told(judge.backup(replace(BACKUP, end_offset=90)))) == ["backup-lags"]
     assert told(judge.backup(replace(BACKUP, end_offset=90, newest_ms=NOW_MS - 500))) == {}
-    assert list(told(judge.backup(replace(BACKUP, objects_after=judge.BACKUP_OBJECTS)))) == ["snapshot-overdue"]
+    assert list(told(judge.backup(replace(BACKUP, objects_after=judge.BACKUP_OBJECTS)))) == [
+        "snapshot-overdue"
+    ]
     assert list(told(judge.manifest(replace(MANIFEST, is_behind=True)))) == ["manifest-stale"]
     assert judge.manifest(replace(MANIFEST, published_ms=0)).level is Level.HINT
     assert list(told(judge.manifest(replace(MANIFEST, lease_count=900)))) == ["leases-many"]
 
 
 def test_objects() -> None:
-    lost = [LostRange("t", 0, "data", 0, 5, "k1"), LostRange("t", 0, "data", 5, 9, "k2"), LostRange("t", 0, "meta", 3, 4, "k3")]
+    lost = [
+        LostRange("t", 0, "data", 0, 5, "k1"),
+        LostRange("t", 0, "data", 5, 9, "k2"),
+        LostRange("t", 0, "meta", 3, 4, "k3"),
+    ]
     assert [finding.sentence for finding in judge.lost(lost)] == [
         "t-0 has lost offsets [0, 9): k1, k2 are not in the store.",
         "t-0 has lost offsets [3, 4) of its meta stream: k3 is not in the store.",
@@ -281,7 +390,9 @@ def test_objects() -> None:
     (damaged,) = judge.damaged([Damaged(Expected("k1", ObjectId(1), 10), 9)], lost)
     assert damaged.sentence == "k1 has 9 bytes, but the metadata say 10: t-0 may have lost records."
     (orphans,) = judge.orphans([Suspect("data/x", 1_024, 0)], 4, "1d")
-    assert orphans.sentence == "5 objects (1.0 KiB) older than 1d belong to nothing, such as data/x."
+    assert (
+        orphans.sentence == "5 objects (1.0 KiB) older than 1d belong to nothing, such as data/x."
+    )
 
 
 def test_every_finding_is_in_the_documentation_and_the_file_is_as_generated() -> None:
@@ -291,13 +402,16 @@ def test_every_finding_is_in_the_documentation_and_the_file_is_as_generated() ->
     assert all(f"`{code}`" in as_markdown() for code in KINDS)
 
 
-# --- the report -----------------------------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 
 def test_exit_codes() -> None:
     ok, warn = judge.backup(BACKUP), judge.manifest(replace(MANIFEST, is_behind=True))
     hint = judge.manifest(replace(MANIFEST, published_ms=0))
-    skipped, failed = CheckResult("objects", Level.UNCHECKED, "-"), CheckResult("objects", Level.UNCHECKED, "-", failed=True)
+    skipped, failed = (
+        CheckResult("objects", Level.UNCHECKED, "-"),
+        CheckResult("objects", Level.UNCHECKED, "-", failed=True),
+    )
 
     def codes(*checks: CheckResult, accept: frozenset[str] = frozenset()) -> tuple[int, str]:
         found = report("c", NOW_MS, checks, accept)
@@ -310,7 +424,7 @@ def test_exit_codes() -> None:
     assert codes(warn, accept=frozenset({"manifest-stale"})) == (0, "all is well")
 
 
-# --- what an image shows --------------------------------------------------------------------------------------------------------------
+# --- what an image shows --------------------------------------------------------------------------
 
 
 def image_of(*records: Record) -> MetadataImage:
@@ -321,15 +435,32 @@ def image_of(*records: Record) -> MetadataImage:
 
 def node(number: int, *, fenced: bool = False) -> NodeRecord:
     return NodeRecord(
-        NodeId(number), NodeEpoch(number), UUID(int=number), "", 9092, "::1" if number == 2 else "10.0.0.1", None, fenced, version="1.0"
+        NodeId(number),
+        NodeEpoch(number),
+        UUID(int=number),
+        "",
+        9092,
+        "::1" if number == 2 else "10.0.0.1",
+        None,
+        fenced,
+        version="1.0",
     )
 
 
 def partition(number: int, leader: int, move: Move | None = None) -> PartitionRecord:
     return PartitionRecord(
-        TOPIC_ID, number, (NodeId(1),), NodeId(leader), NodeEpoch(leader), StreamEpoch(1), StreamId(3 * number), StreamId(3 * number + 1),
-        StreamId(3 * number + 2), (NodeId(1),) if move else None, move,
-    )  # fmt: skip
+        TOPIC_ID,
+        number,
+        (NodeId(1),),
+        NodeId(leader),
+        NodeEpoch(leader),
+        StreamEpoch(1),
+        StreamId(3 * number),
+        StreamId(3 * number + 1),
+        StreamId(3 * number + 2),
+        (NodeId(1),) if move else None,
+        move,
+    )
 
 
 MOVE = Move(NodeId(1), NodeId(2), Millis(NOW_MS - 30_000), Millis(NOW_MS - 20_000))
@@ -347,46 +478,87 @@ def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -
     looked = seen(image_of(*records, WalRecord(NodeId(2), NodeEpoch(2), WalSequence(0))), NOW_MS)
     assert looked.leaderless == {("t", 1)}
     assert looked.hanging == {("t", 2): MoveFacts(1, 2, NOW_MS - 30_000)}
-    assert [listener for broker in looked.brokers for listener in broker.listeners] == [("first", "10.0.0.1:9092"), ("first", "[::1]:9092")]
+    assert [listener for broker in looked.brokers for listener in broker.listeners] == [
+        ("first", "10.0.0.1:9092"),
+        ("first", "[::1]:9092"),
+    ]
     assert looked.may_be_passing
-    assert not seen(image_of(node(1), TopicRecord(TOPIC_ID, "t"), partition(0, 1)), NOW_MS).may_be_passing
+    assert not seen(
+        image_of(node(1), TopicRecord(TOPIC_ID, "t"), partition(0, 1)), NOW_MS
+    ).may_be_passing
 
 
 def test_what_passes_between_two_looks_is_no_finding() -> None:
     wal = WalFacts(DEAD, 0, False, NOBODY)
     move = MoveFacts(1, 2, 0)
-    first = replace(SEEN, leaderless=frozenset({("t", 0), ("t", 1)}), hanging={("t", 2): move, ("t", 3): move}, wals={DEAD: wal})
-    second = replace(SEEN, leaderless=frozenset({("t", 1), ("t", 5)}), hanging={("t", 2): MoveFacts(1, 2, 9), ("t", 3): move})
+    first = replace(
+        SEEN,
+        leaderless=frozenset({("t", 0), ("t", 1)}),
+        hanging={("t", 2): move, ("t", 3): move},
+        wals={DEAD: wal},
+    )
+    second = replace(
+        SEEN,
+        leaderless=frozenset({("t", 1), ("t", 5)}),
+        hanging={("t", 2): MoveFacts(1, 2, 9), ("t", 3): move},
+    )
     found = lasting(first, replace(second, wals={DEAD: wal, ONE: WalFacts(ONE, 0, False, NOBODY)}))
     assert found.leaderless == frozenset({("t", 1)})
     assert (dict(found.hanging), list(found.wals)) == ({("t", 3): move}, [DEAD])
 
 
-# --- the inventory --------------------------------------------------------------------------------------------------------------------
+# --- the inventory --------------------------------------------------------------------------------
 
 
-def committed(number: int, stream: int, start: int, end: int, size_bytes: int = 100) -> ObjectCommitted:
-    ranges = (RangeEntry(StreamId(stream), Offset(start), Offset(end), end - start, size_bytes, Millis(0)),)
-    return ObjectCommitted(ObjectId(number), data_key(ObjectId(number)), 3, size_bytes, Millis(0), ranges)
+def committed(
+    number: int, stream: int, start: int, end: int, size_bytes: int = 100
+) -> ObjectCommitted:
+    ranges = (
+        RangeEntry(
+            StreamId(stream), Offset(start), Offset(end), end - start, size_bytes, Millis(0)
+        ),
+    )
+    return ObjectCommitted(
+        ObjectId(number), data_key(ObjectId(number)), 3, size_bytes, Millis(0), ranges
+    )
 
 
 def in_place(number: int, stream: int, writer: BrokerIncarnation, slot: int) -> ObjectCommitted:
     ranges = (RangeEntry(StreamId(stream), Offset(0), Offset(4), 4, 100, Millis(0)),)
     key = wal_key(writer, WalSequence(slot))
     return ObjectCommitted(
-        ObjectId(number), key, 1, 100, Millis(0), ranges, writer.node_id, writer.node_epoch, WalSequence(slot)
-    )  # fmt: skip
+        ObjectId(number),
+        key,
+        1,
+        100,
+        Millis(0),
+        ranges,
+        writer.node_id,
+        writer.node_epoch,
+        WalSequence(slot),
+    )
 
 
 STREAMS = (
-    TopicRecord(TOPIC_ID, "t"), StreamCreated(StreamId(1), TOPIC_ID, 0, "data"), StreamCreated(StreamId(2), TOPIC_ID, 1, "data"),
-)  # fmt: skip
-WALS = (WalRecord(ONE.node_id, ONE.node_epoch, WalSequence(3)), WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(0)))
+    TopicRecord(TOPIC_ID, "t"),
+    StreamCreated(StreamId(1), TOPIC_ID, 0, "data"),
+    StreamCreated(StreamId(2), TOPIC_ID, 1, "data"),
+)
+WALS = (
+    WalRecord(ONE.node_id, ONE.node_epoch, WalSequence(3)),
+    WalRecord(DEAD.node_id, DEAD.node_epoch, WalSequence(0)),
+)
 LOG = (*STREAMS, *WALS, committed(10, 1, 0, 5), committed(11, 1, 5, 9), in_place(12, 2, DEAD, 1))
 ENDED = WalEnded(DEAD.node_id, DEAD.node_epoch, WalSequence(4))
 
 
-def listed(image: MetadataImage, sizes: Mapping[str, int], *, older_than_ms: int = 1_000, age_ms: int = 5_000) -> Inventory:
+def listed(
+    image: MetadataImage,
+    sizes: Mapping[str, int],
+    *,
+    older_than_ms: int = 1_000,
+    age_ms: int = 5_000,
+) -> Inventory:
     """An inventory of these keys and their sizes."""
     inventory = Inventory("c", lambda: image, NOW_MS, older_than_ms)
     for part in PARTS:
@@ -404,12 +576,21 @@ WHOLE = {data_key(ObjectId(10)): 100, data_key(ObjectId(11)): 100, **slots(DEAD,
 
 
 def test_what_is_there_is_neither_missing_nor_an_orphan() -> None:
-    image = image_of(*LOG, ENDED, ObjectPrepared(ObjectId(13), data_key(ObjectId(13)), 0, MetadataOffset(0)))
+    image = image_of(
+        *LOG, ENDED, ObjectPrepared(ObjectId(13), data_key(ObjectId(13)), 0, MetadataOffset(0))
+    )
     inventory = listed(image, {**WHOLE, data_key(ObjectId(13)): 7})
-    assert (inventory.missing(), inventory.damaged(), inventory.orphans(), inventory.foreign.count) == ([], [], [], 0)
+    assert (
+        inventory.missing(),
+        inventory.damaged(),
+        inventory.orphans(),
+        inventory.foreign.count,
+    ) == ([], [], [], 0)
 
 
-def test_what_is_not_listed_is_missing_by_its_offsets_unless_nothing_refers_to_it_any_more() -> None:
+def test_what_is_not_listed_is_missing_by_its_offsets_unless_nothing_refers_to_it_any_more() -> (
+    None
+):
     image = image_of(*LOG, ENDED)
     inventory = listed(image, {data_key(ObjectId(11)): 99})
     missing = inventory.missing()
@@ -418,7 +599,9 @@ def test_what_is_not_listed_is_missing_by_its_offsets_unless_nothing_refers_to_i
         LostRange("t", 0, "data", 0, 5, data_key(ObjectId(10))),
         LostRange("t", 1, "data", 0, 4, wal_key(DEAD, WalSequence(1))),
     ]
-    assert [(item.expected.object_id, item.found_bytes) for item in inventory.damaged()] == [(11, 99)]
+    assert [(item.expected.object_id, item.found_bytes) for item in inventory.damaged()] == [
+        (11, 99)
+    ]
     later = MetadataImage()
     assert Inventory("c", lambda: later, NOW_MS, 0).missing() == []
 
@@ -445,10 +628,19 @@ def test_an_orphan_is_unknown_twice_and_old() -> None:
 
 def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
     image = image_of(*LOG, ENDED)
-    found = {**WHOLE, **slots(DEAD, 0, 4, 5, 6), **slots(DEAD, 2, size_bytes=48), **slots(ONE, 1, 3, 4)}
+    found = {
+        **WHOLE,
+        **slots(DEAD, 0, 4, 5, 6),
+        **slots(DEAD, 2, size_bytes=48),
+        **slots(ONE, 1, 3, 4),
+    }
     inventory = listed(image, found)
     assert [suspect.key for suspect in inventory.orphans()] == list(slots(DEAD, 0))
-    assert [slot for slot in range(7) if is_unknown(image, wal_key(DEAD, WalSequence(slot)))] == [0, 2, 3]  # 1 is in place, 4 the fence
+    assert [slot for slot in range(7) if is_unknown(image, wal_key(DEAD, WalSequence(slot)))] == [
+        0,
+        2,
+        3,
+    ]  # 1 is in place, 4 the fence
     assert (inventory.backlogs[ONE].slots, inventory.backlogs[ONE].size_bytes) == (2, 200)
     assert inventory.backlogs[ONE].newest == (wal_key(ONE, WalSequence(4)), NOW_MS - 5_000)
 
@@ -465,10 +657,18 @@ def test_slots_of_a_wal_that_runs_or_is_not_known_are_no_orphans() -> None:
 def test_the_rest_of_the_bucket_by_its_own_rules() -> None:
     week_ms = 8 * 24 * 3_600_000
     keys = (
-        f"meta/c/log/{0:020d}", f"meta/c/snapshots/{5:020d}-{1:020d}", "meta/other/log/x", f"manifest/c/{'9' * 19}8",
-        *(f"leases/c/{UUID(int=1)}-{serial:010d}" for serial in (3, 4)), "leases/c/x", "probe/1", "probe/probe-abc", "spark/c/q/start",
-        "staged/w/00000000000000000001/x", "data/0zz",
-    )  # fmt: skip
+        f"meta/c/log/{0:020d}",
+        f"meta/c/snapshots/{5:020d}-{1:020d}",
+        "meta/other/log/x",
+        f"manifest/c/{'9' * 19}8",
+        *(f"leases/c/{UUID(int=1)}-{serial:010d}" for serial in (3, 4)),
+        "leases/c/x",
+        "probe/1",
+        "probe/probe-abc",
+        "spark/c/q/start",
+        "staged/w/00000000000000000001/x",
+        "data/0zz",
+    )
     inventory = listed(MetadataImage(), dict.fromkeys(keys, 1), age_ms=week_ms)
     assert inventory.other_clusters == {"other"}
     assert inventory.lease_count == 1
@@ -485,7 +685,7 @@ def test_what_was_given_up_long_ago_is_overdue() -> None:
     assert (overdue(image, NOW_MS, 9_000), overdue(image, NOW_MS, 10_000)) == (1, 0)
 
 
-# --- deleting -------------------------------------------------------------------------------------------------------------------------
+# --- deleting -------------------------------------------------------------------------------------
 
 
 class Growing:
@@ -511,8 +711,13 @@ async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> No
     for key in keys:
         await store.put(key, b"x")
     kept = ObjectId(0), ObjectId(DELETE_BATCH_COUNT)
-    metadata = Growing(*(ObjectPrepared(number, data_key(number), 0, MetadataOffset(0)) for number in kept))
-    assert await delete_orphans(store, metadata, [Suspect(key, 1, 0) for key in keys], lambda _: None) == DELETE_BATCH_COUNT
+    metadata = Growing(
+        *(ObjectPrepared(number, data_key(number), 0, MetadataOffset(0)) for number in kept)
+    )
+    assert (
+        await delete_orphans(store, metadata, [Suspect(key, 1, 0) for key in keys], lambda _: None)
+        == DELETE_BATCH_COUNT
+    )
     assert {info.key async for info in store.list("")} == {data_key(number) for number in kept}
 
 

@@ -1,4 +1,6 @@
-"""Tutorials and how-to guides name only what exists: commands, flags, settings, values, metrics, log events, findings, S3 actions."""
+"""Tutorials and how-to guides name only what exists: commands, flags, settings, values, metrics,
+log events, findings, S3 actions.
+"""
 
 import json
 import re
@@ -24,10 +26,20 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 GUIDES = sorted([*(DOCS / "tutorials").glob("*.md"), *(DOCS / "how-to").glob("*.md")])
 CLIENT_SETTINGS = {
-    "auto.offset.reset", "batch.size", "buffer.memory", "compression.type", "delivery.timeout.ms", "enable.idempotence",
-    "fetch.queue.backoff.ms", "group.protocol", "isolation.level", "kafka.bootstrap.servers", "linger.ms", "retry.backoff.ms",
+    "auto.offset.reset",
+    "batch.size",
+    "buffer.memory",
+    "compression.type",
+    "delivery.timeout.ms",
+    "enable.idempotence",
+    "fetch.queue.backoff.ms",
+    "group.protocol",
+    "isolation.level",
+    "kafka.bootstrap.servers",
+    "linger.ms",
+    "retry.backoff.ms",
     "security.protocol",
-}  # fmt: skip
+}
 OTHER_NAMES = {"docker-compose", "kafka-configs", "kafka-python", "confluent-kafka"}
 ACTIONS = {
     "get_object": {"s3:GetObject"},
@@ -45,7 +57,9 @@ pages = pytest.mark.parametrize("page", GUIDES, ids=lambda path: path.stem)
 def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of a language, without their indentation."""
     return [
-        re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE) for found in _FENCE.finditer(page.read_text()) if found[2] == language
+        re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
+        for found in _FENCE.finditer(page.read_text())
+        if found[2] == language
     ]
 
 
@@ -57,7 +71,11 @@ def names(page: Path, pattern: str) -> set[str]:
 
 def commands(page: Path) -> Iterator[list[str]]:
     """The words behind `penstock` of each command, in console blocks and in backticks."""
-    shown = [line for block in blocks(page, "console") for line in re.findall(r"^\$ (.*)", block.replace("\\\n", " "), re.MULTILINE)]
+    shown = [
+        line
+        for block in blocks(page, "console")
+        for line in re.findall(r"^\$ (.*)", block.replace("\\\n", " "), re.MULTILINE)
+    ]
     for line in [*shown, *names(page, "penstock .*")]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars="|;&")
         lexer.whitespace_split = True
@@ -86,12 +104,18 @@ def check_command(words: list[str]) -> None:
 
 
 def flags(command: Any) -> set[str]:
-    return {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]} | {"-h", "--help"}
+    return {
+        option
+        for parameter in command.params
+        for option in [*parameter.opts, *parameter.secondary_opts]
+    } | {"-h", "--help"}
 
 
 def all_flags(command: Any) -> set[str]:
     """Those of a command and of everything below it."""
-    return flags(command).union(*(all_flags(child) for child in getattr(command, "commands", {}).values()))
+    return flags(command).union(
+        *(all_flags(child) for child in getattr(command, "commands", {}).values())
+    )
 
 
 def chart_values(path: str = "", node: Any = None) -> set[str]:
@@ -99,7 +123,9 @@ def chart_values(path: str = "", node: Any = None) -> set[str]:
     if not path:
         node = yaml.safe_load((ROOT / "helm" / "penstock" / "values.yaml").read_text())
     children = cast("dict[str, Any]", node) if isinstance(node, dict) else {}
-    return {path}.union(*(chart_values(f"{path}.{name}".lstrip("."), child) for name, child in children.items()))
+    return {path}.union(
+        *(chart_values(f"{path}.{name}".lstrip("."), child) for name, child in children.items())
+    )
 
 
 def test_there_are_guides() -> None:
@@ -107,7 +133,10 @@ def test_there_are_guides() -> None:
     assert sum(1 for page in GUIDES for _ in commands(page)) > 90
 
 
-@pytest.mark.parametrize("line", ["broker --store", "nodes --colour", "frobnicate", "topics make x", "controller --node-ids 3"])
+@pytest.mark.parametrize(
+    "line",
+    ["broker --store", "nodes --colour", "frobnicate", "topics make x", "controller --node-ids 3"],
+)
 def test_a_command_that_does_not_exist_is_found(line: str) -> None:
     with pytest.raises(Exception, match=r"."):
         check_command(line.split())
@@ -122,15 +151,26 @@ def test_commands_exist(page: Path) -> None:
 
 @pages
 def test_settings_and_values_exist(page: Path) -> None:
-    known = {name for role in ROLES for name in settings_of(role)} | set(TOPIC_CONFIGS) | CLIENT_SETTINGS | chart_values()
+    known = (
+        {name for role in ROLES for name in settings_of(role)}
+        | set(TOPIC_CONFIGS)
+        | CLIENT_SETTINGS
+        | chart_values()
+    )
     dotted = names(page, r"[a-z]+(\.[a-zA-Z]+)+(=[^ ]*)?")
-    files = {name for name in dotted if name.endswith((".json", ".jsonl", ".py", ".md", ".yaml", ".yml"))}
-    assert {name.partition("=")[0] for name in dotted - files if not name.startswith("penstock.")} <= known
+    files = {
+        name for name in dotted if name.endswith((".json", ".jsonl", ".py", ".md", ".yaml", ".yml"))
+    }
+    assert {
+        name.partition("=")[0] for name in dotted - files if not name.startswith("penstock.")
+    } <= known
 
 
 @pages
 def test_metrics_and_findings_exist(page: Path) -> None:
-    assert names(page, r"penstock_\w+") - {"penstock_node_info"} <= {metric.name for metric in METRICS}
+    assert names(page, r"penstock_\w+") - {"penstock_node_info"} <= {
+        metric.name for metric in METRICS
+    }
     assert names(page, r"[a-z]+(-[a-z]+)+") <= set(KINDS) | set(SNIPPETS) | OTHER_NAMES
 
 
@@ -164,9 +204,21 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_log_events_of_runbooks_exist() -> None:
-    code = "\n".join(path.read_text() for package in ("stream", "broker", "controller") for path in (ROOT / package).rglob("*.py"))
-    told = set[str]().union(*(names(DOCS / "how-to" / name, r"[a-z]+(_[a-z]+)+") for name in ("alerts.md", "monitor.md", "drain.md")))
-    told = {name for name in told if not name.startswith("penstock_")} - {"put_if_absent", "app_kubernetes_io_component"}
+    code = "\n".join(
+        path.read_text()
+        for package in ("stream", "broker", "controller")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    told = set[str]().union(
+        *(
+            names(DOCS / "how-to" / name, r"[a-z]+(_[a-z]+)+")
+            for name in ("alerts.md", "monitor.md", "drain.md")
+        )
+    )
+    told = {name for name in told if not name.startswith("penstock_")} - {
+        "put_if_absent",
+        "app_kubernetes_io_component",
+    }
     assert len(told) > 25
     assert not {event for event in told if f'"{event}"' not in code}
 
@@ -174,7 +226,9 @@ def test_log_events_of_runbooks_exist() -> None:
 def test_policy_of_nodes_allows_the_calls_that_the_store_makes() -> None:
     calls = set(re.findall(r"\bclient\.(\w+)\(", (ROOT / "objectstore" / "s3.py").read_text()))
     assert calls == set(ACTIONS)
-    nodes, readers, *_ = [json.loads(block) for block in blocks(DOCS / "how-to" / "s3-permissions.md", "json")]
+    nodes, readers, *_ = [
+        json.loads(block) for block in blocks(DOCS / "how-to" / "s3-permissions.md", "json")
+    ]
     assert allowed(nodes) == set[str]().union(*ACTIONS.values())
     assert allowed(readers) == allowed(nodes)
 

@@ -10,23 +10,40 @@ LEAN = {"typer", "rich", "click", "confluent_kafka", "moto", "flask", "boto3", "
 
 def loaded_by(code: str) -> set[str]:
     shown = subprocess.run(
-        [sys.executable, "-P", "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", f"{code}\nimport sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return {name for name in shown.stdout.split() if sys.modules.get(name, ...) is not None}
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_a_node_loads_nothing_of_the_command_line(role: str) -> None:
-    code = "from deploy.node import logs, process; logs.configure('info'); from deploy.node.config.load import load"
+    code = (
+        "from deploy.node import logs, process; logs.configure('info'); from"
+        " deploy.node.config.load import load"
+    )
     flags = ["--store", "s3://bucket", *([] if role == "broker" else ["--metadata-log-dir", "x"])]
     code += f"; load('{role}', {flags}, {{}}); import {role}.main"
     code += "; import broker.node" if role == "broker" else ""
     loaded = loaded_by(
-        code.replace("; ", "\n") + "\nsys_modules = None\nimport sys\nsys.modules = {k: v for k, v in sys.modules.items() if v}"
+        code.replace("; ", "\n")
+        + "\nsys_modules = None\nimport sys\nsys.modules = {k: v for k, v in sys.modules.items()"
+        " if v}"
     )
     assert not loaded & LEAN
 
 
 def test_help_loads_no_client() -> None:
     loaded = loaded_by("import deploy.cli.app")
-    assert not loaded & {"confluent_kafka", "moto", "grpc", "kafka", "aiobotocore", "broker.node", "controller.main", "uvloop"}
+    assert not loaded & {
+        "confluent_kafka",
+        "moto",
+        "grpc",
+        "kafka",
+        "aiobotocore",
+        "broker.node",
+        "controller.main",
+        "uvloop",
+    }

@@ -1,4 +1,6 @@
-"""The files about metrics agree with each other and with the code; what is encoded is what a reader says, and nothing else."""
+"""The files about metrics agree with each other and with the code; what is encoded is what a reader
+says, and nothing else.
+"""
 
 import json
 import re
@@ -35,7 +37,11 @@ _NAME = re.compile(r"penstock(_[a-z0-9]+)+")
 
 def anchors(text: str) -> set[str]:
     """Of the headings, as GitHub makes them."""
-    return {re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-") for line in text.splitlines() if line.startswith("#")}
+    return {
+        re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+        for line in text.splitlines()
+        if line.startswith("#")
+    }
 
 
 def test_the_document_is_up_to_date() -> None:
@@ -44,9 +50,19 @@ def test_the_document_is_up_to_date() -> None:
 
 
 def test_dashboards_are_up_to_date() -> None:
-    done = subprocess.run([sys.executable, ROOT / "helm" / "dashboards.py", "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "helm" / "dashboards.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert {path.stem for path in (CHART / "dashboards").glob("*.json")} == {"cluster", "brokers", "store", "controllers"}
+    assert {path.stem for path in (CHART / "dashboards").glob("*.json")} == {
+        "cluster",
+        "brokers",
+        "store",
+        "controllers",
+    }
     for path in (CHART / "dashboards").glob("*.json"):
         for panel in json.loads(path.read_text())["panels"]:
             assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
@@ -60,15 +76,23 @@ def test_names_say_what_they_are() -> None:
         assert metric.name.endswith("_total") is (metric.kind == "counter"), metric.name
         assert metric.name.endswith("_seconds") or metric.kind != "histogram", metric.name
         assert metric.text.endswith(".")
-        assert not {"topic", "partition", "client", "client_id", "key", "group"} & set(metric.labels)
+        assert not {"topic", "partition", "client", "client_id", "key", "group"} & set(
+            metric.labels
+        )
 
 
 def test_queries_name_metrics_of_the_table_and_labels_that_they_have() -> None:
     """Without a cluster; `tests/integration/test_metrics.py` asks real nodes."""
-    known: dict[str, set[str]] = {"up": set(), "process_cpu_seconds_total": set(), "process_resident_memory_bytes": set()}
+    known: dict[str, set[str]] = {
+        "up": set(),
+        "process_cpu_seconds_total": set(),
+        "process_resident_memory_bytes": set(),
+    }
     for metric in table.METRICS:
         for suffix in ("_bucket", "_count", "_sum") if metric.kind == "histogram" else ("",):
-            known[metric.name + suffix] = set(metric.labels) | ({"le"} if suffix == "_bucket" else set())
+            known[metric.name + suffix] = set(metric.labels) | (
+                {"le"} if suffix == "_bucket" else set()
+            )
     for query in queries():
         has = set(TARGET_LABELS)
         for name, matched in query.selectors():
@@ -88,7 +112,9 @@ def test_every_alert_leads_to_what_to_do() -> None:
         assert path == "docs/how-to/alerts.md"
         assert anchor in known, alert["alert"]
         assert alert["labels"]["severity"] in {"warning", "critical"}
-        assert re.search(rf"\b{alert['alert']}\b", ALERTS), f"docs/how-to/alerts.md does not name {alert['alert']}"
+        assert re.search(rf"\b{alert['alert']}\b", ALERTS), (
+            f"docs/how-to/alerts.md does not name {alert['alert']}"
+        )
     for linked in re.findall(r"\]\(#([a-z0-9-]+)\)", ALERTS):
         assert linked in known, linked
     named = set(re.findall(r"\bPenstock[A-Z]\w+", ALERTS))
@@ -97,14 +123,20 @@ def test_every_alert_leads_to_what_to_do() -> None:
 
 def test_brokers_are_scaled_by_what_the_rules_record() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    assert values["brokers"]["autoscaling"]["network"]["metric"] in {rule.get("record") for rule in rules()}
+    assert values["brokers"]["autoscaling"]["network"]["metric"] in {
+        rule.get("record") for rule in rules()
+    }
 
 
 def encoded(*readings: Reading) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(NodeCollector({metric for metric, _, _ in readings}, lambda: readings))
     families = text_string_to_metric_families(generate_latest(registry).decode())
-    return {sample.name + "".join(sample.labels.values()): sample.value for family in families for sample in family.samples}
+    return {
+        sample.name + "".join(sample.labels.values()): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 def test_a_histogram_is_told_in_seconds_and_adds_up() -> None:
@@ -112,11 +144,17 @@ def test_a_histogram_is_told_in_seconds_and_adds_up() -> None:
     for latency_ms in (0.3, 0.5, 100, 200_000):
         histogram.observe(latency_ms)
     told = encoded((table.WAL_PUT, (), histogram.freeze()))
-    assert told["penstock_wal_put_seconds_count"] == told["penstock_wal_put_seconds_bucket+Inf"] == 4
+    assert (
+        told["penstock_wal_put_seconds_count"] == told["penstock_wal_put_seconds_bucket+Inf"] == 4
+    )
     assert told["penstock_wal_put_seconds_sum"] == pytest.approx(200.1008)
     assert told["penstock_wal_put_seconds_bucket0.0004"] == 1
     assert told["penstock_wal_put_seconds_bucket0.0008"] == 2
-    assert told["penstock_wal_put_seconds_bucket0.1024"] == told["penstock_wal_put_seconds_bucket104.9"] == 3
+    assert (
+        told["penstock_wal_put_seconds_bucket0.1024"]
+        == told["penstock_wal_put_seconds_bucket104.9"]
+        == 3
+    )
 
 
 def test_a_value_with_other_labels_is_a_defect() -> None:
@@ -127,24 +165,51 @@ def test_a_value_with_other_labels_is_a_defect() -> None:
 
 def test_partitions_that_move_or_have_no_leader_are_told_apart() -> None:
     topic, image = UUID(int=7), MetadataImage()
-    alive, fenced = (NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), "", 1, "", None, fenced=it == 2) for it in (1, 2))
-    draining = NodeRecord(NodeId(3), NodeEpoch(3), UUID(int=3), "", 1, "", None, fenced=False, draining=True)
+    alive, fenced = (
+        NodeRecord(NodeId(it), NodeEpoch(it), UUID(int=it), "", 1, "", None, fenced=it == 2)
+        for it in (1, 2)
+    )
+    draining = NodeRecord(
+        NodeId(3), NodeEpoch(3), UUID(int=3), "", 1, "", None, fenced=False, draining=True
+    )
 
     def partition(index: int, leader: int, move: Move | None = None) -> PartitionRecord:
         first = 3 * index
         return PartitionRecord(
-            topic, index, (NodeId(1), NodeId(2)), NodeId(leader), NodeEpoch(leader), StreamEpoch(1), StreamId(first), StreamId(first + 1),
-            StreamId(first + 2), target_replicas=None if move is None else (NodeId(1),), move=move,
-        )  # fmt: skip
+            topic,
+            index,
+            (NodeId(1), NodeId(2)),
+            NodeId(leader),
+            NodeEpoch(leader),
+            StreamEpoch(1),
+            StreamId(first),
+            StreamId(first + 1),
+            StreamId(first + 2),
+            target_replicas=None if move is None else (NodeId(1),),
+            move=move,
+        )
 
-    moves = [Move(NodeId(2), NodeId(1), Millis(began), Millis(deadline)) for began, deadline in ((40_000, 50_000), (70_000, 120_000))]
+    moves = [
+        Move(NodeId(2), NodeId(1), Millis(began), Millis(deadline))
+        for began, deadline in ((40_000, 50_000), (70_000, 120_000))
+    ]
     image.apply_all((alive, fenced, draining, TopicRecord(topic, "orders")))
-    image.apply_all((partition(0, 1), partition(1, 2), partition(2, -1), partition(3, -1, moves[0]), partition(4, -1, moves[1])))
+    image.apply_all(
+        (
+            partition(0, 1),
+            partition(1, 2),
+            partition(2, -1),
+            partition(3, -1, moves[0]),
+            partition(4, -1, moves[1]),
+        )
+    )
     told = {metric: value for metric, _, value in read_leaders(image, 100_000)}
     assert told[table.CLUSTER_PARTITIONS] == 5
     assert told[table.LEADERLESS] == 2, "one that nobody leads, one whose leader is fenced"
     assert (told[table.MOVES], told[table.MOVES_OVERDUE], told[table.MOVE_AGE]) == (2, 1, 60)
-    states = {labels: value for metric, labels, value in read_brokers(image) if metric is table.BROKERS}
+    states = {
+        labels: value for metric, labels, value in read_brokers(image) if metric is table.BROKERS
+    }
     assert states == {("alive",): 1, ("fenced",): 1, ("draining",): 1}
 
 

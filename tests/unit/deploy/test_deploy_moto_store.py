@@ -1,4 +1,6 @@
-"""The dev store keeps the promise that fencing rests on: of many conditional PUTs of one key, one wins."""
+"""The dev store keeps the promise that fencing rests on: of many conditional PUTs of one key, one
+wins.
+"""
 
 import http.client
 import socket
@@ -24,12 +26,16 @@ def port() -> Iterator[int]:
     listening = listen(0)
     with listening:
         port = listening.getsockname()[1]
-        threading.Thread(target=serve, args=(make_front("bucket"), listening.dup()), daemon=True).start()
+        threading.Thread(
+            target=serve, args=(make_front("bucket"), listening.dup()), daemon=True
+        ).start()
         yield port
 
 
 def put(connection: http.client.HTTPConnection, key: str, body: bytes) -> int:
-    connection.request("PUT", f"/bucket/{key}", body, {"If-None-Match": "*", "Authorization": SIGNED})
+    connection.request(
+        "PUT", f"/bucket/{key}", body, {"If-None-Match": "*", "Authorization": SIGNED}
+    )
     response = connection.getresponse()
     response.read()
     return response.status
@@ -55,7 +61,11 @@ def test_one_of_many_conditional_puts_wins_and_connections_stay_open(port: int) 
         thread.start()
     for thread in threads:
         thread.join()
-    assert Counter(statuses) == {(key, status): count for key in range(keys) for status, count in ((200, 1), (412, writers - 1))}
+    assert Counter(statuses) == {
+        (key, status): count
+        for key in range(keys)
+        for status, count in ((200, 1), (412, writers - 1))
+    }
 
 
 def test_a_put_that_is_cut_short_leaves_nothing_wherever_it_is_cut(port: int) -> None:

@@ -19,20 +19,30 @@ from controller.metadata.records import Move, PartitionRecord
 from deploy.clients.wire import WireClient
 from deploy.errors import DeployError, UsageError
 from deploy.reassign.admin import PARTITIONS_PER_REQUEST_MAX, elect_preferred, reassign
-from deploy.reassign.plan import Key, parse_brokers, parse_partitions, parse_reassignment, parse_topics, propose, status_of, to_json
+from deploy.reassign.plan import (
+    Key,
+    parse_brokers,
+    parse_partitions,
+    parse_reassignment,
+    parse_topics,
+    propose,
+    status_of,
+    to_json,
+)
 from deploy.reassign.trace import parse_partition, view_move
 
 KAFKAS_OWN = (
-    '{"version":1,"partitions":[{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs": ["any"]},'
-    '{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any", "any"]}]}'
+    '{"version":1,"partitions":[{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs":'
+    ' ["any"]},{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any", "any"]}]}'
 )
 
 
 def test_a_file_that_kafkas_tool_printed_is_read_and_printed_again() -> None:
     assignment = parse_reassignment(KAFKAS_OWN)
     assert assignment == {Key("tp_re_01", 4): (0,), Key("tp_re_01", 1): (1, 0)}
-    assert to_json(assignment) == (
-        '{"version":1,"partitions":[{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any","any"]},'
+    assert (
+        to_json(assignment)
+        == '{"version":1,"partitions":[{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any","any"]},'
         '{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs":["any"]}]}'
     )
     assert parse_reassignment(to_json(assignment)) == assignment
@@ -47,7 +57,9 @@ class Asked(WireClient):
     def ask(self, api: object, request: Any, encode: object, decode: object) -> Any:
         self.requests.append(request)
         moves = isinstance(request, alter.AlterPartitionReassignmentsRequest)
-        return alter.AlterPartitionReassignmentsResponse() if moves else elect.ElectLeadersResponse()
+        return (
+            alter.AlterPartitionReassignmentsResponse() if moves else elect.ElectLeadersResponse()
+        )
 
 
 def test_ten_thousand_partitions_are_asked_for_in_bounded_requests() -> None:
@@ -55,17 +67,27 @@ def test_ten_thousand_partitions_are_asked_for_in_bounded_requests() -> None:
     client = Asked()
     assert reassign(client, dict.fromkeys(keys, (1, 2))) == {}
     asked = [
-        [Key(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions] for request in client.requests
+        [
+            Key(topic.name, item.partition_index)
+            for topic in request.topics
+            for item in topic.partitions
+        ]
+        for request in client.requests
     ]
     assert [len(some) for some in asked] == [PARTITIONS_PER_REQUEST_MAX] * 10
     assert [key for some in asked for key in some] == keys
     client = Asked()
     assert elect_preferred(client, keys) == ([], {})
-    counts = [sum(len(topic.partitions) for topic in request.topic_partitions) for request in client.requests]
+    counts = [
+        sum(len(topic.partitions) for topic in request.topic_partitions)
+        for request in client.requests
+    ]
     assert counts == [PARTITIONS_PER_REQUEST_MAX] * 10
     client = Asked()
     elect_preferred(client, None)
-    assert [request.topic_partitions for request in client.requests] == [None], "the broker cuts what it knows better"
+    assert [request.topic_partitions for request in client.requests] == [None], (
+        "the broker cuts what it knows better"
+    )
 
 
 def test_the_other_files() -> None:
@@ -81,8 +103,20 @@ def test_the_other_files() -> None:
         ('{"partitions": []}', "no partition"),
         ('{"version": 2, "partitions": []}', "version 2"),
         ('{"partitions": [{"topic": "a", "partition": "x", "replicas": []}]}', "example"),
-        ('{"partitions": [{"topic": "a", "partition": 0, "replicas": [1]}, {"topic": "a", "partition": 0, "replicas": [2]}]}', "a-0"),
-        ('{"partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": ["/disk"]}]}', "log director"),
+        (
+            (
+                '{"partitions": [{"topic": "a", "partition": 0, "replicas": [1]}, {"topic": "a",'
+                ' "partition": 0, "replicas": [2]}]}'
+            ),
+            "a-0",
+        ),
+        (
+            (
+                '{"partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs":'
+                ' ["/disk"]}]}'
+            ),
+            "log director",
+        ),
     ],
 )
 def test_bad_files_are_refused_with_a_reason(text: str, word: str) -> None:
@@ -112,21 +146,44 @@ def test_proposals_are_even_and_repeatable_and_keep_the_factor() -> None:
 
 def test_states() -> None:
     key = Key("t", 0)
-    assert status_of(key, (1,), (1,), set()) == (True, "Reassignment of partition t-0 is completed.")
-    assert status_of(key, (1,), (2,), {key}) == (False, "Reassignment of partition t-0 is still in progress.")
+    assert status_of(key, (1,), (1,), set()) == (
+        True,
+        "Reassignment of partition t-0 is completed.",
+    )
+    assert status_of(key, (1,), (2,), {key}) == (
+        False,
+        "Reassignment of partition t-0 is still in progress.",
+    )
     assert (
-        status_of(key, (1, 3), (2,), set())[1] == "There is no active reassignment of partition t-0, but replica set is 2 rather than 1,3."
+        status_of(key, (1, 3), (2,), set())[1]
+        == "There is no active reassignment of partition t-0, but replica set is 2 rather than 1,3."
     )
     assert not status_of(key, (1,), None, set())[0]
 
 
 def record(move: Move | None) -> PartitionRecord:
     streams = StreamId(0), StreamId(1), StreamId(2)
-    return PartitionRecord(UUID(int=1), 0, (NodeId(2),), NodeId(2), NodeEpoch(1), StreamEpoch(5), *streams, target_replicas=None, move=move)
+    return PartitionRecord(
+        UUID(int=1),
+        0,
+        (NodeId(2),),
+        NodeId(2),
+        NodeEpoch(1),
+        StreamEpoch(5),
+        *streams,
+        target_replicas=None,
+        move=move,
+    )
 
 
 def trace(node_id: int, epoch: int, *, gave_up: bool, **steps: float) -> MoveTrace:
-    timing = MoveTiming(topic_id=UUID(int=1), partition=0, leader_epoch=StreamEpoch(epoch), gave_up=gave_up, steps=steps)
+    timing = MoveTiming(
+        topic_id=UUID(int=1),
+        partition=0,
+        leader_epoch=StreamEpoch(epoch),
+        gave_up=gave_up,
+        steps=steps,
+    )
     return MoveTrace(node_id=NodeId(node_id), received_ms=0, timing=timing)
 
 
@@ -140,7 +197,16 @@ def test_a_trace_tells_the_six_steps_of_the_last_move_only() -> None:
     view = view_move(Key("t", 0), record(move), traces)
     assert view is not None
     assert view.total_ms == 60
-    assert [(step.number, step.took_ms) for step in view.steps] == [(1, 0), (2, 10), (3, 2), (4, 30), (4, 8), (5, 0), (6, 4), (6, 6)]
+    assert [(step.number, step.took_ms) for step in view.steps] == [
+        (1, 0),
+        (2, 10),
+        (3, 2),
+        (4, 30),
+        (4, 8),
+        (5, 0),
+        (6, 4),
+        (6, 6),
+    ]
     lost = view_move(Key("t", 0), record(move), [])
     assert lost is not None
     assert lost.total_ms is None

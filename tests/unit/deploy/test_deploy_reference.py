@@ -16,15 +16,23 @@ ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"
 
 
-@pytest.mark.parametrize(("name", "module"), [("cli", cli), ("kafka-apis", kafka_apis), ("errors", errors)])
+@pytest.mark.parametrize(
+    ("name", "module"), [("cli", cli), ("kafka-apis", kafka_apis), ("errors", errors)]
+)
 def test_page_is_up_to_date(name: str, module: object) -> None:
     """Run `make reference` after a change."""
     assert (REFERENCE / f"{name}.md").read_text() == module.markdown()  # type: ignore[attr-defined]
 
 
 def test_every_command_has_a_heading() -> None:
-    headings = set(re.findall(r"^#+ `penstock (.+)`$", (REFERENCE / "cli.md").read_text(), re.MULTILINE))
-    names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    headings = set(
+        re.findall(r"^#+ `penstock (.+)`$", (REFERENCE / "cli.md").read_text(), re.MULTILINE)
+    )
+    names = {
+        command.name or command.callback.__name__
+        for command in app.registered_commands
+        if command.callback
+    }
     for group in app.registered_groups:
         assert group.name is not None
         assert group.typer_instance is not None
@@ -41,7 +49,10 @@ def test_every_error_code_that_brokers_send_has_advice() -> None:
         ErrorCode[node.attr]
         for path in sources
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ErrorCode" and node.attr.isupper()
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "ErrorCode"
+        and node.attr.isupper()
     }
     assert sent - {ErrorCode.NONE} == set(errors.ADVICE)
 

@@ -1,4 +1,6 @@
-"""Topics and records that a local cluster begins with: what each line means, and that mistakes are told with their line."""
+"""Topics and records that a local cluster begins with: what each line means, and that mistakes are
+told with their line.
+"""
 
 import pytest
 
@@ -9,7 +11,13 @@ TOPICS = {"orders": 3, "clicks": 12}
 
 
 def parsed(*lines: str, topics: dict[str, int] | None = None) -> list[SeedRecord]:
-    return list(parse_seed([line.encode() + b"\n" for line in lines], TOPICS if topics is None else topics, "seed.jsonl"))
+    return list(
+        parse_seed(
+            [line.encode() + b"\n" for line in lines],
+            TOPICS if topics is None else topics,
+            "seed.jsonl",
+        )
+    )
 
 
 def test_topics() -> None:
@@ -29,12 +37,19 @@ def test_a_topic_twice() -> None:
 
 
 def test_whole_records() -> None:
-    line = '{"topic": "clicks", "key": "k", "value": {"n": [1, 2]}, "headers": {"h": "1"}, "partition": 11, "timestamp_ms": 5}'
+    line = (
+        '{"topic": "clicks", "key": "k", "value": {"n": [1, 2]}, "headers": {"h": "1"},'
+        ' "partition": 11, "timestamp_ms": 5}'
+    )
     assert parsed(line) == [SeedRecord("clicks", b"k", b'{"n":[1,2]}', (("h", b"1"),), 11, 5)]
-    assert parsed('{"topic": "other", "key": 7, "value": null}') == [SeedRecord("other", b"7", None, (), -1, 0)]
+    assert parsed('{"topic": "other", "key": 7, "value": null}') == [
+        SeedRecord("other", b"7", None, (), -1, 0)
+    ]
 
 
-@pytest.mark.parametrize("line", ["plain text", '{"id": 1, "price": 2.5}', "[1, 2]", "42", '"quoted"'])
+@pytest.mark.parametrize(
+    "line", ["plain text", '{"id": 1, "price": 2.5}', "[1, 2]", "42", '"quoted"']
+)
 def test_plain_values_are_kept_as_they_stand(line: str) -> None:
     assert parsed(line) == [SeedRecord("orders", None, line.encode(), (), -1, 0)]
 
@@ -48,8 +63,14 @@ def test_empty_lines_count_as_lines_only() -> None:
     ("line", "told"),
     [
         ('{"topic": "orders", "vlaue": 1}', "line 1: unknown field 'vlaue'; did you mean 'value'?"),
-        ('{"topic": "orders", "value": 1, "partition": 3}', r"line 1: 'orders': partition=3 is not allowed: -1 to 2"),
-        ('{"topic": "new", "value": 1, "partition": 1}', r"line 1: 'new': partition=1 is not allowed: -1 to 0"),
+        (
+            '{"topic": "orders", "value": 1, "partition": 3}',
+            r"line 1: 'orders': partition=3 is not allowed: -1 to 2",
+        ),
+        (
+            '{"topic": "new", "value": 1, "partition": 1}',
+            r"line 1: 'new': partition=1 is not allowed: -1 to 0",
+        ),
         ('{"value": 1, "partition": true}', "partition=True is not allowed"),
         ('{"value": 1, "headers": ["h"]}', "line 1: headers must be an object of texts"),
         ('{"topic": 5, "value": 1}', "line 1: no topic"),

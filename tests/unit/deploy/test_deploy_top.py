@@ -13,7 +13,9 @@ STORED = {"a": Stored(2, 2, 100), "b": Stored(3, 1, 50), "new": Stored(1, 1, 0)}
 
 def test_rates_are_differences_and_the_busiest_topic_is_first() -> None:
     view = view_top(CLUSTER, STORED, {"a": 100, "b": 90, "new": 5}, {"a": 100, "b": 50}, 2.0)
-    assert [(topic.name, topic.records, topic.records_s, topic.without_leader) for topic in view.topics] == [
+    assert [
+        (topic.name, topic.records, topic.records_s, topic.without_leader) for topic in view.topics
+    ] == [
         ("b", 90, 20.0, 2),
         ("a", 100, 0.0, 0),
         ("new", 5, None, 0),
@@ -22,15 +24,21 @@ def test_rates_are_differences_and_the_busiest_topic_is_first() -> None:
 
 
 def test_there_are_no_rates_before_a_second_look_nor_for_a_topic_made_anew() -> None:
-    assert {topic.records_s for topic in view_top(CLUSTER, STORED, {"a": 1}, None, 0.0).topics} == {None}
+    assert {topic.records_s for topic in view_top(CLUSTER, STORED, {"a": 1}, None, 0.0).topics} == {
+        None
+    }
     (again,) = view_top(CLUSTER, {"a": Stored(1, 1, 0)}, {"a": 3}, {"a": 100}, 1.0).topics
     assert again.records_s is None
 
 
 def test_cost_is_put_and_list_at_one_price_and_get_at_another() -> None:
-    requests = StoreRequests(put_s=10.0, list_s=2.0, get_s=100.0, delete_s=1_000.0, failed_s=1.0, written_bytes_s=5e6)
+    requests = StoreRequests(
+        put_s=10.0, list_s=2.0, get_s=100.0, delete_s=1_000.0, failed_s=1.0, written_bytes_s=5e6
+    )
     assert usd_month(requests, Prices()) == pytest.approx(2_628_000 * (12 * 5e-6 + 100 * 4e-7))
-    assert usd_month(requests, Prices(put_usd_per_1000=0.0, get_usd_per_1000=1.0)) == pytest.approx(262_800.0)
+    assert usd_month(requests, Prices(put_usd_per_1000=0.0, get_usd_per_1000=1.0)) == pytest.approx(
+        262_800.0
+    )
 
 
 def test_the_total_is_of_brokers_that_report_and_of_none_it_is_unknown() -> None:

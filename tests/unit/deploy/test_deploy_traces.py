@@ -1,4 +1,6 @@
-"""Traces at their edges: several requests in a PUT, a PUT that is fenced, requests that are not chosen, no OpenTelemetry."""
+"""Traces at their edges: several requests in a PUT, a PUT that is fenced, requests that are not
+chosen, no OpenTelemetry.
+"""
 
 import asyncio
 import subprocess
@@ -50,10 +52,15 @@ class World:
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.tracing = RequestTracing(provider.get_tracer("test"), is_chosen)
         self.wal = Wal(
-            self.store, ME, StreamConfig(wal_linger_ms=0), now_ms=lambda: Millis(0), rng=Random(1),
-            on_durable=lambda bulk: self.tell(bulk.groups, None), on_failed=lambda error, groups: self.tell(groups, error),
+            self.store,
+            ME,
+            StreamConfig(wal_linger_ms=0),
+            now_ms=lambda: Millis(0),
+            rng=Random(1),
+            on_durable=lambda bulk: self.tell(bulk.groups, None),
+            on_failed=lambda error, groups: self.tell(groups, error),
             tracing=self.tracing,
-        )  # fmt: skip
+        )
         self.next_offset = 0
 
     def tell(self, groups: list[WalAppend], error: StreamError | None) -> None:
@@ -71,9 +78,16 @@ class World:
                 trace.ended(["NOT_LEADER_OR_FOLLOWER"] if error else [])
             answered.set_result(error)
 
-        payload = bytes(encode_batch([Record(self.next_offset, 0, None, b"value")], base_offset=self.next_offset))
+        payload = bytes(
+            encode_batch(
+                [Record(self.next_offset, 0, None, b"value")], base_offset=self.next_offset
+            )
+        )
         at, self.next_offset = self.next_offset, self.next_offset + 1
-        self.wal.append(([AppendEntry(StreamId(1), Offset(at), Offset(at + 1), 1, Millis(0), payload)], done), len(payload))
+        self.wal.append(
+            ([AppendEntry(StreamId(1), Offset(at), Offset(at + 1), 1, Millis(0), payload)], done),
+            len(payload),
+        )
         if trace is not None:
             trace.appended(done)
         return answered
@@ -95,8 +109,12 @@ async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> N
     assert put.parent is not None
     assert put.parent.span_id == id_of(first)
     assert [link.context.span_id for link in put.links] == [id_of(span) for span in others]
-    assert [[link.context.span_id for link in span.links] for span in world.spans("wal bulk")] == [[id_of(put)]] * 3
-    assert len({span.context.trace_id for span in (first, *others) if span.context is not None}) == 3
+    assert [[link.context.span_id for link in span.links] for span in world.spans("wal bulk")] == [
+        [id_of(put)]
+    ] * 3
+    assert (
+        len({span.context.trace_id for span in (first, *others) if span.context is not None}) == 3
+    )
     assert put.attributes is not None
     assert put.attributes["penstock.wal.groups"] == 3
 
@@ -106,7 +124,10 @@ async def test_a_fenced_put_and_its_requests_are_errors() -> None:
     await world.store.put(wal_key(ME, WalSequence(0)), fence_object(HEIR, WalSequence(0)))
     assert isinstance(await world.request(), WalFenced)
     (put,), (request,) = world.spans("wal put"), world.spans("produce")
-    assert (put.status.status_code, request.status.status_code) == (StatusCode.ERROR, StatusCode.ERROR)
+    assert (put.status.status_code, request.status.status_code) == (
+        StatusCode.ERROR,
+        StatusCode.ERROR,
+    )
     assert request.status.description == "NOT_LEADER_OR_FOLLOWER"
     assert world.spans("ack") == []
 
@@ -138,7 +159,9 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from deploy.node.config.definition import ProcessConfig
     from deploy.node.traces.set_up import of_moves, of_requests
 
-    config = load("broker", [*FLAGS, "--traces-otlp-endpoint", "http://127.0.0.1:1"], {}).part(ProcessConfig)
+    config = load("broker", [*FLAGS, "--traces-otlp-endpoint", "http://127.0.0.1:1"], {}).part(
+        ProcessConfig
+    )
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     for of in (of_requests, of_moves):
         with pytest.raises(UsageError, match=r"pip install 'penstock\[traces\]'"), of(config):
@@ -155,7 +178,12 @@ def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
         f"config = load('broker', {FLAGS}, {{}}).part(ProcessConfig)\n"
         "with of_requests(config) as tracing, of_moves(config) as moved: print(tracing, moved, 'opentelemetry' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "None None False\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "None None False\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""What the doctor says of partitions that do not open and of objects that brokers could not read."""
+"""What the doctor says of partitions that do not open and of objects that brokers could not
+read.
+"""
 
 from uuid import UUID
 
@@ -29,52 +31,92 @@ from deploy.doctor.troubles import failing, unreadable
 from stream.format.keys import data_key
 
 TOPIC_ID = UUID(int=7)
-SEEN = ClusterSeen("c", 100, (), 1, 3, 5, leaderless=frozenset(), hanging={}, moving_count=0, wals={})
+SEEN = ClusterSeen(
+    "c", 100, (), 1, 3, 5, leaderless=frozenset(), hanging={}, moving_count=0, wals={}
+)
 
 
 def image() -> MetadataImage:
     """Partition 0 is led by broker 1, and its data and meta streams share one object."""
     found = MetadataImage()
-    node = NodeRecord(NodeId(1), NodeEpoch(1), UUID(int=1), "", 9092, "h", None, fenced=False, version="1.0")
+    node = NodeRecord(
+        NodeId(1), NodeEpoch(1), UUID(int=1), "", 9092, "h", None, fenced=False, version="1.0"
+    )
     streams = (StreamId(1), StreamId(2), StreamId(3))
-    partition = PartitionRecord(TOPIC_ID, 0, (NodeId(1),), NodeId(1), NodeEpoch(1), StreamEpoch(1), *streams)
-    ranges = tuple(RangeEntry(StreamId(number), Offset(5), Offset(9), 4, 100, Millis(0)) for number in (1, 2))
+    partition = PartitionRecord(
+        TOPIC_ID, 0, (NodeId(1),), NodeId(1), NodeEpoch(1), StreamEpoch(1), *streams
+    )
+    ranges = tuple(
+        RangeEntry(StreamId(number), Offset(5), Offset(9), 4, 100, Millis(0)) for number in (1, 2)
+    )
     found.apply_all(
         [
-            ClusterRecord("c"), node, TopicRecord(TOPIC_ID, "t"), StreamCreated(StreamId(1), TOPIC_ID, 0, "meta"),
-            StreamCreated(StreamId(2), TOPIC_ID, 0, "data"), StreamCreated(StreamId(3), TOPIC_ID, 0, "txn"), partition,
+            ClusterRecord("c"),
+            node,
+            TopicRecord(TOPIC_ID, "t"),
+            StreamCreated(StreamId(1), TOPIC_ID, 0, "meta"),
+            StreamCreated(StreamId(2), TOPIC_ID, 0, "data"),
+            StreamCreated(StreamId(3), TOPIC_ID, 0, "txn"),
+            partition,
             ObjectCommitted(ObjectId(1), data_key(ObjectId(1)), 3, 200, Millis(0), ranges),
         ]
-    )  # fmt: skip
+    )
     return found
 
 
 def cannot_open(number: int) -> FailingPartition:
-    return FailingPartition(topic_id=TOPIC_ID, partition=number, tries=3, for_ms=9_000, error="ObjectMissing: gone")
+    return FailingPartition(
+        topic_id=TOPIC_ID, partition=number, tries=3, for_ms=9_000, error="ObjectMissing: gone"
+    )
 
 
 def gone(object_id: int, reads: int) -> DamagedObject:
-    return DamagedObject(key=data_key(ObjectId(object_id)), kind="gone", reads=reads, for_ms=1, error="gone")
+    return DamagedObject(
+        key=data_key(ObjectId(object_id)), kind="gone", reads=reads, for_ms=1, error="gone"
+    )
 
 
 def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
     fails = FailingFacts("t", 2, 1, 23, 41_000, "ObjectMissing: object data/1 is gone.")
     passing = FailingFacts("t", 1, 1, 2, 900, "StreamNotClosed: stream 4 is still open elsewhere")
-    lost = UnreadableFacts("data/1", "gone", (1, 2), 7, "object data/1 is gone", ("t-0 [5, 9)", "t-2 (meta stream) [0, 3)"))
-    corrupt = UnreadableFacts("data/2", "corrupt", (2,), 1, "object data/2 is corrupt at byte 9: x.", ("t-1 [0, 4)",))
+    lost = UnreadableFacts(
+        "data/1",
+        "gone",
+        (1, 2),
+        7,
+        "object data/1 is gone",
+        ("t-0 [5, 9)", "t-2 (meta stream) [0, 3)"),
+    )
+    corrupt = UnreadableFacts(
+        "data/2", "corrupt", (2,), 1, "object data/2 is corrupt at byte 9: x.", ("t-1 [0, 4)",)
+    )
     check = judge.partitions(SEEN, 0, [fails, passing], [lost, corrupt])
     assert check.level is Level.FAIL
-    assert check.summary == "3 of 1 topics; 0 not led, 0 moving, 1 cannot open; 2 objects cannot be read"
+    assert (
+        check.summary
+        == "3 of 1 topics; 0 not led, 0 moving, 1 cannot open; 2 objects cannot be read"
+    )
     assert [finding.sentence for finding in check.findings] == [
-        "t-2 does not open on broker 1, which leads it: 23 tries in 41 s; the last one failed with: ObjectMissing: object data/1 is gone.",
-        "data/1 is gone from the store: 7 reads of brokers 1, 2 ended there. It holds t-0 [5, 9), t-2 (meta stream) [0, 3).",
-        "data/2 is corrupt (object data/2 is corrupt at byte 9: x): 1 reads of broker 2 ended there. It holds t-1 [0, 4).",
+        (
+            "t-2 does not open on broker 1, which leads it: 23 tries in 41 s; the last one failed"
+            " with: ObjectMissing: object data/1 is gone."
+        ),
+        (
+            "data/1 is gone from the store: 7 reads of brokers 1, 2 ended there. It holds t-0 [5,"
+            " 9), t-2 (meta stream) [0, 3)."
+        ),
+        (
+            "data/2 is corrupt (object data/2 is corrupt at byte 9: x): 1 reads of broker 2 ended"
+            " there. It holds t-1 [0, 4)."
+        ),
     ]
 
 
 def test_what_brokers_report_counts_while_the_metadata_confirm_it() -> None:
     said = {
-        1: Troubles(failing=(cannot_open(0), cannot_open(1)), damaged=(gone(1, reads=3), gone(99, reads=3))),
+        1: Troubles(
+            failing=(cannot_open(0), cannot_open(1)), damaged=(gone(1, reads=3), gone(99, reads=3))
+        ),
         2: Troubles(failing=(cannot_open(0),), damaged=(gone(1, reads=4),)),
     }
     assert failing(image(), said) == [FailingFacts("t", 0, 1, 3, 9_000, "ObjectMissing: gone")]

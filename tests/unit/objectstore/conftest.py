@@ -14,7 +14,9 @@ from objectstore.config import S3Config
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    """moto 5.2.5 checks If-None-Match and If-Match and writes in two steps: of concurrent large PUTs several win without the lock."""
+    """moto 5.2.5 checks If-None-Match and If-Match and writes in two steps: of concurrent large
+    PUTs several win without the lock.
+    """
     lock = threading.Lock()
     put_object = S3Response.put_object
 
@@ -40,8 +42,13 @@ def new_bucket(moto_endpoint: str) -> Callable[[], S3Config]:
 
     def make() -> S3Config:
         bucket = f"bucket-{next(_bucket_numbers)}"
-        credential = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
-        request = urllib.request.Request(f"{moto_endpoint}/{bucket}", method="PUT", headers={"Authorization": credential})
+        credential = (
+            "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/s3/aws4_request,"
+            " SignedHeaders=host, Signature=0"
+        )
+        request = urllib.request.Request(
+            f"{moto_endpoint}/{bucket}", method="PUT", headers={"Authorization": credential}
+        )
         with urllib.request.urlopen(request) as response:
             assert response.status == 200
         return S3Config(

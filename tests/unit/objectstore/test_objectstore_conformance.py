@@ -23,7 +23,9 @@ KINDS = ["memory", "directory", "s3", "retrying", "metered", "prefixed", "faulty
 
 
 @pytest.fixture(params=KINDS)
-async def store(request: pytest.FixtureRequest, tmp_path: Path, new_bucket: Callable[[], S3Config]) -> AsyncIterator[ObjectStore]:
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, new_bucket: Callable[[], S3Config]
+) -> AsyncIterator[ObjectStore]:
     makers: dict[str, Callable[[], ObjectStore]] = {
         "memory": MemoryStore,
         "directory": lambda: DirectoryStore(str(tmp_path)),
@@ -38,7 +40,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path, new_bucket: Call
     await made.close()
 
 
-async def listed(store: ObjectStore, prefix: str, start_after: str = "", limit: int = 0) -> list[ObjectInfo]:
+async def listed(
+    store: ObjectStore, prefix: str, start_after: str = "", limit: int = 0
+) -> list[ObjectInfo]:
     return [info async for info in store.list(prefix, start_after=start_after, limit=limit)]
 
 
@@ -81,7 +85,9 @@ async def test_an_empty_object(store: ObjectStore, body: bytes) -> None:
         await store.get_range("k", 0, 1)
 
 
-async def test_later_changes_of_a_callers_buffer_do_not_reach_the_object(store: ObjectStore) -> None:
+async def test_later_changes_of_a_callers_buffer_do_not_reach_the_object(
+    store: ObjectStore,
+) -> None:
     body = bytearray(b"before")
     await store.put("k", body)
     body[:] = b"after!"
@@ -90,9 +96,18 @@ async def test_later_changes_of_a_callers_buffer_do_not_reach_the_object(store: 
 
 @pytest.mark.parametrize(
     ("start", "length", "expected"),
-    [(0, 1, b"0"), (0, 10, b"0123456789"), (3, 4, b"3456"), (9, 1, b"9"), (5, 100, b"56789"), (0, 1 << 40, b"0123456789")],
+    [
+        (0, 1, b"0"),
+        (0, 10, b"0123456789"),
+        (3, 4, b"3456"),
+        (9, 1, b"9"),
+        (5, 100, b"56789"),
+        (0, 1 << 40, b"0123456789"),
+    ],
 )
-async def test_ranges_are_half_open_and_cut_at_the_end(store: ObjectStore, start: int, length: int, expected: bytes) -> None:
+async def test_ranges_are_half_open_and_cut_at_the_end(
+    store: ObjectStore, start: int, length: int, expected: bytes
+) -> None:
     await store.put("k", b"0123456789")
     assert await store.get_range("k", start, length) == expected
 
@@ -105,8 +120,12 @@ async def test_a_range_behind_the_end_is_refused(store: ObjectStore, start: int)
     assert caught.value.start == start
 
 
-@pytest.mark.parametrize(("length", "expected"), [(1, b"9"), (10, b"0123456789"), (11, b"0123456789")])
-async def test_a_tail_knows_the_size_of_the_whole(store: ObjectStore, length: int, expected: bytes) -> None:
+@pytest.mark.parametrize(
+    ("length", "expected"), [(1, b"9"), (10, b"0123456789"), (11, b"0123456789")]
+)
+async def test_a_tail_knows_the_size_of_the_whole(
+    store: ObjectStore, length: int, expected: bytes
+) -> None:
     await store.put("k", b"0123456789")
     tail = await store.get_tail("k", length)
     assert (tail.data, tail.size_bytes) == (expected, 10)
@@ -169,7 +188,9 @@ async def test_of_concurrent_creators_one_wins_and_its_object_stays(store: Objec
             return None
         return number
 
-    winners = [number for number in await asyncio.gather(*map(create, range(6))) if number is not None]
+    winners = [
+        number for number in await asyncio.gather(*map(create, range(6))) if number is not None
+    ]
     assert len(winners) == 1
     assert await store.get("slot") == bytes(winners) * 1_000_000
 
@@ -202,9 +223,16 @@ async def test_a_list_is_in_order_of_utf8_bytes_and_respects_its_bounds(store: O
     assert [info.key for info in await listed(store, "")] == ordered
     for prefix in ["", "a", "a/", "a/x", "b/", "b/é", "zzz", "../", "/", "a//"]:
         for after in ["", "a", "a/", "a/x", "a0", "b/\uff01", "zzzz"]:
-            expected = [key for key in ordered if key.startswith(prefix) and key.encode() > after.encode()]
-            assert [info.key for info in await listed(store, prefix, after)] == expected, (prefix, after)
-            assert [info.key for info in await listed(store, prefix, after, limit=2)] == expected[:2], (prefix, after)
+            expected = [
+                key for key in ordered if key.startswith(prefix) and key.encode() > after.encode()
+            ]
+            assert [info.key for info in await listed(store, prefix, after)] == expected, (
+                prefix,
+                after,
+            )
+            assert [info.key for info in await listed(store, prefix, after, limit=2)] == expected[
+                :2
+            ], (prefix, after)
 
 
 async def test_a_list_of_more_than_one_page_is_complete(store: ObjectStore) -> None:
@@ -231,7 +259,19 @@ async def test_deleting_while_listing_is_safe(store: ObjectStore) -> None:
     assert await listed(store, "") == []
 
 
-@pytest.mark.parametrize("key", ["a b", "a+b%2F", "é/ü", "a?b=c&d", "a#b", "x" * 255, "~/$*(){}[]'\"<>&;:@=,|\\^`", "a/.b/c..d/..."])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "a b",
+        "a+b%2F",
+        "é/ü",
+        "a?b=c&d",
+        "a#b",
+        "x" * 255,
+        "~/$*(){}[]'\"<>&;:@=,|\\^`",
+        "a/.b/c..d/...",
+    ],
+)
 async def test_unusual_keys(store: ObjectStore, key: str) -> None:
     await store.put_if_absent(key, b"v")
     assert await store.get(key) == b"v"
@@ -240,8 +280,26 @@ async def test_unusual_keys(store: ObjectStore, key: str) -> None:
     assert await listed(store, "") == []
 
 
-@pytest.mark.parametrize("key", ["/a", "a/", "a//b", "..", "../a", "a/../b", "a/.", ".", "a\x00b", "a\nb", "\ud800", "x/" * 512 + "y"])
-async def test_keys_that_not_every_backend_can_hold_are_refused(store: ObjectStore, key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "/a",
+        "a/",
+        "a//b",
+        "..",
+        "../a",
+        "a/../b",
+        "a/.",
+        ".",
+        "a\x00b",
+        "a\nb",
+        "\ud800",
+        "x/" * 512 + "y",
+    ],
+)
+async def test_keys_that_not_every_backend_can_hold_are_refused(
+    store: ObjectStore, key: str
+) -> None:
     with pytest.raises(InvalidKey):
         await store.put(key, b"")
     with pytest.raises(InvalidKey):

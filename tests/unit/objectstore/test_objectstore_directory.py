@@ -61,7 +61,9 @@ asyncio.run(main())
 
 
 def start(program: str, *args: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", program, *args], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *args], stdout=subprocess.PIPE, text=True
+    )
 
 
 async def test_processes_exclude_each_other(tmp_path: Path) -> None:
@@ -111,7 +113,9 @@ async def test_old_temporaries_are_cleared_and_young_ones_kept(tmp_path: Path) -
     assert [info async for info in store.list(".penstock/")] == []
     await store.put("k", b"")
     await store.close()
-    assert [path.name for path in reserved.iterdir() if path.name.startswith("tmp-")] == ["tmp-young"]
+    assert [path.name for path in reserved.iterdir() if path.name.startswith("tmp-")] == [
+        "tmp-young"
+    ]
 
 
 async def test_a_key_that_is_another_keys_folder_is_refused_with_a_reason(tmp_path: Path) -> None:

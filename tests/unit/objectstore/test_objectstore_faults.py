@@ -5,7 +5,13 @@ from random import Random
 import pytest
 
 from base.histogram import BUCKET_BOUNDS_MS, LatencyHistogram
-from objectstore.errors import AccessDenied, ObjectNotFound, PreconditionFailed, Throttled, Unavailable
+from objectstore.errors import (
+    AccessDenied,
+    ObjectNotFound,
+    PreconditionFailed,
+    Throttled,
+    Unavailable,
+)
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Latency, Selection
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
@@ -44,7 +50,11 @@ async def test_a_flipped_bit_is_one_bit_and_only_on_the_way() -> None:
     await store.put("k", bytes(50))
     for read in ("get", "get_range", "get_tail"):
         store.script(Fault.FLIPPED_BIT, Selection(frozenset({read})))
-    damaged = [await store.get("k"), await store.get_range("k", 0, 50), (await store.get_tail("k", 50)).data]
+    damaged = [
+        await store.get("k"),
+        await store.get_range("k", 0, 50),
+        (await store.get_tail("k", 50)).data,
+    ]
     for data in damaged:
         assert int.from_bytes(data).bit_count() == 1
     assert await memory.get("k") == bytes(50)
@@ -52,7 +62,9 @@ async def test_a_flipped_bit_is_one_bit_and_only_on_the_way() -> None:
 
 async def test_a_burst_hits_the_following_calls() -> None:
     store = FaultyStore(MemoryStore(), Random(5))
-    store.config = FaultConfig(rules=(FaultRule(Fault.THROTTLED, 0.02, Selection(key_prefix="a"), burst_count=7),))
+    store.config = FaultConfig(
+        rules=(FaultRule(Fault.THROTTLED, 0.02, Selection(key_prefix="a"), burst_count=7),)
+    )
     outcomes = ""
     for _ in range(1_000):
         try:
@@ -116,7 +128,9 @@ async def test_the_meter_counts_calls_bytes_errors_and_time() -> None:
         nonlocal now_s
         now_s += seconds
 
-    faulty = FaultyStore(MemoryStore(), Random(1), FaultConfig(latencies=(Latency(10, 10),)), sleep=sleep)
+    faulty = FaultyStore(
+        MemoryStore(), Random(1), FaultConfig(latencies=(Latency(10, 10),)), sleep=sleep
+    )
     store = MeteredStore(faulty, clock=lambda: now_s)
     await store.put("k", [b"123", memoryview(b"45")])
     with pytest.raises(PreconditionFailed):
@@ -126,11 +140,17 @@ async def test_the_meter_counts_calls_bytes_errors_and_time() -> None:
     await store.get_tail("k", 1)
     stats = store.snapshot()
     names = ("put", "put_if_absent", "get", "get_range", "get_tail")
-    assert {name: found.count for name, found in stats.operations.items()} == dict.fromkeys(names, 1)
+    assert {name: found.count for name, found in stats.operations.items()} == dict.fromkeys(
+        names, 1
+    )
     assert stats.operations["put"].written_bytes == 5
     assert stats.operations["put_if_absent"].written_bytes == 0
     assert stats.operations["put_if_absent"].errors == {"PreconditionFailed": 1}
-    assert [stats.operations[name].read_bytes for name in ("get", "get_range", "get_tail")] == [5, 2, 1]
+    assert [stats.operations[name].read_bytes for name in ("get", "get_range", "get_tail")] == [
+        5,
+        2,
+        1,
+    ]
     assert stats.operations["get"].latencies.max_ms == pytest.approx(10)
     await store.get("k")
     assert stats.operations["get"].count == 1
@@ -150,7 +170,9 @@ def test_the_histogram_counts_every_value_below_its_bound() -> None:
     for value_ms in range(1, 1_001):
         histogram.observe(float(value_ms))
     latencies = histogram.freeze()
-    assert latencies.cumulative(0, 1) == [(bound_ms, min(1_000, int(bound_ms))) for bound_ms in BUCKET_BOUNDS_MS]
+    assert latencies.cumulative(0, 1) == [
+        (bound_ms, min(1_000, int(bound_ms))) for bound_ms in BUCKET_BOUNDS_MS
+    ]
     assert (latencies.count, latencies.max_ms, latencies.sum_ms) == (1_000, 1_000, 500_500)
     histogram.observe(BUCKET_BOUNDS_MS[-1] * 10)
     assert histogram.freeze().counts[-1] == 1

@@ -12,7 +12,9 @@ from objectstore.errors import InvalidKey, RangeNotSatisfiable
 from objectstore.keys import check_key
 from objectstore.memory import MemoryStore
 
-segments = st.text(alphabet="ab-.~é\U0001f600", min_size=1, max_size=3).filter(lambda text: text not in {".", ".."})
+segments = st.text(alphabet="ab-.~é\U0001f600", min_size=1, max_size=3).filter(
+    lambda text: text not in {".", ".."}
+)
 keys = st.lists(segments, min_size=1, max_size=3).map("/".join)
 
 
@@ -37,7 +39,9 @@ def test_a_list_is_the_sorted_model_for_any_page_size(
         patch.setattr(memory, "LIST_PAGE_COUNT", page_count)
         found = asyncio.run(run())
     model = sorted(written - deleted, key=str.encode)
-    assert found == [key for key in model if key.startswith(prefix) and key.encode() > start_after.encode()]
+    assert found == [
+        key for key in model if key.startswith(prefix) and key.encode() > start_after.encode()
+    ]
 
 
 @given(data=st.binary(max_size=20), start=st.integers(0, 25), length=st.integers(1, 25))

@@ -25,7 +25,9 @@ class World:
         self.slept_s: list[float] = []
         self.memory = MemoryStore()
         self.faulty = FaultyStore(self.memory, Random(7), sleep=self._sleep)
-        self.store = RetryingStore(self.faulty, policy, clock=lambda: sum(self.slept_s), sleep=self._sleep, rng=Random(8))
+        self.store = RetryingStore(
+            self.faulty, policy, clock=lambda: sum(self.slept_s), sleep=self._sleep, rng=Random(8)
+        )
 
     async def _sleep(self, seconds: float) -> None:
         self.slept_s.append(seconds)
@@ -132,7 +134,11 @@ async def test_the_deadline_ends_the_retries_and_tells_the_last_error() -> None:
     with pytest.raises(DeadlineExceeded) as caught:
         await world.store.put("k", b"v")
     assert isinstance(caught.value.last_error, Unavailable)
-    assert (caught.value.operation, caught.value.key, caught.value.deadline_ms) == ("put", "k", 2_000)
+    assert (caught.value.operation, caught.value.key, caught.value.deadline_ms) == (
+        "put",
+        "k",
+        2_000,
+    )
     assert sum(world.slept_s) == pytest.approx(2.0)
     assert max(world.slept_s) <= 0.4
 
@@ -157,7 +163,9 @@ async def test_a_list_goes_on_behind_the_last_key_seen() -> None:
     keys = [f"k{number:03d}" for number in range(300)]
     for key in keys:
         await world.memory.put(key, b"")
-    world.faulty.config = FaultConfig(rules=(FaultRule(Fault.THROTTLED, 0.1, burst_count=2), FaultRule(Fault.LOST_RESPONSE, 0.1)))
+    world.faulty.config = FaultConfig(
+        rules=(FaultRule(Fault.THROTTLED, 0.1, burst_count=2), FaultRule(Fault.LOST_RESPONSE, 0.1))
+    )
     found: list[ObjectInfo] = [info async for info in world.store.list("k")]
     assert [info.key for info in found] == keys
     assert world.faulty.injected[Fault.LOST_RESPONSE] > 5

@@ -1,4 +1,6 @@
-"""What only the S3 store can get wrong: errors, connections that break, headers, and what moto really honors."""
+"""What only the S3 store can get wrong: errors, connections that break, headers, and what moto
+really honors.
+"""
 
 import asyncio
 import base64
@@ -42,7 +44,14 @@ class RawServer:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+                length = next(
+                    (
+                        int(line[15:])
+                        for line in head.split(b"\r\n")
+                        if line.lower().startswith(b"content-length:")
+                    ),
+                    0,
+                )
                 self.requests.append(head)
                 self.bodies.append(await reader.readexactly(length))
                 answer = self.answers.pop(0)
@@ -61,7 +70,14 @@ async def raw_store(*answers: bytes | None) -> AsyncIterator[tuple[RawServer, S3
     raw = RawServer(list(answers))
     server = await asyncio.start_server(raw.serve, "127.0.0.1", 0, limit=1 << 20)
     raw.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    config = S3Config(bucket="bucket", endpoint=raw.endpoint, region="us-east-1", path_style=True, access_key="a", secret_key="b")
+    config = S3Config(
+        bucket="bucket",
+        endpoint=raw.endpoint,
+        region="us-east-1",
+        path_style=True,
+        access_key="a",
+        secret_key="b",
+    )
     store = S3Store(replace(config, read_timeout_ms=300))
     try:
         yield raw, store
@@ -72,8 +88,14 @@ async def raw_store(*answers: bytes | None) -> AsyncIterator[tuple[RawServer, S3
 
 
 def answer(status: int, code: str) -> bytes:
-    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>text</Message></Error>".encode()
-    return f"HTTP/1.1 {status} X\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    body = (
+        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>text</Message></Error>".encode()
+    )
+    return (
+        f"HTTP/1.1 {status} X\r\nContent-Type: application/xml\r\nContent-Length:"
+        f" {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,7 +116,9 @@ def answer(status: int, code: str) -> bytes:
         (501, "NotImplemented", UnexpectedResponse),
     ],
 )
-async def test_answers_become_errors_of_the_port(status: int, code: str, expected: type[ObjectStoreError]) -> None:
+async def test_answers_become_errors_of_the_port(
+    status: int, code: str, expected: type[ObjectStoreError]
+) -> None:
     async with raw_store(answer(status, code)) as (raw, store):
         with pytest.raises(expected) as caught:
             await store.put_if_absent("k", b"v")
@@ -108,20 +132,30 @@ def listing(*keys: str, truncated: bool) -> bytes:
         for key in keys
     )
     body = f"<ListBucketResult><IsTruncated>{str(truncated).lower()}</IsTruncated>{entries}</ListBucketResult>".encode()
-    return b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n"
+        % len(body)
+        + body
+    )
 
 
 async def test_a_list_that_meets_a_deletion_is_repeated_and_goes_on_where_it_was() -> None:
     lost = answer(404, "NoSuchKey")
-    async with raw_store(lost, listing("a", "b", truncated=True), lost, listing("c", truncated=False)) as (raw, store):
+    async with raw_store(
+        lost, listing("a", "b", truncated=True), lost, listing("c", truncated=False)
+    ) as (raw, store):
         retrying = RetryingStore(store, RetryPolicy(backoff_ms=1, backoff_max_ms=1))
         assert [info.key async for info in retrying.list("p/")] == ["a", "b", "c"]
         assert [b"start-after=b" in head for head in raw.requests] == [False, False, True, True]
 
 
-async def test_a_list_that_meets_deletions_for_ever_ends_at_its_deadline_and_says_what_the_store_said() -> None:
+async def test_a_list_that_meets_deletions_for_ever_ends_at_its_deadline_and_says_what_the_store_said() -> (
+    None
+):
     async with raw_store(*[answer(404, "NoSuchKey")] * 1_000) as (_, store):
-        retrying = RetryingStore(store, RetryPolicy(backoff_ms=20, backoff_max_ms=20, deadline_ms=8_000))
+        retrying = RetryingStore(
+            store, RetryPolicy(backoff_ms=20, backoff_max_ms=20, deadline_ms=8_000)
+        )
         with pytest.raises(DeadlineExceeded, match="404 NoSuchKey"):
             await anext(retrying.list("p/"))
 
@@ -151,7 +185,15 @@ async def test_a_silent_store_is_unavailable_after_the_read_timeout() -> None:
 async def test_an_unreachable_store_is_unavailable() -> None:
     async with raw_store() as (_, store):
         await store.close()
-    unreachable = S3Store(S3Config(bucket="bucket", endpoint="http://127.0.0.1:1", region="x", access_key="a", secret_key="b"))
+    unreachable = S3Store(
+        S3Config(
+            bucket="bucket",
+            endpoint="http://127.0.0.1:1",
+            region="x",
+            access_key="a",
+            secret_key="b",
+        )
+    )
     with pytest.raises(Unavailable):
         await unreachable.put("k", b"")
     await unreachable.close()
@@ -188,8 +230,13 @@ async def test_bodies_are_sent_whole_with_a_checksum_and_unsigned(size_bytes: in
 
 
 async def test_a_key_that_cannot_be_deleted_is_reported() -> None:
-    body = b"<?xml version='1.0'?><DeleteResult><Error><Key>k2</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n" % len(body)
+    body = (
+        b"<?xml"
+        b" version='1.0'?><DeleteResult><Error><Key>k2</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
+    )
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n" % len(
+        body
+    )
     async with raw_store(head + body) as (_, store):
         with pytest.raises(AccessDenied) as caught:
             await store.delete(["k1", "k2"])
@@ -210,7 +257,9 @@ async def test_a_missing_bucket_teaches_how_to_make_it(new_bucket: Callable[[], 
     await store.close()
 
 
-async def test_many_concurrent_calls_share_the_connections(new_bucket: Callable[[], S3Config]) -> None:
+async def test_many_concurrent_calls_share_the_connections(
+    new_bucket: Callable[[], S3Config],
+) -> None:
     store = S3Store(replace(new_bucket(), connections_max=4))
     await asyncio.gather(*(store.put(f"k/{number}", BODY) for number in range(12)))
     bodies = await asyncio.gather(*(store.get(f"k/{number}") for number in range(12)))

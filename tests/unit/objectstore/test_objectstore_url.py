@@ -11,7 +11,13 @@ import pytest
 
 from objectstore.config import DirectoryConfig, MemoryConfig, S3Config
 from objectstore.directory import DirectoryStore
-from objectstore.errors import ConditionalConflict, ConditionalWritesIgnored, InvalidStoreUrl, ObjectNotFound, PreconditionFailed
+from objectstore.errors import (
+    ConditionalConflict,
+    ConditionalWritesIgnored,
+    InvalidStoreUrl,
+    ObjectNotFound,
+    PreconditionFailed,
+)
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from objectstore.prefixed import PrefixedStore
@@ -37,9 +43,9 @@ def test_urls_are_understood() -> None:
         secret_key="s/ECRET",
         path_style=True,
     )
-    assert parse_store_url("s3://bucket?endpoint=https://s3.x.org&path_style=false&connections_max=5") == S3Config(
-        bucket="bucket", endpoint="https://s3.x.org", connections_max=5
-    )
+    assert parse_store_url(
+        "s3://bucket?endpoint=https://s3.x.org&path_style=false&connections_max=5"
+    ) == S3Config(bucket="bucket", endpoint="https://s3.x.org", connections_max=5)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +86,10 @@ def test_errors_teach_and_hide_secrets(url: str, says: str) -> None:
 
 def test_secrets_are_not_shown() -> None:
     config = parse_store_url(FULL)
-    assert config.redacted() == ("s3://bucket/some/prefix?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=***")
+    assert (
+        config.redacted()
+        == "s3://bucket/some/prefix?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=***"
+    )
     assert "ECRET" not in repr(config)
     assert "ECRET" not in redact_url(FULL)
     assert redact_url("s3://b?secret_key=x&region=y") == "s3://b?secret_key=***&region=y"
@@ -114,10 +123,16 @@ class IgnorantStore(MemoryStore):
         self._ignored = ignored
 
     async def put_if_absent(self, key: str, body: Body) -> str:
-        return await (self.put(key, body) if self._ignored == "absent" else super().put_if_absent(key, body))
+        return await (
+            self.put(key, body) if self._ignored == "absent" else super().put_if_absent(key, body)
+        )
 
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
-        return await (self.put(key, body) if self._ignored == "match" else super().put_if_match(key, body, etag))
+        return await (
+            self.put(key, body)
+            if self._ignored == "match"
+            else super().put_if_match(key, body, etag)
+        )
 
 
 @pytest.mark.parametrize("ignored", ["absent", "match"])
@@ -152,7 +167,9 @@ class ForgetfulStore(MemoryStore):
 
 
 class LosingStore(MemoryStore):
-    """The answer of the one that succeeds is lost, and its repetition meets what it wrote; another write is in progress now and then."""
+    """The answer of the one that succeeds is lost, and its repetition meets what it wrote; another
+    write is in progress now and then.
+    """
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         etag = await super().put_if_absent(key, body)
@@ -163,8 +180,13 @@ class LosingStore(MemoryStore):
         return etag
 
 
-@pytest.mark.parametrize(("store", "why"), [(NaiveStore(), "8 of 8 PUTs of one key at once"), (ForgetfulStore(), "bytes of another PUT")])
-async def test_the_probe_finds_stores_that_fail_under_concurrency(store: MemoryStore, why: str) -> None:
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [(NaiveStore(), "8 of 8 PUTs of one key at once"), (ForgetfulStore(), "bytes of another PUT")],
+)
+async def test_the_probe_finds_stores_that_fail_under_concurrency(
+    store: MemoryStore, why: str
+) -> None:
     with pytest.raises(ConditionalWritesIgnored, match=why):
         await probe_conditional_writes(store, "meta/", "u")
     assert [info async for info in store.list("")] == []
@@ -178,6 +200,9 @@ async def test_a_race_that_nobody_wins_proves_nothing() -> None:
 
 @pytest.mark.parametrize("module", ["objectstore.ports", "objectstore.url", "objectstore.memory"])
 def test_ports_and_urls_load_no_backend(module: str) -> None:
-    code = f"import sys, {module}; print([m for m in ('botocore', 'aiohttp', 'aiobotocore', 'boto3') if m in sys.modules])"
+    code = (
+        f"import sys, {module}; print([m for m in ('botocore', 'aiohttp', 'aiobotocore', 'boto3')"
+        " if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

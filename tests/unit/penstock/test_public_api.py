@@ -11,18 +11,37 @@ import pytest
 
 import penstock
 from deploy.local import moto_store
-from penstock import Cluster, ClusterFailed, ManifestNotFound, ObjectStoreError, StreamError, UnknownPartition, scan, topics
+from penstock import (
+    Cluster,
+    ClusterFailed,
+    ManifestNotFound,
+    ObjectStoreError,
+    StreamError,
+    UnknownPartition,
+    scan,
+    topics,
+)
 
 
 def output_of(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
 
 
 def test_importing_it_loads_nothing_else() -> None:
-    loaded = output_of("import sys; before = set(sys.modules); import penstock; print(*(set(sys.modules) - before))").split()
-    assert {name.partition(".")[0] for name in loaded} & {"penstock", "stream", "objectstore", "deploy", "pyarrow", "msgspec"} == {
-        "penstock"
-    }
+    loaded = output_of(
+        "import sys; before = set(sys.modules); import penstock; print(*(set(sys.modules) -"
+        " before))"
+    ).split()
+    assert {name.partition(".")[0] for name in loaded} & {
+        "penstock",
+        "stream",
+        "objectstore",
+        "deploy",
+        "pyarrow",
+        "msgspec",
+    } == {"penstock"}
 
 
 def test_every_public_name_is_there() -> None:
@@ -57,7 +76,10 @@ def test_what_is_missing_for_spark_is_said_with_what_to_type() -> None:
         "try: penstock.spark.register(None)\n"
         "except ImportError as error: print(error.name, error)\n"
     )
-    assert output_of(code) == 'pyspark penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
+    assert (
+        output_of(code)
+        == 'pyspark penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
+    )
 
 
 def test_spark_gets_the_source_and_pushes_filters_down() -> None:
@@ -67,7 +89,8 @@ def test_spark_gets_the_source_and_pushes_filters_down() -> None:
     sources: list[object] = []
     settings: dict[str, str] = {}
     session = SimpleNamespace(
-        dataSource=SimpleNamespace(register=sources.append), conf=SimpleNamespace(set=lambda name, value: settings.update({name: value}))
+        dataSource=SimpleNamespace(register=sources.append),
+        conf=SimpleNamespace(set=lambda name, value: settings.update({name: value})),
     )
     penstock.spark.register(session)  # type: ignore[arg-type]
     assert sources == [DefaultSource]
@@ -84,17 +107,27 @@ def test_a_directory_without_a_cluster_and_an_address_that_is_none(tmp_path: Pat
 
 
 def test_the_module_is_the_command() -> None:
-    shown = subprocess.run([sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True, timeout=60)
+    shown = subprocess.run(
+        [sys.executable, "-m", "penstock", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert shown.stdout == f"penstock {penstock.__version__}\n"
 
 
-def test_a_cluster_refuses_what_can_not_be_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_refuses_what_can_not_be_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(ClusterFailed, match="33 is not allowed: 1 to 32"):
         Cluster(brokers=33)
     with pytest.raises(ClusterFailed, match="ftp://x is not allowed"):
         Cluster(store="ftp://x")
     find_spec = importlib.util.find_spec
-    monkeypatch.setattr(moto_store, "find_spec", lambda name: None if name == "moto" else find_spec(name))
+    monkeypatch.setattr(
+        moto_store, "find_spec", lambda name: None if name == "moto" else find_spec(name)
+    )
     with pytest.raises(ClusterFailed, match=r'pip install "penstock\[local\]"'):
         Cluster(store="moto")
     cluster = Cluster()

@@ -14,7 +14,9 @@ def test_nothing_given_is_the_default() -> None:
 
 
 def test_everything_given() -> None:
-    asked = Options(brokers=3, port=9092, latency_p50_ms=20.0, latency_p99_ms=100.0, log_level="info")
+    asked = Options(
+        brokers=3, port=9092, latency_p50_ms=20.0, latency_p99_ms=100.0, log_level="info"
+    )
     assert parse("3", "9092", "20,100", "info") == asked
 
 
@@ -32,7 +34,11 @@ def test_one_latency_is_constant() -> None:
         ("latency", "100,20", "--penstock-latency 100,20 is not allowed: P50 or P50,P99"),
         ("latency", "fast", "--penstock-latency fast is not allowed: P50 or P50,P99"),
         ("latency", "1,2,3", "--penstock-latency 1,2,3 is not allowed: P50 or P50,P99"),
-        ("log_level", "loud", "--penstock-log-level loud is not allowed: debug, info, warning, error"),
+        (
+            "log_level",
+            "loud",
+            "--penstock-log-level loud is not allowed: debug, info, warning, error",
+        ),
     ],
 )
 def test_mistakes_say_what_is_allowed(option: str, text: str, told: str) -> None:

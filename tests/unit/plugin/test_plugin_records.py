@@ -14,8 +14,15 @@ def test_murmur2_is_the_one_of_kafka_python(key: bytes) -> None:
 
 def test_murmur2_is_the_one_of_java() -> None:
     """Kafka's own test vectors (UtilsTest.testMurmur2), as unsigned numbers."""
-    vectors = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
-    assert {key: murmur2(key) for key in vectors} == {key: value & 0xFFFF_FFFF for key, value in vectors.items()}
+    vectors = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"abc": 479470107,
+    }
+    assert {key: murmur2(key) for key in vectors} == {
+        key: value & 0xFFFF_FFFF for key, value in vectors.items()
+    }
 
 
 def test_records_without_keys_take_turns() -> None:

@@ -1,4 +1,6 @@
-"""Headers: what is read is what was written, nothing outside the buffer is believed, patches touch only what they say."""
+"""Headers: what is read is what was written, nothing outside the buffer is believed, patches touch
+only what they say.
+"""
 
 import pytest
 
@@ -22,9 +24,23 @@ def test_header_reads_what_was_encoded() -> None:
     batch = encode_batch(RECORDS, producer_id=7, producer_epoch=1, base_sequence=5, leader_epoch=3)
     header = parse_header(batch)
     assert header.size_bytes == len(batch)
-    assert (header.base_offset, header.last_offset, header.next_offset, header.record_count) == (0, 2, 3, 3)
-    assert (header.producer_id, header.producer_epoch, header.base_sequence, header.partition_leader_epoch) == (7, 1, 5, 3)
-    assert (header.base_timestamp_ms, header.max_timestamp_ms, header.timestamp_type) == (1_000, 3_000, 0)
+    assert (header.base_offset, header.last_offset, header.next_offset, header.record_count) == (
+        0,
+        2,
+        3,
+        3,
+    )
+    assert (
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.partition_leader_epoch,
+    ) == (7, 1, 5, 3)
+    assert (header.base_timestamp_ms, header.max_timestamp_ms, header.timestamp_type) == (
+        1_000,
+        3_000,
+        0,
+    )
     assert not header.is_control
     assert not header.is_transactional
     assert batch_span(batch) == (0, 3, len(batch), 3_000)
@@ -58,8 +74,28 @@ def test_walk_finds_every_batch_and_refuses_a_partial_one() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [(0, -1), (0, (1 << 63) - 1), (1, 48), (1, -1), (1, (1 << 31) - 1), (3, 1), (3, 0), (6, -1), (12, -1)],
-    ids=["base", "base-overflow", "length-small", "length-negative", "length-large", "magic-1", "magic-0", "delta", "count"],
+    [
+        (0, -1),
+        (0, (1 << 63) - 1),
+        (1, 48),
+        (1, -1),
+        (1, (1 << 31) - 1),
+        (3, 1),
+        (3, 0),
+        (6, -1),
+        (12, -1),
+    ],
+    ids=[
+        "base",
+        "base-overflow",
+        "length-small",
+        "length-negative",
+        "length-large",
+        "magic-1",
+        "magic-0",
+        "delta",
+        "count",
+    ],
 )
 def test_impossible_headers_are_refused(field: int, value: int) -> None:
     batch = encode_batch(RECORDS)

@@ -44,13 +44,20 @@ def test_round_trip(compression: Compression) -> None:
 
 def test_a_compacted_batch_keeps_its_range() -> None:
     batch = encode_batch(RECORDS[1:2], base_offset=10, last_offset=16)
-    assert (parse_header(batch).base_offset, parse_header(batch).next_offset, parse_header(batch).record_count) == (10, 17, 1)
+    assert (
+        parse_header(batch).base_offset,
+        parse_header(batch).next_offset,
+        parse_header(batch).record_count,
+    ) == (10, 17, 1)
     assert decode_records(batch) == RECORDS[1:2]
     empty = encode_batch([], base_offset=10, last_offset=16)
     assert decode_records(empty) == []
 
 
-@pytest.mark.parametrize("arguments", [{"base_offset": 11}, {"base_offset": 10, "last_offset": 12}, {"base_offset": -(1 << 31)}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"base_offset": 11}, {"base_offset": 10, "last_offset": 12}, {"base_offset": -(1 << 31)}],
+)
 def test_offsets_that_do_not_fit_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="offset"):
         encode_batch(RECORDS, **arguments)
@@ -59,19 +66,36 @@ def test_offsets_that_do_not_fit_are_refused(arguments: dict[str, int]) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_batches_of_another_encoder(codec: Compression) -> None:
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 20
+        magic=2,
+        compression_type=codec,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 20,
     )
     for i in range(50):
-        builder.append(i, timestamp=1_000 + i, key=b"k%d" % i if i % 3 else None, value=b"v" * i * 40, headers=[("h", b"x")])
+        builder.append(
+            i,
+            timestamp=1_000 + i,
+            key=b"k%d" % i if i % 3 else None,
+            value=b"v" * i * 40,
+            headers=[("h", b"x")],
+        )
     records = decode_records(bytes(builder.build()))
-    assert records == [Record(i, 1_000 + i, b"k%d" % i if i % 3 else None, b"v" * i * 40, (("h", b"x"),)) for i in range(50)]
+    assert records == [
+        Record(i, 1_000 + i, b"k%d" % i if i % 3 else None, b"v" * i * 40, (("h", b"x"),))
+        for i in range(50)
+    ]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_another_decoder_reads_ours(codec: Compression) -> None:
     batch = DefaultRecordBatch(bytes(encode_batch(RECORDS, base_offset=10, compression=codec)))
     assert batch.validate_crc()
-    assert [(r.offset, r.timestamp, r.key, r.value) for r in batch] == [(r.offset, r.timestamp_ms, r.key, r.value) for r in RECORDS]
+    assert [(r.offset, r.timestamp, r.key, r.value) for r in batch] == [
+        (r.offset, r.timestamp_ms, r.key, r.value) for r in RECORDS
+    ]
 
 
 @pytest.mark.parametrize("xerial", [True, False])
@@ -145,7 +169,8 @@ def test_any_flipped_bit_behind_the_crc_is_found(compression: Compression) -> No
         b"\x00\x00\x00\x01\x01\x02\x02\xff\x01",  # header key that is not UTF-8
         b"\x00\x00\x02\x01\x01\x00",  # offset delta beyond the last one
         b"\x00\x00\x01\x01\x01\x00",  # negative offset delta
-        b"\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x01\x01\x00",  # varlong of more than 64 bits
+        # varlong of more than 64 bits
+        b"\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x00\x01\x01\x00",
         b"\x00\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00\x01\x01\x00",  # timestamp beyond 64 bits
         b"\x00\x00\xff\xff\xff\xff\x7f\x01\x01\x00",  # varint of more than 32 bits
     ],

@@ -1,4 +1,6 @@
-"""Caches: the limit holds, a key is loaded once at a time, failures and cancelled waiters leave nothing behind."""
+"""Caches: the limit holds, a key is loaded once at a time, failures and cancelled waiters leave
+nothing behind.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -90,7 +92,9 @@ async def test_a_load_may_fail_for_one_of_its_keys() -> None:
     async def load(keys: Sequence[int]) -> list[tuple[str, int] | Exception]:
         return [ValueError(f"lost {key}") if key == 2 else (f"value {key}", 10) for key in keys]
 
-    found, alone = await asyncio.gather(cache.get_each([1, 2, 3], load), cache.get(2, load), return_exceptions=True)
+    found, alone = await asyncio.gather(
+        cache.get_each([1, 2, 3], load), cache.get(2, load), return_exceptions=True
+    )
     assert isinstance(found, list)
     assert [str(item) for item in found] == ["value 1", "lost 2", "value 3"]
     assert str(alone) == "lost 2"

@@ -1,4 +1,6 @@
-"""Merging away: the log reads the same before and after, WAL objects are let go, foreign streams are never touched, doubt stops it."""
+"""Merging away: the log reads the same before and after, WAL objects are let go, foreign streams
+are never touched, doubt stops it.
+"""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -20,27 +22,58 @@ from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
 from stream.cache.block_cache import BlockCache
 from stream.compaction.compactor import Merger
-from stream.compaction.plan import CompactionConfig, Merge, check_outputs, plan_round, plan_stream, replaced_by
+from stream.compaction.plan import (
+    CompactionConfig,
+    Merge,
+    check_outputs,
+    plan_round,
+    plan_stream,
+    replaced_by,
+)
 from stream.compaction.rewrite import read_entries
 from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced
 from stream.format.builder import RunEntry, StreamRun, build_object
 from stream.format.layout import NO_SEQUENCE
-from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRange, ObjectRole, PreparedObject, StreamRange
+from stream.ports import (
+    BrokerIncarnation,
+    CommitObjects,
+    NewObject,
+    ObjectRange,
+    ObjectRole,
+    PreparedObject,
+    StreamRange,
+)
 from stream.read.object_reader import ObjectReader
 
 WRITER = BrokerIncarnation(NodeId(1), NodeEpoch(1))
 SMALL = CompactionConfig(
-    small_bytes_max=1_000, small_count_min=4, object_bytes_max=6_000, round_bytes_max=20_000, stream_object_bytes_min=5_000, page_ranges=8
+    small_bytes_max=1_000,
+    small_count_min=4,
+    object_bytes_max=6_000,
+    round_bytes_max=20_000,
+    stream_object_bytes_min=5_000,
+    page_ranges=8,
 )
 
 
-def source(start: int, end: int, size_bytes: int = 100, role: ObjectRole = ObjectRole.STREAM_SET, stream_id: int = 1) -> ObjectRange:
-    part = StreamRange(StreamId(stream_id), Offset(start), Offset(end), end - start, size_bytes, Millis(0))
+def source(
+    start: int,
+    end: int,
+    size_bytes: int = 100,
+    role: ObjectRole = ObjectRole.STREAM_SET,
+    stream_id: int = 1,
+) -> ObjectRange:
+    part = StreamRange(
+        StreamId(stream_id), Offset(start), Offset(end), end - start, size_bytes, Millis(0)
+    )
     return ObjectRange(ObjectId(start), f"data/{start}", role, size_bytes + 200, part)
 
 
 def chain(*parts: tuple[int, ObjectRole], stream_id: int = 1) -> list[ObjectRange]:
-    return [source(10 * i, 10 * i + 10, size_bytes, role, stream_id) for i, (size_bytes, role) in enumerate(parts)]
+    return [
+        source(10 * i, 10 * i + 10, size_bytes, role, stream_id)
+        for i, (size_bytes, role) in enumerate(parts)
+    ]
 
 
 WAL, SET = ObjectRole.WAL, ObjectRole.STREAM_SET
@@ -58,25 +91,44 @@ WAL, SET = ObjectRole.WAL, ObjectRole.STREAM_SET
         ([(100, SET), (2_000, SET)], 0, 0, 20),
         ([(100, SET), (100, WAL), (100, SET), (100, WAL), (2_000, SET)], 0, 5 - 1, 0),
         ([(100, SET), (100, WAL), (2_000, SET), (100, WAL)], 10, 1, 0),
-        ([(900, SET)] + [(10, SET)] * 4, 10, 4, 0),  # the large one is not worth rewriting for 40 bytes
+        (
+            [(900, SET)] + [(10, SET)] * 4,
+            10,
+            4,
+            0,
+        ),  # the large one is not worth rewriting for 40 bytes
         ([(900, SET)] + [(10, SET)] * 3, 0, 0, 0),
         ([(3_000, WAL), (2_900, WAL), (200, WAL)], 0, 2, 0),  # as much as one object holds
         ([(900, SET), (5_500, WAL), (900, SET), (900, SET)], 10, 1, 0),
         ([(2_000, SET)] * 3, 0, 0, 30),
     ],
 )
-def test_what_is_worth_a_rewrite(parts: list[tuple[int, ObjectRole]], first: int, count: int, settled: int) -> None:
+def test_what_is_worth_a_rewrite(
+    parts: list[tuple[int, ObjectRole]], first: int, count: int, settled: int
+) -> None:
     plan = plan_stream(chain(*parts), SMALL)
     assert plan.settled_offset == settled
-    assert (plan.merge.start_offset, len(plan.merge.sources)) == (first, count) if plan.merge else count == 0
+    assert (
+        (plan.merge.start_offset, len(plan.merge.sources)) == (first, count)
+        if plan.merge
+        else count == 0
+    )
 
 
-PARTS = st.lists(st.tuples(st.integers(61, 8_000), st.sampled_from([WAL, SET, ObjectRole.STREAM])), min_size=1, max_size=30)
+PARTS = st.lists(
+    st.tuples(st.integers(61, 8_000), st.sampled_from([WAL, SET, ObjectRole.STREAM])),
+    min_size=1,
+    max_size=30,
+)
 
 
 @given(st.dictionaries(st.integers(1, 20), PARTS, min_size=1, max_size=8))
-def test_rounds_are_bounded_and_cover_what_they_replace(logs: dict[int, list[tuple[int, ObjectRole]]]) -> None:
-    plans = [plan_stream(chain(*parts, stream_id=stream_id), SMALL) for stream_id, parts in logs.items()]
+def test_rounds_are_bounded_and_cover_what_they_replace(
+    logs: dict[int, list[tuple[int, ObjectRole]]],
+) -> None:
+    plans = [
+        plan_stream(chain(*parts, stream_id=stream_id), SMALL) for stream_id, parts in logs.items()
+    ]
     merges = [plan.merge for plan in plans if plan.merge is not None]
     outputs = plan_round(merges, SMALL)
     taken = [merge for output in outputs for merge in output.merges]
@@ -85,10 +137,18 @@ def test_rounds_are_bounded_and_cover_what_they_replace(logs: dict[int, list[tup
     assert len({merge.stream_id for merge in taken}) == len(taken)
     assert len(taken) == 1 or sum(merge.size_bytes for merge in taken) <= SMALL.round_bytes_max
     for output in outputs:
-        assert [merge.stream_id for merge in output.merges] == sorted(merge.stream_id for merge in output.merges)
-        assert len(output.merges) == 1 or sum(merge.size_bytes for merge in output.merges) <= SMALL.object_bytes_max
+        assert [merge.stream_id for merge in output.merges] == sorted(
+            merge.stream_id for merge in output.merges
+        )
+        assert (
+            len(output.merges) == 1
+            or sum(merge.size_bytes for merge in output.merges) <= SMALL.object_bytes_max
+        )
     cover = [
-        tuple(StreamRange(merge.stream_id, merge.start_offset, merge.end_offset, 0, 0, Millis(0)) for merge in output.merges)
+        tuple(
+            StreamRange(merge.stream_id, merge.start_offset, merge.end_offset, 0, 0, Millis(0))
+            for merge in output.merges
+        )
         for output in outputs
     ]
     check_outputs(outputs, cover)
@@ -120,7 +180,12 @@ def test_doubtful_plans_are_refused() -> None:
     outputs = plan_round([Merge((source(0, 10, role=WAL), source(10, 20, role=WAL)))], SMALL)
     good = StreamRange(StreamId(1), Offset(0), Offset(20), 20, 200, Millis(0))
     check_outputs(outputs, [(good,)])
-    for field, value in (("start_offset", 1), ("end_offset", 19), ("end_offset", 21), ("stream_id", 2)):
+    for field, value in (
+        ("start_offset", 1),
+        ("end_offset", 19),
+        ("end_offset", 21),
+        ("stream_id", 2),
+    ):
         with pytest.raises(NotContiguous):
             check_outputs(outputs, [(replace(good, **{field: value}),)])
     with pytest.raises(ValueError, match="zip"):
@@ -143,16 +208,25 @@ class Metadata:
         self.commits: list[CommitObjects] = []
         self.next_id = 1_000
 
-    def objects(self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int) -> list[ObjectRange]:
+    def objects(
+        self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int
+    ) -> list[ObjectRange]:
         log = self.logs[stream_id]
-        return [item for item in log if item.range.end_offset > start_offset and item.range.start_offset < end_offset][:limit]
+        return [
+            item
+            for item in log
+            if item.range.end_offset > start_offset and item.range.start_offset < end_offset
+        ][:limit]
 
     def committed_end(self, stream_id: StreamId) -> Offset:
         return self.logs[stream_id][-1].range.end_offset
 
     async def prepare_objects(self, count: int) -> list[PreparedObject]:
         self.next_id += count
-        return [PreparedObject(ObjectId(self.next_id - i), f"data/{self.next_id - i}") for i in range(count)]
+        return [
+            PreparedObject(ObjectId(self.next_id - i), f"data/{self.next_id - i}")
+            for i in range(count)
+        ]
 
     async def commit(self, commit: CommitObjects) -> None:
         assert not commit.closes
@@ -161,11 +235,18 @@ class Metadata:
         assert sum(len(item.ranges) for item in commit.objects) == len(new)
         for stream_id, (item, part) in new.items():
             gone = [entry for entry in commit.replaced if entry.stream_id == stream_id]
-            assert (gone[0].start_offset, gone[-1].end_offset) == (part.start_offset, part.end_offset)
+            assert (gone[0].start_offset, gone[-1].end_offset) == (
+                part.start_offset,
+                part.end_offset,
+            )
             log = self.logs[stream_id]
-            names = [(entry.object_id, entry.range.start_offset, entry.range.end_offset) for entry in log]
+            names = [
+                (entry.object_id, entry.range.start_offset, entry.range.end_offset) for entry in log
+            ]
             at = names.index((gone[0].object_id, gone[0].start_offset, gone[0].end_offset))
-            assert names[at : at + len(gone)] == [(entry.object_id, entry.start_offset, entry.end_offset) for entry in gone]
+            assert names[at : at + len(gone)] == [
+                (entry.object_id, entry.start_offset, entry.end_offset) for entry in gone
+            ]
             log[at : at + len(gone)] = [self.entry(item, part)]
         assert {entry.stream_id for entry in commit.replaced} == set(new)
         self.commits.append(commit)
@@ -196,25 +277,42 @@ class World:
             config=SMALL,
         )
 
-    async def wal_object(self, sequence: int, batches: int, role: ObjectRole = WAL, *, in_memory: bool = False) -> None:
+    async def wal_object(
+        self, sequence: int, batches: int, role: ObjectRole = WAL, *, in_memory: bool = False
+    ) -> None:
         runs: list[StreamRun] = []
         for stream_id in (1, 2, 3, 4):
             log = self.metadata.logs.setdefault(StreamId(stream_id), [])
             base = log[-1].range.end_offset if log else 0
             entries: list[RunEntry] = []
             for i in range(batches):
-                records = [Record(base + 2 * i + j, 1_000 * base + i, None, b"%d" % (base + i) * 20) for j in range(2)]
+                records = [
+                    Record(base + 2 * i + j, 1_000 * base + i, None, b"%d" % (base + i) * 20)
+                    for j in range(2)
+                ]
                 batch = encode_batch(records, base_offset=base + 2 * i)
-                entries.append(RunEntry(Offset(base + 2 * i), Offset(base + 2 * i + 2), 2, Millis(1_000 * base + i), bytes(batch)))
+                entries.append(
+                    RunEntry(
+                        Offset(base + 2 * i),
+                        Offset(base + 2 * i + 2),
+                        2,
+                        Millis(1_000 * base + i),
+                        bytes(batch),
+                    )
+                )
             runs.append(StreamRun(StreamId(stream_id), entries))
             if in_memory and stream_id != 4:
-                self.in_memory[StreamId(stream_id), entries[0].base_offset, entries[-1].end_offset] = entries
+                self.in_memory[
+                    StreamId(stream_id), entries[0].base_offset, entries[-1].end_offset
+                ] = entries
         number = WalSequence(sequence if role == WAL else NO_SEQUENCE)
         built = build_object(role, WRITER, number, Millis(0), runs, block_bytes_max=300)
         key = f"wal/1/1/{sequence:020d}"
         await self.store.put(key, built.chunks)
         for part in built.ranges:
-            self.metadata.logs[part.stream_id].append(ObjectRange(ObjectId(sequence), key, role, built.size_bytes, part))
+            self.metadata.logs[part.stream_id].append(
+                ObjectRange(ObjectId(sequence), key, role, built.size_bytes, part)
+            )
 
     async def log(self, stream_id: int) -> bytes:
         reader = ObjectReader(self.store, BlockCache(1 << 20))
@@ -295,7 +393,11 @@ async def test_only_the_committed_part_of_an_object_moves() -> None:
     before = await world.log(1)
     await world.merger.run_round()
     (merged,) = world.metadata.logs[StreamId(1)]
-    assert (merged.range.start_offset, merged.range.end_offset, merged.range.record_count) == (4, 12, 8)
+    assert (merged.range.start_offset, merged.range.end_offset, merged.range.record_count) == (
+        4,
+        12,
+        8,
+    )
     assert merged.range.size_bytes == len(before)
     assert await world.log(1) == before
 
@@ -362,10 +464,17 @@ async def test_damage_sets_streams_aside_and_the_rest_goes_on() -> None:
 async def test_a_hole_in_the_data_is_never_bridged() -> None:
     world = World()
     holed = [encode_batch([Record(base, 0, None, b"v")], base_offset=base) for base in (0, 2)]
-    entries = [RunEntry(Offset(0), Offset(2), 2, Millis(0), bytes(holed[0])), RunEntry(Offset(2), Offset(3), 1, Millis(0), bytes(holed[1]))]
+    entries = [
+        RunEntry(Offset(0), Offset(2), 2, Millis(0), bytes(holed[0])),
+        RunEntry(Offset(2), Offset(3), 1, Millis(0), bytes(holed[1])),
+    ]
     built = build_object(WAL, WRITER, WalSequence(0), Millis(0), [StreamRun(StreamId(1), entries)])
     await world.store.put("wal/1/1/00000000000000000000", built.chunks)
-    world.metadata.logs[StreamId(1)] = [ObjectRange(ObjectId(1), "wal/1/1/00000000000000000000", WAL, built.size_bytes, built.ranges[0])]
+    world.metadata.logs[StreamId(1)] = [
+        ObjectRange(
+            ObjectId(1), "wal/1/1/00000000000000000000", WAL, built.size_bytes, built.ranges[0]
+        )
+    ]
     world.owned = world.owned[:1]
     with pytest.raises(NotContiguous):
         await world.merger.run_round()

@@ -1,4 +1,6 @@
-"""After a failover the new owner merges the dead one's WAL objects away: real controller, storage, recovery and merging together."""
+"""After a failover the new owner merges the dead one's WAL objects away: real controller, storage,
+recovery and merging together.
+"""
 
 import asyncio
 from pathlib import Path
@@ -23,13 +25,28 @@ PARTITIONS = 3
 
 
 def storage_of(cluster: Cluster, broker: Broker) -> Storage:
-    return Storage(cluster.store, broker.metadata, broker.node, FAST, now_ms=lambda: NOW_MS, rng=Random(1), on_fenced=lambda _error: None)
+    return Storage(
+        cluster.store,
+        broker.metadata,
+        broker.node,
+        FAST,
+        now_ms=lambda: NOW_MS,
+        rng=Random(1),
+        on_fenced=lambda _error: None,
+    )
 
 
 async def open_led(broker: Broker, topic_id: UUID, storage: Storage) -> list[StreamHandle]:
-    records = [broker.image.topics.partition(PartitionKey(topic_id, partition)) for partition in range(PARTITIONS)]
-    mine = [record for record in records if record is not None and record.leader == broker.node.node_id]
-    handles = await storage.open_streams([OpenStream(record.data_stream_id, record.leader_epoch) for record in mine])
+    records = [
+        broker.image.topics.partition(PartitionKey(topic_id, partition))
+        for partition in range(PARTITIONS)
+    ]
+    mine = [
+        record for record in records if record is not None and record.leader == broker.node.node_id
+    ]
+    handles = await storage.open_streams(
+        [OpenStream(record.data_stream_id, record.leader_epoch) for record in mine]
+    )
     opened = [handle for handle in handles if isinstance(handle, StreamHandle)]
     assert len(opened) == len(mine)
     return opened
@@ -38,7 +55,9 @@ async def open_led(broker: Broker, topic_id: UUID, storage: Storage) -> list[Str
 async def append(storage: Storage, handle: StreamHandle, count: int) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     batch = entry(handle.stream_id, handle.next_offset, count)
-    storage.append([batch], lambda error: done.set_result(None) if error is None else done.set_exception(error))
+    storage.append(
+        [batch], lambda error: done.set_result(None) if error is None else done.set_exception(error)
+    )
     await done
 
 
@@ -47,7 +66,9 @@ async def test_the_next_owner_merges_the_wal_of_the_dead_one_away(tmp_path: Path
     await cluster.start()
     try:
         dead, alive = await cluster.broker(), await cluster.broker()
-        created = await dead.client.create_topics(m.CreateTopics(topics=[m.NewTopic(name="orders", partitions=PARTITIONS)]))
+        created = await dead.client.create_topics(
+            m.CreateTopics(topics=[m.NewTopic(name="orders", partitions=PARTITIONS)])
+        )
         topic_id = created.topics[0].topic_id
         assert topic_id is not None
         old, new = storage_of(cluster, dead), storage_of(cluster, alive)
@@ -59,12 +80,29 @@ async def test_the_next_owner_merges_the_wal_of_the_dead_one_away(tmp_path: Path
         await old.abandon()
         await dead.stop()
         await until(lambda: alive.image.nodes.wal(dead.node).recoverer == alive.node)
-        await recover_wal(cluster.store, alive.metadata, dead.node, WalSequence(0), recoverer=alive.node, now_ms=Millis(0), config=FAST)
+        await recover_wal(
+            cluster.store,
+            alive.metadata,
+            dead.node,
+            WalSequence(0),
+            recoverer=alive.node,
+            now_ms=Millis(0),
+            config=FAST,
+        )
         handles = await open_led(alive, topic_id, new)
-        assert {handle.stream_id for handle in inherited} <= {handle.stream_id for handle in handles}
+        assert {handle.stream_id for handle in inherited} <= {
+            handle.stream_id for handle in handles
+        }
 
         reader = ObjectReader(cluster.store, BlockCache(1 << 20))
-        merger = Merger(cluster.store, alive.metadata, reader, alive.node, owned=lambda: handles, now_ms=lambda: NOW_MS)
+        merger = Merger(
+            cluster.store,
+            alive.metadata,
+            reader,
+            alive.node,
+            owned=lambda: handles,
+            now_ms=lambda: NOW_MS,
+        )
         report = await merger.run_round()
         assert report is not None
         assert report.source_count == 4 * len(inherited)
@@ -72,7 +110,9 @@ async def test_the_next_owner_merges_the_wal_of_the_dead_one_away(tmp_path: Path
         for handle in inherited:
             (merged,) = alive.metadata.objects(handle.stream_id, Offset(0), Offset(1 << 60), 10)
             assert merged.role != ObjectRole.WAL
-            assert offsets(await new.read(handle.stream_id, Offset(0), handle.confirmed_offset, 1 << 20)) == list(range(20))
+            assert offsets(
+                await new.read(handle.stream_id, Offset(0), handle.confirmed_offset, 1 << 20)
+            ) == list(range(20))
 
         slot = wal_key(dead.node, WalSequence(0))
 

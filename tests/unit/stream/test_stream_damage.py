@@ -1,4 +1,6 @@
-"""What is remembered of damaged objects: bounded, logged once a minute each, forgotten when no read meets it any more."""
+"""What is remembered of damaged objects: bounded, logged once a minute each, forgotten when no read
+meets it any more.
+"""
 
 from stream.read.damage import (
     CERTAIN_S,
@@ -18,7 +20,11 @@ def met(log: DamageLog, key: str, now_s: float) -> bool:
 def test_each_object_is_logged_once_a_minute() -> None:
     log = DamageLog()
     assert [met(log, "a", 0.0), met(log, "a", 1.0), met(log, "b", 2.0)] == [True, False, True]
-    assert [met(log, "a", LOG_EVERY_S - 0.1), met(log, "a", LOG_EVERY_S), met(log, "a", LOG_EVERY_S + 1)] == [False, True, False]
+    assert [
+        met(log, "a", LOG_EVERY_S - 0.1),
+        met(log, "a", LOG_EVERY_S),
+        met(log, "a", LOG_EVERY_S + 1),
+    ] == [False, True, False]
     assert log.reads == {"gone": 6}
 
 

@@ -1,4 +1,6 @@
-"""Objects: what the writer builds the reader finds; any cut and any flipped bit is noticed; no lie about lengths is believed."""
+"""Objects: what the writer builds the reader finds; any cut and any flipped bit is noticed; no lie
+about lengths is believed.
+"""
 
 import re
 from pathlib import Path
@@ -42,16 +44,30 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats
 WRITER = BrokerIncarnation(NodeId(3), NodeEpoch(9))
 
 
-def run_of(stream_id: int, start: int, payloads: list[tuple[int, bytes]], records: int = 1) -> StreamRun:
+def run_of(
+    stream_id: int, start: int, payloads: list[tuple[int, bytes]], records: int = 1
+) -> StreamRun:
     entries: list[RunEntry] = []
     for count, payload in payloads:
-        entries.append(RunEntry(Offset(start), Offset(start + count), min(records, count), Millis(1_000 + start), payload))
+        entries.append(
+            RunEntry(
+                Offset(start),
+                Offset(start + count),
+                min(records, count),
+                Millis(1_000 + start),
+                payload,
+            )
+        )
         start += count
     return StreamRun(StreamId(stream_id), entries)
 
 
-def build(runs: list[StreamRun], role: ObjectRole = ObjectRole.WAL, block_bytes_max: int = 1 << 20) -> BuiltObject:
-    return build_object(role, WRITER, WalSequence(4), Millis(55), runs, block_bytes_max=block_bytes_max)
+def build(
+    runs: list[StreamRun], role: ObjectRole = ObjectRole.WAL, block_bytes_max: int = 1 << 20
+) -> BuiltObject:
+    return build_object(
+        role, WRITER, WalSequence(4), Millis(55), runs, block_bytes_max=block_bytes_max
+    )
 
 
 def joined(built: BuiltObject) -> bytes:
@@ -60,11 +76,21 @@ def joined(built: BuiltObject) -> bytes:
     return data
 
 
-SMALL = joined(build([run_of(2, 10, [(1, b"a" * 61), (5, b"b" * 70)]), run_of(7, 0, [(2, b"c" * 64)])], block_bytes_max=100))
+SMALL = joined(
+    build(
+        [run_of(2, 10, [(1, b"a" * 61), (5, b"b" * 70)]), run_of(7, 0, [(2, b"c" * 64)])],
+        block_bytes_max=100,
+    )
+)
 
 RUNS = st.lists(
     st.tuples(
-        st.integers(0, 1 << 62), st.lists(st.tuples(st.integers(1, 1_000), st.binary(min_size=61, max_size=200)), min_size=1, max_size=8)
+        st.integers(0, 1 << 62),
+        st.lists(
+            st.tuples(st.integers(1, 1_000), st.binary(min_size=61, max_size=200)),
+            min_size=1,
+            max_size=8,
+        ),
     ),
     min_size=1,
     max_size=6,
@@ -72,7 +98,9 @@ RUNS = st.lists(
 
 
 @given(RUNS, st.integers(61, 600), st.integers(0, 400))
-def test_round_trip(raw: list[tuple[int, list[tuple[int, bytes]]]], block_bytes_max: int, first_tail_bytes: int) -> None:
+def test_round_trip(
+    raw: list[tuple[int, list[tuple[int, bytes]]]], block_bytes_max: int, first_tail_bytes: int
+) -> None:
     runs = [run_of(3 * i, start, payloads) for i, (start, payloads) in enumerate(raw)]
     built = build(runs, block_bytes_max=block_bytes_max)
     data = joined(built)
@@ -84,10 +112,22 @@ def test_round_trip(raw: list[tuple[int, list[tuple[int, bytes]]]], block_bytes_
     for run, found in zip(runs, index.ranges, strict=True):
         payload = b"".join(entry.payload for entry in run.entries)
         start, end = run.entries[0].base_offset, run.entries[-1].end_offset
-        assert found == StreamRange(run.stream_id, start, end, len(run.entries), len(payload), run.entries[-1].max_timestamp_ms)
+        assert found == StreamRange(
+            run.stream_id,
+            start,
+            end,
+            len(run.entries),
+            len(payload),
+            run.entries[-1].max_timestamp_ms,
+        )
         blocks = index.blocks_of(run.stream_id, start, end)
-        assert b"".join(data[block.position : block.position + block.size_bytes] for block in blocks) == payload
-        assert all(block.size_bytes <= block_bytes_max or block.size_bytes <= 200 for block in blocks)
+        assert (
+            b"".join(data[block.position : block.position + block.size_bytes] for block in blocks)
+            == payload
+        )
+        assert all(
+            block.size_bytes <= block_bytes_max or block.size_bytes <= 200 for block in blocks
+        )
         for entry in run.entries:
             covering = index.blocks_of(run.stream_id, entry.base_offset, entry.base_offset + 1)
             assert len(covering) == 1
@@ -116,7 +156,11 @@ def test_fence() -> None:
     index = parse_tail(fence, len(fence))
     assert isinstance(index, ObjectIndex)
     assert index.is_fence
-    assert (index.header.role, index.header.writer, index.header.sequence) == (ObjectRole.FENCE, WRITER, 12)
+    assert (index.header.role, index.header.writer, index.header.sequence) == (
+        ObjectRole.FENCE,
+        WRITER,
+        12,
+    )
     assert (index.ranges, index.blocks(), index.blocks_of(StreamId(0), 0, 10)) == ((), [], [])
     for bit in range(len(fence) * 8):
         with pytest.raises(ObjectCorrupt):
@@ -164,7 +208,17 @@ def test_a_block_with_a_flipped_bit_is_refused() -> None:
 def resealed(header: bytes, blocks: bytes, entries: list[list[int]]) -> bytes:
     """An object with right checksums around whatever the entries say."""
     index = header + b"".join(ENTRY.pack(*entry) for entry in entries)
-    footer = bytearray(FOOTER.pack(len(header) + len(blocks), len(index), crc32c(index), 1, ENTRY_BYTES, 0, layout.END_MAGIC))
+    footer = bytearray(
+        FOOTER.pack(
+            len(header) + len(blocks),
+            len(index),
+            crc32c(index),
+            1,
+            ENTRY_BYTES,
+            0,
+            layout.END_MAGIC,
+        )
+    )
     footer[24:28] = crc32c(bytes(footer[:24])).to_bytes(4, "big")
     return header + blocks + index + bytes(footer)
 
@@ -198,8 +252,12 @@ def test_hostile_entries_with_right_checksums(ordinal: int, field: int, value: i
         (800, 100, 1, 53), (800, 99, 1, 52), (800, 48, 1, 52), (10, 890, 1, 52), (48, 48 + 52 * 700_000, 1, 52), (800, 152, 1, 52),
     ],
 )  # fmt: skip
-def test_hostile_footers_with_right_checksums(index_position: int, index_bytes: int, version: int, entry_bytes: int) -> None:
-    footer = bytearray(FOOTER.pack(index_position, index_bytes, 0, version, entry_bytes, 0, layout.END_MAGIC))
+def test_hostile_footers_with_right_checksums(
+    index_position: int, index_bytes: int, version: int, entry_bytes: int
+) -> None:
+    footer = bytearray(
+        FOOTER.pack(index_position, index_bytes, 0, version, entry_bytes, 0, layout.END_MAGIC)
+    )
     footer[24:28] = crc32c(bytes(footer[:24])).to_bytes(4, "big")
     for size_bytes in (900 + FOOTER_BYTES, 1 << 40, 96 + FOOTER_BYTES):
         with pytest.raises(ObjectCorrupt):
@@ -214,16 +272,26 @@ def test_roles_that_have_no_index(role: int) -> None:
     index = verify_object(SMALL)
     end = index.blocks()[-1].position + index.blocks()[-1].size_bytes
     with pytest.raises(ObjectCorrupt):
-        verify_object(resealed(bytes(header), SMALL[HEADER_BYTES:end], [list(block) for block in index.blocks()]))
+        verify_object(
+            resealed(
+                bytes(header), SMALL[HEADER_BYTES:end], [list(block) for block in index.blocks()]
+            )
+        )
 
 
 def test_a_header_from_another_object_is_noticed() -> None:
-    other = joined(build_object(ObjectRole.WAL, WRITER, WalSequence(5), Millis(55), [run_of(2, 10, [(1, b"a" * 61)])]))
+    other = joined(
+        build_object(
+            ObjectRole.WAL, WRITER, WalSequence(5), Millis(55), [run_of(2, 10, [(1, b"a" * 61)])]
+        )
+    )
     with pytest.raises(ObjectCorrupt, match="differ"):
         verify_object(other[:HEADER_BYTES] + SMALL[HEADER_BYTES:])
 
 
-@pytest.mark.parametrize(("tail_bytes", "size_bytes"), [(0, 0), (47, 47), (48, 49), (48, 40), (100, 99), (100, 100)])
+@pytest.mark.parametrize(
+    ("tail_bytes", "size_bytes"), [(0, 0), (47, 47), (48, 49), (48, 40), (100, 99), (100, 100)]
+)
 def test_impossible_sizes(tail_bytes: int, size_bytes: int) -> None:
     with pytest.raises(ObjectCorrupt):
         parse_tail(b"\x00" * tail_bytes, size_bytes, "k")
@@ -237,14 +305,23 @@ def test_garbage_is_never_an_object(data: bytes) -> None:
 
 def test_what_the_writer_refuses() -> None:
     good = run_of(1, 0, [(1, b"x" * 61)])
-    gap = StreamRun(StreamId(1), [*good.entries, RunEntry(Offset(2), Offset(3), 1, Millis(0), b"x" * 61)])
-    overlap = StreamRun(StreamId(1), [*good.entries, RunEntry(Offset(0), Offset(3), 1, Millis(0), b"x" * 61)])
+    gap = StreamRun(
+        StreamId(1), [*good.entries, RunEntry(Offset(2), Offset(3), 1, Millis(0), b"x" * 61)]
+    )
+    overlap = StreamRun(
+        StreamId(1), [*good.entries, RunEntry(Offset(0), Offset(3), 1, Millis(0), b"x" * 61)]
+    )
     backwards = StreamRun(StreamId(1), [RunEntry(Offset(4), Offset(4), 0, Millis(0), b"x" * 61)])
     empty = StreamRun(StreamId(1), [RunEntry(Offset(4), Offset(5), 0, Millis(0), b"")])
     for run in (gap, overlap, backwards, empty):
         with pytest.raises(NotContiguous):
             build([run])
-    for runs in ([], [good, good], [run_of(2, 0, [(1, b"x" * 61)]), good], [StreamRun(StreamId(1), [])]):
+    for runs in (
+        [],
+        [good, good],
+        [run_of(2, 0, [(1, b"x" * 61)]), good],
+        [StreamRun(StreamId(1), [])],
+    ):
         with pytest.raises(ValueError, match="run"):
             build(runs)
     with pytest.raises(ValueError, match="FENCE"):
@@ -254,12 +331,18 @@ def test_what_the_writer_refuses() -> None:
 
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
-    """What is stored must stay: docs/reference/formats.md is what readers in other languages were written from."""
-    batch = encode_batch([Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")])
+    """What is stored must stay: docs/reference/formats.md is what readers in other languages were
+    written from.
+    """
+    batch = encode_batch(
+        [Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")]
+    )
     patch_offset_and_epoch(batch, 0, 100, 7)
     entry = RunEntry(Offset(100), Offset(102), 2, Millis(1_700_000_000_005), bytes(batch))
     writer = BrokerIncarnation(NodeId(3), NodeEpoch(17))
     runs = [StreamRun(StreamId(42), [entry])]
-    built = build_object(ObjectRole.WAL, writer, WalSequence(5), Millis(1_700_000_000_009), runs, depth=2)
+    built = build_object(
+        ObjectRole.WAL, writer, WalSequence(5), Millis(1_700_000_000_009), runs, depth=2
+    )
     dump = re.findall(r"^[0-9a-f]{4}  ((?:[0-9a-f]{2} ?)+)", DOCUMENT.read_text(), re.MULTILINE)
     assert bytes.fromhex("".join(dump)) == joined(built)

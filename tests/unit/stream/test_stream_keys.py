@@ -37,9 +37,15 @@ def test_data_keys(object_id: int) -> None:
 
 
 def test_the_spelling_is_stored_and_must_stay() -> None:
-    assert keys.wal_key(BrokerIncarnation(NodeId(3), NodeEpoch(17)), WalSequence(5)) == "wal/3/17/00000000000000000005"
+    assert (
+        keys.wal_key(BrokerIncarnation(NodeId(3), NodeEpoch(17)), WalSequence(5))
+        == "wal/3/17/00000000000000000005"
+    )
     assert keys.data_key(ObjectId(0x1A2B)) == "data/b2a10000/6699"
-    assert keys.snapshot_key("abc", 9, 2) == "meta/abc/snapshots/00000000000000000009-00000000000000000002"
+    assert (
+        keys.snapshot_key("abc", 9, 2)
+        == "meta/abc/snapshots/00000000000000000009-00000000000000000002"
+    )
     assert keys.parse_snapshot_key("abc", keys.snapshot_key("abc", 9, 2)) == (9, 2)
     assert keys.backup_key("abc", 9) == "meta/abc/log/00000000000000000009"
     assert keys.parse_backup_key("abc", keys.backup_key("abc", 9)) == 9
@@ -47,7 +53,10 @@ def test_the_spelling_is_stored_and_must_stay() -> None:
 
 def test_the_cluster_of_a_metadata_key() -> None:
     assert keys.parse_cluster_id(keys.backup_key("a-b_1", 9)) == "a-b_1"
-    assert [keys.parse_cluster_id(key) for key in ("meta/", "meta/a", "wal/a/b", "meta/a b/c", "meta//c")] == [None] * 5
+    assert [
+        keys.parse_cluster_id(key)
+        for key in ("meta/", "meta/a", "wal/a/b", "meta/a b/c", "meta//c")
+    ] == [None] * 5
 
 
 @pytest.mark.parametrize(

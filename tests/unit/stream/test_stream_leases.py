@@ -1,4 +1,6 @@
-"""Leases: what they hold back, for how long, and whatever is written into them, deleted or renewed meanwhile."""
+"""Leases: what they hold back, for how long, and whatever is written into them, deleted or renewed
+meanwhile.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from uuid import UUID, uuid4
@@ -44,8 +46,12 @@ class InterleavedStore(MemoryStore):
         self.cut_reads_count -= 1
         return data[: len(data) // 2]
 
-    async def list(self, prefix: str, *, start_after: str = "", limit: int = 0) -> AsyncIterator[ObjectInfo]:
-        for info in [info async for info in super().list(prefix, start_after=start_after, limit=limit)]:
+    async def list(
+        self, prefix: str, *, start_after: str = "", limit: int = 0
+    ) -> AsyncIterator[ObjectInfo]:
+        for info in [
+            info async for info in super().list(prefix, start_after=start_after, limit=limit)
+        ]:
             yield info
         act, self.after_list = self.after_list, None
         if act is not None:
@@ -71,7 +77,9 @@ class World:
         self.book = self.new_leader()
 
     def new_leader(self) -> LeaseBook:
-        return LeaseBook(self.store, "c", now=lambda: self.now_s, now_ms=lambda: Millis(self.wall_ms))
+        return LeaseBook(
+            self.store, "c", now=lambda: self.now_s, now_ms=lambda: Millis(self.wall_ms)
+        )
 
     def pass_time(self, ms: int) -> None:
         self.wall_ms += ms
@@ -122,7 +130,9 @@ async def test_an_expired_lease_is_removed(world: World) -> None:
 
 
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
-async def test_a_step_of_the_controllers_clock_ends_and_prolongs_no_lease(world: World, step_ms: int) -> None:
+async def test_a_step_of_the_controllers_clock_ends_and_prolongs_no_lease(
+    world: World, step_ms: int
+) -> None:
     await world.lease().create(world.root(), 60_000)
     assert await world.kept_from() == 100
     world.wall_ms += step_ms
@@ -157,7 +167,9 @@ async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(wo
 
 
 async def test_a_lease_that_is_renewed_between_list_and_get_holds(world: World) -> None:
-    """What the LIST showed is gone when it is read, and its successor came too late for the LIST."""
+    """What the LIST showed is gone when it is read, and its successor came too late for the
+    LIST.
+    """
     lease = world.lease()
     await lease.create(world.root(), 5_000)
     world.store.after_list = lambda: lease.renew(world.root(), 5_000)
@@ -209,7 +221,9 @@ async def test_a_damaged_lease_holds_everything(world: World, data: bytes) -> No
     assert await world.kept_from() is None
 
 
-async def test_there_is_a_limit_to_their_number(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_a_limit_to_their_number(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (leases, held_leases):
         monkeypatch.setattr(module, "LEASES_MAX", 2)
     for _ in range(2):
@@ -232,7 +246,9 @@ async def test_other_keys_are_left_alone(world: World) -> None:
     assert parse_lease_key("c", key.upper()) is None
 
 
-async def test_a_lease_that_was_damaged_on_the_way_holds_everything_only_until_it_is_read_again(world: World) -> None:
+async def test_a_lease_that_was_damaged_on_the_way_holds_everything_only_until_it_is_read_again(
+    world: World,
+) -> None:
     await world.lease().renew(world.root(), HOUR_MS)
     world.store.cut_reads_count = 2
     assert [await world.kept_from() for _ in range(2)] == [leases._HOLDS_EVERYTHING] * 2

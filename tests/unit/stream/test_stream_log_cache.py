@@ -1,4 +1,6 @@
-"""The log cache: reads by offset, byte accounting, cuts, eviction, streams that leave; against a plain model."""
+"""The log cache: reads by offset, byte accounting, cuts, eviction, streams that leave; against a
+plain model.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +27,9 @@ def add(cache: LogCache, sequence: int, *entries: AppendEntry) -> None:
     cache.check_invariants()
 
 
-def read(cache: LogCache, stream_id: StreamId, offset: int, end: int = ALL, max_bytes: int = ALL) -> list[int] | None:
+def read(
+    cache: LogCache, stream_id: StreamId, offset: int, end: int = ALL, max_bytes: int = ALL
+) -> list[int] | None:
     found = cache.read(stream_id, offset, end, max_bytes)
     return None if found is None else offsets(found)
 
@@ -47,7 +51,12 @@ def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
     cache = LogCache(CONFIG)
     parts = [entry(1, offset) for offset in range(4)]
     joined = b"".join(bytes(part.payload) for part in parts)
-    add(cache, 0, AppendEntry(S1, Offset(0), Offset(4), 4, parts[-1].max_timestamp_ms, joined), entry(1, 4))
+    add(
+        cache,
+        0,
+        AppendEntry(S1, Offset(0), Offset(4), 4, parts[-1].max_timestamp_ms, joined),
+        entry(1, 4),
+    )
     size = len(parts[0].payload)
     assert read(cache, S1, 0, max_bytes=1) == [0]
     assert read(cache, S1, 1, max_bytes=1) == [1]
@@ -121,14 +130,20 @@ def test_blocks_are_due_by_size_age_and_streams() -> None:
 
 def test_blocks_are_due_by_slots_once_they_are_old_enough_for_their_streams() -> None:
     slots = replace(CONFIG, block_slots_max=3, block_slots_age_ms=1_000, block_streams_per_slot=1)
-    cache = LogCache(replace(slots, block_streams_max=100, block_bytes_max=50_000, log_cache_bytes_max=100_000))
+    cache = LogCache(
+        replace(slots, block_streams_max=100, block_bytes_max=50_000, log_cache_bytes_max=100_000)
+    )
     for sequence in range(3):
         assert not cache.archive_due(1.5)
         add(cache, sequence, entry(1, sequence))
     assert cache.archive_due(1.0)
     assert not cache.archive_due(0.9)
     cache.archive()
-    cache.add({StreamId(stream_id): [entry(stream_id, 0)] for stream_id in range(2, 7)}, WalSequence(4), 0.0)
+    cache.add(
+        {StreamId(stream_id): [entry(stream_id, 0)] for stream_id in range(2, 7)},
+        WalSequence(4),
+        0.0,
+    )
     for sequence in range(4, 8):
         assert not cache.archive_due(1.0), "five streams want five slots"
         add(cache, sequence, entry(1, sequence - 1))
@@ -166,7 +181,10 @@ def test_small_committed_blocks_are_merged() -> None:
 
 
 STEPS = st.lists(
-    st.one_of(st.tuples(st.just("add"), st.integers(1, 3), st.integers(1, 900)), st.sampled_from(["cut", "commit", "drop1", "drop2"])),
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(1, 3), st.integers(1, 900)),
+        st.sampled_from(["cut", "commit", "drop1", "drop2"]),
+    ),
     max_size=60,
 )
 

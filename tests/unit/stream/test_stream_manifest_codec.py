@@ -1,4 +1,6 @@
-"""The manifest's bytes: exact, round, and nothing but ObjectCorrupt for whatever else lies there; plans of single partitions."""
+"""The manifest's bytes: exact, round, and nothing but ObjectCorrupt for whatever else lies there;
+plans of single partitions.
+"""
 
 from array import array
 from contextlib import suppress
@@ -51,9 +53,14 @@ def entries(start: int, *spans: int) -> Entries:
         bounds.append(bounds[-1] + span)
     numbers = range(len(spans))
     return Entries(
-        bounds, array("q", spans), array("q", [100 * span for span in spans]), array("q", [1_000 + n for n in numbers]),
-        array("q", [5_000 + n for n in numbers]), bytes([3] * len(spans)), [f"data/b2a10000/{6_699 + n}" for n in numbers],
-    )  # fmt: skip
+        bounds,
+        array("q", spans),
+        array("q", [100 * span for span in spans]),
+        array("q", [1_000 + n for n in numbers]),
+        array("q", [5_000 + n for n in numbers]),
+        bytes([3] * len(spans)),
+        [f"data/b2a10000/{6_699 + n}" for n in numbers],
+    )
 
 
 def a_shard(draft: Draft) -> Shard:
@@ -62,7 +69,9 @@ def a_shard(draft: Draft) -> Shard:
     events = PageRef(0, 60, 3, 60, 6_000, 1_002, draft.add(codec.encode_entries(page)))
     txn = StreamEntry(42, 60, 66, (events,), entries(60, 4, 2))
     full = PartitionEntry(0, 3, 5, StreamEntry(41, 4, 70, (ref,), entries(60, 10)), txn)
-    empty = PartitionEntry(1, -1, 0, StreamEntry(44, 0, 0, (), entries(0)), StreamEntry(45, 0, 0, (), entries(0)))
+    empty = PartitionEntry(
+        1, -1, 0, StreamEntry(44, 0, 0, (), entries(0)), StreamEntry(45, 0, 0, (), entries(0))
+    )
     return Shard(TOPIC_ID, 0, (full, empty))
 
 
@@ -77,11 +86,19 @@ def written(version: int = 1) -> tuple[bytes, Shard, ManifestRoot]:
 
 def read(data: bytes) -> tuple[ManifestRoot, Shard, Entries]:
     footer = codec.parse_footer(data[-codec.FOOTER.size :], len(data), KEY)
-    root = codec.decode_root(codec.unpack_section(section(data, footer.root), footer.root, KEY), footer, KEY)
+    root = codec.decode_root(
+        codec.unpack_section(section(data, footer.root), footer.root, KEY), footer, KEY
+    )
     ref = root.topics[0].shards[0]
     shard = codec.decode_shard(codec.unpack_section(section(data, ref), ref, KEY), ref, KEY)
     page = shard.partitions[0].data.pages[0]
-    return root, shard, codec.decode_entries(codec.unpack_section(section(data, page.section), page.section, KEY), page, KEY)
+    return (
+        root,
+        shard,
+        codec.decode_entries(
+            codec.unpack_section(section(data, page.section), page.section, KEY), page, KEY
+        ),
+    )
 
 
 def section(data: bytes, ref: SectionRef) -> bytes:
@@ -103,9 +120,16 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     assert crc32c(data[at : at + stored]) == crc
     plain = bytes(cramjam.zstd.decompress(data[at : at + stored]))
     assert len(plain) == raw
-    assert plain.startswith(bytes.fromhex("98 a1 63 02 01 63 cf 0000018bcfe5687b 91 93 03 11 05 91 94 a7") + b"flights\xd9\x24")
-    page = bytes(cramjam.zstd.decompress(section(data, read(data)[1].partitions[0].data.pages[0].section)))
-    assert page.startswith(bytes.fromhex("94 00 c4 78") + (10).to_bytes(8, "big") + (20).to_bytes(8, "big"))
+    assert plain.startswith(
+        bytes.fromhex("98 a1 63 02 01 63 cf 0000018bcfe5687b 91 93 03 11 05 91 94 a7")
+        + b"flights\xd9\x24"
+    )
+    page = bytes(
+        cramjam.zstd.decompress(section(data, read(data)[1].partitions[0].data.pages[0].section))
+    )
+    assert page.startswith(
+        bytes.fromhex("94 00 c4 78") + (10).to_bytes(8, "big") + (20).to_bytes(8, "big")
+    )
     assert page.endswith(b"data/b2a10000/6699\ndata/b2a10000/6700\ndata/b2a10000/6701")
     assert root.moment == (2, 1)
 
@@ -115,7 +139,13 @@ def test_keys_begin_with_the_newest() -> None:
     assert keys == sorted(keys, reverse=True)
     assert keys[0] == "manifest/c/99999999999999999998"
     assert [parse_manifest_key(key) for key in keys[:2]] == [("c", 1), ("c", 2)]
-    for other in ("manifest/c/1", "manifest/c/" + "0" * 20, "manifest//99999999999999999998", keys[0] + "0", "manifest/c/d/" + "9" * 20):
+    for other in (
+        "manifest/c/1",
+        "manifest/c/" + "0" * 20,
+        "manifest//99999999999999999998",
+        keys[0] + "0",
+        "manifest/c/d/" + "9" * 20,
+    ):
         assert parse_manifest_key(other) is None
 
 
@@ -128,7 +158,10 @@ def test_hostile_sections_with_good_checksums_are_refused_or_make_sense(seed: in
     footer = codec.Footer(SectionRef(1, 0, 0, 0, 0), 2)
     decoders: list[Any] = [
         (codec.encode_shard(shard), lambda raw, ref: codec.decode_shard(raw, ref, KEY)),
-        (codec.encode_entries(entries(0, 10, 20, 30)), lambda raw, ref: codec.decode_entries(raw, replace(page, section=ref), KEY)),
+        (
+            codec.encode_entries(entries(0, 10, 20, 30)),
+            lambda raw, ref: codec.decode_entries(raw, replace(page, section=ref), KEY),
+        ),
         (codec._encode(written()[2]), lambda raw, _: codec.decode_root(raw, footer, KEY)),
     ]
     for _ in range(100):
@@ -158,7 +191,9 @@ def test_a_section_that_inflates_to_more_than_it_says_is_refused() -> None:
 
 
 def slot(start: int, end: int, name: str = "") -> TailRange:
-    return TailRange(name or f"wal/{start}", 1_000, start, end, end - start, 100 * (end - start), 2_000)
+    return TailRange(
+        name or f"wal/{start}", 1_000, start, end, end - start, 100 * (end - start), 2_000
+    )
 
 
 def spans(slices: Any) -> list[tuple[str, int, int]]:
@@ -166,8 +201,21 @@ def spans(slices: Any) -> list[tuple[str, int, int]]:
 
 
 def test_the_tail_is_what_continues_the_stream_and_nothing_behind_a_gap() -> None:
-    found = [slot(30, 40), slot(5, 12), slot(20, 30), slot(12, 20), slot(50, 60), slot(0, 5), slot(20, 30, "wal/again")]
-    assert [(item.start_offset, item.end_offset) for item in joined_tail(7, found)] == [(7, 12), (12, 20), (20, 30), (30, 40)]
+    found = [
+        slot(30, 40),
+        slot(5, 12),
+        slot(20, 30),
+        slot(12, 20),
+        slot(50, 60),
+        slot(0, 5),
+        slot(20, 30, "wal/again"),
+    ]
+    assert [(item.start_offset, item.end_offset) for item in joined_tail(7, found)] == [
+        (7, 12),
+        (12, 20),
+        (20, 30),
+        (30, 40),
+    ]
     assert joined_tail(60, found) == []
     assert joined_tail(41, found) == []
 
@@ -175,7 +223,13 @@ def test_the_tail_is_what_continues_the_stream_and_nothing_behind_a_gap() -> Non
 def test_committed_entries_win_over_the_tail_and_each_offset_comes_once() -> None:
     source = Source(41, 3, 90, [entries(0, 10, 20), entries(30, 20)], [slot(40, 60), slot(60, 90)])
     got = plan(OffsetRange("t", 0, 3, 85), source)
-    assert spans(got) == [("6699", 3, 10), ("6700", 10, 30), ("6699", 30, 50), ("40", 50, 60), ("60", 60, 85)]
+    assert spans(got) == [
+        ("6699", 3, 10),
+        ("6700", 10, 30),
+        ("6699", 30, 50),
+        ("40", 50, 60),
+        ("60", 60, 85),
+    ]
     assert [item.record_count for item in got] == [7, 20, 20, 10, 25]
     assert spans(plan(OffsetRange("t", 0, 12, 13), source)) == [("6700", 12, 13)]
     assert plan(OffsetRange("t", 0, 12, 12), source) == []
@@ -185,7 +239,11 @@ def test_what_can_not_be_covered_is_named() -> None:
     hole = Source(41, 3, 90, [entries(0, 10), entries(30, 20)], [slot(60, 90)])
     with pytest.raises(OffsetsMissing) as missing:
         plan(OffsetRange("t", 4, 5, 50), hole)
-    assert (missing.value.start_offset, missing.value.end_offset, missing.value.partition) == (10, 30, 4)
+    assert (missing.value.start_offset, missing.value.end_offset, missing.value.partition) == (
+        10,
+        30,
+        4,
+    )
     with pytest.raises(OffsetsMissing) as missing:
         plan(OffsetRange("t", 4, 35, 70), hole)
     assert (missing.value.start_offset, missing.value.end_offset) == (50, 60)

@@ -1,4 +1,6 @@
-"""A controller that is away longer than prepared objects live, or forgets them, must not leave a broker that repeats a hopeless commit."""
+"""A controller that is away longer than prepared objects live, or forgets them, must not leave a
+broker that repeats a hopeless commit.
+"""
 
 from dataclasses import replace
 
@@ -11,7 +13,9 @@ from tests.support.stream_storage import FAST, Node, until
 async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None:
     controller = MemoryController()
     stream_id = controller.create_stream(1)
-    node = Node(MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=20))
+    node = Node(
+        MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=20)
+    )
     await node.open(stream_id)
     node.metadata.refuse("commit", 100)  # about 300 ms of refusals, 15 lives of a prepared object
     await node.write(stream_id, 3)
@@ -23,11 +27,17 @@ async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None
     await node.storage.abandon()
 
 
-async def test_a_block_whose_prepared_objects_are_not_known_any_more_is_written_anew_at_once() -> None:
+async def test_a_block_whose_prepared_objects_are_not_known_any_more_is_written_anew_at_once() -> (
+    None
+):
     """However long they should have lived: 30 minutes here."""
     controller = MemoryController()
     stream_id = controller.create_stream(1)
-    node = Node(MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000))
+    node = Node(
+        MemoryStore(),
+        controller,
+        config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000),
+    )
     await node.open(stream_id)
     node.metadata.refuse("commit", 2, ObjectNotPrepared("object 1 is not prepared"))
     await node.write(stream_id, 3)
@@ -38,10 +48,16 @@ async def test_a_block_whose_prepared_objects_are_not_known_any_more_is_written_
     await node.storage.abandon()
 
 
-async def test_a_commit_whose_reply_was_lost_before_its_object_was_forgotten_adds_nothing_twice() -> None:
+async def test_a_commit_whose_reply_was_lost_before_its_object_was_forgotten_adds_nothing_twice() -> (
+    None
+):
     controller = MemoryController()
     stream_id = controller.create_stream(1)
-    node = Node(MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000))
+    node = Node(
+        MemoryStore(),
+        controller,
+        config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=1_800_000),
+    )
     await node.open(stream_id)
     node.metadata.lose_reply("commit")
     node.metadata.refuse("commit", 1, ObjectNotPrepared("object 1 is not prepared"))

@@ -43,17 +43,31 @@ class CountingStore(MemoryStore):
         return await super().get_range(key, start, length)
 
 
-def entry(base: int, size_bytes: int = 500, compression: Compression = Compression.NONE) -> RunEntry:
+def entry(
+    base: int, size_bytes: int = 500, compression: Compression = Compression.NONE
+) -> RunEntry:
     value = random.Random(base).randbytes(size_bytes // RECORDS_PER_BATCH)
     records = [Record(base + i, 1_000 * (base + i), None, value) for i in range(RECORDS_PER_BATCH)]
     batch = encode_batch(records, base_offset=base, compression=compression)
-    return RunEntry(Offset(base), Offset(base + RECORDS_PER_BATCH), RECORDS_PER_BATCH, Millis(records[-1].timestamp_ms), bytes(batch))
+    return RunEntry(
+        Offset(base),
+        Offset(base + RECORDS_PER_BATCH),
+        RECORDS_PER_BATCH,
+        Millis(records[-1].timestamp_ms),
+        bytes(batch),
+    )
 
 
-async def put(store: MemoryStore, object_id: int, entries: list[RunEntry], *, block_bytes_max: int = 2_000) -> ObjectRange:
+async def put(
+    store: MemoryStore, object_id: int, entries: list[RunEntry], *, block_bytes_max: int = 2_000
+) -> ObjectRange:
     """An object with neighbors on both sides of our stream."""
     other = [entry(0)]
-    runs = [StreamRun(StreamId(3), other), StreamRun(STREAM, entries), StreamRun(StreamId(9), other)]
+    runs = [
+        StreamRun(StreamId(3), other),
+        StreamRun(STREAM, entries),
+        StreamRun(StreamId(9), other),
+    ]
     built = build_object(
         ObjectRole.STREAM_SET,
         BrokerIncarnation(NodeId(1), NodeEpoch(1)),
@@ -64,11 +78,18 @@ async def put(store: MemoryStore, object_id: int, entries: list[RunEntry], *, bl
     )
     key = f"data/{object_id}"
     await store.put(key, built.chunks)
-    return ObjectRange(ObjectId(object_id), key, ObjectRole.STREAM_SET, built.size_bytes, built.ranges[1])
+    return ObjectRange(
+        ObjectId(object_id), key, ObjectRole.STREAM_SET, built.size_bytes, built.ranges[1]
+    )
 
 
-async def three_objects(store: MemoryStore, batches: int = 20, size_bytes: int = 500) -> tuple[list[ObjectRange], bytes]:
-    entries = [[entry((i * batches + j) * RECORDS_PER_BATCH, size_bytes) for j in range(batches)] for i in range(3)]
+async def three_objects(
+    store: MemoryStore, batches: int = 20, size_bytes: int = 500
+) -> tuple[list[ObjectRange], bytes]:
+    entries = [
+        [entry((i * batches + j) * RECORDS_PER_BATCH, size_bytes) for j in range(batches)]
+        for i in range(3)
+    ]
     ranges = [await put(store, i, entries[i]) for i in range(3)]
     return ranges, b"".join(bytes(e.payload) for part in entries for e in part)
 
@@ -84,7 +105,12 @@ async def test_everything_from_anywhere() -> None:
     for start in range(0, 300, 7):
         first = start // 100
         read = b"".join(await reader.read(ranges[first:], start, 1 << 20))
-        assert read == everything[everything.index(bytes(entry(start - start % RECORDS_PER_BATCH).payload)) :]
+        assert (
+            read
+            == everything[
+                everything.index(bytes(entry(start - start % RECORDS_PER_BATCH).payload)) :
+            ]
+        )
     await reader.close()
 
 
@@ -108,7 +134,15 @@ async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
     mine = await put(store, 0, [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)])
     assert mine.object_size_bytes > 100_000
     small, large = reader_of(store), reader_of(store, whole_bytes_max=100_000)
-    other = replace(mine, range=replace(mine.range, stream_id=StreamId(9), start_offset=Offset(0), end_offset=Offset(RECORDS_PER_BATCH)))
+    other = replace(
+        mine,
+        range=replace(
+            mine.range,
+            stream_id=StreamId(9),
+            start_offset=Offset(0),
+            end_offset=Offset(RECORDS_PER_BATCH),
+        ),
+    )
     await asyncio.gather(small.read([mine], 0, 1 << 20), small.read([other], 0, 1 << 20))
     assert len(store.gets) == 1
     await asyncio.gather(large.read([mine], 0, 1 << 20), large.read([other], 0, 1 << 20))
@@ -119,7 +153,12 @@ async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
 
 def neighbor(mine: ObjectRange) -> ObjectRange:
     """The small stream behind ours in the same object."""
-    held = replace(mine.range, stream_id=StreamId(9), start_offset=Offset(0), end_offset=Offset(RECORDS_PER_BATCH))
+    held = replace(
+        mine.range,
+        stream_id=StreamId(9),
+        start_offset=Offset(0),
+        end_offset=Offset(RECORDS_PER_BATCH),
+    )
     return replace(mine, range=held)
 
 
@@ -128,7 +167,9 @@ async def test_streams_that_are_read_at_the_same_moment_share_one_get() -> None:
     entries = [entry(at * RECORDS_PER_BATCH, 5_000) for at in range(40)]
     mine = await put(store, 0, entries)
     reader = reader_of(store, whole_bytes_max=100_000)
-    ours, theirs = await asyncio.gather(reader.read([mine], 0, 1 << 20), reader.read([neighbor(mine)], 0, 1 << 20))
+    ours, theirs = await asyncio.gather(
+        reader.read([mine], 0, 1 << 20), reader.read([neighbor(mine)], 0, 1 << 20)
+    )
     assert b"".join(ours) == b"".join(bytes(item.payload) for item in entries)
     assert b"".join(theirs) == bytes(entry(0).payload)
     assert len(store.gets) == 2, "the index, and all blocks"
@@ -157,7 +198,11 @@ async def test_a_joined_get_that_fails_harms_only_who_asked_for_what_is_missing(
     await reader.index(mine)
     whole = await store.get(mine.key)
     await store.put(mine.key, [bytes(whole)[: mine.range.size_bytes // 2]])
-    cut, read = await asyncio.gather(reader.read([neighbor(mine)], 0, 1 << 20), reader.read([mine], 0, 10_000), return_exceptions=True)
+    cut, read = await asyncio.gather(
+        reader.read([neighbor(mine)], 0, 1 << 20),
+        reader.read([mine], 0, 10_000),
+        return_exceptions=True,
+    )
     assert isinstance(cut, ObjectCorrupt)
     assert not isinstance(read, BaseException)
     assert b"".join(read).startswith(bytes(entry(0, 5_000).payload))
@@ -172,21 +217,35 @@ async def test_limits() -> None:
     first = bytes(entry(10).payload)
     assert b"".join(await reader.read(ranges, 12, 1)) == first
     assert await reader.read(ranges, 12, 1, min_one=False) == []
-    assert b"".join(await reader.read(ranges, 12, batch_bytes * 2 + 5)) == first + bytes(entry(15).payload)
-    assert b"".join(await reader.read(ranges, 12, 1 << 20, end_offset=20)) == first + bytes(entry(15).payload)
-    assert b"".join(await reader.read(ranges, 95, 1 << 20, end_offset=105)) == bytes(entry(95).payload) + bytes(entry(100).payload)
+    assert b"".join(await reader.read(ranges, 12, batch_bytes * 2 + 5)) == first + bytes(
+        entry(15).payload
+    )
+    assert b"".join(await reader.read(ranges, 12, 1 << 20, end_offset=20)) == first + bytes(
+        entry(15).payload
+    )
+    assert b"".join(await reader.read(ranges, 95, 1 << 20, end_offset=105)) == bytes(
+        entry(95).payload
+    ) + bytes(entry(100).payload)
     await reader.close()
 
 
 async def test_only_what_was_committed_is_given_out() -> None:
     store = CountingStore()
     whole = await put(store, 1, [entry(i * RECORDS_PER_BATCH) for i in range(20)])
-    part = replace(whole, range=replace(whole.range, start_offset=Offset(30), end_offset=Offset(60)))
+    part = replace(
+        whole, range=replace(whole.range, start_offset=Offset(30), end_offset=Offset(60))
+    )
     reader = reader_of(store)
-    found = [header.base_offset for view in await reader.read([part], 30, 1 << 20) for _, header in iter_headers(view)]
+    found = [
+        header.base_offset
+        for view in await reader.read([part], 30, 1 << 20)
+        for _, header in iter_headers(view)
+    ]
     assert found == [30, 35, 40, 45, 50, 55]
     for start, end in ((28, 60), (30, 58)):
-        torn = replace(whole, range=replace(whole.range, start_offset=Offset(start), end_offset=Offset(end)))
+        torn = replace(
+            whole, range=replace(whole.range, start_offset=Offset(start), end_offset=Offset(end))
+        )
         with pytest.raises(ObjectCorrupt, match="across a border"):
             await reader.read([torn], start, 1 << 20)
     beyond = replace(whole, range=replace(whole.range, end_offset=Offset(105)))
@@ -206,7 +265,12 @@ async def test_a_small_object_costs_one_get() -> None:
 
 async def test_neighboring_blocks_are_one_get_and_readers_share() -> None:
     store = CountingStore()
-    one = await put(store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(100)], block_bytes_max=100_000)
+    one = await put(
+        store,
+        1,
+        [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(100)],
+        block_bytes_max=100_000,
+    )
     reader = reader_of(store, get_bytes_max=400_000, whole_bytes_max=100_000)
     results = await asyncio.gather(*(reader.read([one], 0, 700_000) for _ in range(5)))
     assert all(b"".join(result) == b"".join(results[0]) for result in results)
@@ -234,7 +298,9 @@ async def test_sequential_readers_find_their_blocks_loaded() -> None:
     await reader.close()
 
 
-async def test_what_lies_before_a_missing_object_is_given_and_then_the_caller_has_to_plan_anew() -> None:
+async def test_what_lies_before_a_missing_object_is_given_and_then_the_caller_has_to_plan_anew() -> (
+    None
+):
     store = CountingStore()
     ranges, everything = await three_objects(store)
     await store.delete([ranges[1].key])
@@ -243,13 +309,18 @@ async def test_what_lies_before_a_missing_object_is_given_and_then_the_caller_ha
     with pytest.raises(ObjectNotFound) as raised:
         await reader.read(ranges[1:], ranges[1].range.start_offset, 1 << 20)
     assert raised.value.key == ranges[1].key
-    assert b"".join(await reader.read(ranges[2:], ranges[2].range.start_offset, 1 << 20)) == everything[-len(everything) // 3 :]
+    assert (
+        b"".join(await reader.read(ranges[2:], ranges[2].range.start_offset, 1 << 20))
+        == everything[-len(everything) // 3 :]
+    )
     await reader.close()
 
 
 async def test_what_is_cached_is_given_though_its_object_is_gone() -> None:
     store = CountingStore()
-    one = await put(store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)], block_bytes_max=20_000)
+    one = await put(
+        store, 1, [entry(i * RECORDS_PER_BATCH, 10_000) for i in range(20)], block_bytes_max=20_000
+    )
     reader = reader_of(store, whole_bytes_max=1_000)
     first, later = await reader.read([one], 0, 15_000), await reader.read([one], 60, 15_000)
     await store.delete([one.key])
@@ -279,7 +350,9 @@ async def test_damage_is_refused(size_bytes: int) -> None:
     rng = random.Random(5)
     blocks = verify_object(good).blocks_of(STREAM, 0, 1 << 60)
     ours = blocks[0].position
-    index_position = max(block.position + block.size_bytes for block in verify_object(good).blocks())
+    index_position = max(
+        block.position + block.size_bytes for block in verify_object(good).blocks()
+    )
     positions = [ours + i for i in range(61)] + [len(good) - 1 - i for i in range(200)]
     positions += [ours + rng.randrange(ranges[0].range.size_bytes) for _ in range(50)]
     for position in positions:
@@ -291,7 +364,11 @@ async def test_damage_is_refused(size_bytes: int) -> None:
         with pytest.raises(ObjectCorrupt):
             await read_on(reader, ranges[:1], given)
         intact = [block for block in blocks if block.position + block.size_bytes <= position]
-        expected = b"" if position >= index_position else good[ours : ours + sum(block.size_bytes for block in intact)]
+        expected = (
+            b""
+            if position >= index_position
+            else good[ours : ours + sum(block.size_bytes for block in intact)]
+        )
         assert b"".join(given) == expected
         await reader.close()
     for cut in (0, 10, len(good) // 2, len(good) - 1):
@@ -317,7 +394,12 @@ async def test_ranges_must_follow_one_another() -> None:
     store = MemoryStore()
     ranges, _ = await three_objects(store)
     reader = reader_of(store)
-    for bad, start in ((ranges, 100), ([ranges[0], ranges[2]], 0), ([ranges[1]], 99), ([ranges[0], ranges[0]], 0)):
+    for bad, start in (
+        (ranges, 100),
+        ([ranges[0], ranges[2]], 0),
+        ([ranges[1]], 99),
+        ([ranges[0], ranges[0]], 0),
+    ):
         with pytest.raises(NotContiguous):
             await reader.read(bad, start, 100)
     await reader.close()
@@ -325,7 +407,14 @@ async def test_ranges_must_follow_one_another() -> None:
 
 async def test_look_up_by_time() -> None:
     store = CountingStore()
-    ranges = [await put(store, i, [entry((i * 10 + j) * RECORDS_PER_BATCH, 500, Compression.ZSTD) for j in range(10)]) for i in range(3)]
+    ranges = [
+        await put(
+            store,
+            i,
+            [entry((i * 10 + j) * RECORDS_PER_BATCH, 500, Compression.ZSTD) for j in range(10)],
+        )
+        for i in range(3)
+    ]
     reader = reader_of(store)
     assert await reader.offset_for_timestamp(ranges, 0) == (0, 0)
     assert await reader.offset_for_timestamp(ranges, 77_000) == (77, 77_000)

@@ -1,4 +1,6 @@
-"""Whatever was acknowledged can be read after a crash, whoever recovers and however often; nobody acknowledges behind the fence."""
+"""Whatever was acknowledged can be read after a crash, whoever recovers and however often; nobody
+acknowledges behind the fence.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -54,7 +56,9 @@ class CountingStore(MemoryStore):
         return await super().get_range(key, start, length)
 
 
-async def recover(store: ObjectStore, recoverer: Node, failed: Node, *, keep: Keep | None = None, **config: int) -> RecoveryReport:
+async def recover(
+    store: ObjectStore, recoverer: Node, failed: Node, *, keep: Keep | None = None, **config: int
+) -> RecoveryReport:
     controller = recoverer.metadata.controller
     controller.fence(failed.identity)
     return await recover_wal(
@@ -101,7 +105,9 @@ async def test_a_crash_at_every_slot_loses_nothing(
     assert await heir.read_all(1) == list(range(handle.confirmed_offset))
 
 
-async def test_who_recovered_small_slots_reads_them_without_a_get(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_who_recovered_small_slots_reads_them_without_a_get(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = CountingStore()
     dead, heir = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, heir]
@@ -117,7 +123,9 @@ async def test_who_recovered_small_slots_reads_them_without_a_get(controller: Me
     assert (walked, store.get_count) == (9, 9)
 
 
-async def test_what_lies_behind_a_hole_was_never_acknowledged(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_what_lies_behind_a_hole_was_never_acknowledged(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     memory = MemoryStore()
     gated = GatedStore(memory)
     zombie, heir = Node(gated, controller, 1), Node(memory, controller, 2)
@@ -139,10 +147,14 @@ async def test_what_lies_behind_a_hole_was_never_acknowledged(controller: Memory
     assert [type(error) for _, _, error in zombie.failed] == [WalFenced] * 3
 
 
-async def test_a_zombie_may_acknowledge_what_the_recoverer_took(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_zombie_may_acknowledge_what_the_recoverer_took(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     memory = MemoryStore()
     faulty = FaultyStore(memory, Random(3))
-    zombie = Node(faulty, controller, 1, config=replace(FAST, retry_backoff_ms=30, retry_backoff_max_ms=30))
+    zombie = Node(
+        faulty, controller, 1, config=replace(FAST, retry_backoff_ms=30, retry_backoff_max_ms=30)
+    )
     heir = Node(memory, controller, 2)
     nodes += [zombie, heir]
     await zombie.open(1)
@@ -161,7 +173,9 @@ async def test_a_zombie_may_acknowledge_what_the_recoverer_took(controller: Memo
         await zombie.metadata.commit(CommitObjects())
 
 
-async def test_a_slot_that_appears_while_the_fence_is_put_is_taken(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_slot_that_appears_while_the_fence_is_put_is_taken(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     memory = MemoryStore()
     writer_side, heir_side = GatedStore(memory), GatedStore(memory)
     writer, heir = Node(writer_side, controller, 1), Node(heir_side, controller, 2)
@@ -180,9 +194,15 @@ async def test_a_slot_that_appears_while_the_fence_is_put_is_taken(controller: M
     assert await read_back(heir, 1) == [0]
 
 
-async def test_two_recoverers_at_once_agree(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_two_recoverers_at_once_agree(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
-    dead, one, two = Node(store, controller, 1), Node(store, controller, 2), Node(store, controller, 3)
+    dead, one, two = (
+        Node(store, controller, 1),
+        Node(store, controller, 2),
+        Node(store, controller, 3),
+    )
     nodes += [dead, one, two]
     await dead.open(1, 2)
     for _ in range(5):
@@ -197,16 +217,24 @@ async def test_two_recoverers_at_once_agree(controller: MemoryController, nodes:
     reports = [result for result in results if isinstance(result, RecoveryReport)]
     assert reports
     assert all(report.end == 10 for report in reports)
-    assert all(isinstance(result, RecoveryReport | WalFenced) for result in results), "the slower one may be told that the WAL has ended"
+    assert all(isinstance(result, RecoveryReport | WalFenced) for result in results), (
+        "the slower one may be told that the WAL has ended"
+    )
     assert await read_back(one, 1) == list(range(5))
     assert await read_back(two, 2) == list(range(5))
     assert controller.wals[dead.identity].end == 10
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_a_recovery_that_broke_off_is_repeated(controller: MemoryController, nodes: list[Node], lost: bool) -> None:
+async def test_a_recovery_that_broke_off_is_repeated(
+    controller: MemoryController, nodes: list[Node], lost: bool
+) -> None:
     store = MemoryStore()
-    dead, one, two = Node(store, controller, 1), Node(store, controller, 2), Node(store, controller, 3)
+    dead, one, two = (
+        Node(store, controller, 1),
+        Node(store, controller, 2),
+        Node(store, controller, 3),
+    )
     nodes += [dead, one, two]
     await dead.open(1, 2)
     for _ in range(6):
@@ -226,7 +254,9 @@ async def test_a_recovery_that_broke_off_is_repeated(controller: MemoryControlle
     assert (await recover(store, one, dead)).committed_object_count == 0
 
 
-async def test_only_what_is_still_the_dead_writers_is_committed(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_only_what_is_still_the_dead_writers_is_committed(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, other = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, other]
@@ -246,7 +276,9 @@ async def test_only_what_is_still_the_dead_writers_is_committed(controller: Memo
     assert await read_back(other, 2) == [0, 1]
 
 
-async def test_a_stream_that_came_back_before_the_crash(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_stream_that_came_back_before_the_crash(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, other = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, other]
@@ -262,7 +294,9 @@ async def test_a_stream_that_came_back_before_the_crash(controller: MemoryContro
     assert await read_back(other, 1) == [0, 1, 2, 3, 4, 5]
 
 
-async def test_a_trim_beyond_the_committed_end(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_trim_beyond_the_committed_end(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, heir = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, heir]
@@ -275,7 +309,9 @@ async def test_a_trim_beyond_the_committed_end(controller: MemoryController, nod
     assert await heir.read_all(1, 6) == list(range(6, 12))
 
 
-async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, heir = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, heir]
@@ -292,7 +328,9 @@ async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(c
     assert controller.wals[dead.identity].end is None
 
 
-async def test_damage_on_the_way_is_read_again(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_damage_on_the_way_is_read_again(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     memory = MemoryStore()
     store = FaultyStore(memory, Random(5))
     dead, heir = Node(memory, controller, 1), Node(memory, controller, 2)
@@ -304,7 +342,9 @@ async def test_damage_on_the_way_is_read_again(controller: MemoryController, nod
     assert (await recover(store, heir, dead, recovery_read_ahead_count=1)).end == 1
 
 
-async def test_a_gap_in_a_stream_is_never_bridged(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_gap_in_a_stream_is_never_bridged(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, heir = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, heir]
@@ -314,7 +354,15 @@ async def test_a_gap_in_a_stream_is_never_bridged(controller: MemoryController, 
     await dead.storage.abandon()
     controller.fence(dead.identity)
     with pytest.raises(NotContiguous):
-        await recover_wal(store, heir.metadata, dead.identity, WalSequence(1), recoverer=heir.identity, now_ms=NOW_MS, config=FAST)
+        await recover_wal(
+            store,
+            heir.metadata,
+            dead.identity,
+            WalSequence(1),
+            recoverer=heir.identity,
+            now_ms=NOW_MS,
+            config=FAST,
+        )
 
 
 async def test_errors_of_the_store_go_up(controller: MemoryController, nodes: list[Node]) -> None:
@@ -338,8 +386,12 @@ async def test_the_fence_names_who_put_it(controller: MemoryController, nodes: l
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_random_crashes_under_faults(controller: MemoryController, nodes: list[Node], seed: int) -> None:
-    """A chain of owners, each crashing at a random moment on a store that fails at random: every ack survives, in order, without gaps."""
+async def test_random_crashes_under_faults(
+    controller: MemoryController, nodes: list[Node], seed: int
+) -> None:
+    """A chain of owners, each crashing at a random moment on a store that fails at random: every
+    ack survives, in order, without gaps.
+    """
     rng = Random(seed)
     memory = MemoryStore()
     acknowledged = dict.fromkeys(STREAMS, 0)
@@ -347,17 +399,31 @@ async def test_random_crashes_under_faults(controller: MemoryController, nodes: 
     nodes.append(node)
     for life in range(1, 5):
         store = FaultyStore(memory, rng)
-        node = Node(store, controller, life, config=replace(FAST, block_bytes_max=6_000, log_cache_bytes_max=60_000, wal_in_flight_max=3))
+        node = Node(
+            store,
+            controller,
+            life,
+            config=replace(
+                FAST, block_bytes_max=6_000, log_cache_bytes_max=60_000, wal_in_flight_max=3
+            ),
+        )
         nodes.append(node)
         handles = await node.open(*STREAMS, epoch=life)
         for handle in handles:
             assert handle.next_offset >= acknowledged[handle.stream_id]
         for _ in range(rng.randrange(40)):
-            fault = rng.choice([None, None, None, Fault.THROTTLED, Fault.RESET, Fault.LOST_RESPONSE])
+            fault = rng.choice(
+                [None, None, None, Fault.THROTTLED, Fault.RESET, Fault.LOST_RESPONSE]
+            )
             if fault is not None and store.scripted_count < 3:
                 store.script(fault, Selection(frozenset({"put_if_absent", "put"})))
             chosen = rng.sample(STREAMS, rng.randrange(1, 4))
-            node.append_group([entry(key, node.handles[key].next_offset, rng.randrange(1, 4), size=200) for key in chosen])
+            node.append_group(
+                [
+                    entry(key, node.handles[key].next_offset, rng.randrange(1, 4), size=200)
+                    for key in chosen
+                ]
+            )
             await settle(rng.choice([0, 1, 5, 40]))
         for stream_id, end in node.acknowledged:
             acknowledged[stream_id] = max(acknowledged[stream_id], end)

@@ -1,4 +1,6 @@
-"""A read that came short must not be taken for another writer's object: the broker would end although nobody fenced it."""
+"""A read that came short must not be taken for another writer's object: the broker would end
+although nobody fenced it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +13,9 @@ from tests.support.stream_storage import FAST, Node
 
 
 class _ShortStore(MemoryStore):
-    """The first PUT's answer is lost; the first look at the slot gives the beginning of its tail only."""
+    """The first PUT's answer is lost; the first look at the slot gives the beginning of its tail
+    only.
+    """
 
     def __init__(self) -> None:
         super().__init__()

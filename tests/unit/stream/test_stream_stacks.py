@@ -31,7 +31,9 @@ with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 def told(how: str, until: bytes) -> str:
     """What the process says on its error output after the signal, up to this."""
     code = CODE.replace("HOW", how)
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         assert process.stdout is not None
         assert process.stderr is not None

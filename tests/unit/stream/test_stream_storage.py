@@ -1,4 +1,6 @@
-"""Storage as its users see it: order of acks, fencing, failures of store and controller, closing, reopening, reading."""
+"""Storage as its users see it: order of acks, fencing, failures of store and controller, closing,
+reopening, reading.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -61,7 +63,7 @@ async def keys(store: MemoryStore, prefix: str) -> list[str]:
     return [info.key async for info in store.list(prefix)]
 
 
-# --- writing ----------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 async def test_append_ack_read(controller: MemoryController, nodes: list[Node]) -> None:
@@ -81,7 +83,9 @@ async def test_append_ack_read(controller: MemoryController, nodes: list[Node]) 
     assert offsets(cached) == [0, 1, 2, 3, 4]
 
 
-async def test_appends_of_one_turn_of_the_loop_share_a_slot(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_appends_of_one_turn_of_the_loop_share_a_slot(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1, 2)
@@ -93,7 +97,9 @@ async def test_appends_of_one_turn_of_the_loop_share_a_slot(controller: MemoryCo
     assert len(node.acknowledged) == 100
 
 
-async def test_acks_come_in_wal_order_when_puts_end_out_of_order(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_acks_come_in_wal_order_when_puts_end_out_of_order(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = GatedStore(MemoryStore())
     node = Node(store, controller)
     nodes.append(node)
@@ -110,7 +116,9 @@ async def test_acks_come_in_wal_order_when_puts_end_out_of_order(controller: Mem
     assert node.acknowledged == [(1, 1), (1, 2), (1, 3)]
 
 
-async def test_a_refused_group_changes_nothing(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_refused_group_changes_nothing(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1, 2)
@@ -123,9 +131,15 @@ async def test_a_refused_group_changes_nothing(controller: MemoryController, nod
     assert node.acknowledged == [(1, 1)]
 
 
-async def test_full_is_announced_then_appends_are_refused_then_there_is_room(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_full_is_announced_then_appends_are_refused_then_there_is_room(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = GatedStore(MemoryStore())
-    node = Node(store, controller, config=replace(FAST, wal_unacknowledged_bytes_max=10_000, append_overshoot_bytes_max=5_000))
+    node = Node(
+        store,
+        controller,
+        config=replace(FAST, wal_unacknowledged_bytes_max=10_000, append_overshoot_bytes_max=5_000),
+    )
     nodes.append(node)
     await node.open(1)
     while not node.storage.is_full:
@@ -147,7 +161,9 @@ async def test_full_is_announced_then_appends_are_refused_then_there_is_room(con
     assert node.handles[1].confirmed_offset == before + 1
 
 
-async def test_transient_failures_and_lost_replies_keep_the_slot(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_transient_failures_and_lost_replies_keep_the_slot(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     memory = MemoryStore()
     store = FaultyStore(memory, Random(1))
     node = Node(store, controller)
@@ -161,7 +177,9 @@ async def test_transient_failures_and_lost_replies_keep_the_slot(controller: Mem
     assert store.scripted_count == 0
 
 
-async def test_a_damaged_comparison_is_no_fence(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_damaged_comparison_is_no_fence(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
     node = Node(store, controller)
     nodes.append(node)
@@ -173,7 +191,7 @@ async def test_a_damaged_comparison_is_no_fence(controller: MemoryController, no
     assert not node.storage.fenced
 
 
-# --- fencing ----------------------------------------------------------------------------------------------------
+# --- fencing --------------------------------------------------------------------------------------
 
 
 async def test_a_fenced_writer_acknowledges_nothing_even_if_later_slots_are_written(
@@ -203,7 +221,9 @@ async def test_a_fenced_writer_acknowledges_nothing_even_if_later_slots_are_writ
         await node.storage.flush()
 
 
-async def test_a_slot_that_cannot_be_written_ends_the_writer(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_slot_that_cannot_be_written_ends_the_writer(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
     node = Node(store, controller, config=replace(FAST, wal_put_deadline_ms=20))
     nodes.append(node)
@@ -218,7 +238,9 @@ async def test_a_slot_that_cannot_be_written_ends_the_writer(controller: MemoryC
     assert await keys(MemoryStore(), "wal/") == []
 
 
-async def test_an_epoch_that_was_used_before_may_not_start(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_an_epoch_that_was_used_before_may_not_start(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     first = Node(store, controller)
     second = Node(store, controller)
@@ -229,7 +251,9 @@ async def test_an_epoch_that_was_used_before_may_not_start(controller: MemoryCon
         await second.storage.start()
 
 
-async def test_nothing_is_acknowledged_while_the_session_is_lost(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_nothing_is_acknowledged_while_the_session_is_lost(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1)
@@ -247,7 +271,9 @@ async def test_nothing_is_acknowledged_while_the_session_is_lost(controller: Mem
     assert node.storage.backlog_bytes == 0
 
 
-async def test_what_is_held_back_fails_when_the_writer_is_fenced(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_what_is_held_back_fails_when_the_writer_is_fenced(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     memory = MemoryStore()
     node = Node(memory, controller)
     nodes.append(node)
@@ -255,14 +281,16 @@ async def test_what_is_held_back_fails_when_the_writer_is_fenced(controller: Mem
     node.storage.stop_acknowledging()
     node.append(1)
     await settle()
-    await memory.put_if_absent(wal_key(node.identity, WalSequence(1)), fence_object(OTHER, WalSequence(1)))
+    await memory.put_if_absent(
+        wal_key(node.identity, WalSequence(1)), fence_object(OTHER, WalSequence(1))
+    )
     node.append(1)
     await until(lambda: node.storage.fenced)
     assert node.acknowledged == []
     assert [end for _, end, _ in node.failed] == [1, 2]
 
 
-# --- merge ----------------------------------------------------------------------------------------------------
+# --- merge ----------------------------------------------------------------------------------------
 
 
 async def cut(node: Node) -> None:
@@ -270,19 +298,29 @@ async def cut(node: Node) -> None:
     await node.storage._uploader.drained()
 
 
-async def test_merge_commits_in_order_and_lets_go_of_the_slots(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_merge_commits_in_order_and_lets_go_of_the_slots(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     config = replace(FAST, stream_object_bytes_min=2_000, wal_delete_grace_ms=0)
     node = Node(store, controller, config=config)
     nodes.append(node)
     await node.open(1, 2, 3)
     for _ in range(3):
-        node.append_group([entry(key, node.handles[key].next_offset, size=1_000 if key == 1 else 10) for key in (1, 2, 3)])
+        node.append_group(
+            [
+                entry(key, node.handles[key].next_offset, size=1_000 if key == 1 else 10)
+                for key in (1, 2, 3)
+            ]
+        )
         await node.storage.flush()
     await cut(node)
     (commit,) = controller.commits
     assert commit.wal_committed == 3
-    assert sorted((item.role, len(item.ranges)) for item in commit.objects) == [(ObjectRole.STREAM_SET, 2), (ObjectRole.STREAM, 1)]
+    assert sorted((item.role, len(item.ranges)) for item in commit.objects) == [
+        (ObjectRole.STREAM_SET, 2),
+        (ObjectRole.STREAM, 1),
+    ]
     assert node.handles[1].committed_offset == 3
     assert node.storage.uncommitted_bytes == 0
     await until(lambda: not store._keys or not store._keys[-1].startswith("wal/"))
@@ -295,7 +333,9 @@ async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = GatedStore(MemoryStore(), prefix="data/")
-    node = Node(store, controller, config=replace(FAST, block_bytes_max=4_000, log_cache_bytes_max=100_000))
+    node = Node(
+        store, controller, config=replace(FAST, block_bytes_max=4_000, log_cache_bytes_max=100_000)
+    )
     nodes.append(node)
     await node.open(1)
     for _ in range(3):
@@ -311,7 +351,9 @@ async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_
     assert controller.streams[StreamId(1)].end_offset == 3
 
 
-async def test_a_controller_that_fails_delays_commits_but_not_appends(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_controller_that_fails_delays_commits_but_not_appends(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
     node = Node(store, controller)
     nodes.append(node)
@@ -359,8 +401,12 @@ async def test_a_merge_ends_though_each_step_takes_longer_than_its_first_try(
     assert node.storage.uploads.failures["put" if slow == "store" else "prepare"] >= 2
 
 
-async def test_uncommitted_bytes_push_back_when_commits_fail_for_long(controller: MemoryController, nodes: list[Node]) -> None:
-    config = replace(FAST, block_bytes_max=4_000, log_cache_bytes_max=20_000, append_overshoot_bytes_max=4_000)
+async def test_uncommitted_bytes_push_back_when_commits_fail_for_long(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    config = replace(
+        FAST, block_bytes_max=4_000, log_cache_bytes_max=20_000, append_overshoot_bytes_max=4_000
+    )
     node = Node(MemoryStore(), controller, config=config)
     nodes.append(node)
     await node.open(1)
@@ -377,7 +423,9 @@ async def test_uncommitted_bytes_push_back_when_commits_fail_for_long(controller
     assert not node.failed
 
 
-async def test_a_node_fenced_by_the_controller_stops(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_node_fenced_by_the_controller_stops(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1)
@@ -391,7 +439,9 @@ async def test_a_node_fenced_by_the_controller_stops(controller: MemoryControlle
         node.append(1)
 
 
-async def test_a_stream_fenced_by_the_controller_does_not_hold_up_the_others(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_stream_fenced_by_the_controller_does_not_hold_up_the_others(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1, 2)
@@ -409,7 +459,9 @@ async def test_a_stream_fenced_by_the_controller_does_not_hold_up_the_others(con
     assert not controller.streams[StreamId(2)].opened
 
 
-async def test_a_group_of_a_stream_that_was_fenced_meanwhile_is_not_acknowledged(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_group_of_a_stream_that_was_fenced_meanwhile_is_not_acknowledged(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = GatedStore(MemoryStore())
     node = Node(store, controller)
     nodes.append(node)
@@ -427,10 +479,12 @@ async def test_a_group_of_a_stream_that_was_fenced_meanwhile_is_not_acknowledged
     assert controller.streams[StreamId(2)].end_offset == 1
 
 
-# --- closing and reopening ----------------------------------------------------------------------------------------------------
+# --- closing and reopening ------------------------------------------------------------------------
 
 
-async def test_close_commits_in_place_and_rewrites_nothing(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_close_commits_in_place_and_rewrites_nothing(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     node = Node(store, controller, config=replace(FAST, wal_delete_grace_ms=0))
     nodes.append(node)
@@ -456,7 +510,9 @@ async def test_close_commits_in_place_and_rewrites_nothing(controller: MemoryCon
     assert await reader.read_all(1) == [0, 1, 2, 3]
 
 
-async def test_close_while_the_merge_of_the_same_stream_is_under_way(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_close_while_the_merge_of_the_same_stream_is_under_way(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = GatedStore(MemoryStore(), prefix="data/")
     node = Node(store, controller)
     nodes.append(node)
@@ -483,7 +539,9 @@ async def test_close_while_the_merge_of_the_same_stream_is_under_way(controller:
     assert await node.read_all(1) == [0, 1, 2]
 
 
-async def test_close_waits_for_a_commit_whose_outcome_is_unknown(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_close_waits_for_a_commit_whose_outcome_is_unknown(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     (one,) = await node.open(1)
@@ -499,7 +557,9 @@ async def test_close_waits_for_a_commit_whose_outcome_is_unknown(controller: Mem
 
 
 @pytest.mark.parametrize("gate", ["refuse", "lose_reply"])
-async def test_close_is_repeated_until_the_controller_answers(controller: MemoryController, nodes: list[Node], gate: str) -> None:
+async def test_close_is_repeated_until_the_controller_answers(
+    controller: MemoryController, nodes: list[Node], gate: str
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     handles = await node.open(1, 2)
@@ -531,7 +591,9 @@ async def test_a_cancelled_close_goes_on(controller: MemoryController, nodes: li
     assert again.next_offset == 1
 
 
-async def test_a_stream_moves_away_and_back(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_stream_moves_away_and_back(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     a, b = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [a, b]
@@ -550,7 +612,9 @@ async def test_a_stream_moves_away_and_back(controller: MemoryController, nodes:
         assert await node.read_all(1) == list(range(14))
 
 
-async def test_many_ranges_are_merged_before_a_close(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_many_ranges_are_merged_before_a_close(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller, config=replace(FAST, close_in_place_ranges_max=5))
     nodes.append(node)
     handles = await node.open(1, 2)
@@ -565,18 +629,26 @@ async def test_many_ranges_are_merged_before_a_close(controller: MemoryControlle
     assert len(close.closes) == 2
 
 
-async def test_closing_more_than_fits_into_one_commit(controller: MemoryController, nodes: list[Node]) -> None:
-    node = Node(MemoryStore(), controller, config=replace(FAST, commit_ranges_max=3, commit_closes_max=2))
+async def test_closing_more_than_fits_into_one_commit(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    node = Node(
+        MemoryStore(), controller, config=replace(FAST, commit_ranges_max=3, commit_closes_max=2)
+    )
     nodes.append(node)
     handles = await node.open(1, 2, 3, 4, 5)
     for _ in range(3):
         node.append_group([entry(key, node.handles[key].next_offset) for key in (1, 2, 3, 4, 5)])
         await node.storage.flush()
     await node.storage.close_streams(handles)
-    assert all(not stream.opened and stream.end_offset == 3 for stream in controller.streams.values())
+    assert all(
+        not stream.opened and stream.end_offset == 3 for stream in controller.streams.values()
+    )
 
 
-async def test_an_orderly_end_leaves_nothing_to_recover(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_an_orderly_end_leaves_nothing_to_recover(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     handles = await node.open(1, 2)
@@ -589,10 +661,12 @@ async def test_an_orderly_end_leaves_nothing_to_recover(controller: MemoryContro
         node.append(1)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
-async def test_reads_cross_from_objects_into_memory(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_reads_cross_from_objects_into_memory(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1)
@@ -610,7 +684,9 @@ async def test_reads_cross_from_objects_into_memory(controller: MemoryController
     assert await node.storage.read(StreamId(1), Offset(14), Offset(14), 100) == []
 
 
-async def test_a_place_that_nobody_knows_is_an_error(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_place_that_nobody_knows_is_an_error(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1)
@@ -618,7 +694,9 @@ async def test_a_place_that_nobody_knows_is_an_error(controller: MemoryControlle
         await node.storage.read(StreamId(1), Offset(3), Offset(9), 100)
 
 
-async def test_timestamps_are_found_in_objects_and_in_memory(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_timestamps_are_found_in_objects_and_in_memory(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     node = Node(MemoryStore(), controller)
     nodes.append(node)
     await node.open(1)
@@ -629,7 +707,10 @@ async def test_timestamps_are_found_in_objects_and_in_memory(controller: MemoryC
     for _ in range(2):
         await node.write(1, 2)
     for offset in range(12):
-        assert await node.storage.offset_for_timestamp(StreamId(1), 1_000 + offset, Offset(12)) == (offset, 1_000 + offset)
+        assert await node.storage.offset_for_timestamp(StreamId(1), 1_000 + offset, Offset(12)) == (
+            offset,
+            1_000 + offset,
+        )
     assert await node.storage.offset_for_timestamp(StreamId(1), 5, Offset(12)) == (0, 1_000)
     assert await node.storage.offset_for_timestamp(StreamId(1), 1_012, Offset(12)) is None
     assert await node.storage.offset_for_timestamp(StreamId(1), 1_009, Offset(9)) is None
@@ -647,7 +728,9 @@ async def test_trim(controller: MemoryController, nodes: list[Node]) -> None:
     assert controller.streams[StreamId(1)].end_offset == 8
 
 
-async def test_unusual_errors_of_the_store_are_retried(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_unusual_errors_of_the_store_are_retried(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = GatedStore(MemoryStore())
     node = Node(store, controller)
     nodes.append(node)

@@ -23,14 +23,31 @@ def block_of(**bytes_by_stream: int) -> CacheSegment:
     cache = LogCache(CONFIG)
     for name, size in bytes_by_stream.items():
         stream_id = int(name[1:])
-        cache.add({StreamId(stream_id): [entry(stream_id, offset, size=430) for offset in range(size // 500)]}, WalSequence(1), 0.0)
+        cache.add(
+            {
+                StreamId(stream_id): [
+                    entry(stream_id, offset, size=430) for offset in range(size // 500)
+                ]
+            },
+            WalSequence(1),
+            0.0,
+        )
     block = cache.archive()
     assert block is not None
     return block
 
 
 def shape(planned: list[PlannedObject]) -> list[tuple[ObjectRole, list[tuple[int, int, int]]]]:
-    return [(item.role, [(run.stream_id, run.entries[0].base_offset, run.entries[-1].end_offset) for run in item.runs]) for item in planned]
+    return [
+        (
+            item.role,
+            [
+                (run.stream_id, run.entries[0].base_offset, run.entries[-1].end_offset)
+                for run in item.runs
+            ],
+        )
+        for item in planned
+    ]
 
 
 def test_large_streams_get_objects_of_their_own_and_small_ones_share() -> None:
@@ -48,7 +65,9 @@ def test_objects_are_split_at_their_limit() -> None:
     ]
     shared = shape(plan_objects(block_of(s1=3_000, s2=3_000, s3=3_000), CONFIG))
     assert [role for role, _ in shared] == [ObjectRole.STREAM, ObjectRole.STREAM, ObjectRole.STREAM]
-    assert [role for role, _ in shape(plan_objects(block_of(s1=2_000, s2=2_000, s3=2_000), CONFIG))] == [
+    assert [
+        role for role, _ in shape(plan_objects(block_of(s1=2_000, s2=2_000, s3=2_000), CONFIG))
+    ] == [
         ObjectRole.STREAM_SET,
         ObjectRole.STREAM,
     ]
@@ -69,7 +88,12 @@ def range_of(stream_id: int, start: int) -> StreamRange:
 def test_slots_named_in_place_are_never_given_out_for_deletion() -> None:
     slots = SlotTable()
     for sequence in range(4):
-        slots.add(WalSequence(sequence), f"k{sequence}", 100, [range_of(1, sequence)] + ([range_of(2, 0)] if sequence == 1 else []))
+        slots.add(
+            WalSequence(sequence),
+            f"k{sequence}",
+            100,
+            [range_of(1, sequence)] + ([range_of(2, 0)] if sequence == 1 else []),
+        )
     assert slots.range_count([StreamId(1), StreamId(2)]) == 5
     (taken,) = slots.take_in_place([StreamId(2)])
     assert (taken.key, taken.object_id, taken.ranges) == ("k1", None, (range_of(2, 0),))
@@ -89,7 +113,12 @@ def test_slots_come_in_order() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"bulk_bytes_max": 0}, {"wal_linger_ms": -1}, {"log_cache_bytes_max": 1 << 20}, {"retry_backoff_ms": 9_000}],
+    [
+        {"bulk_bytes_max": 0},
+        {"wal_linger_ms": -1},
+        {"log_cache_bytes_max": 1 << 20},
+        {"retry_backoff_ms": 9_000},
+    ],
 )
 def test_inconsistent_settings_are_refused_by_name(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

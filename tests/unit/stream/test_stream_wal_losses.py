@@ -1,4 +1,6 @@
-"""A slot that the store has lost or damaged is named, never fenced over; what it cannot concern is recovered; a loss has to be accepted."""
+"""A slot that the store has lost or damaged is named, never fenced over; what it cannot concern is
+recovered; a loss has to be accepted.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -41,16 +43,30 @@ async def nodes() -> AsyncIterator[list[Node]]:
         await node.storage.abandon()
 
 
-async def recover(store: ObjectStore, recoverer: Node, failed: Node, **config: int) -> RecoveryReport:
+async def recover(
+    store: ObjectStore, recoverer: Node, failed: Node, **config: int
+) -> RecoveryReport:
     controller = recoverer.metadata.controller
     controller.fence(failed.identity)
     start = controller.wals[failed.identity].committed
     config_ = replace(FAST, **config)
-    return await recover_wal(store, recoverer.metadata, failed.identity, start, recoverer=recoverer.identity, now_ms=NOW_MS, config=config_)
+    return await recover_wal(
+        store,
+        recoverer.metadata,
+        failed.identity,
+        start,
+        recoverer=recoverer.identity,
+        now_ms=NOW_MS,
+        config=config_,
+    )
 
 
-async def written(store: ObjectStore, controller: MemoryController, nodes: list[Node], streams: list[int]) -> tuple[Node, Node]:
-    """A broker that wrote one slot for each of these streams, one after the other, and died; another one."""
+async def written(
+    store: ObjectStore, controller: MemoryController, nodes: list[Node], streams: list[int]
+) -> tuple[Node, Node]:
+    """A broker that wrote one slot for each of these streams, one after the other, and died;
+    another one.
+    """
     dead, heir = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, heir]
     await dead.open(*STREAMS)
@@ -78,7 +94,9 @@ async def damage(store: ObjectStore, key: str) -> bytes:
     return good
 
 
-async def test_a_slot_says_which_slots_were_durable_before_it(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_slot_says_which_slots_were_durable_before_it(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     memory = MemoryStore()
     gated = GatedStore(memory)
     node = Node(gated, controller, 1)
@@ -99,7 +117,9 @@ async def test_a_slot_says_which_slots_were_durable_before_it(controller: Memory
 
 @pytest.mark.parametrize("read_ahead", [1, 8])
 @pytest.mark.parametrize("lost", [0, 3, 9, 30])
-async def test_a_lost_slot_is_not_fenced_over(controller: MemoryController, nodes: list[Node], lost: int, read_ahead: int) -> None:
+async def test_a_lost_slot_is_not_fenced_over(
+    controller: MemoryController, nodes: list[Node], lost: int, read_ahead: int
+) -> None:
     store = MemoryStore()
     dead, heir = await written(store, controller, nodes, [1] * 32)
     good = await store.get(key_of(dead, lost))
@@ -109,7 +129,9 @@ async def test_a_lost_slot_is_not_fenced_over(controller: MemoryController, node
     assert controller.wals[dead.identity].end is None
     assert controller.streams[StreamId(1)].opened, "nobody leads it"
     assert controller.streams[StreamId(1)].end_offset == lost
-    assert (await store.get_tail(key_of(dead, 32), 100)).size_bytes == 48, "a zombie can acknowledge nothing more"
+    assert (await store.get_tail(key_of(dead, 32), 100)).size_bytes == 48, (
+        "a zombie can acknowledge nothing more"
+    )
     await store.put_if_absent(key_of(dead, lost), good)
     assert (await recover(store, heir, dead)).end == 32
     assert await heir.read_all(1) == list(range(32))
@@ -125,8 +147,12 @@ async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: lis
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-async def test_streams_that_go_on_behind_a_bad_slot_are_recovered(controller: MemoryController, nodes: list[Node], damaged: bool) -> None:
-    """Stream 1 lies in the bad slot; stream 2 follows behind it without a gap; stream 3 ends before it, so nothing is proven."""
+async def test_streams_that_go_on_behind_a_bad_slot_are_recovered(
+    controller: MemoryController, nodes: list[Node], damaged: bool
+) -> None:
+    """Stream 1 lies in the bad slot; stream 2 follows behind it without a gap; stream 3 ends before
+    it, so nothing is proven.
+    """
     store = MemoryStore()
     dead, heir = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
     bad = key_of(dead, 3)
@@ -146,7 +172,9 @@ async def test_streams_that_go_on_behind_a_bad_slot_are_recovered(controller: Me
     assert controller.wals[dead.identity].end == 7
 
 
-async def test_an_accepted_loss_ends_each_stream_before_it(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_an_accepted_loss_ends_each_stream_before_it(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, heir = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
     await store.delete([key_of(dead, 3)])
@@ -161,8 +189,12 @@ async def test_an_accepted_loss_ends_each_stream_before_it(controller: MemoryCon
     assert await heir.read_all(1) == [0, 1]
 
 
-async def test_slots_in_flight_behind_a_hole_prove_nothing(controller: MemoryController, nodes: list[Node]) -> None:
-    """The first PUT hangs, all later ones land: nothing was acknowledged, however many there are."""
+async def test_slots_in_flight_behind_a_hole_prove_nothing(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    """The first PUT hangs, all later ones land: nothing was acknowledged, however many there
+    are.
+    """
     memory = MemoryStore()
     gated = GatedStore(memory)
     zombie, heir = Node(gated, controller, 1), Node(memory, controller, 2)
@@ -181,7 +213,9 @@ async def test_slots_in_flight_behind_a_hole_prove_nothing(controller: MemoryCon
     assert zombie.acknowledged == []
 
 
-async def test_a_fence_proves_that_what_lies_below_was_there(controller: MemoryController, nodes: list[Node]) -> None:
+async def test_a_fence_proves_that_what_lies_below_was_there(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
     store = MemoryStore()
     dead, heir = await written(store, controller, nodes, [1, 1, 1])
     heir.metadata.refuse("commit_recovered")
@@ -209,10 +243,16 @@ def salvage() -> Salvage:
 
 def test_an_event_is_never_used_without_its_data() -> None:
     found = salvage()
-    assert found.take(WalSequence(0), (part(1, 0, 5), part(2, 0, 5))) == (part(1, 0, 5), part(2, 0, 5))
+    assert found.take(WalSequence(0), (part(1, 0, 5), part(2, 0, 5))) == (
+        part(1, 0, 5),
+        part(2, 0, 5),
+    )
     found.add_bad(bad(1))
     assert found.take(WalSequence(2), (part(1, 8, 9), part(2, 5, 9))) == ()
-    assert [(loss.stream_id, loss.start_offset, loss.end_offset) for loss in found.losses()] == [(1, 5, 9), (4, 0, None)]
+    assert [(loss.stream_id, loss.start_offset, loss.end_offset) for loss in found.losses()] == [
+        (1, 5, 9),
+        (4, 0, None),
+    ]
 
 
 def test_a_checkpoint_is_used_only_where_its_data_is() -> None:
@@ -220,8 +260,13 @@ def test_a_checkpoint_is_used_only_where_its_data_is() -> None:
     found.add_bad(bad(0))
     assert found.take(WalSequence(1), (part(3, 0, 1), part(4, 0, 1))) == (part(4, 0, 1),)
     assert found.take(WalSequence(2), (part(1, 0, 5), part(3, 1, 2))) == (part(1, 0, 5),)
-    assert found.take(WalSequence(3), (part(2, 0, 7), part(1, 5, 7))) == (part(1, 5, 7), part(2, 0, 7))
-    assert list(found.losses()) == [], "its records are complete: a lost checkpoint costs a longer scan"
+    assert found.take(WalSequence(3), (part(2, 0, 7), part(1, 5, 7))) == (
+        part(1, 5, 7),
+        part(2, 0, 7),
+    )
+    assert list(found.losses()) == [], (
+        "its records are complete: a lost checkpoint costs a longer scan"
+    )
 
 
 def test_a_gap_that_no_bad_slot_explains_is_an_error() -> None:

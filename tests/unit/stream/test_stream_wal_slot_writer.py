@@ -1,4 +1,6 @@
-"""One slot: however often and in whatever order its tries end, the answer is the truth about what lies there."""
+"""One slot: however often and in whatever order its tries end, the answer is the truth about what
+lies there.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -35,7 +37,9 @@ HEDGING = replace(FAST, wal_hedge_factor=1, wal_hedge_min_ms=1)
 
 
 def built(stream_id: int = 1) -> BuiltObject:
-    return build_object(ObjectRole.WAL, ME, SLOT, NOW_MS, [StreamRun(StreamId(stream_id), [entry(stream_id, 0)])])
+    return build_object(
+        ObjectRole.WAL, ME, SLOT, NOW_MS, [StreamRun(StreamId(stream_id), [entry(stream_id, 0)])]
+    )
 
 
 class Tries(MemoryStore):
@@ -120,4 +124,6 @@ async def test_damage_in_the_slot_is_neither_ours_nor_a_fence() -> None:
     store = MemoryStore()
     await store.put(KEY, b"x" * 200)
     with pytest.raises(WalFailed):
-        await SlotWriter(store, replace(FAST, wal_put_deadline_ms=20), Random(1)).write(KEY, SLOT, built())
+        await SlotWriter(store, replace(FAST, wal_put_deadline_ms=20), Random(1)).write(
+            KEY, SLOT, built()
+        )

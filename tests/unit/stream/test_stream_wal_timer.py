@@ -31,7 +31,15 @@ def test_a_second_look_while_the_timer_is_due(monkeypatch: pytest.MonkeyPatch) -
             return None
 
         identity = BrokerIncarnation(NodeId(1), NodeEpoch(1))
-        wal = Wal(MemoryStore(), identity, StreamConfig(), now_ms=lambda: Millis(0), rng=Random(1), on_durable=nothing, on_failed=nothing)
+        wal = Wal(
+            MemoryStore(),
+            identity,
+            StreamConfig(),
+            now_ms=lambda: Millis(0),
+            rng=Random(1),
+            on_durable=nothing,
+            on_failed=nothing,
+        )
         monkeypatch.setattr(wal, "_core", DueAtOnce())
         wal._poll()
         wal._poll()

@@ -24,7 +24,9 @@ WAL = LiveWal(NodeId(1), NodeEpoch(7), WalSequence(3))
 def slot(sequence: int, *, value_bytes: int = 100) -> bytes:
     batch = encode_batch([Record(sequence, 1_000, b"k", bytes(value_bytes))], base_offset=sequence)
     run = StreamRun(StreamId(4), [entry_of(batch)])
-    return b"".join(build_object(ObjectRole.WAL, WAL.writer, WalSequence(sequence), Millis(0), [run]).chunks)
+    return b"".join(
+        build_object(ObjectRole.WAL, WAL.writer, WalSequence(sequence), Millis(0), [run]).chunks
+    )
 
 
 async def walked(*bodies: bytes) -> tuple[WalTails, list[str]]:
@@ -53,4 +55,8 @@ async def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
     tails, keys = await walked(*slots)
     kept = [key for key in keys if tails.body_of(key) is not None]
     assert kept == keys[-len(kept) :]
-    assert tail.BODIES_BYTES_MAX - 62_000 < sum(len(tails.body_of(key) or b"") for key in kept) <= tail.BODIES_BYTES_MAX
+    assert (
+        tail.BODIES_BYTES_MAX - 62_000
+        < sum(len(tails.body_of(key) or b"") for key in kept)
+        <= tail.BODIES_BYTES_MAX
+    )

@@ -1,4 +1,6 @@
-"""Readers of the store: a lost or damaged WAL slot is an error where it may concern a partition, and nowhere else; an old root is none."""
+"""Readers of the store: a lost or damaged WAL slot is an error where it may concern a partition,
+and nowhere else; an old root is none.
+"""
 
 import asyncio
 from array import array
@@ -45,23 +47,34 @@ P = ParamSpec("P")
 ONE, TWO = BrokerIncarnation(NodeId(1), NodeEpoch(7)), BrokerIncarnation(NodeId(2), NodeEpoch(8))
 GRACE_MS = 3_000
 TOPICS = ("busy", "idle", "other")
-"""Each has one partition; the stream of number i has id i. Broker 1 leads the first two, broker 2 the last one."""
+"""Each has one partition; the stream of number i has id i. Broker 1 leads the first two, broker 2
+the last one.
+"""
 
 
 def stream(stream_id: int, committed: int) -> StreamEntry:
-    nothing = Entries(array("q", [committed]), array("q"), array("q"), array("q"), array("q"), b"", ())
+    nothing = Entries(
+        array("q", [committed]), array("q"), array("q"), array("q"), array("q"), b"", ()
+    )
     return StreamEntry(stream_id, committed, committed, (), nothing)
 
 
 async def publish(
-    store: MemoryStore, version: int, *, committed: int = 0, first_slot: int = 0, leaders: tuple[int, ...] = (1, 1, 2)
+    store: MemoryStore,
+    version: int,
+    *,
+    committed: int = 0,
+    first_slot: int = 0,
+    leaders: tuple[int, ...] = (1, 1, 2),
 ) -> None:
     """committed: of the first topic's stream."""
     draft = Draft(version)
     entries: list[TopicEntry] = []
     for number, (name, leader) in enumerate(zip(TOPICS, leaders, strict=True)):
         data = stream(number, committed if number == 0 else 0)
-        shard = Shard(UUID(int=number), 0, (PartitionEntry(0, leader, 0, data, stream(10 + number, 0)),))
+        shard = Shard(
+            UUID(int=number), 0, (PartitionEntry(0, leader, 0, data, stream(10 + number, 0)),)
+        )
         entries.append(TopicEntry(name, UUID(int=number), 1, (draft.add(encode_shard(shard)),)))
     wals = (LiveWal(*ONE, WalSequence(first_slot)), LiveWal(*TWO, WalSequence(0)))
     root = ManifestRoot("c", 1, version, version, Millis(0), wals, tuple(entries), GRACE_MS)
@@ -71,7 +84,9 @@ async def publish(
 def slot(writer: BrokerIncarnation, sequence: int, stream_id: int, offset: int) -> bytes:
     batch = encode_batch([Record(offset, 1_000, b"k", b"v")], base_offset=offset)
     runs = [StreamRun(StreamId(stream_id), [entry_of(batch)])]
-    return b"".join(build_object(ObjectRole.WAL, writer, WalSequence(sequence), Millis(0), runs, depth=1).chunks)
+    return b"".join(
+        build_object(ObjectRole.WAL, writer, WalSequence(sequence), Millis(0), runs, depth=1).chunks
+    )
 
 
 def key_of(sequence: int) -> str:
@@ -92,7 +107,9 @@ class Store(MemoryStore):
 
 
 async def filled(slots: int = 10) -> Store:
-    """Slot i of broker 1 holds record i of the first topic, slot i of broker 2 record i of the last one."""
+    """Slot i of broker 1 holds record i of the first topic, slot i of broker 2 record i of the last
+    one.
+    """
     store = Store()
     for sequence in range(slots):
         await store.put(key_of(sequence), slot(ONE, sequence, 0, sequence))
@@ -196,13 +213,19 @@ async def test_records_behind_a_gap_are_in_doubt_whoever_the_manifest_says_leads
 
 
 @virtual
-async def test_a_bad_slot_that_is_newer_than_the_manifest_concerns_who_leads_by_the_next_one() -> None:
-    """Broker 1 has just become the leader of the last topic, and lost the only slot with its records."""
+async def test_a_bad_slot_that_is_newer_than_the_manifest_concerns_who_leads_by_the_next_one() -> (
+    None
+):
+    """Broker 1 has just become the leader of the last topic, and lost the only slot with its
+    records.
+    """
     store = await filled()
     await store.put(key_of(10), slot(ONE, 10, 2, 10))
     await store.put(key_of(11), slot(ONE, 11, 0, 10))
     await store.delete([key_of(10)])
-    asyncio.get_running_loop().call_later(2.0, lambda: pending.append(asyncio.ensure_future(publish(store, 2, leaders=(1, 1, 1)))))
+    asyncio.get_running_loop().call_later(
+        2.0, lambda: pending.append(asyncio.ensure_future(publish(store, 2, leaders=(1, 1, 1))))
+    )
     pending: list[asyncio.Future[None]] = []
     view = ClusterView(store)
     await view.refresh()
@@ -223,7 +246,9 @@ async def test_slots_that_were_in_flight_behind_the_end_prove_nothing() -> None:
 
 
 def test_slots_that_were_merged_during_a_slow_walk_are_found_in_a_newer_root() -> None:
-    """All slots are committed and deleted while the first one is read, and a slow walk ends later than they may stay."""
+    """All slots are committed and deleted while the first one is read, and a slow walk ends later
+    than they may stay.
+    """
 
     async def story() -> list[int]:
         store = await filled()

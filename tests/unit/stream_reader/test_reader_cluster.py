@@ -1,4 +1,6 @@
-"""What clients produce to a real broker, read from its objects without it: the same as what they consume."""
+"""What clients produce to a real broker, read from its objects without it: the same as what they
+consume.
+"""
 
 import asyncio
 from pathlib import Path
@@ -22,17 +24,39 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def produce_with_confluent(bootstrap: str, codec: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20, "enable.idempotence": True})
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": codec,
+            "linger.ms": 20,
+            "enable.idempotence": True,
+        }
+    )
     for i in range(60):
         headers: list[tuple[str, Any]] = [("codec", codec.encode()), ("null", None)][: i % 3]
-        producer.produce("t", None if i % 7 == 0 else b"%d" % i * i, None if i % 5 == 0 else b"k%d" % i, 0, headers=headers)
+        producer.produce(
+            "t",
+            None if i % 7 == 0 else b"%d" % i * i,
+            None if i % 5 == 0 else b"k%d" % i,
+            0,
+            headers=headers,
+        )
     assert producer.flush(20) == 0
 
 
 def produce_with_kafka_python(bootstrap: str, codec: str) -> None:
-    """The codecs of the standard library; for the others it wants packages that nothing else here needs."""
-    producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=None if codec == "none" else codec, linger_ms=20)
-    futures = [producer.send("t", b"%d" % i * 50, b"", partition=0, headers=[("h", b"x")]) for i in range(40)]
+    """The codecs of the standard library; for the others it wants packages that nothing else here
+    needs.
+    """
+    producer = KafkaProducer(
+        bootstrap_servers=bootstrap,
+        compression_type=None if codec == "none" else codec,
+        linger_ms=20,
+    )
+    futures = [
+        producer.send("t", b"%d" % i * 50, b"", partition=0, headers=[("h", b"x")])
+        for i in range(40)
+    ]
     for future in futures:
         future.get(20)
     producer.close()
@@ -46,7 +70,13 @@ def consume(bootstrap: str, count: int) -> list[Row]:
     messages = read_records(consumer, count)
     consumer.close()
     return [
-        (m.offset() or 0, m.timestamp()[1], _bytes(m.key()), _bytes(m.value()), tuple((n, _bytes(v)) for n, v in m.headers() or ()))
+        (
+            m.offset() or 0,
+            m.timestamp()[1],
+            _bytes(m.key()),
+            _bytes(m.value()),
+            tuple((n, _bytes(v)) for n, v in m.headers() or ()),
+        )
         for m in messages
     ]
 
@@ -64,7 +94,19 @@ async def slices_of(store: ObjectStore, stream_id: int) -> list[Slice]:
         index = parse_tail(data, len(data), info.key)
         for r in getattr(index, "ranges", ()):
             if r.stream_id == stream_id:
-                found.append(Slice(info.key, len(data), "t", 0, stream_id, r.start_offset, r.end_offset, r.size_bytes, r.record_count))
+                found.append(
+                    Slice(
+                        info.key,
+                        len(data),
+                        "t",
+                        0,
+                        stream_id,
+                        r.start_offset,
+                        r.end_offset,
+                        r.size_bytes,
+                        r.record_count,
+                    )
+                )
     return found
 
 
@@ -79,5 +121,8 @@ async def test_clients_and_store_agree(tmp_path: Path) -> None:
         topic = cluster.broker.image.topics.by_name("t")
         assert topic is not None
         slices = await slices_of(cluster.store, topic.partitions[0].data_stream_id)
-        table = pa.Table.from_batches([batch async for batch in read_slices(cluster.store, slices, ALL)], schema=arrow_schema(ALL))
+        table = pa.Table.from_batches(
+            [batch async for batch in read_slices(cluster.store, slices, ALL)],
+            schema=arrow_schema(ALL),
+        )
     assert rows_of(table) == consumed

@@ -10,14 +10,28 @@ import pyarrow as pa
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from lake.arrow.columns import DEFAULT, arrow_schema
 from lake.arrow.decode import Decoder, Place
 from lake.fetch.errors import ReadError
 from lake.fetch.limits import ReadConfig
 from stream.batch.compression import Compression
-from stream.batch.header import CONTROL_MASK, HEADER_BYTES, TRANSACTIONAL_MASK, patch_log_append_time
+from stream.batch.header import (
+    CONTROL_MASK,
+    HEADER_BYTES,
+    TRANSACTIONAL_MASK,
+    patch_log_append_time,
+)
 from stream.batch.records import Record, encode_batch
 from stream.batch.varint import append_varint
 from stream.format.transaction_log import AbortedTransaction
@@ -35,17 +49,27 @@ BOTH = pytest.mark.parametrize("compiled", [True, False], ids=["numba", "numpy"]
 
 
 def plain(first: int, count: int, **options: int) -> bytearray:
-    records = [Record(first + i, NOW_MS + first + i, b"k%d" % (first + i), b"v" * (i % 50)) for i in range(count)]
+    records = [
+        Record(first + i, NOW_MS + first + i, b"k%d" % (first + i), b"v" * (i % 50))
+        for i in range(count)
+    ]
     return encode_batch(records, base_offset=first, **options)
 
 
 def test_schema_is_exactly_sparks() -> None:
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-    spark = StructType([
-        StructField("key", BinaryType()), StructField("value", BinaryType()), StructField("topic", StringType()),
-        StructField("partition", IntegerType()), StructField("offset", LongType()), StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()), StructField("headers", ArrayType(header)),
-    ])  # fmt: skip
+    spark = StructType(
+        [
+            StructField("key", BinaryType()),
+            StructField("value", BinaryType()),
+            StructField("topic", StringType()),
+            StructField("partition", IntegerType()),
+            StructField("offset", LongType()),
+            StructField("timestamp", TimestampType()),
+            StructField("timestampType", IntegerType()),
+            StructField("headers", ArrayType(header)),
+        ]
+    )
     assert to_arrow_schema(spark, timezone="UTC").equals(arrow_schema(ALL))
     assert to_arrow_schema(StructType(spark.fields[:-1]), timezone="UTC").equals(arrow_schema())
     assert decode(plain(0, 3), compiled=True).schema.equals(arrow_schema(ALL))
@@ -54,7 +78,9 @@ def test_schema_is_exactly_sparks() -> None:
 @BOTH
 @pytest.mark.parametrize("codec", CODECS)
 def test_our_encoder(codec: Compression, compiled: bool) -> None:
-    data = encode_batch(RECORDS, base_offset=10, compression=codec) + encode_batch([Record(17, 5, None, None)], base_offset=17)
+    data = encode_batch(RECORDS, base_offset=10, compression=codec) + encode_batch(
+        [Record(17, 5, None, None)], base_offset=17
+    )
     table = decode(bytes(data), compiled=compiled)
     assert rows_of(table) == [*map(row_of, RECORDS), (17, 5, None, None, ())]
     assert table["topic"].to_pylist() == ["topic"] * 5
@@ -66,11 +92,26 @@ def test_our_encoder(codec: Compression, compiled: bool) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_encoder_of_aiokafka(codec: Compression, compiled: bool) -> None:
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 20
+        magic=2,
+        compression_type=codec,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=1 << 20,
     )
     for i in range(50):
-        builder.append(i, timestamp=1_000 + i, key=b"k%d" % i if i % 3 else None, value=b"v" * i * 40, headers=[("h", b"x")])
-    expected = [(i, 1_000 + i, b"k%d" % i if i % 3 else None, b"v" * i * 40, (("h", b"x"),)) for i in range(50)]
+        builder.append(
+            i,
+            timestamp=1_000 + i,
+            key=b"k%d" % i if i % 3 else None,
+            value=b"v" * i * 40,
+            headers=[("h", b"x")],
+        )
+    expected = [
+        (i, 1_000 + i, b"k%d" % i if i % 3 else None, b"v" * i * 40, (("h", b"x"),))
+        for i in range(50)
+    ]
     assert rows_of(decode(bytes(builder.build()), compiled=compiled)) == expected
 
 
@@ -78,7 +119,9 @@ def test_encoder_of_aiokafka(codec: Compression, compiled: bool) -> None:
 @pytest.mark.parametrize("xerial", [True, False])
 def test_both_framings_of_snappy(xerial: bool, compiled: bool) -> None:
     batch = encode_batch([Record(i, 0, None, b"%d" % i * 30_000) for i in range(10)])
-    packed = bytes(aiokafka.codec.snappy_encode(bytes(batch[HEADER_BYTES:]), xerial_compatible=xerial))
+    packed = bytes(
+        aiokafka.codec.snappy_encode(bytes(batch[HEADER_BYTES:]), xerial_compatible=xerial)
+    )
     header = bytearray(batch[:HEADER_BYTES])
     header[22] = Compression.SNAPPY
     table = decode(sealed(header + packed), compiled=compiled)
@@ -95,7 +138,10 @@ def test_append_time_is_every_records_time(compiled: bool) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("columns", [("value",), ("offset", "timestamp"), ("topic",), ("partition",), ("headers", "key"), DEFAULT])
+@pytest.mark.parametrize(
+    "columns",
+    [("value",), ("offset", "timestamp"), ("topic",), ("partition",), ("headers", "key"), DEFAULT],
+)
 def test_only_wanted_columns_in_their_order(columns: tuple[str, ...], compiled: bool) -> None:
     data = bytes(encode_batch(RECORDS, base_offset=10))
     table = decode(data, compiled=compiled, columns=columns)
@@ -118,13 +164,19 @@ def test_arrow_batches_keep_their_limits(compiled: bool) -> None:
     decoder = Decoder(ALL, ReadConfig(batch_bytes_max=4_000), compiled=compiled)
     batches = [*decoder.decode(data, Place("x", "t", 0)), *decoder.flush()]
     assert sum(batch.num_rows for batch in batches) == 5_000
-    assert max(batch.nbytes for batch in batches) <= 4_100, "validity bits and last offsets are not counted"
+    assert max(batch.nbytes for batch in batches) <= 4_100, (
+        "validity bits and last offsets are not counted"
+    )
     assert min(batch.num_rows for batch in batches[:-1]) > 20
 
 
 @BOTH
 def test_a_record_larger_than_an_arrow_batch_has_one_of_its_own(compiled: bool) -> None:
-    records = [Record(0, 0, None, b"small"), Record(1, 0, None, b"x" * (5 << 20)), Record(2, 0, b"y" * 70_000, b"small")]
+    records = [
+        Record(0, 0, None, b"small"),
+        Record(1, 0, None, b"x" * (5 << 20)),
+        Record(2, 0, b"y" * 70_000, b"small"),
+    ]
     decoder = Decoder(ALL, compiled=compiled)
     batches = [*decoder.decode(bytes(encode_batch(records)), Place("x", "t", 0)), *decoder.flush()]
     assert [batch.num_rows for batch in batches] == [1, 1, 1]
@@ -135,16 +187,25 @@ def test_a_record_larger_than_an_arrow_batch_has_one_of_its_own(compiled: bool) 
 def test_blocks_of_several_partitions_share_arrow_batches(compiled: bool) -> None:
     decoder = Decoder(("topic", "partition", "offset"), compiled=compiled)
     for number in range(12):
-        assert list(decoder.decode(bytes(plain(0, 2)), Place("x", f"topic-{number // 2}", number))) == []
+        assert (
+            list(decoder.decode(bytes(plain(0, 2)), Place("x", f"topic-{number // 2}", number)))
+            == []
+        )
     (batch,) = decoder.flush()
-    assert batch["topic"].to_pylist() == [f"topic-{number // 2}" for number in range(12) for _ in range(2)]
+    assert batch["topic"].to_pylist() == [
+        f"topic-{number // 2}" for number in range(12) for _ in range(2)
+    ]
     assert batch["partition"].to_pylist() == [number for number in range(12) for _ in range(2)]
     assert list(decoder.flush()) == []
 
 
 @BOTH
 def test_control_batches_are_skipped(compiled: bool) -> None:
-    marker = encode_batch([Record(5, 0, b"\0\0\0\1", b"\0" * 6)], base_offset=5, attributes=CONTROL_MASK | TRANSACTIONAL_MASK)
+    marker = encode_batch(
+        [Record(5, 0, b"\0\0\0\1", b"\0" * 6)],
+        base_offset=5,
+        attributes=CONTROL_MASK | TRANSACTIONAL_MASK,
+    )
     data = bytes(plain(0, 5) + marker + plain(6, 2))
     assert decode(data, compiled=compiled)["offset"].to_pylist() == [0, 1, 2, 3, 4, 6, 7]
 
@@ -152,11 +213,33 @@ def test_control_batches_are_skipped(compiled: bool) -> None:
 @BOTH
 def test_aborted_transactions_are_left_out(compiled: bool) -> None:
     def batch(first: int, producer_id: int, attributes: int = TRANSACTIONAL_MASK) -> bytearray:
-        return plain(first, 2, producer_id=producer_id, producer_epoch=0, base_sequence=0, attributes=attributes)
+        return plain(
+            first,
+            2,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            attributes=attributes,
+        )
 
-    data = bytes(batch(0, 7) + batch(2, 8) + batch(4, 7) + batch(6, 7, 0) + batch(8, 7) + batch(10, 7))
-    aborted = [AbortedTransaction(7, 8, 9), AbortedTransaction(7, 3, 7), AbortedTransaction(9, 0, 100)]
-    assert decode(data, compiled=compiled, aborted=aborted)["offset"].to_pylist() == [0, 1, 2, 3, 6, 7, 10, 11]
+    data = bytes(
+        batch(0, 7) + batch(2, 8) + batch(4, 7) + batch(6, 7, 0) + batch(8, 7) + batch(10, 7)
+    )
+    aborted = [
+        AbortedTransaction(7, 8, 9),
+        AbortedTransaction(7, 3, 7),
+        AbortedTransaction(9, 0, 100),
+    ]
+    assert decode(data, compiled=compiled, aborted=aborted)["offset"].to_pylist() == [
+        0,
+        1,
+        2,
+        3,
+        6,
+        7,
+        10,
+        11,
+    ]
     assert decode(data, compiled=compiled)["offset"].to_pylist() == list(range(12))
 
 
@@ -170,7 +253,9 @@ def test_old_batches_are_pruned_by_their_max_timestamp(compiled: bool) -> None:
 
 @BOTH
 def test_header_names_that_are_not_utf8_are_replaced(compiled: bool) -> None:
-    batch = encode_batch([Record(0, 0, None, None, (("name", b"x"), ("good", b"y"))), Record(1, 0, None, None)])
+    batch = encode_batch(
+        [Record(0, 0, None, None, (("name", b"x"), ("good", b"y"))), Record(1, 0, None, None)]
+    )
     damaged = sealed(bytes(batch).replace(b"name", b"n\xffme"))
     assert rows_of(decode(damaged, compiled=compiled))[0][4] == (("n�me", b"x"), ("good", b"y"))
 
@@ -208,18 +293,36 @@ MALFORMED = {
     "length negative": (batch_of(b"\x01" + SOUND[1:]), "record's length"),
     "length without end": (batch_of(b"\xff" * 20), "too many bits"),
     "varint of 33 bits": (batch_of(b"\xff\xff\xff\xff\x1f" + SOUND), "too many bits"),
-    "varlong of 65 bits": (batch_of(record(bytes([0]) + b"\xff" * 9 + b"\x02" + bytes([0, 1, 1, 0]))), "too many bits"),
-    "key over the end": (batch_of(record(bytes([0, 0, 0, 20, 1, 0]))), "over the end of its record"),
+    "varlong of 65 bits": (
+        batch_of(record(bytes([0]) + b"\xff" * 9 + b"\x02" + bytes([0, 1, 1, 0]))),
+        "too many bits",
+    ),
+    "key over the end": (
+        batch_of(record(bytes([0, 0, 0, 20, 1, 0]))),
+        "over the end of its record",
+    ),
     "key length -2": (batch_of(record(bytes([0, 0, 0, 3, 1, 0]))), "over the end of its record"),
-    "value over the end": (batch_of(record(bytes([0, 0, 0, 1, 20, 0]))), "over the end of its record"),
+    "value over the end": (
+        batch_of(record(bytes([0, 0, 0, 1, 20, 0]))),
+        "over the end of its record",
+    ),
     "too many headers": (batch_of(record(bytes([0, 0, 0, 1, 1, 20]))), "more headers"),
     "negative headers": (batch_of(record(bytes([0, 0, 0, 1, 1, 1]))), "more headers"),
     "header name null": (batch_of(record(bytes([0, 0, 0, 1, 1, 2, 1, 1]))), "header is null"),
-    "header over the end": (batch_of(record(bytes([0, 0, 0, 1, 1, 2, 0, 8]))), "over the end of its record"),
-    "bytes behind the value": (batch_of(record(bytes([0, 0, 0, 1, 1, 0, 0]))), "where its length says"),
+    "header over the end": (
+        batch_of(record(bytes([0, 0, 0, 1, 1, 2, 0, 8]))),
+        "over the end of its record",
+    ),
+    "bytes behind the value": (
+        batch_of(record(bytes([0, 0, 0, 1, 1, 0, 0]))),
+        "where its length says",
+    ),
     "delta beyond the last": (batch_of(record(bytes([0, 0, 2, 1, 1, 0]))), "do not grow"),
     "delta twice": (batch_of(SOUND + SOUND, count=2, last_delta=5), "do not grow"),
-    "timestamp": (batch_of(record(bytes([0]) + b"\xfe" + b"\xff" * 8 + b"\x01" + bytes([0, 1, 1, 0]))), "timestamp"),
+    "timestamp": (
+        batch_of(record(bytes([0]) + b"\xfe" + b"\xff" * 8 + b"\x01" + bytes([0, 1, 1, 0]))),
+        "timestamp",
+    ),
 }
 
 
@@ -236,12 +339,21 @@ def test_malformed_records_are_errors_that_name_the_place(name: str, compiled: b
 def test_damage_in_headers_and_checksums(compiled: bool) -> None:
     data = bytes(plain(0, 3) + plain(3, 3))
     second = len(data) // 2
-    for at, what in ((second + 70, "checksum"), (second + 16, "format 2"), (second + 8, "length"), (second, "offsets")):
+    for at, what in (
+        (second + 70, "checksum"),
+        (second + 16, "format 2"),
+        (second + 8, "length"),
+        (second, "offsets"),
+    ):
         damaged = bytearray(data)
         damaged[at] ^= 0x80
         with pytest.raises(ReadError, match=what):
             decode(bytes(damaged), compiled=compiled)
-    for what, block in (("format 2", data[:-150]), ("length", data[:-1]), ("format 2", data + b"x")):
+    for what, block in (
+        ("format 2", data[:-150]),
+        ("length", data[:-1]),
+        ("format 2", data + b"x"),
+    ):
         with pytest.raises(ReadError, match=what):
             decode(block, compiled=compiled)
     with pytest.raises(ReadError, match="outside its block"):
@@ -253,13 +365,22 @@ def test_damage_in_headers_and_checksums(compiled: bool) -> None:
 def run(code: str, **environment: str) -> str:
     """In a fresh interpreter of this checkout."""
     root = str(Path(__file__).resolve().parents[3])
-    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": root, **environment}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": root, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
 def test_planners_and_brokers_need_neither_pyarrow_nor_numba() -> None:
     blocked = "import sys; sys.modules['pyarrow'] = sys.modules['numba'] = sys.modules['pyspark'] = None\n"
-    run(blocked + "import lake.fetch.slices, lake.fetch.errors, lake.fetch.parts, lake.fetch.limits, stream.read.object_reader")
+    run(
+        blocked
+        + "import lake.fetch.slices, lake.fetch.errors, lake.fetch.parts, lake.fetch.limits, stream.read.object_reader"
+    )
 
 
 def test_without_numba_the_other_decoder_is_chosen() -> None:

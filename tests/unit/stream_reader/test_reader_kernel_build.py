@@ -1,4 +1,6 @@
-"""The first task on a machine does not wait for the compiler, and nobody sees a difference in the rows."""
+"""The first task on a machine does not wait for the compiler, and nobody sees a difference in the
+rows.
+"""
 
 import os
 import subprocess
@@ -32,19 +34,30 @@ print(first, second, rows == same, len(rows))
 
 def run(code: str, place: Path) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(place)}
-    done = subprocess.run([sys.executable, "-c", BEGIN + code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN + code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_the_first_task_takes_the_other_decoder_while_kernels_are_compiled(tmp_path: Path) -> None:
     assert run(DECODE, tmp_path) == "NumpyRows CompiledRows True 50"
-    assert run("print(kernel_build.are_at_hand())", tmp_path) == "True", "another process finds them"
+    assert run("print(kernel_build.are_at_hand())", tmp_path) == "True", (
+        "another process finds them"
+    )
 
 
 def test_one_process_compiles_at_a_time(tmp_path: Path) -> None:
     held = 'lock = open(place / "compiling", "w"); fcntl.flock(lock, fcntl.LOCK_EX)\n'
-    assert run(held + "print(kernel_build.are_at_hand(), kernel_build._Build.process)", tmp_path) == "False None"
+    assert (
+        run(held + "print(kernel_build.are_at_hand(), kernel_build._Build.process)", tmp_path)
+        == "False None"
+    )
 
 
 def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) -> None:
@@ -52,7 +65,10 @@ def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) 
     assert run('sys.executable = "/bin/false"\n' + looks * 2, tmp_path).split() == ["False", "True"]
     assert run('sys.executable = "/nonexistent"\n' + looks, tmp_path).split() == ["True"]
     (tmp_path / "file").write_text("")
-    assert run("print(place, kernel_build.are_at_hand())", tmp_path / "file").split() == ["None", "True"]
+    assert run("print(place, kernel_build.are_at_hand())", tmp_path / "file").split() == [
+        "None",
+        "True",
+    ]
 
 
 def test_kernels_are_imported_for_those_who_have_much_to_decode(tmp_path: Path) -> None:
@@ -64,4 +80,9 @@ assert kernel_build._Build.process.wait(100) == 0
 sizes = [1_000, kernel_build._WORTHWHILE_BYTES // 2, kernel_build._WORTHWHILE_BYTES // 2, 0]
 print(*(type(Decoder(size_bytes=size)._rows).__name__ for size in sizes))
 """
-    assert run(code, tmp_path).split() == ["NumpyRows", "NumpyRows", "CompiledRows", "CompiledRows"], "what came before counts"
+    assert run(code, tmp_path).split() == [
+        "NumpyRows",
+        "NumpyRows",
+        "CompiledRows",
+        "CompiledRows",
+    ], "what came before counts"

@@ -1,4 +1,6 @@
-"""Records that the kernel reads in one go, and those next to them that it does not: same rows, and no byte read beyond the block."""
+"""Records that the kernel reads in one go, and those next to them that it does not: same rows, and
+no byte read beyond the block.
+"""
 
 import ctypes
 import mmap
@@ -29,15 +31,35 @@ def test_numbers_of_any_length(views: bool) -> None:
     for key in (None, *BORDERS):
         for value in (None, *BORDERS):
             for timestamp_delta_ms in (0, 63, 64, -64, -65, 8_191, 8_192, -8_192, -8_193, 1 << 40):
-                key_bytes, value_bytes = None if key is None else b"k" * key, None if value is None else b"v" * value
+                key_bytes, value_bytes = (
+                    None if key is None else b"k" * key,
+                    None if value is None else b"v" * value,
+                )
                 records.append(Record(offset, base_ms + timestamp_delta_ms, key_bytes, value_bytes))
                 offset += 1
     data = bytes(encode_batch(records, base_offset=0))
-    assert rows_of(decode(data, compiled=True, views=views)) == [row_of(record) for record in records]
+    assert rows_of(decode(data, compiled=True, views=views)) == [
+        row_of(record) for record in records
+    ]
 
 
 def test_offsets_with_gaps() -> None:
-    offsets = [0, 1, 63, 64, 65, 127, 128, 8_191, 8_192, 8_193, 16_383, 16_384, 1 << 20, (1 << 31) - 1]
+    offsets = [
+        0,
+        1,
+        63,
+        64,
+        65,
+        127,
+        128,
+        8_191,
+        8_192,
+        8_193,
+        16_383,
+        16_384,
+        1 << 20,
+        (1 << 31) - 1,
+    ]
     data = bytes(encode_batch([Record(offset, 0, b"k", b"v") for offset in offsets], base_offset=0))
     assert [row[0] for row in rows_of(decode(data, compiled=True))] == offsets
 
@@ -46,7 +68,9 @@ _PROT_NONE = 0
 
 
 class Guarded:
-    """Memory whose last byte is followed by a page that may not be touched: who does ends the process."""
+    """Memory whose last byte is followed by a page that may not be touched: who does ends the
+    process.
+    """
 
     def __init__(self, pages: int) -> None:
         self._size = pages * mmap.PAGESIZE
@@ -62,7 +86,9 @@ class Guarded:
 
 
 def damaged_blocks() -> Iterator[bytes]:
-    """Of one to three short records each: sound, cut short, and with numbers changed to ones that point elsewhere."""
+    """Of one to three short records each: sound, cut short, and with numbers changed to ones that
+    point elsewhere.
+    """
     rng = Random(5)
     for _ in range(4_000):
         records = [
@@ -79,13 +105,17 @@ def damaged_blocks() -> Iterator[bytes]:
             del data[HEADER_BYTES + rng.randrange(len(data) - HEADER_BYTES) :]
         elif rng.random() < 0.9:
             for _change in range(rng.randrange(1, 3)):
-                data[rng.randrange(HEADER_BYTES, len(data))] = rng.choice((0, 1, 2, 3, 20, 0x7E, 0x80, 0xFE, 0xFF, rng.randrange(256)))
+                data[rng.randrange(HEADER_BYTES, len(data))] = rng.choice(
+                    (0, 1, 2, 3, 20, 0x7E, 0x80, 0xFE, 0xFF, rng.randrange(256))
+                )
         yield sealed(data)
 
 
 @VIEWS
 def test_no_byte_behind_a_block_is_read(views: bool) -> None:
-    """With views, short fields are read in steps too. Rows or an error, as from the decoder that numpy checks."""
+    """With views, short fields are read in steps too. Rows or an error, as from the decoder that
+    numpy checks.
+    """
     memory = Guarded(1)
     rows = refused = 0
     for data in damaged_blocks():

@@ -1,4 +1,6 @@
-"""Plans that are renewed: the same offsets of the same streams, or an error that says which are lost."""
+"""Plans that are renewed: the same offsets of the same streams, or an error that says which are
+lost.
+"""
 
 import pickle
 import subprocess
@@ -33,7 +35,19 @@ LEFT = [
 
 
 def merged(ranges: Sequence[OffsetRange]) -> list[Slice]:
-    return [Slice("data/1", 10, *item[:2], {"a": 7, "b": 8}[item.topic], item.start_offset, item.end_offset, 1, 1) for item in ranges]
+    return [
+        Slice(
+            "data/1",
+            10,
+            *item[:2],
+            {"a": 7, "b": 8}[item.topic],
+            item.start_offset,
+            item.end_offset,
+            1,
+            1,
+        )
+        for item in ranges
+    ]
 
 
 def test_the_same_offsets_are_planned() -> None:
@@ -58,16 +72,23 @@ def test_losses_are_told_and_left_out_if_allowed() -> None:
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(monkeypatch: pytest.MonkeyPatch, is_same: bool) -> None:
+def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(
+    monkeypatch: pytest.MonkeyPatch, is_same: bool
+) -> None:
     class Cluster:
         store_url = "memory:"
         plans = 0
 
         def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
             self.plans += 1
-            return [replace(item, key="data/1" if is_same else f"data/{self.plans}") for item in merged(ranges)]
+            return [
+                replace(item, key="data/1" if is_same else f"data/{self.plans}")
+                for item in merged(ranges)
+            ]
 
-    def read(_: str, slices: Sequence[Slice], *__: object, **___: object) -> Generator[RecordBatch, None, None]:
+    def read(
+        _: str, slices: Sequence[Slice], *__: object, **___: object
+    ) -> Generator[RecordBatch, None, None]:
         yield from ()
         raise ObjectGone(slices[0], tuple(slices[1:]))
 
@@ -87,7 +108,9 @@ def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(monkeypatch
 
 def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:
     def plan(ranges: Sequence[OffsetRange]) -> list[Slice]:
-        return [replace(item, stream_id=99) if item.topic == "a" else item for item in merged(ranges)]
+        return [
+            replace(item, stream_id=99) if item.topic == "a" else item for item in merged(ranges)
+        ]
 
     with pytest.raises(TopicReplaced, match="'a'"):
         planned_anew(plan, LEFT)
@@ -110,7 +133,10 @@ def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> No
         decided(look, LEFT)
     told: list[StreamError] = []
     slices, found = decided(look, LEFT, told.append)
-    assert ([(part.key, part.start_offset, part.end_offset) for part in slices], found) == ([("wal/2", 13, 20)], aborted)
+    assert ([(part.key, part.start_offset, part.end_offset) for part in slices], found) == (
+        [("wal/2", 13, 20)],
+        aborted,
+    )
     assert [type(error) for error in told] == [OffsetsLost, UnknownPartition]
     with pytest.raises(TopicReplaced):
         decided(lambda _: {8: []}, LEFT)
@@ -120,5 +146,8 @@ def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> No
 
 
 def test_planners_are_imported_without_pyarrow() -> None:
-    code = "import sys; sys.modules['pyarrow'] = None; import lake.arrow.cluster, lake.fetch.slices, lake.manifest.view"
+    code = (
+        "import sys; sys.modules['pyarrow'] = None; import lake.arrow.cluster, lake.fetch.slices,"
+        " lake.manifest.view"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

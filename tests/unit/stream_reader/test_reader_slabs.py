@@ -25,7 +25,12 @@ def value_of(offset: int) -> bytes:
 
 
 def record_of(offset: int) -> Record:
-    return Record(offset, 1_700_000_000_000 + offset, None if offset % 7 == 0 else b"k%d" % offset, value_of(offset))
+    return Record(
+        offset,
+        1_700_000_000_000 + offset,
+        None if offset % 7 == 0 else b"k%d" % offset,
+        value_of(offset),
+    )
 
 
 def decoded(first: int = 0) -> Iterator[Any]:
@@ -33,15 +38,24 @@ def decoded(first: int = 0) -> Iterator[Any]:
     decoder = Decoder(DEFAULT, CONFIG, compiled=True)
     for number in range(first, first + BATCHES):
         base = number * RECORDS
-        yield from decoder.decode(encode_batch([record_of(base + i) for i in range(RECORDS)], base_offset=base), Place("x", "t", 0))
+        yield from decoder.decode(
+            encode_batch([record_of(base + i) for i in range(RECORDS)], base_offset=base),
+            Place("x", "t", 0),
+        )
     yield from decoder.flush()
 
 
 def is_true(batch: Any) -> bool:
     """Its rows are those that its offsets say."""
     expected = [record_of(offset) for offset in batch["offset"].to_pylist()]
-    columns = batch["key"].to_pylist(), batch["value"].to_pylist(), batch["timestamp"].cast(pa.int64()).to_pylist()
-    return list(zip(*columns, strict=True)) == [(record.key, record.value, record.timestamp_ms * 1_000) for record in expected]
+    columns = (
+        batch["key"].to_pylist(),
+        batch["value"].to_pylist(),
+        batch["timestamp"].cast(pa.int64()).to_pylist(),
+    )
+    return list(zip(*columns, strict=True)) == [
+        (record.key, record.value, record.timestamp_ms * 1_000) for record in expected
+    ]
 
 
 def address(batch: Any) -> int:
@@ -77,7 +91,9 @@ def test_a_column_a_part_of_one_and_another_librarys_view_hold_it_too() -> None:
         parts.append(batch["value"].slice(5, 10)) if number % 4 == 1 else None
         frames.append(polars.DataFrame(batch)) if number % 4 == 2 else None
         if number % 4 == 3:
-            reader = pa.RecordBatchReader.from_stream(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+            reader = pa.RecordBatchReader.from_stream(
+                pa.RecordBatchReader.from_batches(batch.schema, [batch])
+            )
             tables.append(reader.read_all())
     del batch
     gc.collect()

@@ -1,4 +1,6 @@
-"""Slices from a store to Arrow: what is fetched and how, what is left to do when an object is gone, damage, threads and forks."""
+"""Slices from a store to Arrow: what is fetched and how, what is left to do when an object is gone,
+damage, threads and forks.
+"""
 
 import asyncio
 import os
@@ -30,7 +32,9 @@ from tests.support.reader_objects import ALL, build, put_object, row_of, rows_of
 
 
 class WatchedStore(MemoryStore):
-    """Notes the GETs, and how many bytes are under way at once. A GET takes a turn of the loop, as in life."""
+    """Notes the GETs, and how many bytes are under way at once. A GET takes a turn of the loop, as
+    in life.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,13 +50,22 @@ class WatchedStore(MemoryStore):
         return await super().get_range(key, start, length)
 
 
-def batches_of(first: int, count: int, *, per_batch: int = 5, size: int = 100, seed: int = 0, **options: Any) -> list[bytearray]:
+def batches_of(
+    first: int, count: int, *, per_batch: int = 5, size: int = 100, seed: int = 0, **options: Any
+) -> list[bytearray]:
     """`count` records from offset `first` on."""
     rng = Random(seed + first)
     found: list[bytearray] = []
     for base in range(first, first + count, per_batch):
-        records = [Record(base + i, 1_000 * (base + i), b"%d" % (base + i), rng.randbytes(size)) for i in range(per_batch)]
-        found.append(encode_batch(records, base_offset=base, compression=rng.choice(list(Compression)), **options))
+        records = [
+            Record(base + i, 1_000 * (base + i), b"%d" % (base + i), rng.randbytes(size))
+            for i in range(per_batch)
+        ]
+        found.append(
+            encode_batch(
+                records, base_offset=base, compression=rng.choice(list(Compression)), **options
+            )
+        )
     return found
 
 
@@ -60,7 +73,9 @@ async def collect(batches: AsyncIterator[pa.RecordBatch]) -> pa.Table:
     return pa.Table.from_batches([batch async for batch in batches], schema=arrow_schema(ALL))
 
 
-async def offsets(store: MemoryStore, slices: Sequence[Slice], **options: Any) -> list[tuple[int, int]]:
+async def offsets(
+    store: MemoryStore, slices: Sequence[Slice], **options: Any
+) -> list[tuple[int, int]]:
     table = await collect(read_slices(store, slices, ALL, **options))
     return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
 
@@ -79,10 +94,18 @@ def take_sync(batches: Iterator[pa.RecordBatch], found: list[int]) -> None:
 async def test_many_objects_and_partitions_in_the_order_of_the_slices() -> None:
     store, slices = MemoryStore(), list[Slice]()
     for number in range(6):
-        slices += await put_object(store, f"data/{number}", {stream: batches_of(number * 50, 50, seed=stream) for stream in (1, 4, 9)})
+        slices += await put_object(
+            store,
+            f"data/{number}",
+            {stream: batches_of(number * 50, 50, seed=stream) for stream in (1, 4, 9)},
+        )
     ordered = sorted(slices, key=lambda s: s.stream_id)
-    assert await offsets(store, ordered) == [(stream, offset) for stream in (1, 4, 9) for offset in range(300)]
-    assert await offsets(store, slices) == [(s.partition, offset) for s in slices for offset in range(s.start_offset, s.end_offset)]
+    assert await offsets(store, ordered) == [
+        (stream, offset) for stream in (1, 4, 9) for offset in range(300)
+    ]
+    assert await offsets(store, slices) == [
+        (s.partition, offset) for s in slices for offset in range(s.start_offset, s.end_offset)
+    ]
 
 
 async def test_sub_ranges_add_up_to_the_whole() -> None:
@@ -92,7 +115,9 @@ async def test_sub_ranges_add_up_to_the_whole() -> None:
     assert [row[0] for row in everything] == list(range(100, 500))
     for _ in range(10):
         borders = [100, *sorted(rng.sample(range(101, 500), 4)), 500]
-        pieces = [replace(whole, start_offset=low, end_offset=high) for low, high in pairwise(borders)]
+        pieces = [
+            replace(whole, start_offset=low, end_offset=high) for low, high in pairwise(borders)
+        ]
         assert rows_of(await collect(read_slices(store, pieces, ALL))) == everything
 
 
@@ -113,14 +138,23 @@ async def test_near_blocks_are_one_get_far_ones_two_and_indexes_are_kept() -> No
 
 async def test_a_small_object_is_one_get() -> None:
     store = WatchedStore()
-    slices = [(await put_object(store, f"wal/{n}", {1: batches_of(n * 10, 10)}))[0] for n in range(40)]
+    slices = [
+        (await put_object(store, f"wal/{n}", {1: batches_of(n * 10, 10)}))[0] for n in range(40)
+    ]
     assert await offsets(store, slices) == [(1, offset) for offset in range(400)]
     assert len(store.gets) == 40
 
 
 async def test_what_is_under_way_is_bounded() -> None:
     store = WatchedStore()
-    slices = [(await put_object(store, f"data/{n}", {1: batches_of(n * 200, 200, size=1_000)}, block_bytes_max=5_000))[0] for n in range(4)]
+    slices = [
+        (
+            await put_object(
+                store, f"data/{n}", {1: batches_of(n * 200, 200, size=1_000)}, block_bytes_max=5_000
+            )
+        )[0]
+        for n in range(4)
+    ]
     part, tail = 30_000, 64 << 10
     config = ReadConfig(part_bytes_max=part, gap_bytes_max=0, gets_in_flight_max=2)
     assert len(await offsets(store, slices, config=config)) == 800
@@ -140,10 +174,19 @@ async def test_blocks_older_than_wanted_are_not_read() -> None:
 
 async def test_aborted_transactions_go_by_stream() -> None:
     store = MemoryStore()
-    options = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "attributes": TRANSACTIONAL_MASK}
-    slices = await put_object(store, "data/x", {1: batches_of(0, 20, **options), 2: batches_of(0, 20, **options)})
+    options = {
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "attributes": TRANSACTIONAL_MASK,
+    }
+    slices = await put_object(
+        store, "data/x", {1: batches_of(0, 20, **options), 2: batches_of(0, 20, **options)}
+    )
     aborted = {2: [AbortedTransaction(7, 5, 14)]}
-    expected = [(1, offset) for offset in range(20)] + [(2, offset) for offset in range(20) if not 5 <= offset < 15]
+    expected = [(1, offset) for offset in range(20)] + [
+        (2, offset) for offset in range(20) if not 5 <= offset < 15
+    ]
     assert await offsets(store, slices, aborted=aborted) == expected
 
 
@@ -151,16 +194,28 @@ async def test_aborted_transactions_go_by_stream() -> None:
 async def test_an_object_that_is_gone_says_what_is_left(gone: int) -> None:
     store, slices = MemoryStore(), list[Slice]()
     for number in range(3):
-        slices += await put_object(store, f"data/{number}", {1: batches_of(number * 50, 50), 2: batches_of(number * 50, 50)})
+        slices += await put_object(
+            store,
+            f"data/{number}",
+            {1: batches_of(number * 50, 50), 2: batches_of(number * 50, 50)},
+        )
     await store.delete([f"data/{gone}"])
     found: list[tuple[int, int]] = []
     with pytest.raises(ObjectGone, match=f"data/{gone} with") as raised:
         await take(read_slices(store, slices, ALL), found)
     left = [raised.value.slice, *raised.value.remaining]
     assert left == slices[2 * gone :]
-    assert found == [(s.partition, offset) for s in slices[: 2 * gone] for offset in range(s.start_offset, s.end_offset)]
+    assert found == [
+        (s.partition, offset)
+        for s in slices[: 2 * gone]
+        for offset in range(s.start_offset, s.end_offset)
+    ]
     copy = pickle.loads(pickle.dumps(raised.value))
-    assert (copy.slice, copy.remaining, str(copy)) == (raised.value.slice, raised.value.remaining, str(raised.value))
+    assert (copy.slice, copy.remaining, str(copy)) == (
+        raised.value.slice,
+        raised.value.remaining,
+        str(raised.value),
+    )
 
 
 async def test_an_object_that_goes_while_it_is_read() -> None:
@@ -172,12 +227,25 @@ async def test_an_object_that_goes_while_it_is_read() -> None:
 
     store = Vanishing()
     before, whole = [
-        (await put_object(store, f"data/{n}", {1: batches_of(n * 400, 400, size=1_000)}, block_bytes_max=20_000))[0] for n in range(2)
+        (
+            await put_object(
+                store,
+                f"data/{n}",
+                {1: batches_of(n * 400, 400, size=1_000)},
+                block_bytes_max=20_000,
+            )
+        )[0]
+        for n in range(2)
     ]
     wanted = [before, replace(whole, start_offset=403, end_offset=777)]
     found: list[tuple[int, int]] = []
     with pytest.raises(ObjectGone) as raised:
-        await take(read_slices(store, wanted, ALL, config=ReadConfig(part_bytes_max=150_000, gap_bytes_max=0)), found)
+        await take(
+            read_slices(
+                store, wanted, ALL, config=ReadConfig(part_bytes_max=150_000, gap_bytes_max=0)
+            ),
+            found,
+        )
     left = [raised.value.slice, *raised.value.remaining]
     assert len(found) > 0
     again, slices = MemoryStore(), list[Slice]()
@@ -196,16 +264,26 @@ async def test_damage_is_an_error_that_names_the_place() -> None:
     store = MemoryStore()
     (whole,) = await put_object(store, "data/x", {1: batches_of(0, 100)}, block_bytes_max=2_000)
     data = await store.get("data/x")
-    for position, what in ((5_000, "checksum"), (len(data) - 20, "footer"), (len(data) - 100, "index")):
+    for position, what in (
+        (5_000, "checksum"),
+        (len(data) - 20, "footer"),
+        (len(data) - 100, "index"),
+    ):
         damaged = bytearray(data)
         damaged[position] ^= 1
         await store.put(f"data/{position}", bytes(damaged))
-        with pytest.raises(ReadError, match=rf"object data/{position}, topic-1 at offset \d+: .*{what}"):
+        with pytest.raises(
+            ReadError, match=rf"object data/{position}, topic-1 at offset \d+: .*{what}"
+        ):
             await offsets(store, [replace(whole, key=f"data/{position}")])
     await store.put("data/short", data[:-10])
     with pytest.raises(ReadError, match="bytes came"):
         await offsets(store, [replace(whole, key="data/short")])
-    for other in (replace(whole, stream_id=2), replace(whole, end_offset=101), replace(whole, object_size_bytes=0, key="data/y")):
+    for other in (
+        replace(whole, stream_id=2),
+        replace(whole, end_offset=101),
+        replace(whole, object_size_bytes=0, key="data/y"),
+    ):
         with pytest.raises(ReadError):
             await offsets(store, [other])
     with pytest.raises(ReadError, match="block_bytes_max"):
@@ -220,7 +298,9 @@ async def test_errors_of_the_store_go_up_and_nothing_is_left_running() -> None:
             return await super().get_range(key, start, length)
 
     store = Failing()
-    slices = [(await put_object(store, f"data/{n}", {1: batches_of(n * 50, 50)}))[0] for n in range(5)]
+    slices = [
+        (await put_object(store, f"data/{n}", {1: batches_of(n * 50, 50)}))[0] for n in range(5)
+    ]
     before = asyncio.all_tasks()
     with pytest.raises(DeadlineExceeded):
         await offsets(store, slices)
@@ -235,7 +315,7 @@ async def test_nothing_to_read() -> None:
     assert await offsets(MemoryStore(), []) == []
 
 
-# --- without an event loop ------------------------------------------------------------------------------------------------------------
+# --- without an event loop ------------------------------------------------------------------------
 
 
 def directory_store(directory: Path) -> tuple[str, list[Slice]]:
@@ -302,7 +382,20 @@ def test_sync_reads_after_a_fork(tmp_path: Path) -> None:
 
 
 def test_slices_are_small_when_pickled() -> None:
-    slices = [Slice(f"data/{n:08x}/{n}", 1 << 26, "orders", n % 7, 40 + n % 7, n * 100, n * 100 + 100, 1 << 20, 100) for n in range(1_000)]
+    slices = [
+        Slice(
+            f"data/{n:08x}/{n}",
+            1 << 26,
+            "orders",
+            n % 7,
+            40 + n % 7,
+            n * 100,
+            n * 100 + 100,
+            1 << 20,
+            100,
+        )
+        for n in range(1_000)
+    ]
     packed = pickle.dumps(slices)
     assert pickle.loads(packed) == slices
     assert len(packed) < 70 * len(slices)
@@ -315,6 +408,8 @@ def test_rows_equal_the_records() -> None:
     async def read() -> pa.Table:
         store = MemoryStore()
         await store.put("k", built.chunks)
-        return await collect(read_slices(store, [Slice("k", built.size_bytes, "t", 0, 1, 0, 10, 1, 10)], ALL))
+        return await collect(
+            read_slices(store, [Slice("k", built.size_bytes, "t", 0, 1, 0, 10, 1, 10)], ALL)
+        )
 
     assert rows_of(asyncio.run(read())) == [row_of(record) for record in records]

@@ -1,4 +1,6 @@
-"""Key and value as `binary_view`: the same rows, nothing copied, and what views point into stays as long as they do."""
+"""Key and value as `binary_view`: the same rows, nothing copied, and what views point into stays as
+long as they do.
+"""
 
 from collections.abc import Iterator
 from random import Random
@@ -24,7 +26,10 @@ def value_of(offset: int) -> bytes | None:
 
 def block_of(number: int, codec: Compression = Compression.NONE, count: int = 50) -> bytes:
     first = number * count
-    records = [Record(first + i, 1_000 + i, b"key-%d" % i if i % 3 else None, value_of(first + i)) for i in range(count)]
+    records = [
+        Record(first + i, 1_000 + i, b"key-%d" % i if i % 3 else None, value_of(first + i))
+        for i in range(count)
+    ]
     return bytes(encode_batch(records, base_offset=first, compression=codec))
 
 
@@ -33,27 +38,43 @@ def test_only_key_and_value_are_views(compiled: bool) -> None:
     table = decode(block_of(0), compiled=compiled, views=True)
     plain = arrow_schema(ALL)
     assert table.schema.equals(arrow_schema(ALL, views=True))
-    assert {field.name: field.type for field in table.schema if field.type != plain.field(field.name).type} == {
+    assert {
+        field.name: field.type
+        for field in table.schema
+        if field.type != plain.field(field.name).type
+    } == {
         "key": pa.binary_view(),
         "value": pa.binary_view(),
     }
-    assert decode(block_of(0), compiled=compiled, views=True, columns=("value", "offset")).schema.names == ["value", "offset"]
+    assert decode(
+        block_of(0), compiled=compiled, views=True, columns=("value", "offset")
+    ).schema.names == ["value", "offset"]
 
 
 @BOTH
 @pytest.mark.parametrize("codec", CODECS)
 def test_rows_are_those_of_copies(codec: Compression, compiled: bool) -> None:
     data = b"".join(block_of(number, codec) for number in range(20))
-    assert rows_of(decode(data, compiled=compiled, views=True, rows_max=130)) == rows_of(decode(data, compiled=compiled))
+    assert rows_of(decode(data, compiled=compiled, views=True, rows_max=130)) == rows_of(
+        decode(data, compiled=compiled)
+    )
 
 
 @BOTH
-def test_lengths_about_what_a_view_holds_itself_up_to_the_very_end_of_a_block(compiled: bool) -> None:
+def test_lengths_about_what_a_view_holds_itself_up_to_the_very_end_of_a_block(
+    compiled: bool,
+) -> None:
     for length in range(20):
         for count in (1, 2, 7):
-            records = [Record(i, 0, bytes(range(length)), bytes(range(100, 100 + length))) for i in range(count)]
+            records = [
+                Record(i, 0, bytes(range(length)), bytes(range(100, 100 + length)))
+                for i in range(count)
+            ]
             table = decode(bytes(encode_batch(records)), compiled=compiled, views=True)
-            assert rows_of(table) == [(i, 0, bytes(range(length)), bytes(range(100, 100 + length)), ()) for i in range(count)]
+            assert rows_of(table) == [
+                (i, 0, bytes(range(length)), bytes(range(100, 100 + length)), ())
+                for i in range(count)
+            ]
 
 
 def test_a_huge_record_needs_no_room() -> None:
@@ -65,7 +86,9 @@ def test_a_huge_record_needs_no_room() -> None:
     decoder = Decoder(ALL, ReadConfig(views=True, batch_bytes_max=100_000), compiled=True)
     batches = [*decoder.decode(bytes(encode_batch(records)), Place("x", "t", 0)), *decoder.flush()]
     assert [batch.num_rows for batch in batches] == [1, 1, 1]
-    assert rows_of(pa.Table.from_batches(batches)) == [(r.offset, 0, r.key, r.value, r.headers) for r in records]
+    assert rows_of(pa.Table.from_batches(batches)) == [
+        (r.offset, 0, r.key, r.value, r.headers) for r in records
+    ]
 
 
 def test_nothing_is_copied_and_blocks_of_one_get_are_one_buffer() -> None:
@@ -103,7 +126,9 @@ def test_what_is_held_stays_as_it_is(codec: Compression) -> None:
     assert len(held) > 3
     for batch in held:
         batch.validate(full=True)
-        assert batch["value"].to_pylist() == [value_of(offset) for offset in batch["offset"].to_pylist()]
+        assert batch["value"].to_pylist() == [
+            value_of(offset) for offset in batch["offset"].to_pylist()
+        ]
 
 
 def test_limits_beyond_what_a_view_reaches_are_refused() -> None:

@@ -49,18 +49,36 @@ def test_a_stream_names_its_batches_itself() -> None:
 
 
 def test_java_settings_have_their_effect() -> None:
-    found = parsed({
-        **SERVERS, "TOPIC": " flights ", "kafka.buffer.memory": "1048576", "kafka.max.request.size": "2000000", "kafka.linger.ms": "20",
-        "kafka.send.buffer.bytes": "65536", "kafka.max.block.ms": "5000", "kafka.delivery.timeout.ms": "9000",
-        "kafka.compression.type": "zstd",
-        "kafka.sasl.jaas.config": f'{PLAIN} username="u" password="p\\"w";', "kafka.metric.reporters": "x",
-    })  # fmt: skip
+    found = parsed(
+        {
+            **SERVERS,
+            "TOPIC": " flights ",
+            "kafka.buffer.memory": "1048576",
+            "kafka.max.request.size": "2000000",
+            "kafka.linger.ms": "20",
+            "kafka.send.buffer.bytes": "65536",
+            "kafka.max.block.ms": "5000",
+            "kafka.delivery.timeout.ms": "9000",
+            "kafka.compression.type": "zstd",
+            "kafka.sasl.jaas.config": f'{PLAIN} username="u" password="p\\"w";',
+            "kafka.metric.reporters": "x",
+        }
+    )
     assert found.producer == {
-        "acks": "all", "bootstrap.servers": "localhost:9092", "client.id": "penstock-spark", "compression.type": "zstd",
-        "delivery.timeout.ms": "9000", "enable.idempotence": "true", "linger.ms": "20", "message.max.bytes": "2000000",
-        "partitioner": "murmur2_random", "queue.buffering.max.kbytes": "1024", "sasl.password": 'p"w', "sasl.username": "u",
+        "acks": "all",
+        "bootstrap.servers": "localhost:9092",
+        "client.id": "penstock-spark",
+        "compression.type": "zstd",
+        "delivery.timeout.ms": "9000",
+        "enable.idempotence": "true",
+        "linger.ms": "20",
+        "message.max.bytes": "2000000",
+        "partitioner": "murmur2_random",
+        "queue.buffering.max.kbytes": "1024",
+        "sasl.password": 'p"w',
+        "sasl.username": "u",
         "socket.send.buffer.bytes": "65536",
-    }  # fmt: skip
+    }
     assert (found.topic, found.max_block_ms, found.delivery_timeout_ms) == ("flights", 5_000, 9_000)
     assert not found.exactly_once
     assert found.store == ""
@@ -76,13 +94,29 @@ def test_idempotent_unless_it_is_contradicted(options: dict[str, str], idempoten
 
 def test_once() -> None:
     found = parsed({**ONCE, "txnAppId": "copy", "txnVersion": "17"})
-    assert (found.exactly_once, found.store, found.write_name, found.write_version) == (True, "s3://b/p", "copy", 17)
+    assert (found.exactly_once, found.store, found.write_name, found.write_version) == (
+        True,
+        "s3://b/p",
+        "copy",
+        17,
+    )
     assert found.producer["transaction.timeout.ms"] == "900000"
-    assert parsed({**ONCE, "kafka.transaction.timeout.ms": "60000"}).producer["transaction.timeout.ms"] == "60000"
+    assert (
+        parsed({**ONCE, "kafka.transaction.timeout.ms": "60000"}).producer["transaction.timeout.ms"]
+        == "60000"
+    )
 
 
 def test_warnings() -> None:
-    assert write_warnings({**SERVERS, "topics": "a", "checkpointLocation": "c", "kafka.metric.reporters": "x", "subscribe": "a"}) == [
+    assert write_warnings(
+        {
+            **SERVERS,
+            "topics": "a",
+            "checkpointLocation": "c",
+            "kafka.metric.reporters": "x",
+            "subscribe": "a",
+        }
+    ) == [
         "options that the producer does not have: kafka.metric.reporters",
         "unknown option topics: did you mean topic?",
     ]

@@ -35,7 +35,10 @@ def test_all_columns_and_slices_of_them() -> None:
 
 def test_a_value_alone_and_seconds_as_a_number() -> None:
     batch = pa.record_batch({"value": pa.array(["v", "w"]), "timestamp": pa.array([1.5, None])})
-    assert list(records(batch, "t")) == [("t", b"v", None, -1, 1_500, None), ("t", b"w", None, -1, 0, None)]
+    assert list(records(batch, "t")) == [
+        ("t", b"v", None, -1, 1_500, None),
+        ("t", b"w", None, -1, 0, None),
+    ]
 
 
 @pytest.mark.parametrize(("column", "values", "text"), [
@@ -70,5 +73,10 @@ def test_a_write_that_may_repeat_or_lose_is_refused(found: WriteId, text: str) -
 
 def test_errors_travel() -> None:
     error = pickle.loads(pickle.dumps(WriteFailed("t", 3, "too large")))
-    assert (str(error), error.topic, error.partition, error.reason) == ("topic t partition 3: too large", "t", 3, "too large")
+    assert (str(error), error.topic, error.partition, error.reason) == (
+        "topic t partition 3: too large",
+        "t",
+        3,
+        "too large",
+    )
     assert str(WriteFailed("t", -1, "unknown")) == "topic t: unknown"

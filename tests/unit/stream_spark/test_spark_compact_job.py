@@ -20,7 +20,11 @@ async def put_sources(store: MemoryStore) -> RewriteTask:
         batch = encode_batch([Record(at, Millis(5), None, b"v" * 100)], base_offset=at)
         built = build({1: [batch]})
         await store.put(f"data/{at}", built.chunks)
-        sources.append(ObjectRange(ObjectId(at), f"data/{at}", ObjectRole.STREAM_SET, built.size_bytes, built.ranges[0]))
+        sources.append(
+            ObjectRange(
+                ObjectId(at), f"data/{at}", ObjectRole.STREAM_SET, built.size_bytes, built.ranges[0]
+            )
+        )
     return RewriteTask(0, Merge(tuple(sources)), TARGET, Millis(0), 1_000)
 
 
@@ -39,7 +43,9 @@ async def test_a_bit_that_flips_on_the_way_is_no_damage() -> None:
     bucket = MemoryStore()
     task = await put_sources(bucket)
     store = Once(bucket, Random(1))
-    store.config = FaultConfig((), (FaultRule(Fault.FLIPPED_BIT, 1.0, Selection(key_prefix="data/0")),))
+    store.config = FaultConfig(
+        (), (FaultRule(Fault.FLIPPED_BIT, 1.0, Selection(key_prefix="data/0")),)
+    )
     result = await rewrite(store, task, now_ms)
     assert store.injected[Fault.FLIPPED_BIT] == 1
     assert result.new is not None, result.detail

@@ -20,7 +20,9 @@ from stream.format.manifest.model import CommittedLog, Entries
 from stream.ports import ObjectRole
 
 TARGET = 1_000
-OPTIONS = RewriteOptions(target_bytes=TARGET, round_bytes_max=5_000, round_objects_max=4, commit_sources_max=40)
+OPTIONS = RewriteOptions(
+    target_bytes=TARGET, round_bytes_max=5_000, round_objects_max=4, commit_sources_max=40
+)
 
 
 def entries(sizes: list[int], roles: list[int], first: int = 0) -> Entries:
@@ -32,10 +34,19 @@ def entries(sizes: list[int], roles: list[int], first: int = 0) -> Entries:
     return Entries(bounds, counts, counts, counts, counts, bytes(roles), keys)
 
 
-def log_of(sizes: list[int], *, wal: set[int] = frozenset(), partition: int = 0, cut: int = 0) -> CommittedLog:  # type: ignore[assignment]
-    roles = [int(ObjectRole.WAL if index in wal else ObjectRole.STREAM) for index in range(len(sizes))]
+def log_of(
+    sizes: list[int], *, wal: set[int] = frozenset(), partition: int = 0, cut: int = 0
+) -> CommittedLog:  # type: ignore[assignment]
+    roles = [
+        int(ObjectRole.WAL if index in wal else ObjectRole.STREAM) for index in range(len(sizes))
+    ]
     first = entries(sizes[:cut], roles[:cut])
-    return CommittedLog(partition, StreamId(partition), 0, (first, entries(sizes[cut:], roles[cut:], first.end_offset)))
+    return CommittedLog(
+        partition,
+        StreamId(partition),
+        0,
+        (first, entries(sizes[cut:], roles[cut:], first.end_offset)),
+    )
 
 
 def spans(merges: tuple[Merge, ...]) -> list[tuple[int, int]]:
@@ -47,15 +58,29 @@ def rewritten(log: CommittedLog, merges: tuple[Merge, ...]) -> CommittedLog:
     starts = {merge.start_offset: merge for merge in merges}
     inside = {source.range.start_offset for merge in merges for source in merge.sources[1:]}
     kept = [item for item in ranges_of(log) if item.range.start_offset not in inside]
-    sizes = [starts[item.range.start_offset].size_bytes if item.range.start_offset in starts else item.range.size_bytes for item in kept]
-    wal = {at for at, item in enumerate(kept) if item.role == ObjectRole.WAL and item.range.start_offset not in starts}
+    sizes = [
+        starts[item.range.start_offset].size_bytes
+        if item.range.start_offset in starts
+        else item.range.size_bytes
+        for item in kept
+    ]
+    wal = {
+        at
+        for at, item in enumerate(kept)
+        if item.role == ObjectRole.WAL and item.range.start_offset not in starts
+    }
     return log_of(sizes, wal=wal, partition=log.partition)
 
 
 def test_small_neighbors_become_one_and_large_ones_stay() -> None:
     (plan,) = plan_topic([log_of([100, 200, 500, 100, 100, 900, 10])], OPTIONS)
     assert spans(plan.merges) == [(0, 300), (800, 1_000)]
-    assert (plan.object_count, plan.size_bytes, plan.source_count, plan.merged_bytes) == (7, 1_910, 4, 500)
+    assert (plan.object_count, plan.size_bytes, plan.source_count, plan.merged_bytes) == (
+        7,
+        1_910,
+        4,
+        500,
+    )
 
 
 def test_what_lies_in_a_wal_object_is_moved_out_whatever_its_size() -> None:
@@ -64,31 +89,46 @@ def test_what_lies_in_a_wal_object_is_moved_out_whatever_its_size() -> None:
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 300), st.sampled_from([0.0, 0.1, 1.0]))
-def test_a_plan_keeps_the_offsets_and_leaves_nothing_for_the_next(seed: int, count: int, in_wal: float) -> None:
+def test_a_plan_keeps_the_offsets_and_leaves_nothing_for_the_next(
+    seed: int, count: int, in_wal: float
+) -> None:
     dice = Random(seed)
     sizes = [dice.choice([1, 10, 100, 499, 500, 1_500]) for _ in range(count)]
-    log = log_of(sizes, wal={index for index in range(count) if dice.random() < in_wal}, cut=dice.randrange(count + 1))
+    log = log_of(
+        sizes,
+        wal={index for index in range(count) if dice.random() < in_wal},
+        cut=dice.randrange(count + 1),
+    )
     (plan,) = plan_topic([log], OPTIONS)
     ranges = ranges_of(log)
     places = [ranges.index(source) for merge in plan.merges for source in merge.sources]
     assert places == sorted(set(places))
     for merge in plan.merges:
-        assert [source.range.start_offset for source in merge.sources[1:]] == [source.range.end_offset for source in merge.sources[:-1]]
+        assert [source.range.start_offset for source in merge.sources[1:]] == [
+            source.range.end_offset for source in merge.sources[:-1]
+        ]
         assert merge.size_bytes <= TARGET or len(merge.sources) == 1
         assert len(merge.sources) > 1 or merge.sources[0].role == ObjectRole.WAL
     after = rewritten(log, plan.merges)
     assert sum(item.range.size_bytes for item in ranges_of(after)) == plan.size_bytes
     (again,) = plan_topic([after], OPTIONS)
-    assert again.merged_bytes <= 2 * TARGET, "but for the end of the log, there is nothing left to do"
+    assert again.merged_bytes <= 2 * TARGET, (
+        "but for the end of the log, there is nothing left to do"
+    )
 
 
 @given(st.integers(0, 1 << 30))
 def test_rounds_hold_the_same_merges_within_their_limits(seed: int) -> None:
     dice = Random(seed)
-    logs = [log_of([dice.choice([5, 100, 450]) for _ in range(dice.randrange(200))], partition=number) for number in range(4)]
+    logs = [
+        log_of([dice.choice([5, 100, 450]) for _ in range(dice.randrange(200))], partition=number)
+        for number in range(4)
+    ]
     plans = plan_topic(logs, OPTIONS)
     rounds = cut_rounds(plans, OPTIONS)
-    assert [merge for part in rounds for plan in part for merge in plan.merges] == [merge for plan in plans for merge in plan.merges]
+    assert [merge for part in rounds for plan in part for merge in plan.merges] == [
+        merge for plan in plans for merge in plan.merges
+    ]
     for part in rounds:
         assert part
         assert len({plan.partition for plan in part}) == len(part), "one commit each"

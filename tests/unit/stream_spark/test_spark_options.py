@@ -18,12 +18,18 @@ from lake.spark.options import (
     warnings,
 )
 
-WHICH = " of the following options must be specified for Kafka source: subscribe, subscribepattern, assign. See the docs for more details."
-DESERIALIZER = (
-    "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays with ByteArrayDeserializer. Use DataFrame "
-    "operations to explicitly deserialize the {0}s."
+WHICH = (
+    " of the following options must be specified for Kafka source: subscribe, subscribepattern,"
+    " assign. See the docs for more details."
 )
-TIMESTAMPS = 'Expected e.g. {"topicA": {"0": 123456789, "1": 123456789},\n"topicB": {"0": 123456789, "1": 123456789}}, got []'
+DESERIALIZER = (
+    "Kafka option '{0}.deserializer' is not supported as {0}s are deserialized as byte arrays with"
+    " ByteArrayDeserializer. Use DataFrame operations to explicitly deserialize the {0}s."
+)
+TIMESTAMPS = (
+    'Expected e.g. {"topicA": {"0": 123456789, "1": 123456789},\n"topicB": {"0": 123456789, "1":'
+    " 123456789}}, got []"
+)
 BASE = {"store": "s3://bucket", "subscribe": "a"}
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -62,7 +68,12 @@ def test_what_neither_batch_nor_stream_takes(options: dict[str, str], text: str)
 
 
 def test_offset_reset_is_explained() -> None:
-    with pytest.raises(InvalidOption, match=r"^Kafka option 'auto\.offset\.reset' is not supported\. Instead set the source option"):
+    with pytest.raises(
+        InvalidOption,
+        match=(
+            r"^Kafka option 'auto\.offset\.reset' is not supported\. Instead set the source option"
+        ),
+    ):
         check_common(BASE | {"kafka.auto.offset.reset": "earliest"})
 
 
@@ -86,13 +97,28 @@ def test_what_a_batch_refuses(options: dict[str, str], text: str) -> None:
 
 def test_offsets_of_a_batch_must_fit_each_other() -> None:
     with pytest.raises(OffsetsMismatch) as error:
-        parse(BASE | {"startingOffsets": '{"a":{"0":3,"1":-2}}', "endingOffsets": '{"a":{"0":2,"1":-1}}'}, streaming=False)
-    assert str(error.value) == "The specified start offset 3 is greater than the end offset 2 for topic a partition 0."
+        parse(
+            BASE
+            | {
+                "startingOffsets": '{"a":{"0":3,"1":-2}}',
+                "endingOffsets": '{"a":{"0":2,"1":-1}}',
+            },
+            streaming=False,
+        )
+    assert (
+        str(error.value)
+        == "The specified start offset 3 is greater than the end offset 2 for topic a partition 0."
+    )
     with pytest.raises(OffsetsMismatch) as error:
-        parse(BASE | {"startingOffsets": '{"a":{"0":3}}', "endingOffsets": '{"a":{"1":2}}'}, streaming=False)
-    assert str(error.value) == (
-        "The specified start offset and end offset should have the same topic-partitions. Topic-partitions for start offset: Set(a-0), "
-        "topic-partitions for end offset: Set(a-1)."
+        parse(
+            BASE | {"startingOffsets": '{"a":{"0":3}}', "endingOffsets": '{"a":{"1":2}}'},
+            streaming=False,
+        )
+    assert (
+        str(error.value)
+        == "The specified start offset and end offset should have the same topic-partitions."
+        " Topic-partitions for start offset: Set(a-0), topic-partitions for end offset:"
+        " Set(a-1)."
     )
 
 
@@ -118,9 +144,15 @@ VOLATILE = [
 
 @pytest.mark.parametrize("start", VOLATILE)
 def test_a_stream_with_a_start_that_moves_must_remember_it(start: dict[str, str]) -> None:
-    with pytest.raises(InvalidOption, match=r"'queryId'.*'initialOffsetsLocation'.*'allowVolatileStart'"):
+    with pytest.raises(
+        InvalidOption, match=r"'queryId'.*'initialOffsetsLocation'.*'allowVolatileStart'"
+    ):
         parse(BASE | start, streaming=True)
-    for way in ({"queryId": "q"}, {"initialOffsetsLocation": "file:/tmp/x"}, {"allowVolatileStart": "true"}):
+    for way in (
+        {"queryId": "q"},
+        {"initialOffsetsLocation": "file:/tmp/x"},
+        {"allowVolatileStart": "true"},
+    ):
         parse(BASE | start | way, streaming=True)
 
 
@@ -137,10 +169,20 @@ def test_one_timestamp_goes_before_timestamps_before_offsets() -> None:
 
 
 DEFAULTS: dict[str, Any] = {
-    "fail_on_data_loss": True, "include_headers": False, "read_committed": False, "latest_if_no_match": False, "min_partitions": 1,
-    "max_records_per_partition": None, "max_offsets_per_trigger": None, "min_offsets_per_trigger": None, "max_trigger_delay_ms": 900_000,
-    "max_bytes_per_task": 128 << 20, "read_lease_ttl_ms": 3_600_000, "retries": 3, "retry_interval_ms": 1_000,
-}  # fmt: skip
+    "fail_on_data_loss": True,
+    "include_headers": False,
+    "read_committed": False,
+    "latest_if_no_match": False,
+    "min_partitions": 1,
+    "max_records_per_partition": None,
+    "max_offsets_per_trigger": None,
+    "min_offsets_per_trigger": None,
+    "max_trigger_delay_ms": 900_000,
+    "max_bytes_per_task": 128 << 20,
+    "read_lease_ttl_ms": 3_600_000,
+    "retries": 3,
+    "retry_interval_ms": 1_000,
+}
 
 
 def test_names_in_any_case_and_defaults() -> None:
@@ -148,23 +190,51 @@ def test_names_in_any_case_and_defaults() -> None:
     assert plain.topics == Topics(names=("a", "b"))
     assert {name: getattr(plain, name) for name in DEFAULTS} == DEFAULTS
     given = {
-        "assign": '{"a":[1,0]}', "store": "s3://b", "includeHeaders": "TRUE", "failondataloss": "False", "minPartitions": "7",
-        "maxRecordsPerPartition": "8", "maxOffsetsPerTrigger": "9", "minOffsetsPerTrigger": "3", "maxTriggerDelay": "2h",
-        "kafka.isolation.level": "READ_COMMITTED", "startingOffsetsByTimestampStrategy": "LATEST", "columns": "offset, key",
-    }  # fmt: skip
+        "assign": '{"a":[1,0]}',
+        "store": "s3://b",
+        "includeHeaders": "TRUE",
+        "failondataloss": "False",
+        "minPartitions": "7",
+        "maxRecordsPerPartition": "8",
+        "maxOffsetsPerTrigger": "9",
+        "minOffsetsPerTrigger": "3",
+        "maxTriggerDelay": "2h",
+        "kafka.isolation.level": "READ_COMMITTED",
+        "startingOffsetsByTimestampStrategy": "LATEST",
+        "columns": "offset, key",
+    }
     full = parse(given, streaming=False)
     assert full.topics == Topics(partitions=(A0, A1))
-    assert (full.include_headers, full.fail_on_data_loss, full.read_committed, full.latest_if_no_match) == (True, False, True, True)
-    assert (full.min_partitions, full.max_records_per_partition, full.max_offsets_per_trigger, full.min_offsets_per_trigger) == (7, 8, 9, 3)
+    assert (
+        full.include_headers,
+        full.fail_on_data_loss,
+        full.read_committed,
+        full.latest_if_no_match,
+    ) == (True, False, True, True)
+    assert (
+        full.min_partitions,
+        full.max_records_per_partition,
+        full.max_offsets_per_trigger,
+        full.min_offsets_per_trigger,
+    ) == (7, 8, 9, 3)
     assert (full.max_trigger_delay_ms, full.columns) == (7_200_000, ("offset", "key"))
 
 
 def test_what_has_no_effect_is_said_once() -> None:
-    given = BASE | {"kafka.bootstrap.servers": "x:1", "kafka.sasl.mechanism": "PLAIN", "groupIdPrefix": "g", "maxOffsetPerTrigger": "1"}
+    given = BASE | {
+        "kafka.bootstrap.servers": "x:1",
+        "kafka.sasl.mechanism": "PLAIN",
+        "groupIdPrefix": "g",
+        "maxOffsetPerTrigger": "1",
+    }
     assert warnings(given, streaming=True) == [
-        "options for brokers and consumers have no effect, the store is read directly: "
-        "kafka.bootstrap.servers, kafka.sasl.mechanism, groupidprefix",
+        (
+            "options for brokers and consumers have no effect, the store is read directly: "
+            "kafka.bootstrap.servers, kafka.sasl.mechanism, groupidprefix"
+        ),
         "unknown option maxoffsetpertrigger: did you mean maxoffsetspertrigger?",
     ]
-    assert warnings(BASE | {"maxOffsetsPerTrigger": "1"}, streaming=False) == ["maxOffsetsPerTrigger option ignored in batch queries"]
+    assert warnings(BASE | {"maxOffsetsPerTrigger": "1"}, streaming=False) == [
+        "maxOffsetsPerTrigger option ignored in batch queries"
+    ]
     assert warnings(BASE | {"kafka.isolation.level": "read_committed"}, streaming=False) == []

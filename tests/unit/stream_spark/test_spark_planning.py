@@ -38,43 +38,75 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 @st.composite
 def planned(draw: st.DrawFn) -> list[Slice]:
-    """As a plan has them: partition by partition, in offset order, several partitions in an object."""
+    """As a plan has them: partition by partition, in offset order, several partitions in an
+    object.
+    """
     slices: list[Slice] = []
     for partition in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, 100))
         for number in range(draw(st.integers(0, 6))):
             end = start + draw(st.integers(1, 200))
             size_bytes = draw(st.integers(0, 5_000))
-            slices.append(Slice(f"o{number}", 1 << 20, "t", partition, partition, start, end, size_bytes, end - start))
+            slices.append(
+                Slice(
+                    f"o{number}",
+                    1 << 20,
+                    "t",
+                    partition,
+                    partition,
+                    start,
+                    end,
+                    size_bytes,
+                    end - start,
+                )
+            )
             start = end
     return slices
 
 
 def offsets_of(slices: Sequence[Slice]) -> list[tuple[int, str, int]]:
-    return sorted((part.partition, part.key, offset) for part in slices for offset in range(part.start_offset, part.end_offset))
+    return sorted(
+        (part.partition, part.key, offset)
+        for part in slices
+        for offset in range(part.start_offset, part.end_offset)
+    )
 
 
 @settings(deadline=None)
 @given(planned(), st.integers(1, 8_000), st.none() | st.integers(1, 300), st.integers(1, 12))
-def test_each_offset_is_in_one_task(slices: list[Slice], bytes_max: int, rows_max: int | None, tasks_min: int) -> None:
+def test_each_offset_is_in_one_task(
+    slices: list[Slice], bytes_max: int, rows_max: int | None, tasks_min: int
+) -> None:
     tasks = pack(slices, TaskLimits(bytes_max=bytes_max, rows_max=rows_max, tasks_min=tasks_min))
     assert offsets_of([part for task in tasks for part in task]) == offsets_of(slices)
-    assert sum(part.size_bytes for task in tasks for part in task) == sum(part.size_bytes for part in slices)
+    assert sum(part.size_bytes for task in tasks for part in task) == sum(
+        part.size_bytes for part in slices
+    )
     rows = [sum(part.end_offset - part.start_offset for part in task) for task in tasks]
     for task, count in zip(tasks, rows, strict=True):
         assert task
         assert sum(part.size_bytes for part in task) <= bytes_max or count == 1
         assert rows_max is None or count <= rows_max
-    offset_bytes_max = max((part.size_bytes / (part.end_offset - part.start_offset) for part in slices), default=0)
+    offset_bytes_max = max(
+        (part.size_bytes / (part.end_offset - part.start_offset) for part in slices), default=0
+    )
     total_bytes = sum(part.size_bytes for part in slices)
-    if total_bytes > tasks_min**2 and offset_bytes_max * tasks_min * 4 < total_bytes:  # bytes are whole numbers, offsets are not cut
+    if (
+        total_bytes > tasks_min**2 and offset_bytes_max * tasks_min * 4 < total_bytes
+    ):  # bytes are whole numbers, offsets are not cut
         assert len(tasks) >= tasks_min
 
 
 def test_tasks_are_even_and_as_few_as_that_allows() -> None:
-    slices = [Slice(f"o{number}", 1 << 20, "t", 0, 0, number * 100, number * 100 + 100, 1_000, 100) for number in range(64)]
+    slices = [
+        Slice(f"o{number}", 1 << 20, "t", 0, 0, number * 100, number * 100 + 100, 1_000, 100)
+        for number in range(64)
+    ]
     slices += [Slice("big", 1 << 30, "t", 1, 1, 0, 100_000, 1_000_000, 100_000)]
-    sizes = [sum(part.size_bytes for part in task) for task in pack(slices, TaskLimits(bytes_max=100_000))]
+    sizes = [
+        sum(part.size_bytes for part in task)
+        for task in pack(slices, TaskLimits(bytes_max=100_000))
+    ]
     assert len(sizes) <= 13
     assert max(sizes) <= 1.2 * sorted(sizes)[1], "the last one may be small"
     assert len(pack(slices, TaskLimits(bytes_max=1 << 30))) == 1
@@ -82,11 +114,19 @@ def test_tasks_are_even_and_as_few_as_that_allows() -> None:
 
 
 def test_small_objects_leave_nothing_over_that_makes_up_one_more_task() -> None:
-    """1,690 objects of 10 to 40 bytes, cut nowhere: 16 tasks that are filled up to what fits would leave a little for a 17th."""
+    """1,690 objects of 10 to 40 bytes, cut nowhere: 16 tasks that are filled up to what fits would
+    leave a little for a 17th.
+    """
     sizes = [10 + number * 7 % 31 for number in range(1_690)]
-    slices = [Slice(f"o{number}", 1 << 20, "t", 0, 0, number, number + 1, size, 1) for number, size in enumerate(sizes)]
+    slices = [
+        Slice(f"o{number}", 1 << 20, "t", 0, 0, number, number + 1, size, 1)
+        for number, size in enumerate(sizes)
+    ]
     limit_bytes = sum(sizes) * 21 // 20 // 16
-    tasks = [sum(part.size_bytes for part in task) for task in pack(slices, TaskLimits(bytes_max=limit_bytes))]
+    tasks = [
+        sum(part.size_bytes for part in task)
+        for task in pack(slices, TaskLimits(bytes_max=limit_bytes))
+    ]
     assert len(tasks) == 16
     assert max(tasks) <= limit_bytes
     assert max(tasks) <= 1.02 * min(tasks)
@@ -94,25 +134,43 @@ def test_small_objects_leave_nothing_over_that_makes_up_one_more_task() -> None:
 
 @given(st.lists(st.integers(1, 12), min_size=200, max_size=300), st.integers(2, 16))
 def test_there_are_as_few_tasks_as_bytes_allow(sizes: list[int], count: int) -> None:
-    slices = [Slice(f"o{number}", 1 << 20, "t", 0, 0, number, number + size, size, size) for number, size in enumerate(sizes)]
+    slices = [
+        Slice(f"o{number}", 1 << 20, "t", 0, 0, number, number + size, size, size)
+        for number, size in enumerate(sizes)
+    ]
     limit_bytes = -(-sum(sizes) // count)
     assert len(pack(slices, TaskLimits(bytes_max=limit_bytes))) == -(-sum(sizes) // limit_bytes)
 
 
 def test_a_task_that_is_sent_is_small() -> None:
-    slices = [Slice(f"o{number}", 100, "t", 0, 0, number, number + 1, 10, 1) for number in range(2 * SLICES_MAX + 1)]
-    assert [len(task) for task in pack(slices, TaskLimits(bytes_max=1 << 30))] == [667, 667, 667], f"at most {SLICES_MAX}, and even"
+    slices = [
+        Slice(f"o{number}", 100, "t", 0, 0, number, number + 1, 10, 1)
+        for number in range(2 * SLICES_MAX + 1)
+    ]
+    assert [len(task) for task in pack(slices, TaskLimits(bytes_max=1 << 30))] == [
+        667,
+        667,
+        667,
+    ], f"at most {SLICES_MAX}, and even"
 
 
 def test_slices_of_an_object_are_read_together() -> None:
     slices = [
-        Slice(f"o{number}", 9_000, "t", partition, partition, number, number + 1, 10, 1) for partition in range(3) for number in range(50)
+        Slice(f"o{number}", 9_000, "t", partition, partition, number, number + 1, 10, 1)
+        for partition in range(3)
+        for number in range(50)
     ]
     tasks = pack(slices, TaskLimits(bytes_max=400))
-    assert all(len({task for task, parts in enumerate(tasks) for part in parts if part.key == f"o{number}"}) == 1 for number in range(50))
+    assert all(
+        len(
+            {task for task, parts in enumerate(tasks) for part in parts if part.key == f"o{number}"}
+        )
+        == 1
+        for number in range(50)
+    )
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def test_rows_are_shared_as_kafka_shares_them() -> None:
@@ -122,11 +180,17 @@ def test_rows_are_shared_as_kafka_shares_them() -> None:
     assert limit_rows(400, start, latest) == latest
 
 
-offsets = st.dictionaries(st.sampled_from([A0, A1, B0]), st.tuples(st.integers(0, 500), st.integers(0, 500)))
+offsets = st.dictionaries(
+    st.sampled_from([A0, A1, B0]), st.tuples(st.integers(0, 500), st.integers(0, 500))
+)
 
 
 def test_a_task_takes_along_what_was_read_whole_while_there_is_room() -> None:
-    slices = [Slice(f"o{number}", 1 << 20, "t", partition, partition, 0, 9, 5, 9) for number in range(4) for partition in range(2)]
+    slices = [
+        Slice(f"o{number}", 1 << 20, "t", partition, partition, 0, 9, 5, 9)
+        for number in range(4)
+        for partition in range(2)
+    ]
     half = bytes(BODIES_BYTES_MAX // 2)
     task = task_of(slices[2:], {"o0": b"", "o1": half, "o2": half + b"1", "o3": half})
     assert task.slices == tuple(slices[2:])
@@ -136,15 +200,22 @@ def test_a_task_takes_along_what_was_read_whole_while_there_is_room() -> None:
 
 @settings(deadline=None)
 @given(offsets, st.integers(1, 2_000))
-def test_every_limit_lets_all_through_in_the_end(spans: dict[TopicPartition, tuple[int, int]], rows_max: int) -> None:
-    start, latest = {item: low for item, (low, _) in spans.items()}, {item: low + more for item, (low, more) in spans.items()}
+def test_every_limit_lets_all_through_in_the_end(
+    spans: dict[TopicPartition, tuple[int, int]], rows_max: int
+) -> None:
+    start, latest = (
+        {item: low for item, (low, _) in spans.items()},
+        {item: low + more for item, (low, more) in spans.items()},
+    )
     for _ in range(1_501):
         if start == latest:
             break
         end = limit_rows(rows_max, start, latest)
         assert all(start[item] <= end[item] <= latest[item] for item in latest)
         assert all(end[item] > start[item] for item in latest if latest[item] > start[item])
-        assert sum(end.values()) - sum(start.values()) <= rows_max + len(latest), "each a row at least"
+        assert sum(end.values()) - sum(start.values()) <= rows_max + len(latest), (
+            "each a row at least"
+        )
         start = end
     assert start == latest
 
@@ -163,7 +234,9 @@ def test_bytes_are_limited_where_slices_say_they_lie(slices: list[Slice], bytes_
         for part in parts:
             inside = max(0, min(end[item], part.end_offset) - part.start_offset)
             taken_bytes += part.size_bytes * inside / (part.end_offset - part.start_offset)
-    assert taken_bytes <= bytes_max + 5_000 * len(by_partition), "an offset of each partition at least"
+    assert taken_bytes <= bytes_max + 5_000 * len(by_partition), (
+        "an offset of each partition at least"
+    )
 
 
 def test_too_few_rows_are_waited_for_but_not_for_ever() -> None:
@@ -173,7 +246,7 @@ def test_too_few_rows_are_waited_for_but_not_for_ever() -> None:
     assert not must_wait(0, 10, float("inf"), 900_000), "the first micro-batch"
 
 
-# --- filters ----------------------------------------------------------------------------------------------------------------------------
+# --- filters --------------------------------------------------------------------------------------
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, 600_000, UTC)
 T0_US = 1_767_323_045_600_000
@@ -181,9 +254,14 @@ T0_US = 1_767_323_045_600_000
 
 def test_what_is_taken_and_what_is_left_to_spark() -> None:
     mine: list[Filter] = [
-        EqualTo(("topic",), "a"), In(("topic",), ("a", "b")), Not(EqualTo(("partition",), 3)), GreaterThan(("offset",), 5),
-        LessThanOrEqual(("timestamp",), T0), IsNotNull(("offset",)), Not(In(("offset",), (7, 8))),
-    ]  # fmt: skip
+        EqualTo(("topic",), "a"),
+        In(("topic",), ("a", "b")),
+        Not(EqualTo(("partition",), 3)),
+        GreaterThan(("offset",), 5),
+        LessThanOrEqual(("timestamp",), T0),
+        IsNotNull(("offset",)),
+        Not(In(("offset",), (7, 8))),
+    ]
     theirs: list[Filter] = [
         EqualTo(("key",), b"k"), StringContains(("topic",), "a"), GreaterThan(("topic",), "a"),
         EqualTo(("timestamp",), T0.replace(tzinfo=None)),
@@ -192,45 +270,91 @@ def test_what_is_taken_and_what_is_left_to_spark() -> None:
     conditions, left = taken([*theirs, *mine])
     assert [id(item) for item in left] == [id(item) for item in theirs]
     assert conditions == [
-        Condition("topic", "=", "a"), Condition("topic", "in", ("a", "b")), Condition("partition", "=", 3, negated=True),
-        Condition("offset", ">", 5), Condition("timestamp", "<=", T0_US), Condition("offset", "in", (7, 8), negated=True),
-    ]  # fmt: skip
+        Condition("topic", "=", "a"),
+        Condition("topic", "in", ("a", "b")),
+        Condition("partition", "=", 3, negated=True),
+        Condition("offset", ">", 5),
+        Condition("timestamp", "<=", T0_US),
+        Condition("offset", "in", (7, 8), negated=True),
+    ]
 
 
 def test_partitions_offsets_and_objects_are_passed_over() -> None:
-    pushed = Pushed((Condition("topic", "in", ("a", "b")), Condition("partition", "<", 2), Condition("topic", "=", "b", negated=True)))
-    assert [pushed.selects(*item) for item in [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0)]] == [True, True, False, False, False]
-    assert Pushed((Condition("timestamp", ">", T0_US + 999), Condition("timestamp", ">=", 5))).timestamp_from_ms == T0_US // 1_000 + 1
+    pushed = Pushed(
+        (
+            Condition("topic", "in", ("a", "b")),
+            Condition("partition", "<", 2),
+            Condition("topic", "=", "b", negated=True),
+        )
+    )
+    assert [
+        pushed.selects(*item) for item in [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("c", 0)]
+    ] == [True, True, False, False, False]
+    assert (
+        Pushed(
+            (Condition("timestamp", ">", T0_US + 999), Condition("timestamp", ">=", 5))
+        ).timestamp_from_ms
+        == T0_US // 1_000 + 1
+    )
     assert Pushed((Condition("timestamp", "<", 5),)).timestamp_from_ms is None
     assert Pushed((Condition("offset", "in", ()),)).offsets(0, 10) == (0, 0)
 
 
 conditions = st.builds(
-    Condition, st.sampled_from(["offset", "timestamp"]), st.sampled_from(["=", "<", "<=", ">", ">="]), st.integers(-2, 32), st.booleans()
+    Condition,
+    st.sampled_from(["offset", "timestamp"]),
+    st.sampled_from(["=", "<", "<=", ">", ">="]),
+    st.integers(-2, 32),
+    st.booleans(),
 ) | st.builds(
-    Condition, st.sampled_from(["offset", "timestamp"]), st.just("in"), st.lists(st.integers(-2, 32), max_size=4).map(tuple), st.booleans()
+    Condition,
+    st.sampled_from(["offset", "timestamp"]),
+    st.just("in"),
+    st.lists(st.integers(-2, 32), max_size=4).map(tuple),
+    st.booleans(),
 )
 
 
 def holds(item: Condition, have: int) -> bool:
     value: Any = item.value
-    found = {"=": lambda: have == value, "<": lambda: have < value, "<=": lambda: have <= value, ">": lambda: have > value,
-             ">=": lambda: have >= value, "in": lambda: have in value}[item.operator]()  # fmt: skip
+    found = {
+        "=": lambda: have == value,
+        "<": lambda: have < value,
+        "<=": lambda: have <= value,
+        ">": lambda: have > value,
+        ">=": lambda: have >= value,
+        "in": lambda: have in value,
+    }[item.operator]()
     return found != item.negated
 
 
 @settings(deadline=None)
 @given(st.lists(conditions, max_size=4))
-def test_pruning_and_looking_at_rows_give_what_the_conditions_say(given_conditions: list[Condition]) -> None:
+def test_pruning_and_looking_at_rows_give_what_the_conditions_say(
+    given_conditions: list[Condition],
+) -> None:
     """Row i has offset i and timestamp 30 - i, in microseconds."""
     pushed = Pushed(tuple(given_conditions))
     low, high = pushed.offsets(0, 31)
     from_ms = pushed.timestamp_from_ms
-    kept = [row for row in range(low, max(low, high)) if from_ms is None or (30 - row) // 1_000 >= from_ms]
+    kept = [
+        row
+        for row in range(low, max(low, high))
+        if from_ms is None or (30 - row) // 1_000 >= from_ms
+    ]
     batch = pa.record_batch(
-        {"offset": pa.array(kept, pa.int64()), "timestamp": pa.array([30 - row for row in kept], pa.timestamp("us", tz="UTC"))}
+        {
+            "offset": pa.array(kept, pa.int64()),
+            "timestamp": pa.array([30 - row for row in kept], pa.timestamp("us", tz="UTC")),
+        }
     )
-    expected = [row for row in range(31) if all(holds(item, row if item.column == "offset" else 30 - row) for item in given_conditions)]
+    expected = [
+        row
+        for row in range(31)
+        if all(
+            holds(item, row if item.column == "offset" else 30 - row) for item in given_conditions
+        )
+    ]
     assert chosen(batch, pushed.of_rows).column("offset").to_pylist() == expected
 
 
@@ -250,8 +374,11 @@ def test_between_is_two_conditions() -> None:
 def test_who_names_columns_does_without_arrow() -> None:
     """Spark makes a process of Python for that, every time."""
     code = (
-        "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = sys.modules['numba'] = None; import pyspark_penstock as found\n"
-        "print(found.DefaultSource({'store': 's3://b', 'subscribe': 't', 'columns': 'offset,value'}).schema().simpleString())"
+        "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = sys.modules['numba'] = None;"
+        " import pyspark_penstock as found\nprint(found.DefaultSource({'store': 's3://b',"
+        " 'subscribe': 't', 'columns': 'offset,value'}).schema().simpleString())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "struct<offset:bigint,value:binary>"

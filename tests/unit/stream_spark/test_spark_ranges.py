@@ -34,7 +34,11 @@ def fail(reason: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2_000)), st.integers(0, 1 << 62)))
+@given(
+    st.dictionaries(
+        st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2_000)), st.integers(0, 1 << 62)
+    )
+)
 def test_offsets_go_through_json(offsets: dict[tuple[str, int], int]) -> None:
     named = {TopicPartition(*item): offset for item, offset in offsets.items()}
     assert from_json(to_json(named)) == named
@@ -44,14 +48,19 @@ def test_offsets_go_through_json(offsets: dict[tuple[str, int], int]) -> None:
 
 def test_a_loss_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(DataLoss("Because.")))
-    assert str(error).startswith("Some data may have been lost because they are not available in Kafka any more;")
+    assert str(error).startswith(
+        "Some data may have been lost because they are not available in Kafka any more;"
+    )
     assert str(error).endswith("set the source option failOnDataLoss to false. Reason: Because.")
 
 
 def test_specified_partitions_are_neither_more_nor_less() -> None:
     check_assigned({A0: 1}, {A0: Bounds(0, 5)})
     for specified in ({A0: 1, A1: 1}, {}):
-        with pytest.raises(OffsetsMismatch, match=r"Use -1 for latest, -2 for earliest. Specified: Set\(.*\) Assigned: Set\(a-0\)$"):
+        with pytest.raises(
+            OffsetsMismatch,
+            match=r"Use -1 for latest, -2 for earliest. Specified: Set\(.*\) Assigned: Set\(a-0\)$",
+        ):
             check_assigned(specified, {A0: Bounds(0, 5)})
 
 
@@ -61,19 +70,35 @@ def test_words_become_offsets() -> None:
     assert matched({A0: 5, A1: None}, {A0: 1, A1: 1}, latest_if_no_match=True) == {A0: 5, A1: -1}
     with pytest.raises(OffsetsMismatch) as error:
         matched({A1: None}, {A1: 77}, latest_if_no_match=False)
-    assert str(error.value) == "No offset matched from request of topic-partition a-1 and timestamp 77."
+    assert (
+        str(error.value)
+        == "No offset matched from request of topic-partition a-1 and timestamp 77."
+    )
 
 
 def test_a_batch_reads_what_exists() -> None:
     bounds = {A0: Bounds(3, 9), A1: Bounds(0, 0)}
     assert batch_ranges({A0: 3, A1: 0}, {A0: 9, A1: 0}, bounds, fail) == [OffsetRange("a", 0, 3, 9)]
     with pytest.raises(
-        OffsetsMismatch, match="The resolved start offset 8 is greater than the resolved end offset 5 for topic a partition 0"
+        OffsetsMismatch,
+        match=(
+            "The resolved start offset 8 is greater than the resolved end offset 5 for topic a"
+            " partition 0"
+        ),
     ):
         batch_ranges({A0: 8}, {A0: 5}, bounds, fail)
-    with pytest.raises(DataLoss, match=r"Could not read records in offset \[1, 3\) for topic partition a-0: the log starts at 3"):
+    with pytest.raises(
+        DataLoss,
+        match=(
+            r"Could not read records in offset \[1, 3\) for topic partition a-0: the log starts"
+            r" at 3"
+        ),
+    ):
         batch_ranges({A0: 1}, {A0: 9}, bounds, fail)
-    with pytest.raises(DataLoss, match=r"Could not read records in offset \[9, 12\) for topic partition a-0: it ends at 9"):
+    with pytest.raises(
+        DataLoss,
+        match=r"Could not read records in offset \[9, 12\) for topic partition a-0: it ends at 9",
+    ):
         batch_ranges({A0: 3}, {A0: 12}, bounds, fail)
 
 
@@ -82,7 +107,10 @@ def test_losses_are_left_out_if_that_is_allowed() -> None:
     bounds = {A0: Bounds(3, 9), A1: Bounds(20, 30), B0: Bounds(2, 5)}
     start = {A0: 1, A1: 5, TopicPartition("gone", 0): 4}
     end = {A0: 12, A1: 10, B0: 4}
-    assert stream_ranges(start, end, bounds, reasons.append) == [OffsetRange("a", 0, 3, 9), OffsetRange("b", 0, 2, 4)]
+    assert stream_ranges(start, end, bounds, reasons.append) == [
+        OffsetRange("a", 0, 3, 9),
+        OffsetRange("b", 0, 2, 4),
+    ]
     assert [reason.split(".")[0] for reason in reasons] == [
         "Partitions Set(gone-0) have been deleted",
         "Could not read records in offset [1, 3) for topic partition a-0: the log starts at 3",
@@ -100,32 +128,48 @@ def test_losses_are_left_out_if_that_is_allowed() -> None:
     ({A0: 3, A1: 3}, {A0: 4, A1: 4}, r"Partitions Set\(a-1\) have been deleted."),
     ({A0: 2}, {A0: 4}, r"Could not read records in offset \[2, 3\)"),
 ])  # fmt: skip
-def test_every_loss_fails_a_micro_batch(start: dict[TopicPartition, int], end: dict[TopicPartition, int], reason: str) -> None:
+def test_every_loss_fails_a_micro_batch(
+    start: dict[TopicPartition, int], end: dict[TopicPartition, int], reason: str
+) -> None:
     with pytest.raises(DataLoss, match=f"Reason: {reason}"):
         stream_ranges(start, end, {A0: Bounds(3, 9)}, fail)
 
 
 def test_new_partitions_begin_at_their_log_start() -> None:
     bounds = {A0: Bounds(0, 9), A1: Bounds(0, 4)}
-    assert stream_ranges({A0: 5}, {A0: 6, A1: 4}, bounds, fail) == [OffsetRange("a", 0, 5, 6), OffsetRange("a", 1, 0, 4)]
+    assert stream_ranges({A0: 5}, {A0: 6, A1: 4}, bounds, fail) == [
+        OffsetRange("a", 0, 5, 6),
+        OffsetRange("a", 1, 0, 4),
+    ]
     assert new_starts({A0: 5}, {A0: Bounds(1, 9), A1: Bounds(2, 4)}) == {A0: 5, A1: 2}
 
 
 @settings(deadline=None)
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
-def test_no_row_outside_the_planned_range(start: int, end: int, log_start: int, log_end: int) -> None:
-    for item in stream_ranges({A0: start}, {A0: end}, {A0: Bounds(log_start, max(log_start, log_end))}, lambda _: None):
+def test_no_row_outside_the_planned_range(
+    start: int, end: int, log_start: int, log_end: int
+) -> None:
+    for item in stream_ranges(
+        {A0: start}, {A0: end}, {A0: Bounds(log_start, max(log_start, log_end))}, lambda _: None
+    ):
         assert max(start, log_start) == item.start_offset < item.end_offset <= end
 
 
 def test_available_now_reads_what_was_there_at_first() -> None:
     check_frozen({A0: 5}, {A0: 4}, {A0: 6, A1: 1})
     for end, latest, text in [
-        ({A0: 4, A1: 1}, {A0: 6}, "should provide the same topic partitions in pre-fetched offset to end offset"),
+        (
+            {A0: 4, A1: 1},
+            {A0: 6},
+            "should provide the same topic partitions in pre-fetched offset to end offset",
+        ),
         (
             {A0: 6},
             {A0: 6},
-            r"lower or equal offset per each topic partition than pre-fetched offset.*Map\(a-0 -> 5\), end offset: Map\(a-0 -> 6\)",
+            (
+                r"lower or equal offset per each topic partition than pre-fetched offset.*Map\(a-0"
+                r" -> 5\), end offset: Map\(a-0 -> 6\)"
+            ),
         ),
         ({A0: 4}, {}, "have been lost during running query with Trigger.AvailableNow"),
         ({A0: 4}, {A0: 3}, "report available offset which is less than end offset"),

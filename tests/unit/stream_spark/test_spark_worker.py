@@ -31,5 +31,11 @@ print("kept")
 
 def test_imports_are_kept_and_garbage_is_collected() -> None:
     """In a process of its own: what is kept is kept for ever."""
-    done = subprocess.run([sys.executable, "-c", CODE], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.stdout == "kept\n", done.stderr

@@ -11,7 +11,11 @@ ROOT = Path(codegen.__file__).parent
 
 def test_the_committed_modules_are_what_the_generator_writes() -> None:
     generated = codegen.generate()
-    committed = {path.name: path.read_text() for path in codegen.OUTPUT.glob("*.py") if path.name != "__init__.py"}
+    committed = {
+        path.name: path.read_text()
+        for path in codegen.OUTPUT.glob("*.py")
+        if path.name != "__init__.py"
+    }
     assert committed == generated, "run: python -m broker.wire.codegen"
 
 
@@ -27,8 +31,16 @@ def test_only_produce_announces_what_it_does_not_serve() -> None:
 
 
 def test_kio_is_named_by_the_generator_only() -> None:
-    users = {path.name for path in ROOT.rglob("*.py") if "import kio" in (text := path.read_text()) or "from kio" in text}
+    users = {
+        path.name
+        for path in ROOT.rglob("*.py")
+        if "import kio" in (text := path.read_text()) or "from kio" in text
+    }
     dynamic = {path.name for path in ROOT.rglob("*.py") if "kio.schema" in path.read_text()}
     assert users | dynamic <= {"kio_schema.py"}
-    importers = {path.name for path in ROOT.rglob("*.py") if "broker.wire.kio_schema import" in path.read_text()}
+    importers = {
+        path.name
+        for path in ROOT.rglob("*.py")
+        if "broker.wire.kio_schema import" in path.read_text()
+    }
     assert importers == {"codegen.py"}

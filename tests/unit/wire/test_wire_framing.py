@@ -18,12 +18,22 @@ from broker.wire.gen import api_versions, heartbeat, metadata
 @pytest.mark.parametrize("version", [0, 8, 9, 13])
 def test_a_request_comes_back_as_it_was_sent(version: int) -> None:
     message = metadata.MetadataRequest([metadata.MetadataRequestTopic(name="t")])
-    frame = encode_request_frame(METADATA, version, 7, metadata.encode_request, message, client_id="me")
+    frame = encode_request_frame(
+        METADATA, version, 7, metadata.encode_request, message, client_id="me"
+    )
     assert frame_size_bytes(frame) == len(frame) - 4
     header = parse_header(frame[4:])
-    assert (header.api, header.api_version, header.correlation_id, header.client_id) == (METADATA, version, 7, "me")
+    assert (header.api, header.api_version, header.correlation_id, header.client_id) == (
+        METADATA,
+        version,
+        7,
+        "me",
+    )
     assert header.is_supported
-    assert decode_body(metadata.decode_request, frame[4:], header.body_offset, version).topics[0].name == "t"
+    assert (
+        decode_body(metadata.decode_request, frame[4:], header.body_offset, version).topics[0].name
+        == "t"
+    )
 
 
 @pytest.mark.parametrize("version", [0, 3, 4])
@@ -38,7 +48,12 @@ def test_a_response_comes_back_as_it_was_sent(version: int) -> None:
 
 def test_client_id_is_a_legacy_string_in_the_flexible_header() -> None:
     frame = encode_request_frame(
-        API_VERSIONS, 3, 1, api_versions.encode_request, api_versions.ApiVersionsRequest("lib", "1"), client_id="me"
+        API_VERSIONS,
+        3,
+        1,
+        api_versions.encode_request,
+        api_versions.ApiVersionsRequest("lib", "1"),
+        client_id="me",
     )
     assert frame[4:].hex(" ") == "00 12 00 03 00 00 00 01 00 02 6d 65 00 04 6c 69 62 02 31 00"
 
@@ -46,7 +61,9 @@ def test_client_id_is_a_legacy_string_in_the_flexible_header() -> None:
 def test_the_answer_to_api_versions_has_header_v0_in_every_version() -> None:
     for version in range(5):
         message = api_versions.ApiVersionsResponse(api_keys=[api_versions.ApiVersion(18, 0, 4)])
-        frame = encode_response_frame(API_VERSIONS, version, 9, api_versions.encode_response, message)
+        frame = encode_response_frame(
+            API_VERSIONS, version, 9, api_versions.encode_response, message
+        )
         assert parse_response_header(API_VERSIONS, version, frame[4:]) == (9, 4)
         assert decode_body(api_versions.decode_response, frame[4:], 4, version) == message
 
@@ -55,20 +72,34 @@ def test_api_versions_of_an_unknown_version_is_answered_not_refused() -> None:
     """The body is of a version nobody here knows: not a byte behind client_id is looked at."""
     header = parse_header(bytes.fromhex("0012 0063 0000002a 0002 6d65 ffffffffffffff"))
     assert not header.is_supported
-    assert (header.api, header.api_version, header.correlation_id, header.client_id) == (API_VERSIONS, 99, 42, "me")
+    assert (header.api, header.api_version, header.correlation_id, header.client_id) == (
+        API_VERSIONS,
+        99,
+        42,
+        "me",
+    )
     answer = encode_response_frame(
         API_VERSIONS,
         0,
         header.correlation_id,
         api_versions.encode_response,
-        api_versions.ApiVersionsResponse(error_code=35, api_keys=[api_versions.ApiVersion(18, 0, 4)]),
+        api_versions.ApiVersionsResponse(
+            error_code=35, api_keys=[api_versions.ApiVersion(18, 0, 4)]
+        ),
     )
     assert answer.hex(" ") == "00 00 00 10 00 00 00 2a 00 23 00 00 00 01 00 12 00 00 00 04"
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(0, 2), (0, 12), (1, 3), (1, 17), (4, 0), (-1, 0), (3, -1)])
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(0, 2), (0, 12), (1, 3), (1, 17), (4, 0), (-1, 0), (3, -1)]
+)
 def test_everything_else_outside_the_table_closes(api_key: int, version: int) -> None:
-    frame = api_key.to_bytes(2, "big", signed=True) + version.to_bytes(2, "big", signed=True) + bytes(4) + b"\xff\xff"
+    frame = (
+        api_key.to_bytes(2, "big", signed=True)
+        + version.to_bytes(2, "big", signed=True)
+        + bytes(4)
+        + b"\xff\xff"
+    )
     with pytest.raises(UnsupportedApi) as caught:
         parse_header(frame)
     assert (caught.value.api_key, caught.value.api_version) == (api_key, version)

@@ -24,7 +24,10 @@ def test_one_class_for_each_code() -> None:
     assert type(error).__name__ == "NotLeaderOrFollower"
     assert error.retriable
     assert str(error) == ErrorCode.NOT_LEADER_OR_FOLLOWER.message
-    assert str(kafka_error(ErrorCode.INVALID_CONFIG, "retention.ms: want an integer")) == "retention.ms: want an integer"
+    assert (
+        str(kafka_error(ErrorCode.INVALID_CONFIG, "retention.ms: want an integer"))
+        == "retention.ms: want an integer"
+    )
     with pytest.raises(KeyError):
         kafka_error(ErrorCode.NONE)
 
@@ -35,7 +38,10 @@ def test_one_class_for_each_code() -> None:
         (kafka_error(ErrorCode.INVALID_RECORD), ErrorCode.INVALID_RECORD),
         (Truncated(4, 0), ErrorCode.INVALID_REQUEST),
         (TimeoutError(), ErrorCode.REQUEST_TIMED_OUT),
-        (OffsetOutOfRange(StreamId(1), Offset(5), Offset(0), Offset(3)), ErrorCode.OFFSET_OUT_OF_RANGE),
+        (
+            OffsetOutOfRange(StreamId(1), Offset(5), Offset(0), Offset(3)),
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+        ),
         (WalFull(1, 1), ErrorCode.REQUEST_TIMED_OUT),
         (StreamError("gone"), ErrorCode.NOT_LEADER_OR_FOLLOWER),
         (ObjectNotFound("k"), ErrorCode.KAFKA_STORAGE_ERROR),
@@ -49,4 +55,6 @@ def test_every_trouble_has_one_code(error: Exception, code: ErrorCode) -> None:
 
 def test_every_status_has_a_code() -> None:
     assert code_of_status(Status.OK) is ErrorCode.NONE
-    assert all(code_of_status(status) is not ErrorCode.NONE for status in Status if status is not Status.OK)
+    assert all(
+        code_of_status(status) is not ErrorCode.NONE for status in Status if status is not Status.OK
+    )

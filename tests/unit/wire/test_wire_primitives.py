@@ -4,7 +4,14 @@ from uuid import UUID
 
 import pytest
 
-from broker.wire.errors import InvalidLength, InvalidText, InvalidVarint, TrailingBytes, Truncated, UnencodableValue
+from broker.wire.errors import (
+    InvalidLength,
+    InvalidText,
+    InvalidVarint,
+    TrailingBytes,
+    Truncated,
+    UnencodableValue,
+)
 from broker.wire.primitives import MAX_STRING_BYTES, Reader, Writer
 
 
@@ -42,7 +49,9 @@ def test_a_varint_stops_at_five_bytes_and_32_bits() -> None:
 
 
 @pytest.mark.parametrize("flexible", [True, False])
-@pytest.mark.parametrize("text", ["", "a", "ü" * 63, "x" * 126, "x" * 127, "x" * MAX_STRING_BYTES, None])
+@pytest.mark.parametrize(
+    "text", ["", "a", "ü" * 63, "x" * 126, "x" * 127, "x" * MAX_STRING_BYTES, None]
+)
 def test_strings(text: str | None, flexible: bool) -> None:
     writer = Writer()
     writer.nullable_string(text, flexible)
