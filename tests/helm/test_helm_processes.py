@@ -102,7 +102,9 @@ def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "penstock-controller-2")
         cluster.upgrade(render({**one_broker, "controllers.founding": False}))
         cluster.roll("controller")
-        others = f"127.0.0.1:{cluster.port('penstock-controller-0', 9093)},127.0.0.1:{cluster.port('penstock-controller-1', 9093)}"
+        others = ",".join(
+            f"127.0.0.1:{cluster.port(f'penstock-controller-{number}', 9093)}" for number in (0, 1)
+        )
         cluster.command("controller", "remove", "2", "--controller", others)
         cluster.start("penstock-controller", 2)
         cluster.command("controller", "add", "2", "--controller", others, retry=True)

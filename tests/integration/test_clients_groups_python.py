@@ -153,7 +153,13 @@ _MEMBER_PROCESS = """
 import sys
 from kafka import KafkaConsumer, TopicPartition
 topic, *servers = sys.argv[1:]
-consumer = KafkaConsumer(topic, bootstrap_servers=servers, group_id="g", session_timeout_ms=1500, heartbeat_interval_ms=200)
+consumer = KafkaConsumer(
+    topic,
+    bootstrap_servers=servers,
+    group_id="g",
+    session_timeout_ms=1500,
+    heartbeat_interval_ms=200,
+)
 while len(consumer.assignment()) != 2:
     consumer.poll(timeout_ms=1000)
 print("shared", flush=True)

@@ -76,11 +76,8 @@ def _outcomes(seeds: Sequence[int], scenario: str | None, jobs: int) -> Iterator
 def show(outcome: Outcome, tail: int, grep: str, scenario: str | None) -> None:
     for line in [line for line in outcome.tail if grep in line][-tail:] if tail else []:
         print("   ", line[:300])
-    print(
-        f"seed {outcome.seed} ({outcome.scenario}) after {outcome.virtual_s:.3f} s: {outcome.violation}"[
-            :1500
-        ]
-    )
+    when = f"seed {outcome.seed} ({outcome.scenario}) after {outcome.virtual_s:.3f} s"
+    print(f"{when}: {outcome.violation}"[:1500])
     chosen = f" --scenario {scenario}" if scenario else ""
     print(f"    again: python -m tests.sim --seed {outcome.seed}{chosen}", flush=True)
 

@@ -81,8 +81,11 @@ def test_a_choice_of_columns_by_schema_or_option(
 
 @pytest.mark.parametrize(("schema", "text"), [
     ("offset string", "column offset of the schema must be bigint and nullable, got string"),
-    ("ofset bigint", "the schema names the unknown column 'ofset': choose of key, value, topic, .* did you mean offset"),
-    ("offset bigint not null", "column offset of the schema must be bigint and nullable, got bigint not null"),
+    ("ofset bigint",
+     "the schema names the unknown column 'ofset': choose of key, value, topic, .* did you mean "
+     "offset"),
+    ("offset bigint not null",
+     "column offset of the schema must be bigint and nullable, got bigint not null"),
 ])  # fmt: skip
 def test_a_schema_that_the_source_does_not_have(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row], schema: str, text: str
@@ -93,8 +96,10 @@ def test_a_schema_that_the_source_does_not_have(
 
 @pytest.mark.parametrize(("options", "text"), [
     ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries on Kafka"),
-    ({"startingOffsets": '{"flights":{"0":0}}'}, r"Specified: Set\(flights-0\) Assigned: Set\(flights-0, flights-1, flights-2\)"),
-    ({"startingTimestamp": T0_MS + 10**9}, f"No offset matched from request of topic-partition flights-. and timestamp {T0_MS + 10**9}"),
+    ({"startingOffsets": '{"flights":{"0":0}}'},
+     r"Specified: Set\(flights-0\) Assigned: Set\(flights-0, flights-1, flights-2\)"),
+    ({"startingTimestamp": T0_MS + 10**9},
+     f"No offset matched from request of topic-partition flights-. and timestamp {T0_MS + 10**9}"),
     ({"store": "s4://x"}, "option 'store': .*it does not begin with s3:, file: or memory:"),
 ])  # fmt: skip
 def test_options_that_can_not_be(

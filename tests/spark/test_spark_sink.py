@@ -66,13 +66,20 @@ def test_a_record_that_is_not_taken_fails_the_job(
 
 
 @pytest.mark.parametrize(("columns", "options", "text"), [
-    (["'v' AS value"], {}, "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic."),
+    (["'v' AS value"], {},
+     "topic option required when no 'topic' attribute is present. Use the topic option for setting "
+     "a topic."),
     (["'k' AS key"], {"topic": "t"}, "Required attribute 'value' not found"),
-    (["id AS value"], {"topic": "t"}, r"value attribute unsupported type bigint. value must be a\(n\) string or binary"),
-    (["'v' AS value", "id AS partition"], {"topic": "t"}, r"partition attribute unsupported type bigint. partition must be a\(n\) int"),
-    (["'v' AS value"], {"topic": "t", "kafka.key.serializer": "x"}, "Kafka option 'key.serializer' is not supported as keys are"),
-    (["'v' AS value"], {"topic": "t", "kafka.acsk": "all"}, 'Kafka options: No such configuration property: "acsk"'),
-    (["'v' AS value"], {"topic": "t", "exactlyOnce": "true", "store": "s4://x"}, "option 'store': .*it does not begin with s3:"),
+    (["id AS value"], {"topic": "t"},
+     r"value attribute unsupported type bigint. value must be a\(n\) string or binary"),
+    (["'v' AS value", "id AS partition"], {"topic": "t"},
+     r"partition attribute unsupported type bigint. partition must be a\(n\) int"),
+    (["'v' AS value"], {"topic": "t", "kafka.key.serializer": "x"},
+     "Kafka option 'key.serializer' is not supported as keys are"),
+    (["'v' AS value"], {"topic": "t", "kafka.acsk": "all"},
+     'Kafka options: No such configuration property: "acsk"'),
+    (["'v' AS value"], {"topic": "t", "exactlyOnce": "true", "store": "s4://x"},
+     "option 'store': .*it does not begin with s3:"),
 ])  # fmt: skip
 def test_what_can_not_be_written(
     spark: SparkSession,

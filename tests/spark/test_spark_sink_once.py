@@ -32,8 +32,15 @@ def batches():
     print("sent", flush=True)
     time.sleep(600)
 
-options = {"kafka.bootstrap.servers": sys.argv[1], "topic": sys.argv[2], "exactlyOnce": "true", "store": "memory:", "kafka.linger.ms": "0"}
-Transaction(parse_write(options, streaming=True, overwrite=False), WriteId(sys.argv[3], 0, sys.argv[3])).commit(batches)
+options = {
+    "kafka.bootstrap.servers": sys.argv[1],
+    "topic": sys.argv[2],
+    "exactlyOnce": "true",
+    "store": "memory:",
+    "kafka.linger.ms": "0",
+}
+written = parse_write(options, streaming=True, overwrite=False)
+Transaction(written, WriteId(sys.argv[3], 0, sys.argv[3])).commit(batches)
 """
 
 

@@ -70,9 +70,12 @@ def test_a_full_buffer_is_waited_for(cluster: ThreadedCluster) -> None:
 
 
 @pytest.mark.parametrize(("columns", "options", "text"), [
-    ({"partition": pa.array([0, 9], pa.int32())}, {}, "topic few partition 9: .*[Uu]nknown partition"),
-    ({"topic": ["few", "no name"]}, {"kafka.topic.metadata.propagation.max.ms": "500"}, "topic no name.*: .*[Ii]nvalid topic"),
-    ({"value": ["v", "v" * 5_000]}, {"kafka.max.request.size": "2000"}, "topic few: .*Message size too large"),
+    ({"partition": pa.array([0, 9], pa.int32())}, {},
+     "topic few partition 9: .*[Uu]nknown partition"),
+    ({"topic": ["few", "no name"]}, {"kafka.topic.metadata.propagation.max.ms": "500"},
+     "topic no name.*: .*[Ii]nvalid topic"),
+    ({"value": ["v", "v" * 5_000]}, {"kafka.max.request.size": "2000"},
+     "topic few: .*Message size too large"),
 ])  # fmt: skip
 def test_a_record_that_is_not_taken_fails_the_task(
     cluster: ThreadedCluster, columns: dict[str, Any], options: dict[str, str], text: str

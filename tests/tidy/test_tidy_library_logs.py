@@ -8,10 +8,13 @@ from pathlib import Path
 
 _LOADED = """
 import sys
-import lake.arrow.topic_scan, lake.arrow.cluster, lake.arrow.read, lake.spark.source, lake.spark.tasks
+import lake.arrow.topic_scan, lake.arrow.cluster, lake.arrow.read
+import lake.spark.source, lake.spark.tasks
 import lake.table.sync, lake.spark.sink.writers, lake.spark.sink.transaction, lake.rewrite.run
 ours = {"base", "objectstore", "stream", "lake"}
-print(*(module.__file__ for name, module in sys.modules.items() if name.split(".")[0] in ours and module.__file__))
+for name, module in sys.modules.items():
+    if name.split(".")[0] in ours and module.__file__:
+        print(module.__file__)
 """
 _CALLS = ("structlog.get_logger(", "from structlog import")
 

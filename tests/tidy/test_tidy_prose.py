@@ -10,7 +10,10 @@ ADR_WORDS_MAX = 300
 README_LINES_MAX = 120
 SECTIONS = ["Context", "Options", "Decision", "Consequences"]
 
-IZE = "author|custom|emphas|final|initial|maxim|minim|normal|optim|organ|priorit|real|recogn|serial|summar|synchron|util|visual"
+IZE = (
+    "author|custom|emphas|final|initial|maxim|minim|normal|optim|organ|priorit|real|recogn|serial"
+    "|summar|synchron|util|visual"
+)
 OR = "behavi|col|endeav|fav|flav|hon|lab|neighb"
 CANNOT = re.compile(r"\bcan\s+not\b", re.IGNORECASE)
 BRITISH = re.compile(

@@ -309,9 +309,8 @@ PRODUCER = TransactionalProducer(7, 0)
 ANYBODY = ("", None, -1)
 
 
-async def test_offsets_of_a_transaction_count_once_its_marker_is_durable_also_at_the_next_coordinator() -> (
-    None
-):
+async def test_offsets_of_a_transaction_count_once_its_marker_is_durable() -> None:
+    """The next coordinator reads the same from its log."""
     log = MemoryLog()
     coordinator = coordinator_on(log)
     await loaded(coordinator)

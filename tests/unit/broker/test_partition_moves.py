@@ -47,7 +47,7 @@ async def test_a_move_carries_everything_over_and_tells_its_steps():
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_producers_of_what_moves_are_told_with_their_acknowledgements_and_refused_only_afterwards():
+async def test_a_move_is_announced_in_acknowledgements_before_producers_are_refused():
     world = World()
     one, two = await world.broker(1, notice_ms=60_000), await world.broker(2)
     world.topic("t", partitions=2)

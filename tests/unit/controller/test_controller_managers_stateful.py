@@ -216,8 +216,14 @@ class Managers(RuleBasedStateMachine):
             )
 
     @precondition(lambda self: self.incarnations)
-    @rule(numbers=st.lists(NUMBERS, min_size=1, max_size=3), in_place=st.booleans(), off_by=OFF_BY, sizes=SMALL, closing=st.booleans(),
-          wal=st.one_of(st.none(), SMALL))  # fmt: skip
+    @rule(
+        numbers=st.lists(NUMBERS, min_size=1, max_size=3),
+        in_place=st.booleans(),
+        off_by=OFF_BY,
+        sizes=SMALL,
+        closing=st.booleans(),
+        wal=st.one_of(st.none(), SMALL),
+    )
     def commit(
         self,
         numbers: list[int],

@@ -30,7 +30,8 @@ async def main():
     client = ControllerClient([sys.argv[1]])
     registered = await client.register_broker(
         RegisterBroker(node_id=-1, incarnation_id=uuid4(), host="", port=9092, machine_host="h"))
-    follower = MetadataFollower(client, BrokerIncarnation(registered.node_id, registered.node_epoch), heartbeat_interval_s=0.05)
+    incarnation = BrokerIncarnation(registered.node_id, registered.node_epoch)
+    follower = MetadataFollower(client, incarnation, heartbeat_interval_s=0.05)
     await follower.start()
     loop = asyncio.get_running_loop()
     last = loop.time()
@@ -50,7 +51,8 @@ import sys
 from pathlib import Path
 from controller.config import ControllerConfig
 from controller.main import run
-sys.exit(run(ControllerConfig(data_dir=Path(sys.argv[1]), listeners=("127.0.0.1:" + sys.argv[2],)), "memory:"))
+config = ControllerConfig(data_dir=Path(sys.argv[1]), listeners=("127.0.0.1:" + sys.argv[2],))
+sys.exit(run(config, "memory:"))
 """
 
 

@@ -85,9 +85,8 @@ async def test_a_quorum_of_one_commits_reads_and_raises_its_epoch(tmp_path: Path
         await make(tmp_path).start(MEMBERS, None, Nowhere())
 
 
-async def test_a_gap_between_snapshot_and_journal_is_refused_and_a_newer_snapshot_replaces_the_journal(
-    tmp_path: Path,
-) -> None:
+async def test_a_gap_between_snapshot_and_journal_is_refused(tmp_path: Path) -> None:
+    """A newer snapshot replaces the journal."""
     quorum = make(tmp_path)
     epoch = await begin(quorum, Base(7, 5, 10, MEMBERS))
     assert (quorum.first_offset, epoch) == (10, 6)

@@ -229,9 +229,8 @@ def test_a_leader_appends_to_its_log_and_sends_in_parallel_before_its_own_disk()
     assert core.take_write() is not None
 
 
-def test_an_entry_is_committed_when_a_majority_holds_it_and_the_leader_counts_itself_only_when_durable() -> (
-    None
-):
+def test_a_majority_of_durable_copies_commits_an_entry() -> None:
+    """The leader counts its own copy only once it is durable."""
     core = lead(voter(voters=3))
     core.step(AppendReply(1, 0, 1, 1), 2_001)
     sync(core)
@@ -291,9 +290,7 @@ def test_conflicting_entries_are_replaced_and_agreeing_ones_stay(
     assert reply.index == prev[0] + len(new)
 
 
-def test_an_acknowledgement_leaves_only_when_the_entries_are_durable_and_never_in_a_later_term() -> (
-    None
-):
+def test_entries_are_acknowledged_only_when_durable_and_in_the_same_term() -> None:
     core = voter()
     core.step(append(1, (0, 0), entries(1)), 1)
     assert core.take_write() is not None

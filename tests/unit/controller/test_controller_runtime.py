@@ -71,7 +71,7 @@ class Fixture:
             return await self.quorum.proposed.get()
 
 
-async def test_nothing_is_answered_before_its_commit_and_requests_that_arrive_meanwhile_share_the_next_one(
+async def test_replies_wait_for_their_commit_and_waiting_requests_share_the_next_one(
     tmp_path: Path,
 ) -> None:
     fixture = Fixture(tmp_path)

@@ -215,10 +215,19 @@ def test_a_lease_that_was_ended_never_comes_back() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("session_timeout_ms", 1_400), ("session_grace_ms", 50), ("session_grace_ms", 7_000), ("listeners", ("127.0.0.1:70000",)),
-     ("cluster_id", "a/b"), ("snapshots_kept", 1), ("queue_count_max", 0), ("default_replication_factor", 0), ("manifest_interval_ms", -1),
-     ("manifest_grace_ms", 60_000)],
-)  # fmt: skip
+    [
+        ("session_timeout_ms", 1_400),
+        ("session_grace_ms", 50),
+        ("session_grace_ms", 7_000),
+        ("listeners", ("127.0.0.1:70000",)),
+        ("cluster_id", "a/b"),
+        ("snapshots_kept", 1),
+        ("queue_count_max", 0),
+        ("default_replication_factor", 0),
+        ("manifest_interval_ms", -1),
+        ("manifest_grace_ms", 60_000),
+    ],
+)
 def test_a_setting_that_can_not_work_is_refused_by_name(
     setting: str, value: object, tmp_path: Path
 ) -> None:

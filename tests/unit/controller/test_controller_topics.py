@@ -277,10 +277,14 @@ class TestConfigs:
         )
 
     @pytest.mark.parametrize(("name", "value"), [
-        ("retention.ms", "-2"), ("retention.ms", "1.5"), ("retention.ms", str(1 << 63)), ("retention.ms", ""), ("retention.ms", "1_000"),
-        ("cleanup.policy", "shrink"), ("cleanup.policy", ""), ("cleanup.policy", "delete,delete"), ("compression.type", "LZ5"),
-        ("preallocate", "yes"), ("min.cleanable.dirty.ratio", "1.1"), ("min.cleanable.dirty.ratio", "nan"),
-        ("max.message.bytes", str(1 << 31)), ("follower.replication.throttled.replicas", "x" * 4_097)])  # fmt: skip
+        ("retention.ms", "-2"), ("retention.ms", "1.5"), ("retention.ms", str(1 << 63)),
+        ("retention.ms", ""), ("retention.ms", "1_000"),
+        ("cleanup.policy", "shrink"), ("cleanup.policy", ""), ("cleanup.policy", "delete,delete"),
+        ("compression.type", "LZ5"), ("preallocate", "yes"),
+        ("min.cleanable.dirty.ratio", "1.1"), ("min.cleanable.dirty.ratio", "nan"),
+        ("max.message.bytes", str(1 << 31)),
+        ("follower.replication.throttled.replicas", "x" * 4_097),
+    ])  # fmt: skip
     def test_values_that_are_not_valid(self, name: str, value: str) -> None:
         assert name in topic_configs.problem(name, value)
 

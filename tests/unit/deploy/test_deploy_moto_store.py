@@ -18,7 +18,10 @@ from deploy.local.moto_store import (
     serve,
 )
 
-SIGNED = "AWS4-HMAC-SHA256 Credential=local/20130101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+SIGNED = (
+    "AWS4-HMAC-SHA256 Credential=local/20130101/us-east-1/s3/aws4_request, "
+    "SignedHeaders=host, Signature=0"
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,10 @@ def test_one_of_many_conditional_puts_wins_and_connections_stay_open(port: int) 
 
 def test_a_put_that_is_cut_short_leaves_nothing_wherever_it_is_cut(port: int) -> None:
     """Half a WAL object in a slot, or an empty one, could neither be read nor be written again."""
-    head = f"PUT /bucket/cut HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {SIGNED}\r\nContent-Length: 14\r\nIf-None-Match: *\r\n\r\n"
+    head = (
+        "PUT /bucket/cut HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        f"Authorization: {SIGNED}\r\nContent-Length: 14\r\nIf-None-Match: *\r\n\r\n"
+    )
     request = head.encode() + b"the whole body"
     for size in range(len(request)):
         with socket.create_connection(("127.0.0.1", port), timeout=20) as cut:

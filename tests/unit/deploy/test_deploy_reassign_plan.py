@@ -40,9 +40,9 @@ KAFKAS_OWN = (
 def test_a_file_that_kafkas_tool_printed_is_read_and_printed_again() -> None:
     assignment = parse_reassignment(KAFKAS_OWN)
     assert assignment == {Key("tp_re_01", 4): (0,), Key("tp_re_01", 1): (1, 0)}
-    assert (
-        to_json(assignment)
-        == '{"version":1,"partitions":[{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any","any"]},'
+    assert to_json(assignment) == (
+        '{"version":1,"partitions":['
+        '{"topic":"tp_re_01","partition":1,"replicas":[1,0],"log_dirs":["any","any"]},'
         '{"topic":"tp_re_01","partition":4,"replicas":[0],"log_dirs":["any"]}]}'
     )
     assert parse_reassignment(to_json(assignment)) == assignment

@@ -173,10 +173,12 @@ def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_an_endpoint_nothing_of_it_is_loaded() -> None:
     code = (
         "import sys, broker.main, broker.node, controller.main\n"
-        "from deploy.node.config.definition import ProcessConfig\nfrom deploy.node.config.load import load\n"
+        "from deploy.node.config.definition import ProcessConfig\n"
+        "from deploy.node.config.load import load\n"
         "from deploy.node.traces.set_up import of_moves, of_requests\n"
         f"config = load('broker', {FLAGS}, {{}}).part(ProcessConfig)\n"
-        "with of_requests(config) as tracing, of_moves(config) as moved: print(tracing, moved, 'opentelemetry' in sys.modules)"
+        "with of_requests(config) as tracing, of_moves(config) as moved:\n"
+        "    print(tracing, moved, 'opentelemetry' in sys.modules)"
     )
     assert (
         subprocess.run(

@@ -131,7 +131,10 @@ def listing(*keys: str, truncated: bool) -> bytes:
         f"<Contents><Key>{key}</Key><Size>1</Size><ETag>e</ETag><LastModified>2024-01-01T00:00:00.000Z</LastModified></Contents>"
         for key in keys
     )
-    body = f"<ListBucketResult><IsTruncated>{str(truncated).lower()}</IsTruncated>{entries}</ListBucketResult>".encode()
+    body = (
+        f"<ListBucketResult><IsTruncated>{str(truncated).lower()}</IsTruncated>"
+        f"{entries}</ListBucketResult>"
+    ).encode()
     return (
         b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n"
         % len(body)
@@ -149,9 +152,7 @@ async def test_a_list_that_meets_a_deletion_is_repeated_and_goes_on_where_it_was
         assert [b"start-after=b" in head for head in raw.requests] == [False, False, True, True]
 
 
-async def test_a_list_that_meets_deletions_for_ever_ends_at_its_deadline_and_says_what_the_store_said() -> (
-    None
-):
+async def test_a_list_that_keeps_meeting_deletions_fails_at_its_deadline() -> None:
     async with raw_store(*[answer(404, "NoSuchKey")] * 1_000) as (_, store):
         retrying = RetryingStore(
             store, RetryPolicy(backoff_ms=20, backoff_max_ms=20, deadline_ms=8_000)
@@ -231,8 +232,8 @@ async def test_bodies_are_sent_whole_with_a_checksum_and_unsigned(size_bytes: in
 
 async def test_a_key_that_cannot_be_deleted_is_reported() -> None:
     body = (
-        b"<?xml"
-        b" version='1.0'?><DeleteResult><Error><Key>k2</Key><Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
+        b"<?xml version='1.0'?><DeleteResult><Error><Key>k2</Key>"
+        b"<Code>AccessDenied</Code><Message>no</Message></Error></DeleteResult>"
     )
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n\r\n" % len(
         body

@@ -229,10 +229,12 @@ STREAM, START, END, _TIMESTAMP, POSITION, SIZE, RECORDS, _CRC = range(8)
 @pytest.mark.parametrize(
     ("ordinal", "field", "value"),
     [
-        (0, STREAM, -5), (0, STREAM, 8), (1, STREAM, 1), (2, STREAM, 2), (0, START, -1), (0, START, 11), (0, START, 1 << 62),
-        (1, START, 10), (1, START, 12), (0, END, 10), (0, END, 9), (2, START, 2), (0, POSITION, 0), (0, POSITION, 49), (1, POSITION, 48),
-        (1, POSITION, (1 << 64) - 1), (0, SIZE, 0), (0, SIZE, 60), (0, SIZE, 62), (2, SIZE, 65), (2, SIZE, (1 << 32) - 1), (2, RECORDS, 3),
-        (2, RECORDS, (1 << 32) - 1),
+        (0, STREAM, -5), (0, STREAM, 8), (1, STREAM, 1), (2, STREAM, 2),
+        (0, START, -1), (0, START, 11), (0, START, 1 << 62), (1, START, 10), (1, START, 12),
+        (0, END, 10), (0, END, 9), (2, START, 2),
+        (0, POSITION, 0), (0, POSITION, 49), (1, POSITION, 48), (1, POSITION, (1 << 64) - 1),
+        (0, SIZE, 0), (0, SIZE, 60), (0, SIZE, 62), (2, SIZE, 65), (2, SIZE, (1 << 32) - 1),
+        (2, RECORDS, 3), (2, RECORDS, (1 << 32) - 1),
     ],
 )  # fmt: skip
 def test_hostile_entries_with_right_checksums(ordinal: int, field: int, value: int) -> None:
@@ -248,8 +250,9 @@ def test_hostile_entries_with_right_checksums(ordinal: int, field: int, value: i
 @pytest.mark.parametrize(
     ("index_position", "index_bytes", "version", "entry_bytes"),
     [
-        (0, 100, 1, 52), (48, (1 << 64) - 1, 1, 52), ((1 << 64) - 1, 100, 1, 52), (1 << 40, 100, 1, 52), (800, 100, 2, 52),
-        (800, 100, 1, 53), (800, 99, 1, 52), (800, 48, 1, 52), (10, 890, 1, 52), (48, 48 + 52 * 700_000, 1, 52), (800, 152, 1, 52),
+        (0, 100, 1, 52), (48, (1 << 64) - 1, 1, 52), ((1 << 64) - 1, 100, 1, 52),
+        (1 << 40, 100, 1, 52), (800, 100, 2, 52), (800, 100, 1, 53), (800, 99, 1, 52),
+        (800, 48, 1, 52), (10, 890, 1, 52), (48, 48 + 52 * 700_000, 1, 52), (800, 152, 1, 52),
     ],
 )  # fmt: skip
 def test_hostile_footers_with_right_checksums(

@@ -48,9 +48,7 @@ async def test_a_block_whose_prepared_objects_are_not_known_any_more_is_written_
     await node.storage.abandon()
 
 
-async def test_a_commit_whose_reply_was_lost_before_its_object_was_forgotten_adds_nothing_twice() -> (
-    None
-):
+async def test_a_repeated_commit_of_a_forgotten_object_adds_nothing_twice() -> None:
     controller = MemoryController()
     stream_id = controller.create_stream(1)
     node = Node(

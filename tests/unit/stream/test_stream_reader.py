@@ -298,9 +298,7 @@ async def test_sequential_readers_find_their_blocks_loaded() -> None:
     await reader.close()
 
 
-async def test_what_lies_before_a_missing_object_is_given_and_then_the_caller_has_to_plan_anew() -> (
-    None
-):
+async def test_a_read_returns_what_precedes_a_missing_object_and_then_needs_a_new_plan() -> None:
     store = CountingStore()
     ranges, everything = await three_objects(store)
     await store.delete([ranges[1].key])

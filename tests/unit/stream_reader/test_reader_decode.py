@@ -376,10 +376,11 @@ def run(code: str, **environment: str) -> str:
 
 
 def test_planners_and_brokers_need_neither_pyarrow_nor_numba() -> None:
-    blocked = "import sys; sys.modules['pyarrow'] = sys.modules['numba'] = sys.modules['pyspark'] = None\n"
     run(
-        blocked
-        + "import lake.fetch.slices, lake.fetch.errors, lake.fetch.parts, lake.fetch.limits, stream.read.object_reader"
+        "import sys\n"
+        "for blocked in ('pyarrow', 'numba', 'pyspark'): sys.modules[blocked] = None\n"
+        "import lake.fetch.slices, lake.fetch.errors, lake.fetch.parts, lake.fetch.limits\n"
+        "import stream.read.object_reader"
     )
 
 
@@ -396,7 +397,10 @@ def test_without_numba_the_other_decoder_is_chosen() -> None:
 
 def test_kernels_are_kept_where_numba_was_told(tmp_path: Path) -> None:
     """Also if nothing can be written anywhere: then they are compiled for this process alone."""
-    code = "from lake.arrow import kernel_cache, decode_table\nwith kernel_cache.directory(decode_table.__file__) as kept: print(kept)"
+    code = (
+        "from lake.arrow import kernel_cache, decode_table\n"
+        "with kernel_cache.directory(decode_table.__file__) as kept: print(kept)"
+    )
     assert run(code, NUMBA_CACHE_DIR=str(tmp_path), HOME="/nonexistent") == "True"
     assert [path.name.startswith("penstock-") for path in tmp_path.iterdir()] == [True]
     shared = tmp_path / "shared"

@@ -17,7 +17,8 @@ place = kernel_cache.place_of(*kernel_cache.KERNELS)
 DECODE = """
 from stream.batch.records import Record, encode_batch
 from lake.arrow.decode import Decoder, Place
-block = bytes(encode_batch([Record(i, 1_000 + i, b"k%d" % i, b"v" * i) for i in range(50)], base_offset=0))
+records = [Record(i, 1_000 + i, b"k%d" % i, b"v" * i) for i in range(50)]
+block = bytes(encode_batch(records, base_offset=0))
 
 def decoded():
     decoder = Decoder()
@@ -61,7 +62,10 @@ def test_one_process_compiles_at_a_time(tmp_path: Path) -> None:
 
 
 def test_what_can_not_be_compiled_aside_is_compiled_in_the_open(tmp_path: Path) -> None:
-    looks = "print(kernel_build.are_at_hand()); kernel_build._Build.process and kernel_build._Build.process.wait(10)\n"
+    looks = (
+        "print(kernel_build.are_at_hand())\n"
+        "kernel_build._Build.process and kernel_build._Build.process.wait(10)\n"
+    )
     assert run('sys.executable = "/bin/false"\n' + looks * 2, tmp_path).split() == ["False", "True"]
     assert run('sys.executable = "/nonexistent"\n' + looks, tmp_path).split() == ["True"]
     (tmp_path / "file").write_text("")

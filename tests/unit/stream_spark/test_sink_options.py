@@ -16,21 +16,33 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
 
 @pytest.mark.parametrize(("options", "text"), [
     ({}, "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer"),
-    ({"kafka.key.serializer": "x"}, "Kafka option 'key.serializer' is not supported as keys are serialized with ByteArraySerializer."),
-    ({"kafka.value.serializer": "x"}, "Kafka option 'value.serializer' is not supported as values are"),
-    ({**SERVERS, "kafka.Transactional.id": "x"}, "'transactional.id' is not supported: set the option exactlyOnce"),
-    ({**SERVERS, "kafka.partitioner.class": "x"}, "Java classes cannot be loaded: use kafka.partitioner"),
-    ({**SERVERS, "kafka.buffer.memory": "much"}, "kafka.buffer.memory must be a number that is not negative, got 'much'"),
-    ({**SERVERS, "kafka.max.block.ms": "-1"}, "kafka.max.block.ms must be a number that is not negative, got '-1'"),
-    ({**SERVERS, "kafka.sasl.jaas.config": "x required;"}, "'sasl.jaas.config' is understood for PlainLoginModule and"),
-    ({**SERVERS, "kafka.sasl.jaas.config": f'{PLAIN} username="u";'}, "with username and password in double quotes"),
-    ({**SERVERS, "exactlyOnce": "yes"}, 'exactlyOnce must be true or false. For input string: "yes"'),
+    ({"kafka.key.serializer": "x"},
+     "Kafka option 'key.serializer' is not supported as keys are serialized with "
+     "ByteArraySerializer."),
+    ({"kafka.value.serializer": "x"},
+     "Kafka option 'value.serializer' is not supported as values are"),
+    ({**SERVERS, "kafka.Transactional.id": "x"},
+     "'transactional.id' is not supported: set the option exactlyOnce"),
+    ({**SERVERS, "kafka.partitioner.class": "x"},
+     "Java classes cannot be loaded: use kafka.partitioner"),
+    ({**SERVERS, "kafka.buffer.memory": "much"},
+     "kafka.buffer.memory must be a number that is not negative, got 'much'"),
+    ({**SERVERS, "kafka.max.block.ms": "-1"},
+     "kafka.max.block.ms must be a number that is not negative, got '-1'"),
+    ({**SERVERS, "kafka.sasl.jaas.config": "x required;"},
+     "'sasl.jaas.config' is understood for PlainLoginModule and"),
+    ({**SERVERS, "kafka.sasl.jaas.config": f'{PLAIN} username="u";'},
+     "with username and password in double quotes"),
+    ({**SERVERS, "exactlyOnce": "yes"},
+     'exactlyOnce must be true or false. For input string: "yes"'),
     ({**SERVERS, "exactlyOnce": "true"}, "exactlyOnce needs the option 'store'"),
     ({**ONCE, "kafka.acks": "1"}, "exactlyOnce needs an idempotent producer"),
-    ({**SERVERS, "txnAppId": "a", "txnVersion": "1"}, "txnAppId, txnVersion and exactlyOnce=true belong together"),
+    ({**SERVERS, "txnAppId": "a", "txnVersion": "1"},
+     "txnAppId, txnVersion and exactlyOnce=true belong together"),
     ({**ONCE, "txnAppId": "a"}, "belong together"),
     ({**ONCE, "txnAppId": "a b", "txnVersion": "1"}, "txnAppId must be 1 to 128 of .*, got 'a b'"),
-    ({**ONCE, "txnAppId": "a", "txnVersion": "-1"}, "txnVersion must be a number that is not negative .*, got '-1'"),
+    ({**ONCE, "txnAppId": "a", "txnVersion": "-1"},
+     "txnVersion must be a number that is not negative .*, got '-1'"),
 ])  # fmt: skip
 def test_what_can_not_be(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):
@@ -85,8 +97,12 @@ def test_java_settings_have_their_effect() -> None:
 
 
 @pytest.mark.parametrize(("options", "idempotent"), [
-    ({}, "true"), ({"kafka.acks": "-1"}, "true"), ({"kafka.acks": "1"}, "false"), ({"kafka.retries": "0"}, "false"),
-    ({"kafka.max.in.flight.requests.per.connection": "6"}, "false"), ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "true"),
+    ({}, "true"),
+    ({"kafka.acks": "-1"}, "true"),
+    ({"kafka.acks": "1"}, "false"),
+    ({"kafka.retries": "0"}, "false"),
+    ({"kafka.max.in.flight.requests.per.connection": "6"}, "false"),
+    ({"kafka.acks": "1", "kafka.enable.idempotence": "true"}, "true"),
 ])  # fmt: skip
 def test_idempotent_unless_it_is_contradicted(options: dict[str, str], idempotent: str) -> None:
     assert parsed(SERVERS | options).producer["enable.idempotence"] == idempotent

@@ -42,9 +42,12 @@ def test_a_value_alone_and_seconds_as_a_number() -> None:
 
 
 @pytest.mark.parametrize(("column", "values", "text"), [
-    ("topic", pa.array(["a", None]), "null topic present in the data. Use the topic option for setting a default topic."),
-    ("partition", pa.array([0, -3], pa.int32()), "Invalid partition: -3. Partition number should always be non-negative or null."),
-    ("timestamp", pa.array([1.0, -1.0]), "Invalid timestamp: -1000. Timestamp should always be non-negative or null."),
+    ("topic", pa.array(["a", None]),
+     "null topic present in the data. Use the topic option for setting a default topic."),
+    ("partition", pa.array([0, -3], pa.int32()),
+     "Invalid partition: -3. Partition number should always be non-negative or null."),
+    ("timestamp", pa.array([1.0, -1.0]),
+     "Invalid timestamp: -1000. Timestamp should always be non-negative or null."),
     ("headers", pa.array([[], [(None, b"1")]], HEADERS), "Null header keys are not permitted"),
     ("headers", pa.array([[], [None]], HEADERS), "Null header keys are not permitted"),
 ])  # fmt: skip
@@ -55,7 +58,10 @@ def test_rows_that_can_be_no_records(column: str, values: pa.Array, text: str) -
 
 
 @pytest.mark.parametrize(("found", "written"), [
-    (None, False), (WriteId("q", 4, "q"), False), (WriteId("q", 4, "other"), False), (WriteId("q", 5, "q"), True),
+    (None, False),
+    (WriteId("q", 4, "q"), False),
+    (WriteId("q", 4, "other"), False),
+    (WriteId("q", 5, "q"), True),
 ])  # fmt: skip
 def test_a_batch_is_written_once(found: WriteId | None, written: bool) -> None:
     assert is_written(found, WriteId("q", 5, "q")) is written
