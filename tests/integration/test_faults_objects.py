@@ -68,9 +68,7 @@ def polled(consumer: Consumer, count: int) -> tuple[list[bytes], int]:
     return values, 0
 
 
-def test_damage_is_told_to_clients_and_operators_and_mended_by_bringing_the_object_back(
-    tmp_path: Path,
-) -> None:
+def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path) -> None:
     with ThreadedCluster(tmp_path, brokers=2) as cluster:
         for topic in ("t", "beside"):
             cluster.create(topic, 1)

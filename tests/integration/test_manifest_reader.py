@@ -74,7 +74,7 @@ async def test_what_was_acknowledged_is_seen_through_merges_a_kill_and_a_move(
         assert await fresh.log() == log
 
 
-async def test_an_idle_reader_asks_for_next_to_nothing_and_a_running_one_for_new_slots_only(
+async def test_an_idle_reader_sends_few_requests_and_a_running_one_reads_only_new_slots(
     tmp_path: Path,
 ) -> None:
     async with Cluster(tmp_path, brokers=2) as cluster:

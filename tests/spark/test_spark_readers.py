@@ -69,7 +69,7 @@ def fill(cluster: ThreadedCluster, topic: str, count: int, partitions: int = 1) 
     )
 
 
-def test_spark_finds_the_source_and_takes_its_reader_whether_it_pushes_filters_or_not(
+def test_spark_uses_the_reader_of_the_source_with_and_without_pushed_filters(
     cluster: ThreadedCluster,
 ) -> None:
     assert DefaultSource.name() == "penstock"

@@ -58,7 +58,7 @@ def all_of(partitions: int, ends: int) -> list[Place]:
     return [(partition, offset) for partition in range(partitions) for offset in range(ends)]
 
 
-def test_what_is_available_arrives_once_in_limited_steps_and_new_partitions_are_found(
+def test_available_records_arrive_once_in_limited_batches_also_of_new_partitions(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("steps", 2)

@@ -14,6 +14,7 @@ from tests.tidy.repository import ROOT, files, listed, shown, sources, text, tre
 
 FILE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 80
+TEST_NAME_CHARACTERS_MAX = 80
 LONG_FUNCTIONS: dict[str, str] = {}
 """Functions that are longer and better in one piece, as path:name, with the reason."""
 DRAWERS = {"utils", "util", "helpers", "common", "misc"}
@@ -45,6 +46,20 @@ def test_functions_fit_on_a_screen() -> None:
         f"{name} is no longer that long; take it out of LONG_FUNCTIONS"
         for name in LONG_FUNCTIONS
         if name not in long
+    ]
+    assert not offenders, listed(offenders)
+
+
+def test_names_of_tests_fit_on_a_line() -> None:
+    offenders = [
+        f"{shown(path, node.lineno)}: {node.name} has {len(node.name)} characters, more than"
+        f" {TEST_NAME_CHARACTERS_MAX}; name the behavior, and put the rest into the docstring"
+        for path in files()
+        if path.suffix == ".py" and path.is_relative_to(ROOT / "tests")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and len(node.name) > TEST_NAME_CHARACTERS_MAX
     ]
     assert not offenders, listed(offenders)
 

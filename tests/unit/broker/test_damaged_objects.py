@@ -128,9 +128,7 @@ async def test_the_first_object_of_all_is_gone(damaged):
     assert (await damaged.read(0, 1))[0] == [value(number, 0) for number in range(1, ROUNDS)]
 
 
-async def test_an_object_that_stays_away_is_an_error_that_consumers_hand_to_the_application(
-    damaged, at_once
-):
+async def test_consumers_raise_the_error_of_an_object_that_stays_missing(damaged, at_once):
     await damaged.lose(1)
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.CORRUPT_MESSAGE)
 

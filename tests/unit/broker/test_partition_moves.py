@@ -201,7 +201,7 @@ async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on
     await asyncio.gather(one.close(), two.close(), three.close())
 
 
-async def test_the_heir_of_a_dead_leader_is_named_at_once_and_keeps_what_comes_until_the_recovery():
+async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recovery():
     world, one, two, three = await world_of(1, 2, 3)
     world.topic("t")
     leader, heir, other = (

@@ -371,9 +371,10 @@ def now_ms() -> Millis:
     return Millis(1_000_000)
 
 
-async def test_controllers_without_disks_refuse_until_the_recovery_and_have_everything_afterwards(
+async def test_controllers_that_lost_their_disks_refuse_until_they_are_recovered(
     start: Start,
 ) -> None:
+    """After the recovery they have everything again."""
     cluster = await start()
     broker = await cluster.broker()
     await cluster.snapshot()
@@ -575,9 +576,7 @@ class HandedOver:
         raise NotLeader
 
 
-async def test_a_leader_that_was_replaced_does_not_take_the_next_ones_backup_for_a_lost_disk() -> (
-    None
-):
+async def test_a_replaced_leader_does_not_take_a_newer_backup_for_a_lost_disk() -> None:
     store = MemoryStore()
     log = BackupLog(store, "c")
     await log.put(run_of(0, 9))

@@ -73,9 +73,8 @@ def test_a_file_cut_at_every_byte_recovers_to_the_last_whole_frame(tmp_path: Pat
         assert reopen(directory).entries == [*ENTRIES[:count], added]
 
 
-def test_a_segment_without_its_first_frame_is_refused_because_it_was_renamed_when_whole(
-    tmp_path: Path,
-) -> None:
+def test_a_segment_without_its_first_frame_is_refused(tmp_path: Path) -> None:
+    """A segment gets its name only once its first frame is on disk."""
     path, sizes = write(tmp_path)
     for length in range(sizes[0]):
         path.write_bytes(path.read_bytes()[:length])

@@ -255,9 +255,7 @@ class UncertainStore(MemoryStore):
 
 
 @pytest.mark.parametrize("fault", ["before", "after", "repeated"])
-async def test_a_put_with_an_unknown_outcome_is_repeated_and_what_changed_meanwhile_follows(
-    fault: str,
-) -> None:
+async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fault: str) -> None:
     world, store = World(), UncertainStore()
     publisher = world.publisher(store, 1)
     world.append()

@@ -91,7 +91,7 @@ def test_whoever_sees_a_larger_term_takes_it_and_becomes_a_follower(role: Role) 
     assert (core.role, core.term, core.leader) == (Role.FOLLOWER, 9, 1)
 
 
-def test_a_message_of_an_old_term_changes_nothing_and_its_leader_hears_of_the_new_one() -> None:
+def test_a_message_of_an_old_term_changes_nothing_and_is_answered_with_the_new_one() -> None:
     core = voter(1, term=5)
     core.step(append(4, (1, 1), entries(1, 4)[1:]), 1)
     assert core.log.last_index == 1
@@ -202,7 +202,7 @@ def test_votes_and_requests_for_votes_leave_only_when_term_and_vote_are_durable(
     assert candidate.take_messages() == [Vote(0, 1, 1, 0, 0), Vote(0, 2, 1, 0, 0)]
 
 
-def test_a_voter_that_hears_its_leader_helps_nobody_else_unless_the_leader_hands_over() -> None:
+def test_a_voter_that_hears_its_leader_votes_only_in_a_leader_transfer() -> None:
     core = voter(1, 1)
     core.step(append(1, (2, 1), []), 100)
     sync(core)

@@ -313,9 +313,7 @@ def test_what_is_missing_is_told_by_partition_and_offsets() -> None:
     assert cluster.end(data) == 5, "the partition ends at the gap"
 
 
-def test_a_partition_that_ends_at_a_gap_keeps_neither_transactions_nor_checkpoints_behind_it() -> (
-    None
-):
+def test_transactions_and_checkpoints_behind_a_gap_are_dropped() -> None:
     """A checkpoint of offset 9 beside a log that ends at 5 would keep the partition from
     opening.
     """
@@ -344,7 +342,7 @@ def test_offsets_that_two_wals_hold_are_told() -> None:
     assert [(gap.start_offset, gap.end_offset) for gap in rebuilt.gaps] == [(3, 5)]
 
 
-def test_a_stream_that_the_backup_does_not_know_is_told_and_one_that_was_deleted_is_not() -> None:
+def test_streams_missing_in_the_backup_are_reported_unless_they_were_deleted() -> None:
     cluster, node, data = one()
     cluster.topic("gone")
     gone = cluster.partitions("gone")[0].data_stream_id

@@ -310,7 +310,7 @@ async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_si
     await loading.stop()
 
 
-async def test_a_follower_begins_with_a_snapshot_when_the_log_is_gone_and_so_does_a_controller(
+async def test_brokers_and_controllers_begin_with_a_snapshot_when_the_log_is_gone(
     start: Start,
 ) -> None:
     cluster = await start(batch_bytes_max=200)
@@ -512,7 +512,7 @@ async def test_one_process_per_data_directory(start: Start) -> None:
         await ControllerServer(cluster.config, cluster.store).start()
 
 
-async def test_a_journal_that_fails_ends_the_controller_and_shows_nobody_what_was_not_committed(
+async def test_a_failing_journal_ends_the_controller_and_exposes_nothing_uncommitted(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = await start()

@@ -50,7 +50,7 @@ def test_a_silent_stream_lasts_the_timeout_and_a_broken_one_the_grace(sessions: 
     assert fenced_at(sessions, 8_000, 20_000) == 8_000 + GRACE_MS
 
 
-def test_a_new_stream_within_the_grace_saves_the_session_and_the_old_one_no_longer_counts(
+def test_a_new_stream_within_the_grace_keeps_the_session_and_replaces_the_old_one(
     sessions: Sessions,
 ) -> None:
     sessions.registered(NODE, EPOCH, 0)
@@ -154,7 +154,7 @@ def lease_at_zero() -> Lease:
     return lease
 
 
-def test_a_broken_stream_shortens_the_lease_below_the_grace_until_a_new_one_is_answered() -> None:
+def test_a_broken_stream_shortens_the_lease_until_a_new_stream_is_answered() -> None:
     lease = lease_at_zero()
     lease.stream_broke(1.0)
     assert lease.is_alive(1.3)

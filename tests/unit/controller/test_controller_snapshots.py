@@ -120,7 +120,7 @@ async def test_if_no_snapshot_is_whole_the_start_says_so(
         await snapshots.load_newest()
 
 
-async def test_the_newest_few_are_kept_and_the_log_is_needed_from_the_one_before_the_newest(
+async def test_the_newest_snapshots_are_kept_and_the_log_since_the_second_newest(
     store: MemoryStore, snapshots: SnapshotStore
 ) -> None:
     offsets: list[MetadataOffset] = []

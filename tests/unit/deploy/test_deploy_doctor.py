@@ -588,9 +588,7 @@ def test_what_is_there_is_neither_missing_nor_an_orphan() -> None:
     ) == ([], [], [], 0)
 
 
-def test_what_is_not_listed_is_missing_by_its_offsets_unless_nothing_refers_to_it_any_more() -> (
-    None
-):
+def test_an_unlisted_object_is_reported_by_its_offsets_while_something_refers_to_it() -> None:
     image = image_of(*LOG, ENDED)
     inventory = listed(image, {data_key(ObjectId(11)): 99})
     missing = inventory.missing()

@@ -246,7 +246,7 @@ async def test_other_keys_are_left_alone(world: World) -> None:
     assert parse_lease_key("c", key.upper()) is None
 
 
-async def test_a_lease_that_was_damaged_on_the_way_holds_everything_only_until_it_is_read_again(
+async def test_a_lease_damaged_in_transit_protects_everything_until_it_is_read_again(
     world: World,
 ) -> None:
     await world.lease().renew(world.root(), HOUR_MS)

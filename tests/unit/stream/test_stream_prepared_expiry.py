@@ -27,9 +27,7 @@ async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None
     await node.storage.abandon()
 
 
-async def test_a_block_whose_prepared_objects_are_not_known_any_more_is_written_anew_at_once() -> (
-    None
-):
+async def test_a_block_whose_prepared_objects_are_forgotten_is_written_again_at_once() -> None:
     """However long they should have lived: 30 minutes here."""
     controller = MemoryController()
     stream_id = controller.create_stream(1)

@@ -213,9 +213,7 @@ async def test_records_behind_a_gap_are_in_doubt_whoever_the_manifest_says_leads
 
 
 @virtual
-async def test_a_bad_slot_that_is_newer_than_the_manifest_concerns_who_leads_by_the_next_one() -> (
-    None
-):
+async def test_a_bad_slot_newer_than_the_manifest_concerns_the_leaders_of_the_next_one() -> None:
     """Broker 1 has just become the leader of the last topic, and lost the only slot with its
     records.
     """
