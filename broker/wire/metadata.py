@@ -2,8 +2,8 @@
 bytes that were encoded before.
 
 Invariant: byte for byte what `broker.wire.gen.metadata` writes for the same message
-(tests/unit/wire compare all versions). Must not know what a partition is. Cost: 10,000 partitions
-through the generated code are 45 ms, joined from bytes 1 ms.
+(tests/unit/broker/wire compare all versions). Must not know what a partition is.
+Cost: 10,000 partitions through the generated code are 45 ms, joined from bytes 1 ms.
 Source: Kafka's MetadataResponse.json.
 """
 

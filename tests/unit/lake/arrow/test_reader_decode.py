@@ -364,7 +364,7 @@ def test_damage_in_headers_and_checksums(compiled: bool) -> None:
 
 def run(code: str, **environment: str) -> str:
     """In a fresh interpreter of this checkout."""
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(__file__).resolve().parents[4])
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": root, **environment},
