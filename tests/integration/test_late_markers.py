@@ -80,7 +80,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-class World:
+class HeldMarkers:
     def __init__(
         self, cluster: Cluster, proxies: list[HoldingProxy], release: asyncio.Event
     ) -> None:
@@ -90,7 +90,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def held(tmp_path: Path) -> AsyncIterator[HeldMarkers]:
     release = asyncio.Event()
     proxies = [HoldingProxy(release) for _ in range(2)]
     async with Cluster(tmp_path, brokers=0) as cluster:
@@ -100,7 +100,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
                 node_id, advertised_listeners=(f"127.0.0.1:{port}",), advertised_check="off"
             )
             proxy.target_port = broker.port
-        yield World(cluster, proxies, release)
+        yield HeldMarkers(cluster, proxies, release)
         for proxy in proxies:
             await proxy.stop()
 
@@ -142,9 +142,9 @@ def _committed(bootstrap: str, partition: int) -> list[bytes | None]:
 
 @pytest.mark.parametrize("commit_first", [True, False])
 async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(
-    world: World, commit_first: bool
+    held: HeldMarkers, commit_first: bool
 ) -> None:
-    cluster, bootstrap = world.cluster, world.cluster.bootstrap
+    cluster, bootstrap = held.cluster, held.cluster.bootstrap
     producer = await asyncio.to_thread(_first_transaction, bootstrap)
     coordinated = cluster.broker.transactions.partition_of("tid")
     assert coordinated is not None
@@ -152,14 +152,14 @@ async def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(
     partition = next(
         index for index in range(_PARTITIONS) if cluster.leader_of("t", index) == 1 - coordinator
     )
-    proxy = world.proxies[1 - coordinator]
+    proxy = held.proxies[1 - coordinator]
     await asyncio.to_thread(_write, producer, partition, b"first")
     await asyncio.to_thread(_end, producer, commit=commit_first)
     async with asyncio.timeout(TIMEOUT_S):
         await proxy.held.wait()
     producer.begin_transaction()
     await asyncio.to_thread(_write, producer, partition, b"second")
-    world.release.set()
+    held.release.set()
     async with asyncio.timeout(TIMEOUT_S):
         await proxy.answered.wait()
     await asyncio.to_thread(_end, producer, commit=not commit_first)

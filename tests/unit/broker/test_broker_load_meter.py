@@ -8,7 +8,7 @@ import pytest
 
 from broker.partition.load_meter import AppendTimes, LoadMeter
 from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load
-from tests.unit.broker.partition_world import World, batch
+from tests.support.partition_harness import PartitionHarness, batch
 
 
 def partition(
@@ -84,9 +84,9 @@ def test_an_append_that_waits_counts_with_its_age() -> None:
 
 
 async def test_produce_and_fetch_count_what_they_carry() -> None:
-    world = World()
-    broker = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    broker = await harness.broker(1)
+    harness.topic("t")
     counted = await broker.opened("t")
     size = len(batch(b"a"))
     await broker.produce("t", batch(b"a"))

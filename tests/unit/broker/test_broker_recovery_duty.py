@@ -22,7 +22,7 @@ ME = BrokerIncarnation(NodeId(1), NodeEpoch(5))
 DEAD = BrokerIncarnation(NodeId(2), NodeEpoch(4))
 
 
-class World:
+class DutyHarness:
     def __init__(self, *, failures: int = 0) -> None:
         self.image = MetadataImage()
         self.image.apply_all(
@@ -63,71 +63,71 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_recovers_once_however_often_it_is_told() -> None:
-    world = World()
+    harness = DutyHarness()
     for _ in range(3):
-        world.apply(ask(ME, 3))
+        harness.apply(ask(ME, 3))
         await asyncio.sleep(0)
-    world.release.set()
-    await world.done.wait()
-    assert world.calls == [(DEAD, 3)]
-    await world.duty.close()
+    harness.release.set()
+    await harness.done.wait()
+    assert harness.calls == [(DEAD, 3)]
+    await harness.duty.close()
 
 
 async def test_failure_is_tried_again_from_the_slot_committed_then() -> None:
-    world = World(failures=2)
-    world.release.set()
-    world.apply(ask(ME, 3))
-    world.apply(ask(ME, 4))
-    await world.done.wait()
-    assert world.calls == [(DEAD, 4)] * 3
-    await world.duty.close()
+    harness = DutyHarness(failures=2)
+    harness.release.set()
+    harness.apply(ask(ME, 3))
+    harness.apply(ask(ME, 4))
+    await harness.done.wait()
+    assert harness.calls == [(DEAD, 4)] * 3
+    await harness.duty.close()
 
 
 async def test_duty_of_others_is_not_ours() -> None:
-    world = World()
-    world.apply(ask(BrokerIncarnation(NodeId(1), NodeEpoch(4)), 3))
-    world.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(5)), 3))
+    harness = DutyHarness()
+    harness.apply(ask(BrokerIncarnation(NodeId(1), NodeEpoch(4)), 3))
+    harness.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(5)), 3))
     await asyncio.sleep(0)
-    assert world.calls == []
-    await world.duty.close()
+    assert harness.calls == []
+    await harness.duty.close()
 
 
 async def test_duty_that_was_given_to_another_is_dropped_after_a_failure() -> None:
-    world = World(failures=1_000)
-    world.apply(ask(ME, 3))
+    harness = DutyHarness(failures=1_000)
+    harness.apply(ask(ME, 3))
     await asyncio.sleep(0)
-    world.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(6)), 3))
+    harness.apply(ask(BrokerIncarnation(NodeId(3), NodeEpoch(6)), 3))
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.wait(tasks, timeout=5)
     assert all(task.done() for task in tasks)
-    assert len(world.calls) <= 2
-    await world.duty.close()
+    assert len(harness.calls) <= 2
+    await harness.duty.close()
 
 
 async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_loss() -> None:
-    world = World()
+    harness = DutyHarness()
     looks: list[frozenset[WalSequence]] = []
 
     async def recover(failed: BrokerIncarnation, _: WalSequence) -> None:
-        looks.append(accepted_losses(world.image, failed))
+        looks.append(accepted_losses(harness.image, failed))
         if WalSequence(3) not in looks[-1]:
             raise WalDamaged(("wal/2/4/00000000000000000003",), 1)
-        world.apply(WalEnded(failed.node_id, failed.node_epoch, WalSequence(9)))
-        world.done.set()
+        harness.apply(WalEnded(failed.node_id, failed.node_epoch, WalSequence(9)))
+        harness.done.set()
 
-    world.duty = RecoveryDuty(ME, lambda: world.image, recover, Random(1))
-    world.apply(ask(ME, 3))
+    harness.duty = RecoveryDuty(ME, lambda: harness.image, recover, Random(1))
+    harness.apply(ask(ME, 3))
     async with asyncio.timeout(5):
-        while not world.duty.damaged:  # noqa: ASYNC110 - the second look comes after a pause
+        while not harness.duty.damaged:  # noqa: ASYNC110 - the second look comes after a pause
             await asyncio.sleep(0.01)
-    assert [error.keys for error in world.duty.damaged.values()] == [
+    assert [error.keys for error in harness.duty.damaged.values()] == [
         ("wal/2/4/00000000000000000003",)
     ]
     assert looks == [frozenset()] * recovery_duty.DAMAGED_LOOKS
-    world.apply(
+    harness.apply(
         KeyValueRecord(acceptance_key(DEAD), encode_slots([WalSequence(4), WalSequence(3)]))
     )
-    await world.done.wait()
+    await harness.done.wait()
     assert looks[recovery_duty.DAMAGED_LOOKS :] == [{3, 4}]
-    await world.duty.close()
-    assert not world.duty.damaged
+    await harness.duty.close()
+    assert not harness.duty.damaged

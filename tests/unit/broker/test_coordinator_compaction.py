@@ -10,7 +10,7 @@ from broker.coordination.log import LogBatch, TopicLog
 from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
-from tests.unit.broker.partition_world import World, transactional
+from tests.support.partition_harness import PartitionHarness, transactional
 
 LIMITS = CompactionLimits(
     log_bytes_min=5_000,
@@ -207,10 +207,10 @@ async def test_loads_share_the_loop_one_slice_in_a_turn() -> None:
 
 
 async def test_what_was_trimmed_is_not_needed_by_the_next_leader() -> None:
-    world = World()
-    world.brokers = [await world.broker(number) for number in range(2)]
-    world.topic("t")
-    first, second = world.brokers
+    harness = PartitionHarness()
+    harness.brokers = [await harness.broker(number) for number in range(2)]
+    harness.topic("t")
+    first, second = harness.brokers
     partition = await first.opened("t")
     await first.produce("t", transactional(7, 0, b"a"))
     await first.mark("t", 7, commit=True)
@@ -221,8 +221,8 @@ async def test_what_was_trimmed_is_not_needed_by_the_next_leader() -> None:
     assert (log.bounds(0), [batch.producer_id async for batch in log.read(0)]) == ((2, 2, 3), [8])
     producers = partition.log.producers.snapshot(partition.log.data.next_offset)
     await first.crash()
-    await world.fail_over(first, second)
+    await harness.fail_over(first, second)
     inherited = await second.opened("t")
     assert inherited.log.producers.snapshot(inherited.log.data.next_offset) == producers
     assert TopicLog(second, "t").bounds(0) == (2, 2, 3)
-    await asyncio.gather(*(broker.close() for broker in world.brokers))
+    await asyncio.gather(*(broker.close() for broker in harness.brokers))

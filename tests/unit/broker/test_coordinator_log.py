@@ -8,16 +8,16 @@ import pytest
 
 from broker.coordination.log import TopicLog
 from broker.partition.log import LogInconsistent
-from tests.unit.broker.partition_world import World, batch, transactional
+from tests.support.partition_harness import PartitionHarness, batch, transactional
 
 
 @pytest.fixture
-async def world():
-    world = World()
-    world.brokers = [await world.broker(1)]
-    world.topic("t")
-    yield world
-    await asyncio.gather(*(broker.close() for broker in world.brokers))
+async def harness():
+    harness = PartitionHarness()
+    harness.brokers = [await harness.broker(1)]
+    harness.topic("t")
+    yield harness
+    await asyncio.gather(*(broker.close() for broker in harness.brokers))
 
 
 async def nothing(*_):
@@ -25,9 +25,9 @@ async def nothing(*_):
 
 
 async def test_what_was_appended_is_read_and_a_read_that_gives_nothing_is_an_error(
-    world, monkeypatch
+    harness, monkeypatch
 ):
-    broker = world.brokers[0]
+    broker = harness.brokers[0]
     await broker.opened("t")
     for value in (b"a", b"b"):
         await broker.produce("t", batch(value))
@@ -38,8 +38,8 @@ async def test_what_was_appended_is_read_and_a_read_that_gives_nothing_is_an_err
         [found async for found in log.read(0)]
 
 
-async def test_events_of_transactions_that_are_not_there_are_an_error(world, monkeypatch):
-    broker = world.brokers[0]
+async def test_events_of_transactions_that_are_not_there_are_an_error(harness, monkeypatch):
+    broker = harness.brokers[0]
     partition = await broker.opened("t")
     await broker.produce("t", transactional(7, 0, b"a"))
     await broker.mark("t", 7, commit=False)

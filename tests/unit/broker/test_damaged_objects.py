@@ -13,7 +13,7 @@ from broker.wire.error_codes import ErrorCode
 from objectstore.errors import Unavailable
 from objectstore.faults import Fault, FaultyStore
 from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
-from tests.unit.broker.partition_world import NOW, World, batch
+from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 PARTITIONS = 3
 ROUNDS = 4
@@ -24,19 +24,19 @@ class Damaged:
     broker that has none of it in memory.
     """
 
-    def __init__(self, world, broker, keys):
-        self.world, self.broker, self.keys = world, broker, keys
+    def __init__(self, harness, broker, keys):
+        self.harness, self.broker, self.keys = harness, broker, keys
 
     async def lose(self, number):
-        await self.world.store.delete([self.keys[number]])
+        await self.harness.store.delete([self.keys[number]])
 
     async def spoil(self, number, value):
         """Change one byte of one record."""
         key = self.keys[number]
-        data = bytearray(await self.world.store.get(key))
+        data = bytearray(await self.harness.store.get(key))
         at = bytes(data).index(value)
         data[at] ^= 1
-        await self.world.store.put(key, bytes(data))
+        await self.harness.store.put(key, bytes(data))
 
     async def read(self, index=0, offset=0):
         """Fetch as a consumer does, until there is no more or an error: (values, error code)."""
@@ -55,12 +55,12 @@ def value(number, index):
 
 @pytest.fixture
 async def damaged():
-    world = World()
-    writer = await world.broker(1)
-    world.topic("t", partitions=PARTITIONS)
+    harness = PartitionHarness()
+    writer = await harness.broker(1)
+    harness.topic("t", partitions=PARTITIONS)
     for index in range(PARTITIONS):
         await writer.opened("t", index)
-    before = {info.key async for info in world.store.list("wal/")}
+    before = {info.key async for info in harness.store.list("wal/")}
     keys = []
     for number in range(ROUNDS):
         await writer.start_produce(
@@ -69,15 +69,15 @@ async def damaged():
                 for index in range(PARTITIONS)
             }
         )
-        (key,) = {info.key async for info in world.store.list("wal/")} - before
+        (key,) = {info.key async for info in harness.store.list("wal/")} - before
         before.add(key)
         keys.append(key)
     await writer.close()
-    reader = await world.broker(2)
+    reader = await harness.broker(2)
     for index in range(PARTITIONS):
-        world.lead("t", reader, index)
+        harness.lead("t", reader, index)
         await reader.opened("t", index)
-    yield Damaged(world, reader, keys)
+    yield Damaged(harness, reader, keys)
     await reader.close()
 
 
@@ -142,10 +142,10 @@ async def test_only_time_tells_that_an_object_is_lost(damaged, monkeypatch):
 
 
 async def test_an_object_that_comes_back_is_read(damaged):
-    data = await damaged.world.store.get(damaged.keys[1])
+    data = await damaged.harness.store.get(damaged.keys[1])
     await damaged.lose(1)
     assert await damaged.read(0) == ([value(0, 0)], ErrorCode.KAFKA_STORAGE_ERROR)
-    await damaged.world.store.put(damaged.keys[1], data)
+    await damaged.harness.store.put(damaged.keys[1], data)
     assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
     assert damaged.broker.storage.damage.listed(asyncio.get_running_loop().time()) == []
 
@@ -182,7 +182,7 @@ async def test_damage_is_logged_once_a_minute_and_counted(damaged):
 
 @pytest.mark.parametrize("fault", [Fault.FLIPPED_BIT, Fault.TRUNCATED])
 async def test_an_answer_that_is_wrong_once_is_no_damage(damaged, fault):
-    store = FaultyStore(damaged.world.store, Random(1))
+    store = FaultyStore(damaged.harness.store, Random(1))
     damaged.broker.storage._objects._store = store
     store.script(fault)
     assert await damaged.read(1) == ([value(number, 1) for number in range(ROUNDS)], ErrorCode.NONE)
@@ -194,7 +194,7 @@ async def test_a_store_that_fails_is_no_damage(damaged, monkeypatch):
         raise Unavailable("get_range", key, "503")
 
     with monkeypatch.context() as patched:
-        patched.setattr(damaged.world.store, "get_range", unavailable)
+        patched.setattr(damaged.harness.store, "get_range", unavailable)
         assert await damaged.read(0) == ([], ErrorCode.KAFKA_STORAGE_ERROR)
     assert damaged.broker.storage.damage.reads == {}
     assert await damaged.read(0) == ([value(number, 0) for number in range(ROUNDS)], ErrorCode.NONE)
@@ -218,8 +218,8 @@ async def test_a_time_is_looked_up_where_damage_can_not_hide_the_answer(damaged)
 
 async def test_a_partition_opens_beside_damage_that_lies_before_its_checkpoint(damaged):
     await damaged.lose(1)
-    third = await damaged.world.broker(3)
-    damaged.world.lead("t", third)
+    third = await damaged.harness.broker(3)
+    damaged.harness.lead("t", third)
     assert isinstance(await third.opened("t"), Partition)
     assert (await third.produce("t", batch(b"new"))).base_offset == ROUNDS
     await third.close()
@@ -228,7 +228,7 @@ async def test_a_partition_opens_beside_damage_that_lies_before_its_checkpoint(d
 async def test_what_reads_of_the_stream_layer_raise(damaged, at_once):
     await damaged.lose(1)
     await damaged.spoil(2, value(2, 0))
-    stream_id = damaged.world.record("t").stream_ids[1]
+    stream_id = damaged.harness.record("t").stream_ids[1]
     storage = damaged.broker.storage
     with pytest.raises(ObjectLost, match=damaged.keys[1]):
         await storage.read(stream_id, 1, ROUNDS, 1 << 20)
@@ -242,44 +242,44 @@ class Crashed:
     its partitions.
     """
 
-    def __init__(self, world, writer, heir, keys):
-        self.world, self.writer, self.heir, self.keys = world, writer, heir, keys
+    def __init__(self, harness, writer, heir, keys):
+        self.harness, self.writer, self.heir, self.keys = harness, writer, heir, keys
 
 
 @pytest.fixture
 async def crashed():
-    world = World()
-    writer = await world.broker(1)
-    world.topic("t", partitions=2)
+    harness = PartitionHarness()
+    writer = await harness.broker(1)
+    harness.topic("t", partitions=2)
     keys = []
     for index in range(2):
         await writer.opened("t", index)
-        before = {info.key async for info in world.store.list("wal/")}
+        before = {info.key async for info in harness.store.list("wal/")}
         await writer.produce("t", batch(value(0, index)), index=index)
-        keys += {info.key async for info in world.store.list("wal/")} - before
-    heir = await world.broker(2)
+        keys += {info.key async for info in harness.store.list("wal/")} - before
+    heir = await harness.broker(2)
     await writer.crash()
-    yield Crashed(world, writer, heir, keys)
+    yield Crashed(harness, writer, heir, keys)
     await heir.close()
 
 
 async def test_a_partition_that_does_not_open_is_told_with_the_reason_until_it_does(crashed):
-    world, heir = crashed.world, crashed.heir
+    harness, heir = crashed.harness, crashed.heir
     lost = crashed.keys[0]
-    await world.fail_over(crashed.writer, heir)
-    data = await world.store.get(lost)
-    await world.store.delete([lost])
+    await harness.fail_over(crashed.writer, heir)
+    data = await harness.store.get(lost)
+    await harness.store.delete([lost])
     for index in range(2):
-        world.lead("t", heir, index)
+        harness.lead("t", heir, index)
     assert isinstance(await heir.opened("t", 1), Partition), "the one beside it opens"
     await until(lambda: heir.partitions.failing() and heir.partitions.failing()[0].tries >= 3)
     (failing,) = heir.partitions.failing()
-    assert (failing.topic_id, failing.partition) == (world.record("t").topic_id, 0)
+    assert (failing.topic_id, failing.partition) == (harness.record("t").topic_id, 0)
     assert failing.error.startswith(f"ObjectMissing: object {lost} is gone from the store")
     assert heir.partitions.states().failing == 1
     assert heir.storage.damage.reads["gone"] >= 1
 
-    await world.store.put(lost, data)
+    await harness.store.put(lost, data)
     assert isinstance(await heir.opened("t", 0), Partition)
     assert heir.partitions.failing() == []
     assert await heir.values("t", 0) == [value(0, 0)]

@@ -7,14 +7,14 @@ import pytest
 
 from broker.partition.byte_limiter import ByteLimiter
 from broker.wire.error_codes import ErrorCode
-from tests.unit.broker.partition_world import NOW, World, batch
+from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 
 @pytest.fixture
 async def one():
-    world = World()
-    broker = await world.broker(1)
-    world.topic("t", partitions=3)
+    harness = PartitionHarness()
+    broker = await harness.broker(1)
+    harness.topic("t", partitions=3)
     for index in range(3):
         await broker.opened("t", index)
     yield broker
@@ -75,13 +75,13 @@ async def test_an_error_in_one_partition_is_told_at_once(one):
 async def test_losing_the_leadership_wakes_parked_fetches(one):
     poll = parked(one, [("t", 0, 0)])
     await turns()
-    one.world.lead("t", None)
+    one.harness.lead("t", None)
     assert (await poll).responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_fetch_waits_for_a_partition_that_is_opening(one):
-    one.world.refusing_opens = 1
-    one.world.topic("new")
+    one.harness.refusing_opens = 1
+    one.harness.topic("new")
     poll = parked(one, [("new", 0, 0)])
     await one.produce("new", batch(b"a"))
     assert len((await poll).responses[0].partitions[0].records) > 0
@@ -144,7 +144,7 @@ async def test_partitions_take_turns_when_the_bytes_do_not_suffice(one):
 
 async def test_leader_epochs_are_compared(one):
     await one.produce("t", batch(b"a"))
-    one.world.lead("t", one)
+    one.harness.lead("t", one)
     partition = await one.opened("t")
     assert partition.leader_epoch == 1
 
@@ -178,10 +178,10 @@ async def test_a_parked_fetch_by_id_gets_nothing_of_a_new_topic_with_the_old_nam
     old = one.image.topics.by_name("t").topic_id
     waiting = asyncio.ensure_future(one.fetch(old, 1, version=13, max_wait_ms=60_000))
     await turns()
-    world = one.world
-    with world.at_once():
-        world.delete("t")
-        world.topic("t")
+    harness = one.harness
+    with harness.at_once():
+        harness.delete("t")
+        harness.topic("t")
     assert (await waiting).error == ErrorCode.UNKNOWN_TOPIC_ID
 
 
@@ -204,8 +204,8 @@ async def test_sessions_are_declined(one):
 
 
 async def test_the_right_leader_is_named_to_clients_that_understand_it(one):
-    two = await one.world.broker(2)
-    one.world.lead("t", two)
+    two = await one.harness.broker(2)
+    one.harness.lead("t", two)
     await two.opened("t")
     produced = await one.produce("t", batch(b"a"), version=11)
     assert (produced.error_code, produced.current_leader.leader_id) == (
@@ -222,9 +222,9 @@ async def test_cold_data_are_read_from_the_store(one):
     for at in range(5):
         await one.produce("t", batch(b"%d" % at))
         await one.produce("t", batch(b"%d" % at), index=1)
-    two = await one.world.broker(2)
+    two = await one.harness.broker(2)
     for index in (0, 1):
-        one.world.lead("t", two, index)
+        one.harness.lead("t", two, index)
         await two.opened("t", index)
     assert await two.values("t") == [b"%d" % at for at in range(5)]
     response = await two.fetch_all([("t", 0, 3), ("t", 1, 1)], max_wait_ms=30_000, max_bytes=10)
@@ -235,13 +235,13 @@ async def test_cold_data_are_read_from_the_store(one):
 async def test_an_unreadable_partition_is_a_retriable_error_and_does_not_spoil_the_others(one):
     await one.produce("t", batch(b"a"))
     await one.produce("t", batch(b"b"), index=1)
-    two = await one.world.broker(2)
-    one.world.lead("t", two)
+    two = await one.harness.broker(2)
+    one.harness.lead("t", two)
     await two.opened("t")
-    one.world.lead("t", two, 1)
+    one.harness.lead("t", two, 1)
     await two.opened("t", 1)
     await two.produce("t", batch(b"c"), index=1)
-    await one.world.store.delete([info.key async for info in one.world.store.list("")])
+    await one.harness.store.delete([info.key async for info in one.harness.store.list("")])
     response = await two.fetch_all([("t", 0, 0), ("t", 1, 1)], version=12)
     assert [p.error_code for p in response.responses[0].partitions] == [
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -268,8 +268,8 @@ async def test_offsets_by_time(one):
     assert await offset(NOW + 101) == (4, NOW + 200)
     assert await offset(NOW + 301) == (-1, -1)
     assert (await one.list_offsets("t", NOW)).leader_epoch == 0
-    two = await one.world.broker(2)
-    one.world.lead("t", two)
+    two = await one.harness.broker(2)
+    one.harness.lead("t", two)
     await two.opened("t")
     cold = [
         (found.offset, found.timestamp)

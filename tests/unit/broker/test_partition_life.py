@@ -13,7 +13,7 @@ from broker.partition.opener import PartitionOpener
 from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.records import PartitionRecord
-from tests.unit.broker.partition_world import NOW, World, batch, idempotent, key_of
+from tests.support.partition_harness import NOW, PartitionHarness, batch, idempotent, key_of
 
 
 def state_of(partition):
@@ -24,9 +24,9 @@ def state_of(partition):
 
 
 async def test_what_was_acknowledged_can_be_read():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     assert (await one.produce("t", batch(b"a", b"b"))).base_offset == 0
     answer = await one.produce("t", batch(b"c"))
     assert (
@@ -43,13 +43,13 @@ async def test_what_was_acknowledged_can_be_read():
 
 
 async def test_a_repetition_is_answered_with_its_old_offset_after_close_and_open():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     for at in range(7):
         assert (await one.produce("t", idempotent(at, b"%d" % at))).base_offset == at
-    two = await world.broker(2)
-    world.lead("t", two)
+    two = await harness.broker(2)
+    harness.lead("t", two)
     moved = await two.opened("t")
     assert moved.log_end_offset == 7
     assert (await two.produce("t", idempotent(6, b"6"))).base_offset == 6
@@ -69,15 +69,15 @@ async def test_a_repetition_is_answered_with_its_old_offset_after_close_and_open
 
 
 async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     for at in range(4):
         await one.produce("t", idempotent(at, b"%d" % at))
     before = state_of(await one.opened("t"))
     await one.crash()
-    two = await world.broker(2)
-    await world.fail_over(one, two)
+    two = await harness.broker(2)
+    await harness.fail_over(one, two)
     partition = await two.opened("t")
     producers, epochs = state_of(partition)
     assert producers == before[0]
@@ -89,9 +89,9 @@ async def test_a_crash_loses_nothing_that_was_acknowledged_and_repeats_nothing()
 
 
 async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_too_much():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t", partitions=3)
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t", partitions=3)
     partitions = [await one.opened("t", index) for index in range(3)]
     for index, count in enumerate((1, 8, 4)):
         for _ in range(count):
@@ -110,9 +110,9 @@ async def test_those_with_most_to_scan_get_a_checkpoint_when_all_together_have_t
 
 
 async def test_recovery_behind_a_checkpoint_equals_the_live_state():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     partition = await one.opened("t")
     for at in range(3):
         await one.produce("t", idempotent(at, b"x", pid=1))
@@ -123,14 +123,14 @@ async def test_recovery_behind_a_checkpoint_equals_the_live_state():
     await one.produce("t", idempotent(3, b"x", pid=1))
     before = state_of(partition)
     await one.crash()
-    two = await world.broker(2)
-    await world.fail_over(one, two)
+    two = await harness.broker(2)
+    await harness.fail_over(one, two)
     restored = await two.opened("t")
     assert state_of(restored)[0] == before[0]
     assert restored.log.dirty_bytes > 0
     await two.close()
-    three = await world.broker(3)
-    world.lead("t", three)
+    three = await harness.broker(3)
+    harness.lead("t", three)
     clean = await three.opened("t")
     assert state_of(clean)[0] == before[0]
     assert clean.log.dirty_bytes == 0
@@ -138,9 +138,9 @@ async def test_recovery_behind_a_checkpoint_equals_the_live_state():
 
 
 async def test_a_repetition_of_what_is_not_durable_yet_waits_for_it():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     await one.opened("t")
     one.storage.stop_acknowledging()
     first = one.start_produce({("t", 0): idempotent(0, b"a")})
@@ -155,10 +155,10 @@ async def test_a_repetition_of_what_is_not_durable_yet_waits_for_it():
 
 
 async def test_a_request_is_one_group_and_tells_each_partition_its_own_error():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t", partitions=3)
-    world.topic("small", **{"max.message.bytes": "100"})
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t", partitions=3)
+    harness.topic("small", **{"max.message.bytes": "100"})
     for index in range(3):
         await one.opened("t", index)
     await one.opened("small")
@@ -187,15 +187,15 @@ async def test_a_request_is_one_group_and_tells_each_partition_its_own_error():
         [],
         [b"b", b"c"],
     ]
-    world.configure("small", "max.message.bytes", "1000")
+    harness.configure("small", "max.message.bytes", "1000")
     assert (await one.produce("small", batch(b"v" * 200))).error_code == 0
     await one.close()
 
 
 async def test_log_append_time_is_written_into_the_batch():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t", **{"message.timestamp.type": "LogAppendTime"})
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t", **{"message.timestamp.type": "LogAppendTime"})
     answer = await one.produce("t", batch(b"a", timestamp=5))
     assert answer.log_append_time_ms == NOW
     assert (await one.fetch("t")).records[0].timestamp_ms == NOW
@@ -204,9 +204,9 @@ async def test_log_append_time_is_written_into_the_batch():
 
 @pytest.mark.parametrize("acks", [2, -2])
 async def test_other_acks_are_refused(acks):
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     assert (
         await one.produce("t", batch(b"a"), acks=acks)
     ).error_code == ErrorCode.INVALID_REQUIRED_ACKS
@@ -214,9 +214,9 @@ async def test_other_acks_are_refused(acks):
 
 
 async def test_acks_zero_gets_no_answer_and_acks_one_waits_for_durability():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     await one.opened("t")
     one.storage.stop_acknowledging()
     assert await one.start_produce({("t", 0): batch(b"a")}, acks=0) is None
@@ -230,9 +230,9 @@ async def test_acks_zero_gets_no_answer_and_acks_one_waits_for_durability():
 
 
 async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     partition = await one.opened("t")
     one.writable = False
     with pytest.raises(CannotAnswer):
@@ -242,9 +242,9 @@ async def test_without_a_session_nothing_is_appended_and_the_client_is_sent_away
 
 
 async def test_a_dead_wal_answers_a_retriable_error_and_never_an_offset():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     await one.opened("t")
     one.storage.stop_acknowledging()
     pending = one.start_produce({("t", 0): batch(b"a")})
@@ -255,10 +255,10 @@ async def test_a_dead_wal_answers_a_retriable_error_and_never_an_offset():
 
 
 async def test_requests_for_a_partition_that_is_just_opening_keep_their_order():
-    world = World()
-    one = await world.broker(1)
-    world.refusing_opens = 2
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.refusing_opens = 2
+    harness.topic("t")
     pending = [one.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(5)]
     assert one.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
     answers = await asyncio.gather(*pending)
@@ -267,31 +267,31 @@ async def test_requests_for_a_partition_that_is_just_opening_keep_their_order():
 
 
 async def test_a_partition_that_does_not_open_in_time_is_a_retriable_error():
-    world = World()
-    one = await world.broker(1)
-    world.refusing_opens = 1000
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.refusing_opens = 1000
+    harness.topic("t")
     answer = await one.produce("t", batch(b"a"), timeout_ms=20)
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    world.refusing_opens = 0
+    harness.refusing_opens = 0
     await one.opened("t")
     assert (await one.fetch("t")).values == []
     await one.close()
 
 
 async def test_many_partitions_open_with_few_requests_and_close_with_few_commits():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t", partitions=600)
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t", partitions=600)
     await asyncio.gather(*(one.opened("t", index) for index in range(600)))
-    assert world.open_requests == 2
+    assert harness.open_requests == 2
     await one.start_produce({("t", index): batch(b"x") for index in range(600)})
     await one.close()
-    assert not world.image.streams.opened_by(one.me)
-    assert len(world.image.objects) <= 4
-    two = await world.broker(2)
+    assert not harness.image.streams.opened_by(one.me)
+    assert len(harness.image.objects) <= 4
+    two = await harness.broker(2)
     for index in range(600):
-        world.lead("t", two, index)
+        harness.lead("t", two, index)
     await asyncio.gather(*(two.opened("t", index) for index in range(600)))
     assert all(partition.log.dirty_bytes == 0 for partition in two.partitions)
     assert (await two.fetch("t", index=599)).values == [b"x"]
@@ -299,19 +299,19 @@ async def test_many_partitions_open_with_few_requests_and_close_with_few_commits
 
 
 async def test_leadership_that_comes_back_is_served_again():
-    world = World()
-    one, two = await world.broker(1), await world.broker(2)
-    world.topic("t")
-    leader = one if world.record("t").leader == 1 else two
+    harness = PartitionHarness()
+    one, two = await harness.broker(1), await harness.broker(2)
+    harness.topic("t")
+    leader = one if harness.record("t").leader == 1 else two
     other = two if leader is one else one
     await leader.produce("t", batch(b"a"))
     events = []
     leader.partitions.add_leader_change_listener(lambda *event: events.append(event))
-    world.lead("t", other)
-    world.lead("t", leader)
+    harness.lead("t", other)
+    harness.lead("t", leader)
     assert leader.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
     partition = await leader.opened("t")
-    assert partition.leader_epoch == world.record("t").leader_epoch
+    assert partition.leader_epoch == harness.record("t").leader_epoch
     assert (await leader.values("t")) == [b"a"]
     assert events == [("t", 0, True), ("t", 0, False), ("t", 0, True)]
     await asyncio.gather(one.close(), two.close())
@@ -321,11 +321,11 @@ async def test_the_heir_of_a_dead_heir_holds_a_place_and_answers():
     """The candidate before it died after the leader: told that the partition is being opened, a
     fetch would wait for nothing, at once.
     """
-    world = World()
-    one, two, three = [await world.broker(number) for number in (1, 2, 3)]
-    world.topic("t")
-    old = world.record("t")
-    world.apply(
+    harness = PartitionHarness()
+    one, two, three = [await harness.broker(number) for number in (1, 2, 3)]
+    harness.topic("t")
+    old = harness.record("t")
+    harness.apply(
         [
             PartitionRecord(
                 old.topic_id,
@@ -339,8 +339,8 @@ async def test_the_heir_of_a_dead_heir_holds_a_place_and_answers():
         ]
     )
     await one.opened("t")
-    world.fence(one)
-    world.fence(two)
+    harness.fence(one)
+    harness.fence(two)
     assert three.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
     assert three.partitions.states().awaited == 1
     assert (await three.fetch("t", max_wait_ms=20)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -348,24 +348,24 @@ async def test_the_heir_of_a_dead_heir_holds_a_place_and_answers():
 
 
 async def test_a_broker_that_follows_the_metadata_no_more_says_that_it_does_not_lead():
-    world = World()
-    one = await world.broker(1)
+    harness = PartitionHarness()
+    one = await harness.broker(1)
     await one.partitions.abandon()
-    world.topic("t")
+    harness.topic("t")
     assert one.partitions.get("t", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     await one.storage.abandon()
 
 
 async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     await one.produce("t", batch(b"a"))
     pending = asyncio.ensure_future(one.fetch("t", offset=1, max_wait_ms=30_000))
     await asyncio.sleep(0)
-    world.delete("t")
+    harness.delete("t")
     assert (await pending).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    world.topic("t")
+    harness.topic("t")
     await one.opened("t")
     found = await one.fetch("t")
     assert (found.error, found.values, found.high_watermark) == (0, [], 0)
@@ -374,9 +374,9 @@ async def test_a_deleted_topic_is_dropped_and_its_successor_is_empty():
 
 
 async def test_meta_streams_stay_short():
-    world = World()
-    one = await world.broker(1)
-    world.topic("t")
+    harness = PartitionHarness()
+    one = await harness.broker(1)
+    harness.topic("t")
     partition = await one.opened("t")
     for at in range(120):
         await one.produce("t", idempotent(at, b"x"))
@@ -384,26 +384,26 @@ async def test_meta_streams_stay_short():
     await one.storage.flush()
     meta = partition.log.meta.handle
     assert meta.next_offset - meta.start_offset < 120
-    assert world.image.streams.get(meta.stream_id).start_offset > 0
+    assert harness.image.streams.get(meta.stream_id).start_offset > 0
     await one.close()
-    two = await world.broker(2)
-    world.lead("t", two)
+    two = await harness.broker(2)
+    harness.lead("t", two)
     assert (await two.opened("t")).log.dirty_bytes == 0
     assert (await two.produce("t", idempotent(119, b"x"))).base_offset == 119
     await two.close()
 
 
 async def test_a_broker_that_closes_hands_over_everything_it_had_appended():
-    world = World()
-    one, two = await world.broker(1), await world.broker(2)
-    world.topic("t")
-    leader, other = (one, two) if world.record("t").leader == 1 else (two, one)
+    harness = PartitionHarness()
+    one, two = await harness.broker(1), await harness.broker(2)
+    harness.topic("t")
+    leader, other = (one, two) if harness.record("t").leader == 1 else (two, one)
     await leader.opened("t")
     pending = [leader.start_produce({("t", 0): idempotent(at, b"%d" % at)}) for at in range(20)]
-    world.lead("t", other)
+    harness.lead("t", other)
     answers = [(await answer)["t", 0] for answer in pending]
     assert [answer.base_offset for answer in answers] == list(range(20))
     assert (await other.opened("t")).log_end_offset == 20
     assert isinstance(other.partitions.get("t", 0), Partition)
-    assert key_of(world, "t") not in leader.partitions._places
+    assert key_of(harness, "t") not in leader.partitions._places
     await asyncio.gather(one.close(), two.close())

@@ -10,27 +10,27 @@ from broker.wire.error_codes import ErrorCode
 from controller.api import messages as m
 from controller.managers import reassign
 from controller.metadata.topics import is_moving
-from tests.unit.broker.partition_world import World, batch, idempotent
+from tests.support.partition_harness import PartitionHarness, batch, idempotent
 
 
-async def world_of(*node_ids):
-    world = World()
-    brokers = [await world.broker(node_id) for node_id in node_ids]
-    return world, *brokers
+async def harness_of(*node_ids):
+    harness = PartitionHarness()
+    brokers = [await harness.broker(node_id) for node_id in node_ids]
+    return harness, *brokers
 
 
 async def test_a_move_carries_everything_over_and_tells_its_steps():
-    world, one, two = await world_of(1, 2)
-    world.topic("t")
+    harness, one, two = await harness_of(1, 2)
+    harness.topic("t")
     await one.opened("t")
     assert (await one.produce("t", batch(b"a"))).base_offset == 0
-    world.move("t", 2)
+    harness.move("t", 2)
     refused = await one.produce("t", batch(b"b"))
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (refused.current_leader.leader_id, refused.current_leader.leader_epoch) == (2, 1)
     assert (await two.produce("t", batch(b"b"))).base_offset == 1
     assert await two.values("t") == [b"a", b"b"]
-    record = world.record("t")
+    record = harness.record("t")
     assert (record.leader, record.leader_epoch, record.replicas, record.move.leader_epoch) == (
         2,
         1,
@@ -48,40 +48,40 @@ async def test_a_move_carries_everything_over_and_tells_its_steps():
 
 
 async def test_a_move_is_announced_in_acknowledgements_before_producers_are_refused():
-    world = World()
-    one, two = await world.broker(1, notice_ms=60_000), await world.broker(2)
-    world.topic("t", partitions=2)
+    harness = PartitionHarness()
+    one, two = await harness.broker(1, notice_ms=60_000), await harness.broker(2)
+    harness.topic("t", partitions=2)
     for index in range(2):
-        if world.record("t", index).leader != 1:
-            world.lead("t", one, index)
+        if harness.record("t", index).leader != 1:
+            harness.lead("t", one, index)
         await one.opened("t", index)
         assert (await one.produce("t", batch(b"a"), index)).current_leader is None
-        world.move("t", 2, index=index)
+        harness.move("t", 2, index=index)
     ahead = two.start_produce({("t", 0): batch(b"z")})
     told = await one.produce("t", batch(b"b"), 0)
-    epoch = world.record("t", 0).leader_epoch + 1
+    epoch = harness.record("t", 0).leader_epoch + 1
     assert (told.error_code, told.base_offset) == (0, 1)
     assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (2, epoch)
     assert (await one.produce("t", batch(b"c"), 1)).error_code == 0
     assert (await ahead)["t", 0].base_offset == 2, "it waited for everything that the source took"
-    assert world.record("t", 0).leader == 2
+    assert harness.record("t", 0).leader == 2
     assert (await one.produce("t", batch(b"d"), 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert await two.values("t", 0) == [b"a", b"b", b"z"]
     await asyncio.gather(one.close(), two.close())
 
 
 async def test_a_notice_ends_with_the_leadership():
-    world = World()
-    one, two = await world.broker(1, notice_ms=60_000), await world.broker(2)
-    world.topic("t")
-    if world.record("t").leader != 1:
-        world.lead("t", one)
+    harness = PartitionHarness()
+    one, two = await harness.broker(1, notice_ms=60_000), await harness.broker(2)
+    harness.topic("t")
+    if harness.record("t").leader != 1:
+        harness.lead("t", one)
     await one.opened("t")
     await one.produce("t", batch(b"a"))
-    world.move("t", 2)
+    harness.move("t", 2)
     assert isinstance(one.partitions.get("t", 0), Partition)
-    world.fence(one)
-    await world.recover(one, two)
+    harness.fence(one)
+    await harness.recover(one, two)
     assert (await one.produce("t", batch(b"c"))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await two.opened("t")
     assert await two.values("t") == [b"a"]
@@ -89,10 +89,10 @@ async def test_a_notice_ends_with_the_leadership():
 
 
 async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_order():
-    world, one, two = await world_of(1, 2)
-    world.topic("t")
+    harness, one, two = await harness_of(1, 2)
+    harness.topic("t")
     await one.opened("t")
-    world.move("t", 2)
+    harness.move("t", 2)
     sent = [two.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(5)]
     answers = [(await answer)["t", 0] for answer in sent]
     assert [answer.base_offset for answer in answers] == list(range(5))
@@ -103,12 +103,12 @@ async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_come
     """The first gives up waiting before the partition opens, the others do not: their gap is this
     broker's doing, no loss.
     """
-    world, one, two = await world_of(1, 2)
-    world.topic("t")
+    harness, one, two = await harness_of(1, 2)
+    harness.topic("t")
     await one.opened("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
     await one.crash()
-    world.fence(one)
+    harness.fence(one)
     impatient = two.start_produce({("t", 0): idempotent(1, b"1")}, timeout_ms=0)
     assert (await impatient)["t", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     behind = [
@@ -117,7 +117,7 @@ async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_come
     ]
     newcomer = two.start_produce({("t", 0): idempotent(1, b"x", pid=43)}, timeout_ms=0)
     assert (await newcomer)["t", 0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    await world.recover(one, two)
+    await harness.recover(one, two)
     assert [(await answer)["t", 0].error_code for answer in behind] == [
         ErrorCode.NOT_LEADER_OR_FOLLOWER
     ] * 2
@@ -136,19 +136,19 @@ async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_come
 
 
 async def test_a_request_behind_one_that_never_comes_again_is_out_of_order_in_the_end(monkeypatch):
-    world, one, two = await world_of(1, 2)
-    world.topic("t")
+    harness, one, two = await harness_of(1, 2)
+    harness.topic("t")
     await one.opened("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
     assert (
         await two.produce("t", idempotent(1, b"1"))
     ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    world.move("t", 2)
+    harness.move("t", 2)
     await two.opened("t")
     assert (
         await two.produce("t", idempotent(2, b"2"))
     ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    world.now_ms += 3_600_000
+    harness.now_ms += 3_600_000
     again = await two.produce("t", idempotent(2, b"2"))
     assert again.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
         "the wall clock was set, no time has passed"
@@ -164,8 +164,8 @@ async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
     """What lies between may be in the log of the next leader. librdkafka would begin a new epoch
     and write it twice.
     """
-    world, one = await world_of(1)
-    world.topic("t")
+    harness, one = await harness_of(1)
+    harness.topic("t")
     assert (await one.produce("t", idempotent(0, b"0"))).base_offset == 0
     one.is_unsure = True
     refused = [await one.produce("t", idempotent(at, b"%d" % at)) for at in (2, 3)]
@@ -186,13 +186,13 @@ async def test_a_broker_that_may_lead_no_more_calls_nothing_out_of_order():
 
 
 async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on():
-    world, one, two, three = await world_of(1, 2, 3)
-    world.topic("t")
+    harness, one, two, three = await harness_of(1, 2, 3)
+    harness.topic("t")
     await one.opened("t")
-    world.move("t", 2)
+    harness.move("t", 2)
     assert two.partitions.get("t", 0) is ErrorCode.LEADER_NOT_AVAILABLE
     waiting = two.start_produce({("t", 0): batch(b"a")})
-    world.move("t", 3)
+    harness.move("t", 3)
     answer = (await waiting)["t", 0]
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer.current_leader.leader_id == 3
@@ -202,16 +202,16 @@ async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on
 
 
 async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recovery():
-    world, one, two, three = await world_of(1, 2, 3)
-    world.topic("t")
+    harness, one, two, three = await harness_of(1, 2, 3)
+    harness.topic("t")
     leader, heir, other = (
         next(broker for broker in (one, two, three) if broker.node_id == node_id)
-        for node_id in world.record("t").replicas
+        for node_id in harness.record("t").replicas
     )
     await leader.opened("t")
     assert (await leader.produce("t", batch(b"a"))).base_offset == 0
     await leader.crash()
-    world.fence(leader)
+    harness.fence(leader)
     sent_on = await other.produce("t", batch(b"b"))
     assert sent_on.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (sent_on.current_leader.leader_id, sent_on.current_leader.leader_epoch) == (
@@ -221,48 +221,48 @@ async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recov
     waiting = [heir.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(3)]
     await asyncio.sleep(0)
     assert not any(answer.done() for answer in waiting)
-    await world.recover(leader, other)
+    await harness.recover(leader, other)
     assert [(await answer)["t", 0].base_offset for answer in waiting] == [1, 2, 3]
-    assert (world.record("t").leader, world.record("t").leader_epoch) == (heir.node_id, 1)
+    assert (harness.record("t").leader, harness.record("t").leader_epoch) == (heir.node_id, 1)
     assert await heir.values("t") == [b"a", b"0", b"1", b"2"]
     await asyncio.gather(heir.close(), other.close())
 
 
 async def test_those_who_wait_at_an_heir_that_is_none_any_more_are_sent_on():
-    world, one, two = await world_of(1, 2)
-    world.topic("t")
-    leader, heir = (one, two) if world.record("t").replicas[0] == 1 else (two, one)
+    harness, one, two = await harness_of(1, 2)
+    harness.topic("t")
+    leader, heir = (one, two) if harness.record("t").replicas[0] == 1 else (two, one)
     await leader.opened("t")
     await leader.crash()
-    world.fence(leader)
+    harness.fence(leader)
     waiting = heir.start_produce({("t", 0): batch(b"a")})
-    back = await world.broker(leader.node_id)
+    back = await harness.broker(leader.node_id)
     answer = (await waiting)["t", 0]
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer.current_leader.leader_id == back.node_id
     early = back.start_produce({("t", 0): batch(b"a")})
-    await world.recover(leader, heir)
+    await harness.recover(leader, heir)
     assert (await early)["t", 0].base_offset == 0
     await asyncio.gather(heir.close(), back.close())
 
 
 async def test_cancelled_it_opens_again_at_its_source():
-    world, one, two = await world_of(1, 2)
-    world.topic("t")
+    harness, one, two = await harness_of(1, 2)
+    harness.topic("t")
     await one.opened("t")
     await one.produce("t", batch(b"a"))
-    world.move("t", 2)
-    world.move("t")
-    assert is_moving(world.record("t"))
+    harness.move("t", 2)
+    harness.move("t")
+    assert is_moving(harness.record("t"))
     assert (await one.produce("t", batch(b"b"))).base_offset == 1
-    assert world.record("t").leader_epoch == 1
+    assert harness.record("t").leader_epoch == 1
     assert await one.values("t") == [b"a", b"b"]
     await asyncio.gather(one.close(), two.close())
 
 
 async def test_moved_to_and_fro_under_load_each_batch_is_there_once():
-    world, one, two = await world_of(1, 2)
-    world.topic("t")
+    harness, one, two = await harness_of(1, 2)
+    harness.topic("t")
     brokers = {1: one, 2: two}
 
     async def send(at):
@@ -278,31 +278,31 @@ async def test_moved_to_and_fro_under_load_each_batch_is_there_once():
         sending = asyncio.ensure_future(send(at))
         if at % 6 == 3:
             await asyncio.sleep(0)
-            world.move("t", 1 + at // 6 % 2)
+            harness.move("t", 1 + at // 6 % 2)
         await sending
-    leader = brokers[world.record("t").leader]
+    leader = brokers[harness.record("t").leader]
     await leader.opened("t")
     assert await leader.values("t") == [b"%d" % at for at in range(60)]
     await asyncio.gather(one.close(), two.close())
 
 
 async def test_many_partitions_are_drained_in_batches():
-    world, one, two = await world_of(1, 2)
-    world.live.discard(2)
-    world.topic("t", partitions=40)
-    world.live.add(2)
+    harness, one, two = await harness_of(1, 2)
+    harness.live.discard(2)
+    harness.topic("t", partitions=40)
+    harness.live.add(2)
     for index in range(40):
         await one.opened("t", index)
     remaining = 1
     while remaining:
         request = m.DrainBroker(node_id=1, node_epoch=one.node_epoch, partitions_max=15)
         result = reassign.drain_broker(
-            world.image, request, world.now_ms, live=world.live, timeout_ms=10_000
+            harness.image, request, harness.now_ms, live=harness.live, timeout_ms=10_000
         )
-        remaining = world.run(result).remaining
+        remaining = harness.run(result).remaining
         await one.partitions.settled()
     assert len(one.partitions) == 0
     for index in range(40):
         await two.opened("t", index)
-    assert not world.image.streams.opened_by(one.me)
+    assert not harness.image.streams.opened_by(one.me)
     await asyncio.gather(one.close(), two.close())

@@ -12,22 +12,22 @@ from broker.wire.error_codes import ErrorCode
 from stream.batch.control import Marker
 from stream.batch.header import TRANSACTIONAL_MASK
 from stream.batch.records import Record, encode_batch
-from tests.unit.broker.partition_world import NOW, World, batch, key_of, transactional
+from tests.support.partition_harness import NOW, PartitionHarness, batch, key_of, transactional
 
 
 @pytest.fixture
-async def world():
-    world = World()
-    world.brokers = [await world.broker(1)]
-    world.topic("t")
-    await world.brokers[0].opened("t")
-    yield world
-    await asyncio.gather(*(broker.close() for broker in world.brokers))
+async def harness():
+    harness = PartitionHarness()
+    harness.brokers = [await harness.broker(1)]
+    harness.topic("t")
+    await harness.brokers[0].opened("t")
+    yield harness
+    await asyncio.gather(*(broker.close() for broker in harness.brokers))
 
 
 @pytest.fixture
-async def one(world):
-    return world.brokers[0]
+async def one(harness):
+    return harness.brokers[0]
 
 
 async def stable(broker):
@@ -200,7 +200,7 @@ async def test_the_end_of_a_transaction_counts_only_when_it_is_durable(one):
     assert partition.last_stable_offset == 2
 
 
-async def test_there_is_a_limit_of_open_transactions(world, one):
+async def test_there_is_a_limit_of_open_transactions(harness, one):
     partition = await one.opened("t")
     limit = LogConfig().open_transactions_count_max
     for pid in range(limit):
@@ -240,21 +240,21 @@ async def interleave(broker, pids, start, rounds=3):
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
-async def test_another_leader_knows_what_is_stable_and_what_was_aborted(world, one, way):
+async def test_another_leader_knows_what_is_stable_and_what_was_aborted(harness, one, way):
     kept = await interleave(one, [4, 5, 6], 0)
     before = await stable(one), await one.committed("t"), await aborted(one)
     assert before[1] == kept
-    two = await world.broker(2)
-    world.brokers = [two]
+    two = await harness.broker(2)
+    harness.brokers = [two]
     if way == "move":
-        world.lead("t", two)
+        harness.lead("t", two)
     else:
         if way != "crash":
             await one.partitions._life.checkpoint(list(one.partitions))
             await one.storage.flush()
             await one.produce("t", transactional(9, 0, b"after"))
         await one.crash()
-        await world.fail_over(one, two)
+        await harness.fail_over(one, two)
     await two.opened("t")
     if way == "move":
         await one.close()
@@ -279,7 +279,7 @@ async def aborted(broker):
     return [(item.producer_id, item.first_offset) for item in raw.aborted_transactions]
 
 
-async def test_aborted_ones_beyond_the_memory_are_read(world, one):
+async def test_aborted_ones_beyond_the_memory_are_read(harness, one):
     partition = await one.opened("t")
     partition.log.transactions._aborted_count_max = 2
     for number in range(6):
@@ -291,7 +291,7 @@ async def test_aborted_ones_beyond_the_memory_are_read(world, one):
     assert partition.log.transactions.aborted_within(6, 12) == [(7, 6, 7), (7, 10, 11)]
 
 
-async def test_the_txn_stream_is_trimmed_with_the_log(world, one):
+async def test_the_txn_stream_is_trimmed_with_the_log(harness, one):
     for number in range(4):
         await one.produce("t", transactional(7, number, b"%d" % number))
         await one.mark("t", 7, commit=False)
@@ -301,9 +301,9 @@ async def test_the_txn_stream_is_trimmed_with_the_log(world, one):
     assert partition.log.txn_trim_offset == 5
     await one.partitions._life.checkpoint([partition])
     assert partition.log.txn.start_offset == 5
-    two = await world.broker(2)
-    world.brokers.append(two)
-    world.lead("t", two)
+    two = await harness.broker(2)
+    harness.brokers.append(two)
+    harness.lead("t", two)
     await two.opened("t")
     raw = (await two.fetch("t", 5, isolation_level=1)).raw
     assert [(item.producer_id, item.first_offset) for item in raw.aborted_transactions] == [
@@ -311,12 +311,12 @@ async def test_the_txn_stream_is_trimmed_with_the_log(world, one):
         (7, 6),
     ]
     assert (
-        world.image.topics.partition(key_of(world, "t")).txn_stream_id
+        harness.image.topics.partition(key_of(harness, "t")).txn_stream_id
         == partition.log.txn.stream_id
     )
 
 
-async def test_a_partition_without_transactions_has_an_empty_txn_stream(world, one):
+async def test_a_partition_without_transactions_has_an_empty_txn_stream(harness, one):
     await one.produce("t", batch(b"a"))
     partition = await one.opened("t")
     assert partition.log.txn.next_offset == 0

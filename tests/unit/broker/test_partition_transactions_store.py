@@ -17,10 +17,10 @@ from lake.manifest.view import ClusterView
 from stream.format.keys import manifest_key
 from stream.format.manifest.codec import Draft
 from stream.format.manifest.model import LiveWal, ManifestRoot
-from tests.unit.broker.partition_world import World, batch, transactional
+from tests.support.partition_harness import PartitionHarness, batch, transactional
 
 
-class Published(World):
+class Published(PartitionHarness):
     """A controller that publishes when it is told to."""
 
     def __init__(self):
@@ -58,22 +58,22 @@ class Published(World):
 
 
 @pytest.fixture
-async def world():
-    world = Published()
-    world.brokers = [await world.broker(1)]
-    world.topic("t")
-    await world.brokers[0].opened("t")
-    await world.publish()
-    yield world
-    await asyncio.gather(*(broker.close() for broker in world.brokers))
+async def harness():
+    harness = Published()
+    harness.brokers = [await harness.broker(1)]
+    harness.topic("t")
+    await harness.brokers[0].opened("t")
+    await harness.publish()
+    yield harness
+    await asyncio.gather(*(broker.close() for broker in harness.brokers))
 
 
-async def rows(world, view, start, end):
+async def rows(harness, view, start, end):
     wanted = [OffsetRange("t", 0, start, end)]
     slices = await view.plan(wanted)
     aborted = await view.aborted(wanted)
     found = []
-    async for arrow in read_slices(world.store, slices, ("offset", "value"), aborted):
+    async for arrow in read_slices(harness.store, slices, ("offset", "value"), aborted):
         found += zip(
             arrow.column("offset").to_pylist(), arrow.column("value").to_pylist(), strict=True
         )
@@ -92,29 +92,29 @@ async def merged(broker):
     await broker.storage._uploader.drained()
 
 
-async def test_a_reader_of_the_tail_stops_at_the_last_stable_offset(world):
-    (one,) = world.brokers
-    view = ClusterView(world.store)
+async def test_a_reader_of_the_tail_stops_at_the_last_stable_offset(harness):
+    (one,) = harness.brokers
+    view = ClusterView(harness.store)
     await one.produce("t", batch(b"plain"))
     await one.produce("t", transactional(7, 0, b"a"))
     await one.produce("t", batch(b"behind"))
     found = await state(view)
     assert (found.end_offset, found.last_stable_offset) == (3, 1)
-    assert await rows(world, view, 0, 1) == [(0, b"plain")]
+    assert await rows(harness, view, 0, 1) == [(0, b"plain")]
     with pytest.raises(OffsetsMissing):
         await view.aborted([OffsetRange("t", 0, 0, 2)])
     await one.mark("t", 7, commit=False)
     assert (await state(view)).last_stable_offset == 4
-    assert await rows(world, view, 0, 4) == [(0, b"plain"), (2, b"behind")]
-    assert await rows(world, view, 1, 2) == []
+    assert await rows(harness, view, 0, 4) == [(0, b"plain"), (2, b"behind")]
+    assert await rows(harness, view, 1, 2) == []
     assert [item.stream_id for item in await view.partitions(["t"])] == list(
         await view.aborted([OffsetRange("t", 0, 2, 3)])
     )
 
 
-async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(world):
-    (one,) = world.brokers
-    view = ClusterView(world.store)
+async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harness):
+    (one,) = harness.brokers
+    view = ClusterView(harness.store)
     for number in range(3):
         await one.produce("t", transactional(7, number, b"%d" % number))
         await one.mark("t", 7, commit=number == 2)
@@ -123,7 +123,7 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(world)
     await merged(one)
     await one.storage.trim(partition.log.data, 7)
     await one.partitions._life.checkpoint([partition])
-    await world.publish()
+    await harness.publish()
     found = await state(view)
     assert (found.log_start, found.last_stable_offset) == (7, 6)
     assert found.readable_end(committed=True) == 7
@@ -132,11 +132,11 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(world)
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_a_reader_and_a_consumer_see_the_same(world, seed):
+async def test_a_reader_and_a_consumer_see_the_same(harness, seed):
     rng = Random(seed)
-    view, sequences, known = ClusterView(world.store), {}, {}
+    view, sequences, known = ClusterView(harness.store), {}, {}
     for _ in range(60):
-        leader = world.brokers[-1]
+        leader = harness.brokers[-1]
         step = rng.choices(
             ["write", "plain", "commit", "abort", "merge", "publish", "look", "move", "crash"],
             [12, 3, 4, 4, 2, 2, 4, 1, 1],
@@ -156,33 +156,33 @@ async def test_a_reader_and_a_consumer_see_the_same(world, seed):
         elif step == "merge":
             await merged(leader)
         elif step == "publish":
-            await world.publish()
+            await harness.publish()
         elif step in {"move", "crash"}:
-            await another_leads(world, crash=step == "crash")
+            await another_leads(harness, crash=step == "crash")
         else:
-            await look(world, view, known, rng)
-    await look(world, view, known, rng)
+            await look(harness, view, known, rng)
+    await look(harness, view, known, rng)
 
 
-async def another_leads(world, *, crash):
-    old = world.brokers.pop()
-    new = await world.broker(10 + world.uuids)
-    world.brokers.append(new)
+async def another_leads(harness, *, crash):
+    old = harness.brokers.pop()
+    new = await harness.broker(10 + harness.uuids)
+    harness.brokers.append(new)
     if crash:
         await old.crash()
-        await world.fail_over(old, new)
+        await harness.fail_over(old, new)
     else:
-        world.lead("t", new)
+        harness.lead("t", new)
     await new.opened("t")
     if not crash:
         await old.close()
-        world.live.discard(old.node_id)
-    await world.publish()
+        harness.live.discard(old.node_id)
+    await harness.publish()
 
 
-async def look(world, view, known, rng):
+async def look(harness, view, known, rng):
     """Now and later, whole and in parts: the rows of a range are a function of the range."""
-    leader = world.brokers[-1]
+    leader = harness.brokers[-1]
     found = await state(view)
     partition = await leader.opened("t")
     assert (found.end_offset, found.last_stable_offset) == (
@@ -190,13 +190,13 @@ async def look(world, view, known, rng):
         partition.last_stable_offset,
     )
     end = found.last_stable_offset
-    seen = await rows(world, view, 0, end)
+    seen = await rows(harness, view, 0, end)
     assert [value for _, value in seen] == await leader.committed("t")
     cut = rng.randint(0, end)
-    assert await rows(world, view, 0, cut) + await rows(world, view, cut, end) == seen
-    fresh = ClusterView(world.store)
+    assert await rows(harness, view, 0, cut) + await rows(harness, view, cut, end) == seen
+    fresh = ClusterView(harness.store)
     assert (await state(fresh)).last_stable_offset == end
     for (low, high), before in known.items():
-        assert await rows(world, fresh, low, high) == before
+        assert await rows(harness, fresh, low, high) == before
     if len(known) < 4:
         known[cut, end] = [row for row in seen if row[0] >= cut]

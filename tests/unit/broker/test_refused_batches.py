@@ -8,7 +8,7 @@ from base.ids import Millis, Offset
 from broker.partition.producer_state import SEQUENCES_COUNT, ProducerState
 from broker.partition.refused import RefusedBatches
 from broker.wire.error_codes import ErrorCode
-from tests.unit.broker.partition_world import NOW, idempotent
+from tests.support.partition_harness import NOW, idempotent
 
 LATER = Millis(NOW + 30_001)
 

@@ -11,22 +11,22 @@ from stream.batch.control import Marker, decode_marker, encode_marker
 from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK
 from stream.batch.records import decode_records, encode_batch
 from stream.errors import BatchCorrupt
-from tests.unit.broker.partition_world import NOW, World, transactional
+from tests.support.partition_harness import NOW, PartitionHarness, transactional
 
 
 @pytest.fixture
-async def world():
-    world = World()
-    world.brokers = [await world.broker(1)]
-    world.topic("t")
-    await world.brokers[0].opened("t")
-    yield world
-    await asyncio.gather(*(broker.close() for broker in world.brokers))
+async def harness():
+    harness = PartitionHarness()
+    harness.brokers = [await harness.broker(1)]
+    harness.topic("t")
+    await harness.brokers[0].opened("t")
+    yield harness
+    await asyncio.gather(*(broker.close() for broker in harness.brokers))
 
 
 @pytest.fixture
-async def one(world):
-    return world.brokers[0]
+async def one(harness):
+    return harness.brokers[0]
 
 
 async def first_transaction(broker, *, commit):
@@ -99,13 +99,13 @@ async def test_markers_without_a_serial_end_what_is_open(one):
 
 
 @pytest.mark.parametrize("way", ["move", "crash", "checkpoint and crash"])
-async def test_the_next_leader_knows_a_late_copy(world, one, way):
+async def test_the_next_leader_knows_a_late_copy(harness, one, way):
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"second"))
-    two = await world.broker(2)
-    world.brokers = [two]
+    two = await harness.broker(2)
+    harness.brokers = [two]
     if way == "move":
-        world.lead("t", two)
+        harness.lead("t", two)
         await two.opened("t")
         await one.close()
     else:
@@ -113,7 +113,7 @@ async def test_the_next_leader_knows_a_late_copy(world, one, way):
             await one.partitions._life.checkpoint(list(one.partitions))
             await one.storage.flush()
         await one.crash()
-        await world.fail_over(one, two)
+        await harness.fail_over(one, two)
     partition = await two.opened("t")
     assert await two.mark("t", 7, commit=True, coordinator_epoch=3, serial=10) == ErrorCode.NONE
     assert partition.log.transactions.is_open(7)

@@ -75,7 +75,7 @@ class Leaders:
         return answers.pop(0) if answers else ErrorCode.NONE
 
 
-class World:
+class CoordinatorHarness:
     def __init__(self) -> None:
         self.log = MemoryLog(2)
         self.leaders = Leaders()
@@ -139,256 +139,261 @@ async def _held(
 
 
 async def test_commit_is_answered_when_it_is_decided_and_every_partition_is_told() -> None:
-    world = World()
-    producer = await world.begun(T0, T1)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0, T1)
     task = await _held(
-        world.log,
+        harness.log,
         lambda: asyncio.create_task(
-            world.coordinator.end("tid", producer, committed=True, connection_id=1)
+            harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         ),
     )
     assert not task.done()
-    assert world.leaders.written == [], "nobody is told before it is durable"
-    world.log.hold = False
-    world.log.release()
+    assert harness.leaders.written == [], "nobody is told before it is durable"
+    harness.log.hold = False
+    harness.log.release()
     assert await task is ErrorCode.NONE
-    await world.until_state(TransactionState.COMPLETE_COMMIT)
-    assert sorted(world.leaders.written) == [(T0, 0, True, 1), (T1, 0, True, 1)]
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    assert sorted(harness.leaders.written) == [(T0, 0, True, 1), (T1, 0, True, 1)]
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
     assert (
-        await world.coordinator.end("tid", producer, committed=False, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=False, connection_id=1)
         is ErrorCode.INVALID_TXN_STATE
     )
-    world.coordinator.close()
+    harness.coordinator.close()
 
 
 @pytest.mark.parametrize("committed", [False, True])
 async def test_next_coordinator_finishes_what_was_decided(committed: bool) -> None:
-    world = World()
-    producer = await world.begun(T0, T1)
-    world.leaders.stalled.clear()
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0, T1)
+    harness.leaders.stalled.clear()
     assert (
-        await world.coordinator.end("tid", producer, committed=committed, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=committed, connection_id=1)
         is ErrorCode.NONE
     )
-    world.restart()
-    world.leaders.stalled.set()
-    await world.until_state(
+    harness.restart()
+    harness.leaders.stalled.set()
+    await harness.until_state(
         TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
     )
-    assert sorted(world.leaders.written) == [(T0, 0, committed, 2), (T1, 0, committed, 2)]
-    world.coordinator.close()
+    assert sorted(harness.leaders.written) == [(T0, 0, committed, 2), (T1, 0, committed, 2)]
+    harness.coordinator.close()
 
 
 async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
     """It was paused: the commit that it remembers may be of the transaction before."""
-    world = World()
-    producer = await world.begun(T0)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0)
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    await world.until_state(TransactionState.COMPLETE_COMMIT)
-    world.log.can_write = False
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    harness.log.can_write = False
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NOT_COORDINATOR
     )
     assert (
-        await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
+        await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
         is ErrorCode.NOT_COORDINATOR
     )
-    world.log.can_write = True
+    harness.log.can_write = True
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    world.coordinator.close()
+    harness.coordinator.close()
 
 
 async def test_a_coordinator_that_may_not_lead_alone_answers_only_what_it_appends() -> None:
     """A firewall rejects its connections: the next coordinator may have the producer's next
     transaction, which this one does not know.
     """
-    world = World()
-    producer = await world.begun(T0)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0)
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    await world.until_state(TransactionState.COMPLETE_COMMIT)
-    world.log.leads_alone = False
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    harness.log.leads_alone = False
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NOT_COORDINATOR
     )
     assert (
-        await world.coordinator.end("unknown", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("unknown", producer, committed=True, connection_id=1)
         is ErrorCode.NOT_COORDINATOR
     )
-    assert await world.coordinator.describe("tid") is ErrorCode.NOT_COORDINATOR
+    assert await harness.coordinator.describe("tid") is ErrorCode.NOT_COORDINATOR
     assert (
-        await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
+        await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
         is ErrorCode.NONE
     ), "the WAL's fence protects it"
-    world.coordinator.close()
+    harness.coordinator.close()
 
 
 async def test_what_was_not_durable_did_not_happen() -> None:
-    world = World()
-    producer = await world.begun(T0)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0)
     task = await _held(
-        world.log,
+        harness.log,
         lambda: asyncio.create_task(
-            world.coordinator.end("tid", producer, committed=True, connection_id=1)
+            harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         ),
     )
-    world.restart()
+    harness.restart()
     task.cancel()
-    world.log.hold = False
-    found = await world.until_state(TransactionState.ONGOING)
+    harness.log.hold = False
+    found = await harness.until_state(TransactionState.ONGOING)
     assert found.partitions == frozenset({T0})
     assert (
-        await world.coordinator.end("tid", producer, committed=False, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=False, connection_id=1)
         is ErrorCode.NONE
     )
-    await world.until_state(TransactionState.COMPLETE_ABORT)
-    assert world.leaders.written == [(T0, 0, False, 2)]
-    world.coordinator.close()
+    await harness.until_state(TransactionState.COMPLETE_ABORT)
+    assert harness.leaders.written == [(T0, 0, False, 2)]
+    harness.coordinator.close()
 
 
 async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() -> None:
-    world = World()
-    producer = await world.begun(T0, T1, GONE)
-    world.leaders.broken_count = 2
-    world.leaders.answers = {
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0, T1, GONE)
+    harness.leaders.broken_count = 2
+    harness.leaders.answers = {
         T0: [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT],
         T1: [ErrorCode.INVALID_PRODUCER_EPOCH],
     }
-    world.leaders.leaders[T1] = None
+    harness.leaders.leaders[T1] = None
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    while world.leaders.answers[T0]:  # noqa: ASYNC110 - bounded by the test's own timeout
+    while harness.leaders.answers[T0]:  # noqa: ASYNC110 - bounded by the test's own timeout
         await asyncio.sleep(0.001)
-    world.leaders.leaders[T1] = NodeId(0)
-    await world.until_state(TransactionState.COMPLETE_COMMIT)
-    assert [partition for partition, *_ in world.leaders.written].count(T0) == 3
-    world.coordinator.close()
+    harness.leaders.leaders[T1] = NodeId(0)
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    assert [partition for partition, *_ in harness.leaders.written].count(T0) == 3
+    harness.coordinator.close()
 
 
 async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
-    world = World()
-    producer = await world.begun(T0, T1)
-    world.leaders.answers = {
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0, T1)
+    harness.leaders.answers = {
         T0: [ErrorCode.TRANSACTION_COORDINATOR_FENCED],
         T1: [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3,
     }
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    while world.leaders.answers[T0]:  # noqa: ASYNC110
+    while harness.leaders.answers[T0]:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    found = await world.coordinator.describe("tid")
+    found = await harness.coordinator.describe("tid")
     assert isinstance(found, TransactionMetadata)
     assert found.state is TransactionState.PREPARE_COMMIT
-    world.restart()
-    await world.until_state(TransactionState.COMPLETE_COMMIT)
-    world.coordinator.close()
+    harness.restart()
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    harness.coordinator.close()
 
 
 async def test_serials_grow_from_transaction_to_transaction_whatever_the_clock_does() -> None:
-    world = World()
-    producer = await world.begun(T0)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0)
     for number in range(4):
         assert (
-            await world.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
+            await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=1)
             is ErrorCode.NONE
         )
         assert (
-            await world.coordinator.end("tid", producer, committed=number % 2 == 0, connection_id=1)
+            await harness.coordinator.end(
+                "tid", producer, committed=number % 2 == 0, connection_id=1
+            )
             is ErrorCode.NONE
         )
-        await world.until_state(
+        await harness.until_state(
             TransactionState.COMPLETE_ABORT if number % 2 else TransactionState.COMPLETE_COMMIT
         )
-        world.now_ms -= 3_600_000
+        harness.now_ms -= 3_600_000
         if number == 1:
-            world.restart()
-    assert world.leaders.serials == sorted(set(world.leaders.serials))
-    assert min(world.leaders.serials) >= 0
+            harness.restart()
+    assert harness.leaders.serials == sorted(set(harness.leaders.serials))
+    assert min(harness.leaders.serials) >= 0
 
 
 async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_higher_one() -> None:
-    world = World()
-    producer = await world.begun(T0)
-    world.leaders.broken_count = 1
-    world.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0)
+    harness.leaders.broken_count = 1
+    harness.leaders.answers[T0] = [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ]
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    while len(world.leaders.serials) < 2:  # noqa: ASYNC110 - the answers of `Leaders` set no event
+    while len(harness.leaders.serials) < 2:  # noqa: ASYNC110 - the answers of `Leaders` set no event
         await asyncio.sleep(0.001)
-    first = set(world.leaders.serials)
+    first = set(harness.leaders.serials)
     assert len(first) == 1
-    world.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
-    world.restart()
-    world.leaders.answers[T0] = []
-    await world.until_state(TransactionState.COMPLETE_COMMIT)
-    assert world.leaders.serials[-1] > first.pop()
+    harness.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    harness.restart()
+    harness.leaders.answers[T0] = []
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
+    assert harness.leaders.serials[-1] > first.pop()
 
 
 async def test_a_late_end_does_not_decide_the_next_transaction() -> None:
-    world = World()
-    producer = await world.begun(T0)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0)
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    await world.until_state(TransactionState.COMPLETE_COMMIT)
+    await harness.until_state(TransactionState.COMPLETE_COMMIT)
     assert (
-        await world.coordinator.add_partitions("tid", producer, [T0], connection_id=2)
+        await harness.coordinator.add_partitions("tid", producer, [T0], connection_id=2)
         is ErrorCode.NONE
     )
     for request in (
-        world.coordinator.end("tid", producer, committed=True, connection_id=1),
-        world.coordinator.add_partitions("tid", producer, [T1], connection_id=1),
+        harness.coordinator.end("tid", producer, committed=True, connection_id=1),
+        harness.coordinator.add_partitions("tid", producer, [T1], connection_id=1),
     ):
         with pytest.raises(LateRequest):
             await request
-    assert (await world.until_state(TransactionState.ONGOING)).partitions == {T0}
+    assert (await harness.until_state(TransactionState.ONGOING)).partitions == {T0}
     assert (
-        await world.coordinator.end("tid", producer, committed=False, connection_id=3)
+        await harness.coordinator.end("tid", producer, committed=False, connection_id=3)
         is ErrorCode.NONE
     )
-    await world.until_state(TransactionState.COMPLETE_ABORT)
+    await harness.until_state(TransactionState.COMPLETE_ABORT)
 
 
 async def test_a_late_end_that_waited_for_the_transaction_before_is_late_all_the_same() -> None:
-    world = World()
-    producer = await world.begun(T0)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0)
     task = await _held(
-        world.log,
+        harness.log,
         lambda: asyncio.create_task(
-            world.coordinator.add_partitions("tid", producer, [T1], connection_id=1)
+            harness.coordinator.add_partitions("tid", producer, [T1], connection_id=1)
         ),
     )
     late = asyncio.create_task(
-        world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        harness.coordinator.end("tid", producer, committed=True, connection_id=1)
     )
     await asyncio.sleep(0)
     again = asyncio.create_task(
-        world.coordinator.add_partitions("tid", producer, [T1], connection_id=2)
+        harness.coordinator.add_partitions("tid", producer, [T1], connection_id=2)
     )
     await asyncio.sleep(0)
-    world.log.hold = False
-    world.log.release()
+    harness.log.hold = False
+    harness.log.release()
     assert await task is ErrorCode.NONE
     assert await again is ErrorCode.NONE
     with pytest.raises(LateRequest):
@@ -396,18 +401,18 @@ async def test_a_late_end_that_waited_for_the_transaction_before_is_late_all_the
 
 
 async def test_a_new_producer_waits_for_the_abort_of_the_old_one() -> None:
-    world = World()
-    old = await world.begun(T0)
-    code, new = await world.coordinator.init_producer_id("tid", 60_000, None)
+    harness = CoordinatorHarness()
+    old = await harness.begun(T0)
+    code, new = await harness.coordinator.init_producer_id("tid", 60_000, None)
     assert (code, new) == (ErrorCode.NONE, ProducerIdentity(old.producer_id, 2)), (
         "not CONCURRENT_TRANSACTIONS, for it is soon over"
     )
-    assert world.leaders.written == [(T0, 1, False, 1)]
+    assert harness.leaders.written == [(T0, 1, False, 1)]
     assert (
-        await world.coordinator.end("tid", old, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", old, committed=True, connection_id=1)
         is ErrorCode.PRODUCER_FENCED
     )
-    world.coordinator.close()
+    harness.coordinator.close()
 
 
 @pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000])
@@ -415,62 +420,64 @@ async def test_the_next_coordinators_clock_may_be_an_hour_off(off_ms: int) -> No
     """An open transaction has its whole timeout from when the coordinator loaded it, not more and
     not less.
     """
-    world = World()
-    await world.begun(T0, timeout_ms=5_000)
-    world.now_ms += 4_000 + off_ms
-    world.restart()
-    await world.until_state(TransactionState.ONGOING)
-    world.now_ms += 5_000
-    world.coordinator.tick()
-    assert world.log.held == [], "nothing is on its way to the log"
-    world.now_ms += 1
-    world.coordinator.tick()
-    await world.until_state(TransactionState.COMPLETE_ABORT)
-    world.coordinator.close()
+    harness = CoordinatorHarness()
+    await harness.begun(T0, timeout_ms=5_000)
+    harness.now_ms += 4_000 + off_ms
+    harness.restart()
+    await harness.until_state(TransactionState.ONGOING)
+    harness.now_ms += 5_000
+    harness.coordinator.tick()
+    assert harness.log.held == [], "nothing is on its way to the log"
+    harness.now_ms += 1
+    harness.coordinator.tick()
+    await harness.until_state(TransactionState.COMPLETE_ABORT)
+    harness.coordinator.close()
 
 
 async def test_timeout_aborts_also_at_the_next_coordinator() -> None:
-    world = World()
-    producer = await world.begun(T0, timeout_ms=5_000)
-    world.coordinator.tick()
-    world.restart()
-    await world.until_state(TransactionState.ONGOING)
-    world.now_ms += 5_001
-    world.coordinator.tick()
-    found = await world.until_state(TransactionState.COMPLETE_ABORT)
+    harness = CoordinatorHarness()
+    producer = await harness.begun(T0, timeout_ms=5_000)
+    harness.coordinator.tick()
+    harness.restart()
+    await harness.until_state(TransactionState.ONGOING)
+    harness.now_ms += 5_001
+    harness.coordinator.tick()
+    found = await harness.until_state(TransactionState.COMPLETE_ABORT)
     assert found.producer_epoch == producer.producer_epoch + 1
     assert (
-        await world.coordinator.end("tid", producer, committed=True, connection_id=1)
+        await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.PRODUCER_FENCED
     )
-    world.now_ms += LIMITS.id_expiration_ms + 1
-    world.coordinator.tick()
-    while world.coordinator.listed():  # noqa: ASYNC110
+    harness.now_ms += LIMITS.id_expiration_ms + 1
+    harness.coordinator.tick()
+    while harness.coordinator.listed():  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    world.restart()
-    assert await world.coordinator.describe("tid") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    world.coordinator.close()
+    harness.restart()
+    assert await harness.coordinator.describe("tid") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    harness.coordinator.close()
 
 
 async def test_limits_and_refusals() -> None:
-    world = World()
-    init = world.coordinator.init_producer_id
+    harness = CoordinatorHarness()
+    init = harness.coordinator.init_producer_id
     assert (await init("", 1_000, None))[0] is ErrorCode.INVALID_REQUEST
     assert (await init("tid", 0, None))[0] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (await init("tid", LIMITS.timeout_max_ms + 1, None))[
         0
     ] is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (
-        await world.coordinator.end("tid", ProducerIdentity(1, 0), committed=True, connection_id=1)
+        await harness.coordinator.end(
+            "tid", ProducerIdentity(1, 0), committed=True, connection_id=1
+        )
         is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     )
     same_partition = [name for name in map(str, range(20)) if partition_for(name, 2) == 0][:3]
     codes = [(await init(name, 1_000, None))[0] for name in same_partition]
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]
-    world.log.foreign.update({0, 1})
-    world.coordinator.partition_closed(0)
+    harness.log.foreign.update({0, 1})
+    harness.coordinator.partition_closed(0)
     assert (await init(same_partition[0], 1_000, None))[0] is ErrorCode.NOT_COORDINATOR
-    world.coordinator.close()
+    harness.coordinator.close()
 
 
 metadata = st.builds(

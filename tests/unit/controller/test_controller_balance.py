@@ -24,7 +24,7 @@ from controller.balance.slow import SLOW_REPORTS, WELL_REPORTS, SlowBrokers
 from controller.balance.view import NO_REPORT, Conditions, view
 from controller.managers import reassign
 from controller.metadata.topics import PartitionKey
-from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster
+from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
 
 KEY = PartitionKey(UUID(int=7), 0)
 MB = 1_000_000
@@ -183,7 +183,7 @@ def test_a_new_broker_among_ten_thousand_partitions_is_filled_first() -> None:
 
 
 def test_the_target_takes_the_place_of_the_source_among_the_candidates() -> None:
-    cluster = Cluster()
+    cluster = ManagersCluster()
     me, other = cluster.broker(0), cluster.broker(1)
     cluster.broker(2)
     cluster.create(NewTopic(name="t", assignment=[[NodeId(0), NodeId(1)], [NodeId(0), NodeId(1)]]))
@@ -208,7 +208,7 @@ def test_the_target_takes_the_place_of_the_source_among_the_candidates() -> None
 
 
 def test_what_is_not_as_the_plan_had_it_stays() -> None:
-    cluster = Cluster()
+    cluster = ManagersCluster()
     cluster.broker(0)
     cluster.broker(1)
     cluster.create(NewTopic(name="t", assignment=[[NodeId(0), NodeId(1)]]))
@@ -232,7 +232,7 @@ def test_what_is_not_as_the_plan_had_it_stays() -> None:
 
 
 def test_the_view_leaves_out_who_is_slow_silent_or_away_and_what_moved_lately() -> None:
-    cluster = Cluster()
+    cluster = ManagersCluster()
     for node_id in range(3):
         cluster.broker(node_id)
     cluster.create(NewTopic(name="t", assignment=[[NodeId(0)], [NodeId(0)]]))

@@ -22,22 +22,22 @@ from lake.rewrite.run import (
 from objectstore.memory import MemoryStore
 from stream.compaction.plan import Merge
 from stream.ports import NewObject, ObjectRole, PreparedObject, StreamRange
-from tests.unit.controller.managers_cluster import part, replaced, uploaded
-from tests.unit.controller.test_controller_manifest_publisher import World
+from tests.support.managers_cluster import part, replaced, uploaded
+from tests.support.published_cluster import PublishedCluster
 
 
 class Job:
     """What is written is not looked at: only who has which offsets counts here."""
 
-    def __init__(self, world: World, publisher: ManifestPublisher) -> None:
-        self.world, self.publisher = world, publisher
+    def __init__(self, published: PublishedCluster, publisher: ManifestPublisher) -> None:
+        self.published, self.publisher = published, publisher
         self.merges: list[Merge] = []
         self.meanwhile: list[Callable[[RewriteTask], RewriteResult | None]] = []
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
         return [
             PreparedObject(item.object_id, item.key)
-            for item in self.world.cluster.prepare(self.world.node, count)
+            for item in self.published.cluster.prepare(self.published.node, count)
         ]
 
     async def run_tasks(self, tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
@@ -69,20 +69,20 @@ class Job:
             new = uploaded(exchange.new, part(stream_id, span.start_offset, span.end_offset))
             held = {
                 (low, high): object_id
-                for low, high, object_id in self.world.cluster.spans(stream_id)
+                for low, high, object_id in self.published.cluster.spans(stream_id)
             }
             places = [
                 (source.range.start_offset, source.range.end_offset) for source in exchange.sources
             ]
             old = [replaced(stream_id, held.get(place, -1), *place) for place in places]
             status = Status.OK if held.keys() >= set(places) else Status.COMPACTED_OBJECTS_NOT_FOUND
-            self.world.cluster.commit(self.world.node, new, replaced=old, status=status)
+            self.published.cluster.commit(self.published.node, new, replaced=old, status=status)
             answers.append("" if status is Status.OK else status.name)
         await self.publisher.publish()
         return answers
 
 
-async def rewritten(world: World, job: Job, store: MemoryStore) -> RewriteReport:
+async def rewritten(published: PublishedCluster, job: Job, store: MemoryStore) -> RewriteReport:
     await job.publisher.publish()
     options = RewriteOptions(target_bytes=1 << 20)
     async with asyncio.timeout(PUBLISH_S / 2):
@@ -92,35 +92,39 @@ async def rewritten(world: World, job: Job, store: MemoryStore) -> RewriteReport
 
 
 @pytest.fixture
-def world() -> World:
-    world = World(partitions=1)
-    world.append(0, 12)
-    return world
+def published() -> PublishedCluster:
+    published = PublishedCluster(partitions=1)
+    published.append(0, 12)
+    return published
 
 
-async def test_sources_that_somebody_else_took_are_not_waited_for(world: World) -> None:
+async def test_sources_that_somebody_else_took_are_not_waited_for(
+    published: PublishedCluster,
+) -> None:
     """The first half of the merge stays where it was."""
     store = MemoryStore()
-    job = Job(world, world.publisher(store, 1))
-    job.meanwhile.append(lambda _: world.compact(0, 6, 6))
-    report = await rewritten(world, job, store)
+    job = Job(published, published.publisher(store, 1))
+    job.meanwhile.append(lambda _: published.compact(0, 6, 6))
+    report = await rewritten(published, job, store)
     assert [len(merge.sources) for merge in job.merges] == [12, 7]
     assert (
         report.unresolved,
         report.partitions[0].conflicts,
         report.partitions[0].sources_replaced,
     ) == (0, 1, 7)
-    assert len(world.cluster.spans(world.cluster.partitions("t")[0].data_stream_id)) == 1
+    assert len(published.cluster.spans(published.cluster.partitions("t")[0].data_stream_id)) == 1
 
 
-async def test_a_task_that_was_too_late_is_planned_anew_at_once(world: World) -> None:
+async def test_a_task_that_was_too_late_is_planned_anew_at_once(
+    published: PublishedCluster,
+) -> None:
     """Nothing changed: a newer manifest would show the same."""
     store = MemoryStore()
-    job = Job(world, world.publisher(store, 1))
+    job = Job(published, published.publisher(store, 1))
     job.meanwhile.append(
         lambda task: RewriteResult(task, None, late=True, detail="prepared too long ago")
     )
-    report = await rewritten(world, job, store)
+    report = await rewritten(published, job, store)
     assert [len(merge.sources) for merge in job.merges] == [12, 12]
     assert (
         report.unresolved,

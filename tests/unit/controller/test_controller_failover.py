@@ -17,12 +17,12 @@ from controller.managers import elections, nodes, recovery
 from controller.metadata.records import WalRecord
 from controller.metadata.topics import NO_LEADER, leader_of
 from stream.ports import BrokerIncarnation
-from tests.unit.controller.managers_cluster import Cluster, close, part, slot, stale
+from tests.support.managers_cluster import ManagersCluster, close, part, slot, stale
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> ManagersCluster:
+    return ManagersCluster()
 
 
 def registration(number: int, incarnation: int, **changes: object) -> RegisterBroker:
@@ -37,7 +37,7 @@ def registration(number: int, incarnation: int, **changes: object) -> RegisterBr
 
 
 def leave(
-    cluster: Cluster, node: BrokerIncarnation, wal_end: int, status: Status = Status.OK
+    cluster: ManagersCluster, node: BrokerIncarnation, wal_end: int, status: Status = Status.OK
 ) -> Progress | None:
     request = UnregisterBroker(
         node_id=node.node_id, node_epoch=node.node_epoch, wal_end=WalSequence(wal_end)
@@ -48,32 +48,34 @@ def leave(
 
 
 class TestRegistration:
-    def test_the_same_incarnation_gets_the_same_answer(self, cluster: Cluster) -> None:
+    def test_the_same_incarnation_gets_the_same_answer(self, cluster: ManagersCluster) -> None:
         first = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=2)
         again = cluster.run(nodes.register_broker(cluster.image, registration(-1, 7)), records=0)
         assert first == again
         assert first is not None
         assert first.cluster_id == "test"
 
-    def test_the_lowest_free_id_is_given(self, cluster: Cluster) -> None:
+    def test_the_lowest_free_id_is_given(self, cluster: ManagersCluster) -> None:
         cluster.broker(1)
         cluster.broker(3)
         assert [cluster.broker(-1).node_id for _ in range(2)] == [2, 4]
 
-    def test_a_new_incarnation_takes_the_place_of_the_older(self, cluster: Cluster) -> None:
+    def test_a_new_incarnation_takes_the_place_of_the_older(self, cluster: ManagersCluster) -> None:
         old = cluster.broker(1)
         new = cluster.broker(1)
         assert new.node_epoch > old.node_epoch
         assert not cluster.image.nodes.is_alive(old)
         cluster.commit(old, status=Status.NODE_EPOCH_EXPIRED)
 
-    def test_epochs_are_never_used_twice_even_after_a_node_left(self, cluster: Cluster) -> None:
+    def test_epochs_are_never_used_twice_even_after_a_node_left(
+        self, cluster: ManagersCluster
+    ) -> None:
         old = cluster.broker(1)
         leave(cluster, old, 0)
         assert cluster.image.nodes.get(old.node_id) is None
         assert cluster.broker(1).node_epoch > old.node_epoch
 
-    def test_a_fenced_incarnation_does_not_come_back(self, cluster: Cluster) -> None:
+    def test_a_fenced_incarnation_does_not_come_back(self, cluster: ManagersCluster) -> None:
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)))
         cluster.die(BrokerIncarnation(NodeId(1), NodeEpoch(1)))
         cluster.run(nodes.register_broker(cluster.image, registration(1, 7)), Status.NODE_FENCED)
@@ -83,13 +85,15 @@ class TestRegistration:
         "changes",
         [{"port": 0}, {"port": 65_536}, {"host": "x" * 256}, {"node_id": -2}, {"rack": "r" * 256}],
     )
-    def test_nonsense_is_refused(self, cluster: Cluster, changes: dict[str, object]) -> None:
+    def test_nonsense_is_refused(
+        self, cluster: ManagersCluster, changes: dict[str, object]
+    ) -> None:
         cluster.run(
             nodes.register_broker(cluster.image, registration(1, 7, **changes)),
             Status.INVALID_REQUEST,
         )
 
-    def test_fencing_does_not_harm_a_newer_start(self, cluster: Cluster) -> None:
+    def test_fencing_does_not_harm_a_newer_start(self, cluster: ManagersCluster) -> None:
         old = cluster.broker(1)
         new = cluster.broker(1)
         assert (
@@ -102,7 +106,7 @@ class TestRegistration:
 
 
 class TestAppointment:
-    def test_a_live_broker_is_appointed_once(self, cluster: Cluster) -> None:
+    def test_a_live_broker_is_appointed_once(self, cluster: ManagersCluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
         assert recovery.assign_recoveries(cluster.image, cluster.live) == []
         cluster.die(one)
@@ -112,7 +116,9 @@ class TestAppointment:
         assert wal.recoverer == two
         assert recovery.assign_recoveries(cluster.image, cluster.live) == []
 
-    def test_a_recoverer_that_dies_or_starts_again_is_replaced(self, cluster: Cluster) -> None:
+    def test_a_recoverer_that_dies_or_starts_again_is_replaced(
+        self, cluster: ManagersCluster
+    ) -> None:
         one, two, three = (cluster.broker(n) for n in (1, 2, 3))
         cluster.die(one)
         cluster.tick()
@@ -127,7 +133,7 @@ class TestAppointment:
             wal.recoverer for wal in cluster.image.nodes.running_wals() if wal.writer != new
         } == {new}
 
-    def test_several_recoveries_are_spread(self, cluster: Cluster) -> None:
+    def test_several_recoveries_are_spread(self, cluster: ManagersCluster) -> None:
         dead = [cluster.broker(n) for n in (1, 2, 3, 4)]
         cluster.broker(5), cluster.broker(6)
         for node in dead:
@@ -140,7 +146,7 @@ class TestAppointment:
         ]
         assert sorted(recoverers) == [5, 5, 6, 6]
 
-    def test_who_will_lead_most_of_it_is_appointed(self, cluster: Cluster) -> None:
+    def test_who_will_lead_most_of_it_is_appointed(self, cluster: ManagersCluster) -> None:
         one = cluster.broker(1)
         cluster.broker(2)
         three = cluster.broker(3)
@@ -158,11 +164,11 @@ class TestAppointment:
         assert wal is not None
         assert wal.recoverer == three
 
-    def test_nobody_alive_nobody_appointed(self, cluster: Cluster) -> None:
+    def test_nobody_alive_nobody_appointed(self, cluster: ManagersCluster) -> None:
         cluster.die(cluster.broker(1))
         assert recovery.assign_recoveries(cluster.image, cluster.live) == []
 
-    def test_an_own_earlier_wal_is_recovered_too(self, cluster: Cluster) -> None:
+    def test_an_own_earlier_wal_is_recovered_too(self, cluster: ManagersCluster) -> None:
         old = cluster.broker(1)
         cluster.topic("t")
         cluster.open_led(old)
@@ -175,7 +181,7 @@ class TestAppointment:
 
 class TestRecovery:
     @pytest.fixture
-    def dead(self, cluster: Cluster) -> BrokerIncarnation:
+    def dead(self, cluster: ManagersCluster) -> BrokerIncarnation:
         """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0; broker 2 is
         asked to recover it.
         """
@@ -189,13 +195,13 @@ class TestRecovery:
         return one
 
     @pytest.fixture
-    def two(self, cluster: Cluster, dead: BrokerIncarnation) -> BrokerIncarnation:
+    def two(self, cluster: ManagersCluster, dead: BrokerIncarnation) -> BrokerIncarnation:
         node = cluster.image.nodes.get(NodeId(2))
         assert node is not None
         return BrokerIncarnation(node.node_id, node.node_epoch)
 
     def test_slots_are_clipped_streams_closed_leaders_elected_and_the_wal_ends(
-        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+        self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         cluster.recover(
             two, dead, slot(dead, 0, part(1, 0, 5)), slot(dead, 1, part(0, 0, 2), part(1, 3, 9))
@@ -216,7 +222,7 @@ class TestRecovery:
         cluster.recover(two, dead, end=4, status=Status.WAL_NOT_RECOVERABLE)
 
     def test_partitions_that_are_held_keep_their_streams_and_get_no_leader(
-        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+        self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         topic = cluster.partitions("t")[0]
         data = topic.data_stream_id
@@ -232,13 +238,13 @@ class TestRecovery:
         assert dead not in [wal.writer for wal in cluster.image.nodes.running_wals()]
 
     def test_a_repeated_chunk_adds_nothing(
-        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+        self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         for records in (1, 0):
             cluster.recover(two, dead, slot(dead, 1, part(0, 0, 2), part(1, 5, 9)), records=records)
 
     def test_a_gap_fails_closed(
-        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+        self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         cluster.recover(
             two, dead, slot(dead, 2, part(1, 6, 9)), end=3, status=Status.OFFSET_NOT_MATCHED
@@ -246,7 +252,7 @@ class TestRecovery:
         assert leader_of(cluster.partitions("t")[0]) == dead
 
     def test_trimmed_ahead_of_the_commit_is_no_gap(
-        self, cluster: Cluster, two: BrokerIncarnation
+        self, cluster: ManagersCluster, two: BrokerIncarnation
     ) -> None:
         three = cluster.broker(3)
         cluster.live = {three.node_id}
@@ -261,7 +267,9 @@ class TestRecovery:
         cluster.recover(two, three, slot(three, 1, part(partition.data_stream_id, 6, 9)), end=2)
         assert cluster.end(partition.data_stream_id) == 9
 
-    def test_streams_that_were_closed_or_moved_are_left_alone(self, cluster: Cluster) -> None:
+    def test_streams_that_were_closed_or_moved_are_left_alone(
+        self, cluster: ManagersCluster
+    ) -> None:
         one = cluster.broker(1)
         cluster.topic("t")
         cluster.open_led(one)
@@ -275,7 +283,7 @@ class TestRecovery:
         assert cluster.end(1) == 5
 
     def test_only_the_appointed_recovers_and_only_slots_of_that_wal(
-        self, cluster: Cluster, dead: BrokerIncarnation, two: BrokerIncarnation
+        self, cluster: ManagersCluster, dead: BrokerIncarnation, two: BrokerIncarnation
     ) -> None:
         three = cluster.broker(3)
         cluster.recover(three, dead, end=1, status=Status.WAL_NOT_RECOVERABLE)
@@ -291,7 +299,7 @@ class TestRecovery:
         cluster.die(two)
         cluster.recover(two, dead, end=1, status=Status.NODE_FENCED)
 
-    def test_a_living_writer_is_not_recovered(self, cluster: Cluster) -> None:
+    def test_a_living_writer_is_not_recovered(self, cluster: ManagersCluster) -> None:
         one, two = cluster.broker(1), cluster.broker(2)
         cluster.apply(
             [WalRecord(one.node_id, one.node_epoch, WalSequence(0), two.node_id, two.node_epoch)]
@@ -299,7 +307,7 @@ class TestRecovery:
         cluster.recover(two, one, end=0, status=Status.WAL_NOT_RECOVERABLE)
 
     def test_a_partition_that_was_on_its_way_to_another_leader_keeps_it(
-        self, cluster: Cluster
+        self, cluster: ManagersCluster
     ) -> None:
         one = cluster.broker(1)
         cluster.topic("t")
@@ -320,7 +328,7 @@ class TestRecovery:
         assert cluster.open_one(two, 1, 1).end_offset == 5
 
     def test_many_partitions_take_several_transactions(
-        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+        self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 2)
         one = cluster.broker(1)
@@ -339,7 +347,7 @@ class TestRecovery:
         cluster.recover(two, one, end=0, records=0)
 
     def test_a_second_recoverer_finds_less_to_do(
-        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+        self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(recovery, "ELECTIONS_PER_TRANSACTION_MAX", 1)
         one = cluster.broker(1)
@@ -358,7 +366,9 @@ class TestRecovery:
 
 
 class TestElections:
-    def test_topics_made_without_brokers_get_leaders_when_one_comes(self, cluster: Cluster) -> None:
+    def test_topics_made_without_brokers_get_leaders_when_one_comes(
+        self, cluster: ManagersCluster
+    ) -> None:
         cluster.die(cluster.broker(1))
         cluster.topic("t", partitions=3)
         assert {leader_of(partition) for partition in cluster.partitions("t")} == {NO_LEADER}
@@ -374,7 +384,9 @@ class TestElections:
             (two, 1, (1, 2))
         }
 
-    def test_the_first_live_candidate_wins_and_others_spread(self, cluster: Cluster) -> None:
+    def test_the_first_live_candidate_wins_and_others_spread(
+        self, cluster: ManagersCluster
+    ) -> None:
         one = cluster.broker(1)
         cluster.broker(2), cluster.broker(3)
         cluster.create(NewTopic(name="t", assignment=[[NodeId(1), NodeId(3)]]))
@@ -393,7 +405,9 @@ class TestElections:
 
 
 class TestLeaving:
-    def test_others_lead_afterwards_and_no_recovery_is_needed(self, cluster: Cluster) -> None:
+    def test_others_lead_afterwards_and_no_recovery_is_needed(
+        self, cluster: ManagersCluster
+    ) -> None:
         one = cluster.broker(1)
         cluster.topic("t", partitions=2)
         two = cluster.broker(2)
@@ -410,7 +424,9 @@ class TestLeaving:
         assert {leader_of(partition) for partition in cluster.partitions("t")} == {two}
         assert [wal.writer for wal in cluster.image.nodes.running_wals()] == [two]
 
-    def test_the_last_broker_leaves_partitions_without_leader(self, cluster: Cluster) -> None:
+    def test_the_last_broker_leaves_partitions_without_leader(
+        self, cluster: ManagersCluster
+    ) -> None:
         one = cluster.broker(1)
         cluster.topic("t")
         leave(cluster, one, 0)
@@ -420,7 +436,7 @@ class TestLeaving:
         assert leader_of(cluster.partitions("t")[0]) == new
 
     def test_many_partitions_take_several_transactions(
-        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+        self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(nodes, "ELECTIONS_PER_TRANSACTION_MAX", 2)
         one = cluster.broker(1)
@@ -430,7 +446,7 @@ class TestLeaving:
         assert leave(cluster, one, 0) == Progress(remaining=0)
         assert cluster.image.nodes.get(one.node_id) is None
 
-    def test_who_may_not(self, cluster: Cluster) -> None:
+    def test_who_may_not(self, cluster: ManagersCluster) -> None:
         one = cluster.broker(1)
         cluster.commit(one, wal=3)
         leave(cluster, one, 2, Status.OFFSET_NOT_MATCHED)

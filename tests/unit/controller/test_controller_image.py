@@ -40,13 +40,13 @@ from controller.metadata.records import (
 from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
 from stream.ports import BrokerIncarnation, ObjectRole
-from tests.unit.controller.managers_cluster import Cluster, part, slot, snapshot_of
+from tests.support.managers_cluster import ManagersCluster, part, slot, snapshot_of
 
 
 @pytest.fixture
-def cluster() -> Cluster:
+def cluster() -> ManagersCluster:
     """Broker 1 leads t-0; stream 1 holds [0,5) [5,9) [9,12)."""
-    cluster = Cluster()
+    cluster = ManagersCluster()
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)
@@ -73,18 +73,20 @@ def cluster() -> Cluster:
     ],
 )
 def test_ranges_are_found_by_offset(
-    cluster: Cluster, start: int, end: int, limit: int, found: list[int]
+    cluster: ManagersCluster, start: int, end: int, limit: int, found: list[int]
 ) -> None:
     ranges = cluster.image.find_ranges(StreamId(1), Offset(start), Offset(end), limit)
     assert [item.range.start_offset for item in ranges] == found
     assert all(item.role == ObjectRole.WAL and item.key.startswith("wal/1/") for item in ranges)
 
 
-def test_an_unknown_stream_has_no_ranges(cluster: Cluster) -> None:
+def test_an_unknown_stream_has_no_ranges(cluster: ManagersCluster) -> None:
     assert cluster.image.find_ranges(StreamId(77), Offset(0), Offset(9), 9) == []
 
 
-def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(cluster: Cluster) -> None:
+def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(
+    cluster: ManagersCluster,
+) -> None:
     node = cluster.broker(2)
     item = cluster.prepare(node)[0]
     cluster.delete("t")
@@ -100,7 +102,7 @@ def test_ids_of_what_was_removed_are_not_given_again_after_a_snapshot(cluster: C
     )
 
 
-def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
+def test_a_snapshot_comes_in_bounded_chunks(cluster: ManagersCluster) -> None:
     records = list(ImageCopy.of(cluster.image).records())
     chunks = list(ImageCopy.of(cluster.image).chunks(4))
     assert [record for chunk in chunks for record in chunk] == records
@@ -108,7 +110,7 @@ def test_a_snapshot_comes_in_bounded_chunks(cluster: Cluster) -> None:
 
 
 def test_an_object_with_very_many_ranges_takes_several_records() -> None:
-    cluster = Cluster()
+    cluster = ManagersCluster()
     node = cluster.broker(1)
     cluster.topic("t", partitions=RANGES_PER_RECORD_MAX // 3 + 1)
     cluster.open_led(node)
@@ -124,7 +126,7 @@ def test_an_object_with_very_many_ranges_takes_several_records() -> None:
     assert snapshot_of(cluster.image) == cluster.image
 
 
-def test_configs_keys_and_ended_wals_are_in_the_snapshot(cluster: Cluster) -> None:
+def test_configs_keys_and_ended_wals_are_in_the_snapshot(cluster: ManagersCluster) -> None:
     dead = cluster.broker(2)
     cluster.apply(
         [
@@ -141,14 +143,14 @@ def test_configs_keys_and_ended_wals_are_in_the_snapshot(cluster: Cluster) -> No
     assert copy != cluster.image
 
 
-def test_a_snapshot_is_loaded_into_a_fresh_image_only(cluster: Cluster) -> None:
+def test_a_snapshot_is_loaded_into_a_fresh_image_only(cluster: ManagersCluster) -> None:
     with pytest.raises(InvariantBroken):
         cluster.image.load([])
 
 
 def test_a_copy_does_not_change_with_the_image() -> None:
     """It is encoded while the image moves on: every state of it that changes has to be its own."""
-    cluster = Cluster()
+    cluster = ManagersCluster()
     node, other = cluster.broker(1), cluster.broker(2)
     cluster.topic("t", partitions=2)
     cluster.open_led(node)
@@ -183,7 +185,7 @@ def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
     """A commit of many ranges takes several records, and a stream without any range may get its
     first one from the next of them.
     """
-    cluster = Cluster()
+    cluster = ManagersCluster()
     node = cluster.broker(1)
     cluster.topic("t", partitions=2)
     cluster.open_led(node)
@@ -199,7 +201,7 @@ def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
     assert loaded != snapshot_of(cluster.image)
 
 
-def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
+def test_a_delta_names_what_was_touched(cluster: ManagersCluster) -> None:
     topic = cluster.partitions("t")[0]
     node = cluster.image.nodes.get(NodeId(1))
     assert node is not None
@@ -229,7 +231,7 @@ def test_a_delta_names_what_was_touched(cluster: Cluster) -> None:
     )
 
 
-def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) -> None:
+def test_records_are_read_back_and_unknown_ones_are_refused(cluster: ManagersCluster) -> None:
     for record in ImageCopy.of(cluster.image).records():
         assert decode_record(encode_record(record)) == record
     assert decode_record(
@@ -261,7 +263,9 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: Cluster) ->
         ),
     ],
 )
-def test_a_record_that_does_not_fit_stops_everything(cluster: Cluster, record: Record) -> None:
+def test_a_record_that_does_not_fit_stops_everything(
+    cluster: ManagersCluster, record: Record
+) -> None:
     with pytest.raises(InvariantBroken):
         cluster.image.apply(record, cluster.image.end_offset)
 
@@ -281,7 +285,9 @@ def test_applying_counts_offsets() -> None:
         WalEnded(NodeId(1), NodeEpoch(1), WalSequence(3)),
     ],
 )
-def test_the_invariants_see_what_managers_never_do(cluster: Cluster, broken: Record) -> None:
+def test_the_invariants_see_what_managers_never_do(
+    cluster: ManagersCluster, broken: Record
+) -> None:
     cluster.image.apply(broken, cluster.image.end_offset)
     with pytest.raises(InvariantBroken):
         cluster.image.check_invariants()

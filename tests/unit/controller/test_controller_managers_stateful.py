@@ -54,8 +54,8 @@ from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from stream.ports import BrokerIncarnation, ObjectRole
-from tests.unit.controller.managers_cluster import (
-    Cluster,
+from tests.support.managers_cluster import (
+    ManagersCluster,
     close,
     part,
     replaced,
@@ -85,7 +85,7 @@ def _shape(stream: Any) -> tuple[Any, ...]:
 class Managers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster()
+        self.cluster = ManagersCluster()
         self.incarnations: list[BrokerIncarnation] = []
         self.ends: dict[int, tuple[int, int]] = {}
         self.slots: dict[BrokerIncarnation, int] = {}

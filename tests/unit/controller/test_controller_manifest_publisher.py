@@ -3,18 +3,12 @@ old versions gone in time.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from base.ids import Millis
-from controller.config import ControllerConfig
 from controller.manifest.publisher import ManifestPublisher, Superseded
-from controller.metadata.image import MetadataImage
-from controller.metadata.records import Record
 from lake.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
 from lake.manifest.plan import OffsetRange
 from lake.manifest.sections import load_root
@@ -24,83 +18,10 @@ from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from stream.errors import ObjectCorrupt
 from stream.format.keys import manifest_key, parse_manifest_key
-from stream.ports import BrokerIncarnation
-from tests.unit.controller.managers_cluster import Cluster, part, replaced, snapshot_of, uploaded
+from tests.support.managers_cluster import snapshot_of
+from tests.support.published_cluster import GRACE_MS, PublishedCluster
 
-T = TypeVar("T")
 READ_GRACE_S = 60.0
-GRACE_MS = 120_000
-
-
-class CommittedImage:
-    """What the publisher sees of a runtime: an image between two batches, and the records that
-    change it.
-    """
-
-    def __init__(self, image: MetadataImage, epoch: int) -> None:
-        self.image, self.epoch = image, epoch
-        self.notes: list[Callable[[Sequence[Record]], None]] = []
-
-    def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        self.notes.append(note)
-
-    async def with_committed_image(self, look: Callable[[MetadataImage], T]) -> T:
-        await asyncio.sleep(0)
-        return look(self.image)
-
-
-class World:
-    """A cluster with one topic whose partitions grow, and controllers that publish it."""
-
-    def __init__(self, partitions: int = 2) -> None:
-        self.cluster = Cluster()
-        self.now_s = 1_000.0
-        self.watching: list[CommittedImage] = []
-
-        def noting(records: Sequence[Record]) -> None:
-            self.cluster.image.apply_all(records)  # without looking at all of it each time
-            for runtime in self.watching:
-                for note in runtime.notes:
-                    note(records)
-
-        self.cluster.apply = noting  # type: ignore[method-assign]
-        self.node: BrokerIncarnation = self.cluster.broker(1)
-        self.cluster.topic("t", partitions)
-        self.cluster.open_led(self.node)
-
-    def publisher(
-        self, store: Any, epoch: int, image: MetadataImage | None = None
-    ) -> ManifestPublisher:
-        """image: of a controller that has not noticed yet that it leads no more."""
-        runtime = CommittedImage(image or self.cluster.image, epoch)
-        if image is None:
-            self.watching.append(runtime)
-        config = ControllerConfig(
-            data_dir=Path("unused"), cluster_id="test", manifest_grace_ms=GRACE_MS
-        )
-        now_ms = lambda: Millis(int(self.now_s * 1_000))  # noqa: E731
-        return ManifestPublisher(config, runtime, store, now=lambda: self.now_s, now_ms=now_ms)  # type: ignore[arg-type]
-
-    def append(self, partition: int = 0, count: int = 1) -> None:
-        stream_id = self.cluster.partitions("t")[partition].data_stream_id
-        for _ in range(count):
-            end = self.cluster.end(stream_id)
-            self.cluster.commit(
-                self.node,
-                uploaded(self.cluster.prepare(self.node)[0], part(stream_id, end, end + 10)),
-            )
-
-    def compact(self, partition: int, first: int, count: int) -> None:
-        stream_id = self.cluster.partitions("t")[partition].data_stream_id
-        found = self.cluster.spans(stream_id)[first : first + count]
-        new = uploaded(
-            self.cluster.prepare(self.node)[0], part(stream_id, found[0][0], found[-1][1])
-        )
-        self.cluster.commit(
-            self.node,
-            new,
-            replaced=[replaced(stream_id, object_id, low, high) for low, high, object_id in found],
-        )
 
 
 class CountingStore(MemoryStore):
@@ -119,17 +40,17 @@ async def versions(store: MemoryStore) -> list[int]:
 
 
 async def test_nothing_is_written_when_nothing_changed_and_little_when_little_did() -> None:
-    world, store = World(partitions=300), CountingStore()
-    publisher = world.publisher(store, 1)
+    published, store = PublishedCluster(partitions=300), CountingStore()
+    publisher = published.publisher(store, 1)
     assert await publisher.publish()
     for _ in range(3):
         assert not await publisher.publish()
     for partition in range(300):
-        world.append(partition, 5)
-    world.append(3, 70)
+        published.append(partition, 5)
+    published.append(3, 70)
     assert await publisher.publish()
     whole = (await store.head(manifest_key("test", 2))).size_bytes
-    world.append(290)
+    published.append(290)
     assert await publisher.publish()
     assert (await store.head(manifest_key("test", 3))).size_bytes < whole / 3
     assert store.put_keys == [manifest_key("test", version) for version in (1, 2, 3)]
@@ -140,12 +61,12 @@ async def test_nothing_is_written_when_nothing_changed_and_little_when_little_di
 
 
 async def test_a_plan_of_many_pages_after_compaction() -> None:
-    world, store = World(), MemoryStore()
-    publisher = world.publisher(store, 1)
-    world.append(0, 3_000)
+    published, store = PublishedCluster(), MemoryStore()
+    publisher = published.publisher(store, 1)
+    published.append(0, 3_000)
     await publisher.publish()
-    world.compact(0, 1_500, 1_000)
-    world.append(0, 1)
+    published.compact(0, 1_500, 1_000)
+    published.append(0, 1)
     await publisher.publish()
     view = ClusterView(store)
     await view.refresh()
@@ -191,16 +112,16 @@ class InterleavedStore(MemoryStore):
 @pytest.mark.parametrize("seed", range(30))
 async def test_a_deposed_leader_that_goes_on_publishing_never_turns_time_back(seed: int) -> None:
     rng = Random(seed)
-    world, store = World(), InterleavedStore()
-    world.append(0, 3)
-    zombie = world.publisher(store, 1)
+    published, store = PublishedCluster(), InterleavedStore()
+    published.append(0, 3)
+    zombie = published.publisher(store, 1)
     if rng.random() < 0.7:
         await zombie.publish()
-    world.append(0, 2)
-    stale = world.watching.pop()
-    stale.image = snapshot_of(world.cluster.image)
-    world.append(1, 2)
-    leader = world.publisher(store, 2)
+    published.append(0, 2)
+    stale = published.watching.pop()
+    stale.image = snapshot_of(published.cluster.image)
+    published.append(1, 2)
+    leader = published.publisher(store, 2)
 
     async def go_on(publisher: ManifestPublisher, is_zombie: bool) -> bool:
         for _ in range(rng.randint(1, 4)):
@@ -211,7 +132,7 @@ async def test_a_deposed_leader_that_goes_on_publishing_never_turns_time_back(se
             except Superseded:
                 return True
             if not is_zombie:
-                world.append(rng.randint(0, 1))
+                published.append(rng.randint(0, 1))
         return False
 
     await asyncio.gather(go_on(zombie, True), go_on(leader, False))
@@ -229,9 +150,9 @@ async def test_a_deposed_leader_that_goes_on_publishing_never_turns_time_back(se
         await zombie.publish()
     view = ClusterView(store)
     await view.refresh()
-    stream_ids = [partition.data_stream_id for partition in world.cluster.partitions("t")]
+    stream_ids = [partition.data_stream_id for partition in published.cluster.partitions("t")]
     assert [state.end_offset for state in await view.partitions(["t"])] == [
-        world.cluster.end(stream_id) for stream_id in stream_ids
+        published.cluster.end(stream_id) for stream_id in stream_ids
     ]
 
 
@@ -256,19 +177,19 @@ class UncertainStore(MemoryStore):
 
 @pytest.mark.parametrize("fault", ["before", "after", "repeated"])
 async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fault: str) -> None:
-    world, store = World(), UncertainStore()
-    publisher = world.publisher(store, 1)
-    world.append()
+    published, store = PublishedCluster(), UncertainStore()
+    publisher = published.publisher(store, 1)
+    published.append()
     await publisher.publish()
     assert await publisher.keep_from() is not None, (
         "a reader may still work with the version before"
     )
-    world.now_s += READ_GRACE_S
+    published.now_s += READ_GRACE_S
     assert await publisher.keep_from() is None
-    assert publisher.shown_offset == world.cluster.image.end_offset
-    world.append()
+    assert publisher.shown_offset == published.cluster.image.end_offset
+    published.append()
     assert await publisher.keep_from() is not None
-    assert publisher.shown_offset < world.cluster.image.end_offset
+    assert publisher.shown_offset < published.cluster.image.end_offset
     store.faults = [fault]
     if fault == "repeated":  # the retries inside the store meet their own success
         assert await publisher.publish()
@@ -276,13 +197,13 @@ async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fa
         with pytest.raises(Unavailable):
             await publisher.publish()
         assert await publisher.keep_from() is not None
-        world.append()
+        published.append()
         assert await publisher.publish()
         assert await publisher.keep_from() is not None, "the last append is in no version yet"
         assert await publisher.publish()
-    assert publisher.shown_offset == world.cluster.image.end_offset
+    assert publisher.shown_offset == published.cluster.image.end_offset
     assert await publisher.keep_from() is not None
-    world.now_s += READ_GRACE_S
+    published.now_s += READ_GRACE_S
     assert await publisher.keep_from() is None
     assert sorted(await versions(store)) == list(range(1, (3 if fault == "repeated" else 4)))
     view = ClusterView(store)
@@ -291,16 +212,16 @@ async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fa
 
 
 async def test_old_versions_go_after_their_grace_and_never_one_that_is_referred_to() -> None:
-    world, store = World(partitions=600), MemoryStore()
-    publisher = world.publisher(store, 1)
+    published, store = PublishedCluster(partitions=600), MemoryStore()
+    publisher = published.publisher(store, 1)
     for turn in range(40):
-        world.append(turn * 15 % 600, 1)
+        published.append(turn * 15 % 600, 1)
         assert await publisher.publish()
         await publisher._drop_old()
-        world.now_s += 1
+        published.now_s += 1
     assert len(await versions(store)) == 40
-    world.now_s += GRACE_MS / 1_000
-    world.append()
+    published.now_s += GRACE_MS / 1_000
+    published.append()
     await publisher.publish()
     await publisher._drop_old()
     left = await versions(store)
@@ -308,22 +229,22 @@ async def test_old_versions_go_after_their_grace_and_never_one_that_is_referred_
     view = ClusterView(store)
     await view.refresh()
     assert sum(state.end_offset for state in await view.partitions(["t"])) == 410
-    again = world.publisher(store, 2)
+    again = published.publisher(store, 2)
     await again.publish()
-    world.now_s += GRACE_MS / 1_000
+    published.now_s += GRACE_MS / 1_000
     await again._drop_old()
     assert await versions(store) == [42], "a new leader refers to nothing of the old one's"
 
 
 async def test_a_view_follows_versions_and_survives_the_deletion_of_the_one_it_holds() -> None:
-    world, store = World(), MemoryStore()
-    publisher = world.publisher(store, 1)
-    world.append(0, 70)
+    published, store = PublishedCluster(), MemoryStore()
+    publisher = published.publisher(store, 1)
+    published.append(0, 70)
     await publisher.publish()
     view, idle = ClusterView(store), ClusterView(store)
     assert (await view.refresh()).version == (await idle.refresh()).version == 1
     for _ in range(6):
-        world.append(0, 70)
+        published.append(0, 70)
         await publisher.publish()
     assert (await view.refresh()).version == 7
     await store.delete([manifest_key("test", version) for version in range(1, 7)])
@@ -335,10 +256,10 @@ async def test_a_store_without_a_manifest_or_with_several_or_with_an_older_one()
     store = MemoryStore()
     with pytest.raises(ManifestNotFound):
         await ClusterView(store).refresh()
-    world = World()
-    publisher = world.publisher(store, 3)
+    published = PublishedCluster()
+    publisher = published.publisher(store, 3)
     await publisher.publish()
-    world.append()
+    published.append()
     await publisher.publish()
     view = ClusterView(store)
     await view.refresh()
@@ -351,19 +272,19 @@ async def test_a_store_without_a_manifest_or_with_several_or_with_an_older_one()
     with pytest.raises(ManifestWentBack):
         await view.refresh()
     await store.delete([manifest_key("test", 1)])
-    await world.publisher(store, 2).publish()
+    await published.publisher(store, 2).publish()
     for version in range(2, 5):
-        world.append()
-        await world.watching[-1].with_committed_image(lambda _: None)
+        published.append()
+        await published.watching[-1].with_committed_image(lambda _: None)
         await store.put(manifest_key("test", version), await store.get(manifest_key("test", 1)))
     with pytest.raises(ObjectCorrupt):
         await view.refresh()
 
 
 async def test_every_damaged_byte_is_noticed() -> None:
-    world, store = World(), MemoryStore()
-    publisher = world.publisher(store, 1)
-    world.append(0, 70)
+    published, store = PublishedCluster(), MemoryStore()
+    publisher = published.publisher(store, 1)
+    published.append(0, 70)
     await publisher.publish()
     key = manifest_key("test", 1)
     whole = await store.get(key)
@@ -388,10 +309,10 @@ async def _planned(store: MemoryStore, wanted: list[OffsetRange]) -> list[Any]:
 
 
 async def test_a_damaged_newest_version_is_passed_by_the_next_leader() -> None:
-    world, store = World(), MemoryStore()
-    await world.publisher(store, 1).publish()
+    published, store = PublishedCluster(), MemoryStore()
+    await published.publisher(store, 1).publish()
     await store.put(manifest_key("test", 2), b"rubbish")
-    await world.publisher(store, 2).publish()
+    await published.publisher(store, 2).publish()
     assert (await ClusterView(store).refresh()).version == 3
     with pytest.raises(PreconditionFailed):
         await store.put_if_absent(manifest_key("test", 3), b"")

@@ -202,55 +202,59 @@ def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> Non
     emptied.
     """
     rng = Random(seed)
-    world = Published()
-    world.two_brokers_and_a_topic()
+    published = Published()
+    published.two_brokers_and_a_topic()
 
     def number() -> int:
         return rng.randrange(1 << 30)
 
     def commit() -> None:
         numbers = [number() for _ in range(rng.randint(1, 3))]
-        world.commit(numbers, rng.random() < 0.3, 0, rng.randint(0, 6), rng.random() < 0.03, None)
+        published.commit(
+            numbers, rng.random() < 0.3, 0, rng.randint(0, 6), rng.random() < 0.03, None
+        )
 
     def compact() -> None:
-        if any(len(stream.entries) > 1 for stream in world.image.streams):
-            world.compact(number(), rng.randint(0, 12), rng.randint(1, 6), 0)
+        if any(len(stream.entries) > 1 for stream in published.image.streams):
+            published.compact(number(), rng.randint(0, 12), rng.randint(1, 6), 0)
 
     def topic() -> None:
         if rng.random() < 0.5:
-            world.create(rng.choice("abc"), rng.randint(1, 5))
+            published.create(rng.choice("abc"), rng.randint(1, 5))
         elif rng.random() < 0.3:
-            world.delete(rng.choice("bc"))
+            published.delete(rng.choice("bc"))
 
     def failover() -> None:
-        world.die(number() * 3)
-        world.register(rng.randint(1, 4))
-        world.cluster.tick()
-        for wal in [wal for wal in world.image.nodes.running_wals() if wal.recoverer.node_id >= 0]:
-            world.cluster.recover(
+        published.die(number() * 3)
+        published.register(rng.randint(1, 4))
+        published.cluster.tick()
+        for wal in [
+            wal for wal in published.image.nodes.running_wals() if wal.recoverer.node_id >= 0
+        ]:
+            published.cluster.recover(
                 wal.recoverer,
                 wal.writer,
-                end=max(wal.committed, world.slots.get(wal.writer, 0)) + 1,
+                end=max(wal.committed, published.slots.get(wal.writer, 0)) + 1,
             )
-        world.open_all(0)
+        published.open_all(0)
 
     def trim() -> None:
-        for topic in world.image.topics:
+        for topic in published.image.topics:
             for partition in topic.partitions:
-                stream = world.image.streams.get(partition.data_stream_id)
+                stream = published.image.streams.get(partition.data_stream_id)
                 if stream.opened and rng.random() < 0.2:
                     by = rng.randint(0, max(2, (stream.end_offset - stream.start_offset) // 3))
-                    world.cluster.trim(
+                    published.cluster.trim(
                         stream.owner, stream.stream_id, stream.epoch, stream.start_offset + by
                     )
 
     steps = {
-        commit: 60, compact: 8, topic: 1, world.tick: 2, trim: 1, failover: 1,
-        (lambda: world.time(rng.choice([1, 1_000, 4_000_000]))): 1,
-        (lambda: world.publish_a_step(rng.choice([1, 5, 1_000, 1_000]))): 12,
+        commit: 60, compact: 8, topic: 1, published.tick: 2, trim: 1, failover: 1,
+        (lambda: published.time(rng.choice([1, 1_000, 4_000_000]))): 1,
+        (lambda: published.publish_a_step(rng.choice([1, 5, 1_000, 1_000]))): 12,
     }  # fmt: skip
     for step in rng.choices(list(steps), list(steps.values()), k=600):
         step()
-    world.another_controller_leads()
-    world.publish_a_step(10_000)
-    world.teardown()
+    published.another_controller_leads()
+    published.publish_a_step(10_000)
+    published.teardown()

@@ -27,9 +27,9 @@ from controller.managers import nodes, reassign
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.records import PartitionRecord
 from controller.metadata.topics import NO_LEADER, is_moving, is_reassigning, leader_of
-from tests.unit.controller.managers_cluster import (
+from tests.support.managers_cluster import (
     MOVE_TIMEOUT_MS,
-    Cluster,
+    ManagersCluster,
     close,
     part,
     slot,
@@ -37,7 +37,7 @@ from tests.unit.controller.managers_cluster import (
 )
 
 
-class World(Cluster):
+class ReassignCluster(ManagersCluster):
     """Brokers 1 to `brokers`; topic t with one partition, led and open by broker 1."""
 
     def __init__(self, brokers: int = 3, *replicas: int) -> None:
@@ -98,192 +98,196 @@ class World(Cluster):
 
 
 def test_a_move_takes_the_leader_away_and_the_close_elects_the_target() -> None:
-    world = World()
-    world.move("t", 0, 2, 3, records=1)
-    assert leader_of(world.t) == NO_LEADER
-    assert (world.t.replicas, world.t.target_replicas, world.t.move.target) == ((1,), (2, 3), 2)
-    assert is_reassigning(world.t)
-    world.tick()
-    assert leader_of(world.t) == NO_LEADER, "its source still has it open"
-    world.open_one(world.nodes[2], world.t.meta_stream_id, 1, Status.STREAM_FENCED)
-    world.commit(
-        world.nodes[1],
-        slot(world.nodes[1], 0, part(world.t.data_stream_id, 0, 7)),
-        closes=[close(world.t.data_stream_id, 0, 7)],
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2, 3, records=1)
+    assert leader_of(cluster.t) == NO_LEADER
+    assert (cluster.t.replicas, cluster.t.target_replicas, cluster.t.move.target) == (
+        (1,),
+        (2, 3),
+        2,
     )
-    assert leader_of(world.t) == NO_LEADER, "the meta stream is still open"
-    world.now_ms = Millis(world.now_ms + 70)
-    world.commit(
-        world.nodes[1],
-        closes=[close(world.t.meta_stream_id, 0, 0), close(world.t.txn_stream_id, 0, 0)],
+    assert is_reassigning(cluster.t)
+    cluster.tick()
+    assert leader_of(cluster.t) == NO_LEADER, "its source still has it open"
+    cluster.open_one(cluster.nodes[2], cluster.t.meta_stream_id, 1, Status.STREAM_FENCED)
+    cluster.commit(
+        cluster.nodes[1],
+        slot(cluster.nodes[1], 0, part(cluster.t.data_stream_id, 0, 7)),
+        closes=[close(cluster.t.data_stream_id, 0, 7)],
+    )
+    assert leader_of(cluster.t) == NO_LEADER, "the meta stream is still open"
+    cluster.now_ms = Millis(cluster.now_ms + 70)
+    cluster.commit(
+        cluster.nodes[1],
+        closes=[close(cluster.t.meta_stream_id, 0, 0), close(cluster.t.txn_stream_id, 0, 0)],
         records=3,
     )
-    move = world.t.move
+    move = cluster.t.move
     assert move is not None
     assert (move.source, move.target, move.elected_ms - move.started_ms) == (1, 2, 70)
-    world.leads(2, 1, 2, 3)
-    assert world.end(world.t.data_stream_id) == 7
+    cluster.leads(2, 1, 2, 3)
+    assert cluster.end(cluster.t.data_stream_id) == 7
 
 
 def test_a_repeated_close_elects_nobody_again() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    closes = [close(stream_id, 0, 0) for stream_id in world.t.stream_ids]
-    world.commit(world.nodes[1], closes=closes)
-    world.commit(world.nodes[1], closes=closes, records=0)
-    world.leads(2, 1, 2)
-    world.commit(world.nodes[1], closes=closes, records=0)
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    closes = [close(stream_id, 0, 0) for stream_id in cluster.t.stream_ids]
+    cluster.commit(cluster.nodes[1], closes=closes)
+    cluster.commit(cluster.nodes[1], closes=closes, records=0)
+    cluster.leads(2, 1, 2)
+    cluster.commit(cluster.nodes[1], closes=closes, records=0)
 
 
 def test_a_partition_that_nobody_has_opened_moves_at_once() -> None:
-    world = World()
-    world.create(NewTopic(name="u", assignment=[[NodeId(1)]]))
-    world.move("u", 0, 3)
-    partition = world.partitions("u")[0]
-    assert leader_of(partition) == world.nodes[3]
-    world.open_one(world.nodes[1], partition.meta_stream_id, 0, Status.STREAM_FENCED)
+    cluster = ReassignCluster()
+    cluster.create(NewTopic(name="u", assignment=[[NodeId(1)]]))
+    cluster.move("u", 0, 3)
+    partition = cluster.partitions("u")[0]
+    assert leader_of(partition) == cluster.nodes[3]
+    cluster.open_one(cluster.nodes[1], partition.meta_stream_id, 0, Status.STREAM_FENCED)
 
 
 @pytest.mark.parametrize("replicas", [(1, 2, 3), (3, 1), (1,)])
 def test_candidates_change_without_moving_the_leader(replicas: tuple[int, ...]) -> None:
-    world = World(3, 1, 2)
-    world.move("t", 0, *replicas, records=1)
-    world.leads(1, 0, *replicas)
-    world.move("t", 0, *replicas, records=0)
+    cluster = ReassignCluster(3, 1, 2)
+    cluster.move("t", 0, *replicas, records=1)
+    cluster.leads(1, 0, *replicas)
+    cluster.move("t", 0, *replicas, records=0)
 
 
 def test_there_and_back_again() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    world.give_up(world.nodes[1])
-    world.leads(2, 1, 2)
-    world.move("t", 0, 1)
-    world.give_up(world.nodes[2])
-    world.leads(1, 2, 1)
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    cluster.give_up(cluster.nodes[1])
+    cluster.leads(2, 1, 2)
+    cluster.move("t", 0, 1)
+    cluster.give_up(cluster.nodes[2])
+    cluster.leads(1, 2, 1)
 
 
 def test_back_before_the_source_has_closed() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    world.move("t", 0, 1)
-    world.give_up(world.nodes[1])
-    world.leads(1, 1, 1)
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    cluster.move("t", 0, 1)
+    cluster.give_up(cluster.nodes[1])
+    cluster.leads(1, 1, 1)
 
 
 def test_a_second_move_changes_the_target_and_keeps_the_deadline() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    first = world.t.move
-    world.now_ms = Millis(world.now_ms + 5_000)
-    world.move("t", 0, 3, records=1)
-    world.move("t", 0, 3, records=0)
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    first = cluster.t.move
+    cluster.now_ms = Millis(cluster.now_ms + 5_000)
+    cluster.move("t", 0, 3, records=1)
+    cluster.move("t", 0, 3, records=0)
     assert first is not None
-    assert world.t.move is not None
-    assert world.t.move.deadline_ms == first.deadline_ms
-    world.give_up(world.nodes[1])
-    world.leads(3, 1, 3)
+    assert cluster.t.move is not None
+    assert cluster.t.move.deadline_ms == first.deadline_ms
+    cluster.give_up(cluster.nodes[1])
+    cluster.leads(3, 1, 3)
 
 
 def test_cancelled_it_goes_back_to_its_source() -> None:
-    world = World(3, 1, 3)
-    world.move("t", 0, 3, 1)
-    world.leads(1, 0, 3, 1)
-    world.move("t", 0, 2)
-    world.move("t", 0)
-    assert not is_reassigning(world.t)
-    world.move("t", 0, status=Status.NO_REASSIGNMENT)
-    world.give_up(world.nodes[1])
-    world.leads(1, 1, 3, 1)
-    world.move("t", 0, status=Status.NO_REASSIGNMENT)
+    cluster = ReassignCluster(3, 1, 3)
+    cluster.move("t", 0, 3, 1)
+    cluster.leads(1, 0, 3, 1)
+    cluster.move("t", 0, 2)
+    cluster.move("t", 0)
+    assert not is_reassigning(cluster.t)
+    cluster.move("t", 0, status=Status.NO_REASSIGNMENT)
+    cluster.give_up(cluster.nodes[1])
+    cluster.leads(1, 1, 3, 1)
+    cluster.move("t", 0, status=Status.NO_REASSIGNMENT)
 
 
 def test_target_dies_before_the_election() -> None:
-    world = World()
-    world.move("t", 0, 2, 3)
-    world.die(world.nodes[2])
-    world.give_up(world.nodes[1])
-    world.leads(3, 1, 2, 3)
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2, 3)
+    cluster.die(cluster.nodes[2])
+    cluster.give_up(cluster.nodes[1])
+    cluster.leads(3, 1, 2, 3)
 
 
 def test_all_targets_die_and_any_broker_leads() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    world.die(world.nodes[2])
-    world.give_up(world.nodes[1])
-    world.leads(1, 1, 2, 1)
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    cluster.die(cluster.nodes[2])
+    cluster.give_up(cluster.nodes[1])
+    cluster.leads(1, 1, 2, 1)
 
 
 def test_target_dies_after_the_election() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    world.give_up(world.nodes[1])
-    world.open_led(world.nodes[2])
-    world.die(world.nodes[2])
-    world.tick()
-    world.recover(world.nodes[1], world.nodes[2], end=0)
-    world.leads(1, 2, 2, 1)
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    cluster.give_up(cluster.nodes[1])
+    cluster.open_led(cluster.nodes[2])
+    cluster.die(cluster.nodes[2])
+    cluster.tick()
+    cluster.recover(cluster.nodes[1], cluster.nodes[2], end=0)
+    cluster.leads(1, 2, 2, 1)
 
 
 def test_source_dies_and_recovery_elects_the_target() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    world.die(world.nodes[1])
-    world.tick()
-    assert leader_of(world.t) == NO_LEADER
-    item = slot(world.nodes[1], 0, part(world.t.data_stream_id, 0, 5))
-    world.recover(world.nodes[2], world.nodes[1], item, end=1)
-    world.leads(2, 1, 2)
-    assert world.end(world.t.data_stream_id) == 5
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    cluster.die(cluster.nodes[1])
+    cluster.tick()
+    assert leader_of(cluster.t) == NO_LEADER
+    item = slot(cluster.nodes[1], 0, part(cluster.t.data_stream_id, 0, 5))
+    cluster.recover(cluster.nodes[2], cluster.nodes[1], item, end=1)
+    cluster.leads(2, 1, 2)
+    assert cluster.end(cluster.t.data_stream_id) == 5
 
 
 def test_a_dead_leader_can_be_reassigned_before_it_is_recovered() -> None:
-    world = World()
-    world.die(world.nodes[1])
-    world.tick()
-    world.move("t", 0, 3)
-    world.recover(world.nodes[2], world.nodes[1], end=0)
-    world.leads(3, 1, 3)
+    cluster = ReassignCluster()
+    cluster.die(cluster.nodes[1])
+    cluster.tick()
+    cluster.move("t", 0, 3)
+    cluster.recover(cluster.nodes[2], cluster.nodes[1], end=0)
+    cluster.leads(3, 1, 3)
 
 
 def test_a_source_that_hangs_is_fenced_at_the_deadline() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    world.now_ms = Millis(world.now_ms + MOVE_TIMEOUT_MS - 1)
-    world.tick()
-    assert world.image.nodes.is_alive(world.nodes[1])
-    world.image = snapshot_of(world.image)
-    world.now_ms = Millis(world.now_ms + 1)
-    world.tick()
-    assert not world.image.nodes.is_alive(world.nodes[1])
-    world.commit(
-        world.nodes[1], closes=[close(world.t.data_stream_id, 0, 0)], status=Status.NODE_FENCED
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    cluster.now_ms = Millis(cluster.now_ms + MOVE_TIMEOUT_MS - 1)
+    cluster.tick()
+    assert cluster.image.nodes.is_alive(cluster.nodes[1])
+    cluster.image = snapshot_of(cluster.image)
+    cluster.now_ms = Millis(cluster.now_ms + 1)
+    cluster.tick()
+    assert not cluster.image.nodes.is_alive(cluster.nodes[1])
+    cluster.commit(
+        cluster.nodes[1], closes=[close(cluster.t.data_stream_id, 0, 0)], status=Status.NODE_FENCED
     )
-    world.recover(world.nodes[2], world.nodes[1], end=0)
-    world.leads(2, 1, 2)
-    world.now_ms = Millis(world.now_ms + MOVE_TIMEOUT_MS)
-    assert world.overdue() == {}
+    cluster.recover(cluster.nodes[2], cluster.nodes[1], end=0)
+    cluster.leads(2, 1, 2)
+    cluster.now_ms = Millis(cluster.now_ms + MOVE_TIMEOUT_MS)
+    assert cluster.overdue() == {}
 
 
 def test_nobody_eligible_waits_for_a_broker() -> None:
-    world = World(2)
-    world.move("t", 0, 2)
-    world.live.clear()
-    world.give_up(world.nodes[1])
-    assert is_moving(world.t)
-    world.tick()
-    assert is_moving(world.t)
-    world.live.add(NodeId(1))
-    world.tick()
-    world.leads(1, 1, 2, 1)
+    cluster = ReassignCluster(2)
+    cluster.move("t", 0, 2)
+    cluster.live.clear()
+    cluster.give_up(cluster.nodes[1])
+    assert is_moving(cluster.t)
+    cluster.tick()
+    assert is_moving(cluster.t)
+    cluster.live.add(NodeId(1))
+    cluster.tick()
+    cluster.leads(1, 1, 2, 1)
 
 
 def test_a_topic_may_be_deleted_while_it_moves() -> None:
-    world = World()
-    world.move("t", 0, 2)
-    meta, data = world.t.meta_stream_id, world.t.data_stream_id
-    world.delete("t")
-    world.commit(world.nodes[1], closes=[close(meta, 0, 0), close(data, 0, 0)], records=0)
-    world.tick()
+    cluster = ReassignCluster()
+    cluster.move("t", 0, 2)
+    meta, data = cluster.t.meta_stream_id, cluster.t.data_stream_id
+    cluster.delete("t")
+    cluster.commit(cluster.nodes[1], closes=[close(meta, 0, 0), close(data, 0, 0)], records=0)
+    cluster.tick()
 
 
 @pytest.mark.parametrize(
@@ -291,14 +295,14 @@ def test_a_topic_may_be_deleted_while_it_moves() -> None:
     [((2, 2), "twice"), ((9,), "registered"), (tuple(range(1, 17)), "1 to 15"), ((3,), "alive")],
 )
 def test_bad_replicas_are_refused(replicas: tuple[int, ...], word: str) -> None:
-    world = World()
-    world.die(world.nodes[3])
+    cluster = ReassignCluster()
+    cluster.die(cluster.nodes[3])
     target = reassign.PartitionTarget(
         topic="t", partition=0, replicas=[NodeId(node_id) for node_id in replicas]
     )
     request = reassign.AlterReassignments(partitions=[target])
     result = reassign.alter_reassignments(
-        world.image, request, world.now_ms, live=world.live, timeout_ms=1
+        cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=1
     )
     assert result.records == []
     assert result.value is not None
@@ -307,7 +311,7 @@ def test_bad_replicas_are_refused(replicas: tuple[int, ...], word: str) -> None:
 
 
 def test_unknown_and_repeated_partitions_are_refused_each() -> None:
-    world = World()
+    cluster = ReassignCluster()
     target = reassign.PartitionTarget(topic="t", partition=0, replicas=[NodeId(2)])
     unknown = reassign.PartitionTarget(topic="t", partition=1, replicas=[NodeId(2)])
     for targets, statuses in (
@@ -316,68 +320,70 @@ def test_unknown_and_repeated_partitions_are_refused_each() -> None:
     ):
         request = reassign.AlterReassignments(partitions=targets)
         result = reassign.alter_reassignments(
-            world.image, request, world.now_ms, live=world.live, timeout_ms=1
+            cluster.image, request, cluster.now_ms, live=cluster.live, timeout_ms=1
         )
         assert result.value is not None
         assert [item.status for item in result.value.items] == statuses
     many = reassign.AlterReassignments(partitions=[target] * (reassign.MOVES_MAX + 1))
     assert (
-        reassign.alter_reassignments(world.image, many, world.now_ms, live=(), timeout_ms=1).status
+        reassign.alter_reassignments(
+            cluster.image, many, cluster.now_ms, live=(), timeout_ms=1
+        ).status
         == Status.INVALID_REQUEST
     )
 
 
 def test_preferred_election() -> None:
-    world = World(3, 1, 2)
-    world.elect(Status.ELECTION_NOT_NEEDED)
-    world.move("t", 0, 2, 1)
-    world.leads(1, 0, 2, 1)
-    world.elect()
-    assert not is_reassigning(world.t)
-    world.elect(Status.ELECTION_NOT_NEEDED)
-    world.give_up(world.nodes[1])
-    world.leads(2, 1, 2, 1)
-    world.move("t", 0, 1, 2)
-    world.die(world.nodes[1])
-    world.elect(Status.PREFERRED_NOT_AVAILABLE)
+    cluster = ReassignCluster(3, 1, 2)
+    cluster.elect(Status.ELECTION_NOT_NEEDED)
+    cluster.move("t", 0, 2, 1)
+    cluster.leads(1, 0, 2, 1)
+    cluster.elect()
+    assert not is_reassigning(cluster.t)
+    cluster.elect(Status.ELECTION_NOT_NEEDED)
+    cluster.give_up(cluster.nodes[1])
+    cluster.leads(2, 1, 2, 1)
+    cluster.move("t", 0, 1, 2)
+    cluster.die(cluster.nodes[1])
+    cluster.elect(Status.PREFERRED_NOT_AVAILABLE)
 
 
 def test_draining_spreads_over_the_others_and_keeps_the_candidates() -> None:
-    world = World()
-    world.create(NewTopic(name="many", assignment=[[NodeId(1), NodeId(2), NodeId(3)]] * 6))
-    world.open_led(world.nodes[1])
-    assert world.drain(1, 4) == 3
-    world.give_up_moved(1)
-    assert world.drain(1, 4) == 0
-    world.give_up_moved(1)
-    led = {node_id: world.image.topics.led_count(node) for node_id, node in world.nodes.items()}
+    cluster = ReassignCluster()
+    cluster.create(NewTopic(name="many", assignment=[[NodeId(1), NodeId(2), NodeId(3)]] * 6))
+    cluster.open_led(cluster.nodes[1])
+    assert cluster.drain(1, 4) == 3
+    cluster.give_up_moved(1)
+    assert cluster.drain(1, 4) == 0
+    cluster.give_up_moved(1)
+    led = {node_id: cluster.image.topics.led_count(node) for node_id, node in cluster.nodes.items()}
     assert sorted(led.values()) == [0, 3, 4]
     assert led[1] == 0
-    assert all(partition.replicas[0] == 1 for partition in world.partitions("many"))
-    world.create(NewTopic(name="new", partitions=4))
-    assert world.image.topics.led_count(world.nodes[1]) == 0
+    assert all(partition.replicas[0] == 1 for partition in cluster.partitions("many"))
+    cluster.create(NewTopic(name="new", partitions=4))
+    assert cluster.image.topics.led_count(cluster.nodes[1]) == 0
     request = UnregisterBroker(
-        node_id=NodeId(1), node_epoch=world.nodes[1].node_epoch, wal_end=WalSequence(0)
+        node_id=NodeId(1), node_epoch=cluster.nodes[1].node_epoch, wal_end=WalSequence(0)
     )
-    world.run(nodes.unregister_broker(world.image, request, world.now_ms, live=world.live))
-    world.drain(1, 1, Status.NODE_EPOCH_NOT_EXIST)
+    cluster.run(nodes.unregister_broker(cluster.image, request, cluster.now_ms, live=cluster.live))
+    cluster.drain(1, 1, Status.NODE_EPOCH_NOT_EXIST)
 
 
 def test_the_last_broker_has_nobody_to_drain_to() -> None:
-    world = World(1)
-    assert world.drain(1, 10) == 0
-    world.leads(1, 0, 1)
+    cluster = ReassignCluster(1)
+    assert cluster.drain(1, 10) == 0
+    cluster.leads(1, 0, 1)
 
 
 def test_records_of_earlier_versions_are_read() -> None:
-    record = World().t
+    record = ReassignCluster().t
     old = msgspec.msgpack.encode(msgspec.msgpack.decode(encode_record(record))[:10])
     assert decode_record(old) == record
 
 
 def test_traces_are_limited() -> None:
     ring = MoveTraceRing()
-    topic_id = World().t.topic_id
+    topic_id = ReassignCluster().t.topic_id
     for at in range(TRACES_MAX + 1):
         timing = MoveTiming(
             topic_id=topic_id,

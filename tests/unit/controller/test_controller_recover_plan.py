@@ -36,7 +36,7 @@ from stream.errors import WalSlotLost
 from stream.format.keys import wal_key
 from stream.ports import BrokerIncarnation, StreamRange
 from stream.recovery.salvage import BadSlot
-from tests.unit.controller.managers_cluster import Cluster, close, part, slot, snapshot_of, uploaded
+from tests.support.managers_cluster import ManagersCluster, close, part, slot, snapshot_of, uploaded
 
 NOW_MS = Millis(5_000)
 Slots = dict[BrokerIncarnation, dict[int, list[RangeEntry]]]
@@ -82,7 +82,7 @@ class Life:
     def __init__(self, seed: int, *, gated: bool) -> None:
         self.rng = Random(seed)
         self.gated = gated
-        self.cluster = Cluster()
+        self.cluster = ManagersCluster()
         self.slots: Slots = {}
         self.live: dict[int, BrokerIncarnation] = {}
         self.durable: dict[int, int] = {}
@@ -259,9 +259,9 @@ def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
     assert lost > 5
 
 
-def one() -> tuple[Cluster, BrokerIncarnation, int]:
+def one() -> tuple[ManagersCluster, BrokerIncarnation, int]:
     """A cluster with one partition, its leader, its data stream."""
-    cluster = Cluster()
+    cluster = ManagersCluster()
     node = cluster.broker(1)
     partition = cluster.topic("t")[0]
     cluster.open_led(node)
@@ -428,7 +428,7 @@ def test_objects_that_are_gone_and_objects_that_nobody_knows() -> None:
 
 
 def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
-    cluster = Cluster()
+    cluster = ManagersCluster()
     writer = cluster.broker(1)
     key = wal_key(writer, WalSequence(0))
     bad = BadSlot(WalSequence(0), key, WalSlotLost(key, "slot 1"))

@@ -25,19 +25,19 @@ from controller.managers import objects, rewrites
 from controller.metadata.objects import ObjectPhase
 from stream.format.keys import data_key, wal_key
 from stream.ports import BrokerIncarnation, ObjectRole
-from tests.unit.controller.managers_cluster import Cluster, close, part, replaced, slot, uploaded
+from tests.support.managers_cluster import ManagersCluster, close, part, replaced, slot, uploaded
 
 GONE = Status.COMPACTED_OBJECTS_NOT_FOUND
 DATA = StreamId(1)
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> ManagersCluster:
+    return ManagersCluster()
 
 
 @pytest.fixture
-def one(cluster: Cluster) -> BrokerIncarnation:
+def one(cluster: ManagersCluster) -> BrokerIncarnation:
     """Leads t-0, whose data stream is [0,5) and [5,9) in two slots, [9,12) in an object."""
     node = cluster.broker(1)
     cluster.topic("t")
@@ -52,7 +52,7 @@ def one(cluster: Cluster) -> BrokerIncarnation:
 
 
 def prepare(
-    cluster: Cluster, count: int = 1, *, ttl_ms: int = 60_000, status: Status = Status.OK
+    cluster: ManagersCluster, count: int = 1, *, ttl_ms: int = 60_000, status: Status = Status.OK
 ) -> list[PreparedItem]:
     value = cluster.run(
         rewrites.prepare_rewrite(
@@ -63,7 +63,7 @@ def prepare(
     return value.items if value is not None else []
 
 
-def sources(cluster: Cluster, start: int, end: int) -> list[RewriteSource]:
+def sources(cluster: ManagersCluster, start: int, end: int) -> list[RewriteSource]:
     """The entries as a manifest of now names them."""
     keys = {state.object_id: state.key for state in cluster.image.objects}
     return [
@@ -83,7 +83,10 @@ def item(target: PreparedItem, start: int, end: int, found: Sequence[RewriteSour
 
 
 def commit(
-    cluster: Cluster, *items: RewriteItem, status: Status = Status.OK, records: int | None = None
+    cluster: ManagersCluster,
+    *items: RewriteItem,
+    status: Status = Status.OK,
+    records: int | None = None,
 ) -> list[ItemResult]:
     request = CommitRewrite(stream_id=DATA, items=list(items))
     value = cluster.run(
@@ -92,12 +95,14 @@ def commit(
     return value.items if value is not None else []
 
 
-def statuses(cluster: Cluster, *items: RewriteItem, records: int | None = None) -> list[Status]:
+def statuses(
+    cluster: ManagersCluster, *items: RewriteItem, records: int | None = None
+) -> list[Status]:
     return [result.status for result in commit(cluster, *items, records=records)]
 
 
 def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(
-    cluster: Cluster, one: BrokerIncarnation
+    cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     wanted = item(prepare(cluster)[0], 0, 12, sources(cluster, 0, 12))
     for records in (2, 0):
@@ -109,7 +114,7 @@ def test_an_exchange_changes_neither_end_nor_owner_and_its_repetition_nothing(
     cluster.commit(one, slot(one, 2, part(1, 12, 13)), closes=[close(1, 0, 13)])
 
 
-def test_nobody_has_to_lead_meanwhile(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_nobody_has_to_lead_meanwhile(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
     found = sources(cluster, 0, 9)
     cluster.give_up(one)
     cluster.die(one)
@@ -117,7 +122,7 @@ def test_nobody_has_to_lead_meanwhile(cluster: Cluster, one: BrokerIncarnation) 
     assert cluster.end(1) == 12
 
 
-def test_items_stand_by_themselves(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_items_stand_by_themselves(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
     early, late = prepare(cluster, 2)
     first, second = (
         item(early, 0, 9, sources(cluster, 0, 9)),
@@ -142,7 +147,7 @@ def test_items_stand_by_themselves(cluster: Cluster, one: BrokerIncarnation) -> 
 
 
 def test_one_conflict_is_no_obstacle_for_the_others(
-    cluster: Cluster, one: BrokerIncarnation
+    cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     early, late = prepare(cluster, 2)
     wrong = [
@@ -156,13 +161,15 @@ def test_one_conflict_is_no_obstacle_for_the_others(
 
 @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (5, 9)])
 def test_other_offsets_than_those_of_the_sources_are_refused(
-    cluster: Cluster, one: BrokerIncarnation, start: int, end: int
+    cluster: ManagersCluster, one: BrokerIncarnation, start: int, end: int
 ) -> None:
     wanted = item(prepare(cluster)[0], start, end, sources(cluster, 0, 9))
     assert statuses(cluster, wanted, records=0) == [GONE]
 
 
-def test_a_hole_between_the_sources_is_refused(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_a_hole_between_the_sources_is_refused(
+    cluster: ManagersCluster, one: BrokerIncarnation
+) -> None:
     found = sources(cluster, 0, 12)
     assert statuses(cluster, item(prepare(cluster)[0], 0, 12, [found[0], found[2]]), records=0) == [
         GONE
@@ -171,7 +178,7 @@ def test_a_hole_between_the_sources_is_refused(cluster: Cluster, one: BrokerInca
 
 @pytest.mark.parametrize("trimmed", [3, 5, 7])
 def test_what_was_trimmed_meanwhile_is_no_loss(
-    cluster: Cluster, one: BrokerIncarnation, trimmed: int
+    cluster: ManagersCluster, one: BrokerIncarnation, trimmed: int
 ) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, trimmed)
@@ -180,7 +187,7 @@ def test_what_was_trimmed_meanwhile_is_no_loss(
 
 
 def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(
-    cluster: Cluster, one: BrokerIncarnation
+    cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.trim(one, 1, 0, 9)
@@ -199,14 +206,16 @@ def test_a_prefix_that_is_trimmed_and_forgotten_leaves_nothing_behind(
     ] == [ObjectPhase.DESTROYED]
 
 
-def test_a_topic_that_was_deleted_refuses_all(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_a_topic_that_was_deleted_refuses_all(
+    cluster: ManagersCluster, one: BrokerIncarnation
+) -> None:
     wanted = item(prepare(cluster)[0], 0, 9, sources(cluster, 0, 9))
     cluster.delete("t")
     commit(cluster, wanted, status=Status.STREAM_NOT_EXIST)
 
 
 def test_what_is_not_committed_in_time_is_collected(
-    cluster: Cluster, one: BrokerIncarnation
+    cluster: ManagersCluster, one: BrokerIncarnation
 ) -> None:
     prepare(cluster, ttl_ms=999, status=Status.INVALID_REQUEST)
     prepare(cluster, ttl_ms=3_600_001, status=Status.INVALID_REQUEST)
@@ -221,7 +230,7 @@ def test_what_is_not_committed_in_time_is_collected(
     assert [state.key for state in due] == [target.key]
 
 
-def test_requests_that_are_none(cluster: Cluster, one: BrokerIncarnation) -> None:
+def test_requests_that_are_none(cluster: ManagersCluster, one: BrokerIncarnation) -> None:
     target = prepare(cluster)[0]
     found = sources(cluster, 0, 9)
     good = item(target, 0, 9, found)

@@ -32,7 +32,7 @@ from controller.metadata.records import PartitionRecord, Record, StreamOpened
 from controller.metadata.topics import NO_LEADER, leader_of
 from controller.raft.core_config import CoreConfig
 from controller.raft.transport import GROUP_BYTES
-from tests.unit.controller.managers_cluster import MOVE_TIMEOUT_MS, Cluster
+from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
 
 PARTITIONS = 10_000
 CANDIDATES = 15
@@ -58,7 +58,7 @@ def partitions_in(records: Sequence[Record]) -> int:
     return sum(isinstance(record, PartitionRecord) for record in records)
 
 
-class Large(Cluster):
+class Large(ManagersCluster):
     """Broker 1 leads everything, 15 brokers may."""
 
     def __init__(self) -> None:

@@ -13,8 +13,8 @@ from controller.api.messages import Status
 from controller.managers import objects
 from controller.metadata.objects import ObjectPhase
 from stream.ports import BrokerIncarnation, ObjectRole
-from tests.unit.controller.managers_cluster import (
-    Cluster,
+from tests.support.managers_cluster import (
+    ManagersCluster,
     close,
     part,
     replaced,
@@ -25,12 +25,12 @@ from tests.unit.controller.managers_cluster import (
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster()
+def cluster() -> ManagersCluster:
+    return ManagersCluster()
 
 
 @pytest.fixture
-def one(cluster: Cluster) -> BrokerIncarnation:
+def one(cluster: ManagersCluster) -> BrokerIncarnation:
     """One broker that leads t-0: streams 0 (meta) and 1 (data), both open at epoch 0."""
     node = cluster.broker(1)
     cluster.topic("t")
@@ -40,7 +40,7 @@ def one(cluster: Cluster) -> BrokerIncarnation:
 
 class TestNodeChecks:
     def test_an_unknown_node_a_later_and_an_earlier_epoch(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(
             BrokerIncarnation(NodeId(9), NodeEpoch(1)), status=Status.NODE_EPOCH_NOT_EXIST
@@ -49,7 +49,9 @@ class TestNodeChecks:
         cluster.broker(1)
         cluster.commit(one, status=Status.NODE_EPOCH_EXPIRED)
 
-    def test_a_fenced_node_commits_nothing(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_fenced_node_commits_nothing(
+        self, cluster: ManagersCluster, one: BrokerIncarnation
+    ) -> None:
         cluster.die(one)
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), status=Status.NODE_FENCED)
         assert cluster.end(1) == 0
@@ -57,30 +59,32 @@ class TestNodeChecks:
 
 class TestOpen:
     def test_the_same_again_is_success_without_a_record(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         before = cluster.image.end_offset
         assert cluster.open_one(one, 1, 0).end_offset == 0
         assert cluster.image.end_offset == before
 
-    def test_a_stream_that_does_not_exist(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_a_stream_that_does_not_exist(
+        self, cluster: ManagersCluster, one: BrokerIncarnation
+    ) -> None:
         cluster.open_one(one, 77, 0, Status.STREAM_NOT_EXIST)
 
     def test_a_broker_that_does_not_lead_the_partition_is_fenced(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         two = cluster.broker(2)
         cluster.open_one(two, 1, 0, Status.STREAM_FENCED)
         cluster.open_one(two, 1, 1, Status.STREAM_FENCED)
 
     def test_one_bad_stream_does_not_fail_the_others(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         statuses = [item.status for item in cluster.open(one, (77, 0), (1, 0), (1, 0))]
         assert statuses == [Status.STREAM_NOT_EXIST, Status.OK, Status.DUPLICATE_IN_REQUEST]
 
     def test_an_older_epoch_is_fenced_and_the_next_one_goes_on_at_the_end(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
         cluster.die(one)
@@ -92,7 +96,7 @@ class TestOpen:
         cluster.open_one(two, 1, 0, Status.STREAM_FENCED)
 
     def test_a_stream_still_open_with_an_earlier_epoch_has_to_be_closed_first(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.die(one)
         two = cluster.broker(2)
@@ -109,7 +113,7 @@ class TestOpen:
 
 class TestTrim:
     def test_it_drops_what_lies_below_and_keeps_the_end(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), slot(one, 1, part(1, 5, 9)))
         cluster.trim(one, 1, 0, 6)
@@ -121,7 +125,7 @@ class TestTrim:
         assert cluster.end(1) == 9
 
     def test_wrong_epochs_owners_and_streams(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         two = cluster.broker(2)
         cluster.trim(one, 77, 0, 1, Status.STREAM_NOT_EXIST)
@@ -132,7 +136,7 @@ class TestTrim:
         cluster.trim(one, 1, 0, 1, Status.STREAM_NOT_OPENED)
 
     def test_ahead_of_the_committed_end_while_data_are_in_the_wal(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.trim(one, 1, 0, 7)
         cluster.commit(
@@ -144,7 +148,7 @@ class TestTrim:
         assert [span[:2] for span in cluster.spans(1)] == [(5, 9), (9, 12)]
 
     def test_trimmed_data_may_be_left_out_of_a_commit_but_nothing_else(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.trim(one, 1, 0, 7)
         cluster.commit(one, slot(one, 0, part(1, 8, 9)), status=Status.OFFSET_NOT_MATCHED)
@@ -155,7 +159,7 @@ class TestTrim:
 
 class TestContinuity:
     def test_a_gap_and_an_overlap_are_refused(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
         cluster.commit(one, slot(one, 1, part(1, 6, 9)), status=Status.OFFSET_NOT_MATCHED)
@@ -164,7 +168,7 @@ class TestContinuity:
         assert [span[:2] for span in cluster.spans(1)] == [(0, 5), (5, 9)]
 
     def test_one_bad_range_refuses_the_whole_transaction(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(
             one, slot(one, 0, part(0, 0, 5), part(1, 1, 5)), status=Status.OFFSET_NOT_MATCHED
@@ -172,7 +176,7 @@ class TestContinuity:
         assert cluster.end(0) == 0
 
     def test_somebody_elses_and_a_closed_stream(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         two = cluster.broker(2)
         cluster.commit(two, slot(two, 0, part(1, 0, 5)), status=Status.STREAM_FENCED)
@@ -180,7 +184,7 @@ class TestContinuity:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), status=Status.STREAM_NOT_OPENED)
 
     def test_a_deleted_stream_does_not_fail_the_others(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.topic("other")
         cluster.open_led(one)
@@ -191,7 +195,7 @@ class TestContinuity:
         cluster.open_one(one, 1, 0, Status.STREAM_NOT_EXIST)
 
     def test_the_late_upload_of_a_closed_stream_finds_it_committed(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)])
@@ -202,7 +206,9 @@ class TestContinuity:
 
 
 class TestCommit:
-    def test_repeated_after_a_lost_reply(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_repeated_after_a_lost_reply(
+        self, cluster: ManagersCluster, one: BrokerIncarnation
+    ) -> None:
         item = cluster.prepare(one)[0]
         for records in (4, 0):
             cluster.commit(
@@ -215,7 +221,7 @@ class TestCommit:
             )
 
     def test_repeated_close_after_somebody_else_opened(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5), close(0, 0, 0)])
         two = cluster.broker(2)
@@ -232,7 +238,7 @@ class TestCommit:
         cluster.commit(one, closes=[close(1, 0, 6)], status=Status.STREAM_FENCED)
 
     def test_objects_that_are_not_prepared_expired_or_of_another_key(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         first, second = cluster.prepare(one, 2)
         wrong = msgspec.structs.replace(uploaded(first, part(1, 0, 5)), key=second.key)
@@ -242,7 +248,7 @@ class TestCommit:
         cluster.commit(one, uploaded(first, part(1, 0, 5)), status=Status.OBJECT_NOT_EXIST)
 
     def test_a_slot_of_another_wal_or_below_the_committed_slot(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         two = cluster.broker(2)
         cluster.commit(one, slot(two, 0, part(1, 0, 5)), status=Status.INVALID_REQUEST)
@@ -250,7 +256,9 @@ class TestCommit:
         cluster.commit(one, wal=2, records=0)
         cluster.commit(one, slot(one, 2, part(1, 0, 5)), status=Status.OBJECT_NOT_EXIST)
 
-    def test_one_slot_serves_several_closes(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_one_slot_serves_several_closes(
+        self, cluster: ManagersCluster, one: BrokerIncarnation
+    ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)), closes=[close(1, 0, 5)])
         cluster.commit(one, slot(one, 0, part(0, 0, 2)), closes=[close(0, 0, 2)])
         assert cluster.spans(1)[0][2] == cluster.spans(0)[0][2]
@@ -259,12 +267,12 @@ class TestCommit:
         assert state.refs == 2
 
     def test_a_slot_has_one_range_of_a_stream(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 0, part(1, 0, 5)))
         cluster.commit(one, slot(one, 0, part(1, 5, 9)), status=Status.OFFSET_NOT_MATCHED)
 
-    def test_bad_shapes(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_bad_shapes(self, cluster: ManagersCluster, one: BrokerIncarnation) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, slot(one, 0, part(1, 5, 5)), status=Status.INVALID_REQUEST)
         cluster.commit(
@@ -278,7 +286,7 @@ class TestCommit:
 
 class TestClose:
     def test_it_must_close_at_the_committed_end(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(
             one,
@@ -296,13 +304,13 @@ class TestClose:
         cluster.commit(one, closes=[close(1, 0, 5)], records=0)
         cluster.commit(one, closes=[close(1, 0, 4)], status=Status.OFFSET_NOT_MATCHED)
 
-    def test_wrong_epoch_and_owner(self, cluster: Cluster, one: BrokerIncarnation) -> None:
+    def test_wrong_epoch_and_owner(self, cluster: ManagersCluster, one: BrokerIncarnation) -> None:
         two = cluster.broker(2)
         cluster.commit(one, closes=[close(1, 1, 0)], status=Status.STREAM_NOT_OPENED)
         cluster.commit(two, closes=[close(1, 0, 0)], status=Status.STREAM_FENCED)
 
     def test_a_deleted_stream_is_closed_enough(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.delete("t")
         cluster.commit(one, closes=[close(1, 0, 0)], records=0)
@@ -310,7 +318,7 @@ class TestClose:
 
 class TestCompaction:
     @pytest.fixture
-    def log(self, cluster: Cluster, one: BrokerIncarnation) -> list[int]:
+    def log(self, cluster: ManagersCluster, one: BrokerIncarnation) -> list[int]:
         """Stream 1: [0,5) [5,9) [9,12) in three slots. -> object ids."""
         cluster.commit(
             one,
@@ -321,7 +329,7 @@ class TestCompaction:
         return [span[2] for span in cluster.spans(1)]
 
     def test_exact_cover_is_exchanged_and_the_end_stays(
-        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+        self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         item = cluster.prepare(one)[0]
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9)]
@@ -330,7 +338,7 @@ class TestCompaction:
             assert cluster.spans(1) == [(0, 9, item.object_id), (9, 12, log[2])]
 
     def test_several_objects_for_one_stream(
-        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+        self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         first, second = cluster.prepare(one, 2)
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9), replaced(1, log[2], 9, 12)]
@@ -341,7 +349,7 @@ class TestCompaction:
 
     @pytest.mark.parametrize(("start", "end"), [(0, 12), (0, 8), (1, 9), (0, 13), (5, 9)])
     def test_anything_else_than_exact_cover_is_refused(
-        self, cluster: Cluster, one: BrokerIncarnation, log: list[int], start: int, end: int
+        self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int], start: int, end: int
     ) -> None:
         item = cluster.prepare(one)[0]
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9)]
@@ -353,7 +361,7 @@ class TestCompaction:
         )
 
     def test_holes_gone_sources_and_missing_outputs(
-        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+        self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         item = cluster.prepare(one)[0]
         gone = Status.COMPACTED_OBJECTS_NOT_FOUND
@@ -372,7 +380,7 @@ class TestCompaction:
         cluster.commit(one, uploaded(item), replaced=[replaced(1, log[0], 0, 5)], status=gone)
 
     def test_trimming_meanwhile_is_no_obstacle(
-        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+        self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         item = cluster.prepare(one)[0]
         sources = [replaced(1, log[0], 0, 5), replaced(1, log[1], 5, 9)]
@@ -381,7 +389,7 @@ class TestCompaction:
         assert cluster.spans(1) == [(0, 9, item.object_id), (9, 12, log[2])]
 
     def test_trimmed_and_deleted_sources_leave_nothing_to_do(
-        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+        self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         first, second = cluster.prepare(one, 2)
         cluster.trim(one, 1, 0, 5)
@@ -396,7 +404,7 @@ class TestCompaction:
         )
 
     def test_only_the_owner_compacts(
-        self, cluster: Cluster, one: BrokerIncarnation, log: list[int]
+        self, cluster: ManagersCluster, one: BrokerIncarnation, log: list[int]
     ) -> None:
         two = cluster.broker(2)
         item = cluster.prepare(two)[0]
@@ -410,7 +418,7 @@ class TestCompaction:
 
 class TestObjects:
     def test_a_slot_in_place_outlives_its_ranges_until_recovery_can_not_need_it(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         cluster.commit(one, slot(one, 5, part(1, 0, 5)))
         cluster.trim(one, 1, 0, 5)
@@ -421,7 +429,7 @@ class TestObjects:
         assert [state.phase for state in cluster.image.objects] == [ObjectPhase.DESTROYED]
 
     def test_what_was_never_committed_is_deleted_when_no_put_of_it_can_land_any_more(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]
         cluster.now_ms += objects.PREPARED_TTL_MS
@@ -432,7 +440,7 @@ class TestObjects:
         assert [state.object_id for state in due] == [item.object_id]
 
     def test_destroyed_objects_are_removed_after_the_grace(
-        self, cluster: Cluster, one: BrokerIncarnation
+        self, cluster: ManagersCluster, one: BrokerIncarnation
     ) -> None:
         item = cluster.prepare(one)[0]
         cluster.commit(one, uploaded(item, part(1, 0, 5)))

@@ -21,18 +21,20 @@ from controller.api.messages import (
 from controller.managers import configs, kv, producer_ids, topics
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
-from tests.unit.controller.managers_cluster import Cluster
+from tests.support.managers_cluster import ManagersCluster
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
+def cluster() -> ManagersCluster:
+    cluster = ManagersCluster()
     for node_id in (1, 2, 3):
         cluster.broker(node_id)
     return cluster
 
 
-def grow(cluster: Cluster, *new: NewPartitions, validate_only: bool = False) -> list[ItemResult]:
+def grow(
+    cluster: ManagersCluster, *new: NewPartitions, validate_only: bool = False
+) -> list[ItemResult]:
     request = CreatePartitions(topics=list(new), validate_only=validate_only)
     value = cluster.run(topics.create_partitions(cluster.image, request, live=cluster.live))
     assert value is not None
@@ -40,7 +42,9 @@ def grow(cluster: Cluster, *new: NewPartitions, validate_only: bool = False) -> 
 
 
 class TestCreate:
-    def test_partitions_streams_and_leaders_are_made_at_once(self, cluster: Cluster) -> None:
+    def test_partitions_streams_and_leaders_are_made_at_once(
+        self, cluster: ManagersCluster
+    ) -> None:
         created = cluster.create(
             NewTopic(
                 name="t",
@@ -58,38 +62,38 @@ class TestCreate:
         ]
         assert dict(cluster.image.configs.topic("t")) == {"retention.ms": "5"}
 
-    def test_small_topics_spread_as_well(self, cluster: Cluster) -> None:
+    def test_small_topics_spread_as_well(self, cluster: ManagersCluster) -> None:
         leaders = [cluster.topic(f"t{number}")[0].leader for number in range(6)]
         assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
 
-    def test_defaults(self, cluster: Cluster) -> None:
+    def test_defaults(self, cluster: ManagersCluster) -> None:
         created = cluster.create(NewTopic(name="t"))
         assert (created.partitions, created.replication_factor) == (1, 3)
 
     @pytest.mark.parametrize("factor", [1, 2, 15])
     def test_any_usual_factor_is_accepted_there_are_just_no_more_candidates_than_brokers(
-        self, cluster: Cluster, factor: int
+        self, cluster: ManagersCluster, factor: int
     ) -> None:
         assert cluster.create(
             NewTopic(name="t", partitions=1, replication_factor=factor)
         ).replication_factor == min(factor, 3)
 
     @pytest.mark.parametrize("factor", [0, -2, 16, 1_000])
-    def test_factors_that_are_not_allowed(self, cluster: Cluster, factor: int) -> None:
+    def test_factors_that_are_not_allowed(self, cluster: ManagersCluster, factor: int) -> None:
         cluster.create(
             NewTopic(name="t", partitions=1, replication_factor=factor),
             Status.INVALID_REPLICATION_FACTOR,
         )
 
     @pytest.mark.parametrize("count", [0, -2, 10_001])
-    def test_partition_counts(self, cluster: Cluster, count: int) -> None:
+    def test_partition_counts(self, cluster: ManagersCluster, count: int) -> None:
         cluster.create(NewTopic(name="t", partitions=count), Status.INVALID_PARTITIONS)
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "x" * 250, "a/b", "a\n"])
-    def test_names_that_are_not_allowed(self, cluster: Cluster, name: str) -> None:
+    def test_names_that_are_not_allowed(self, cluster: ManagersCluster, name: str) -> None:
         cluster.create(NewTopic(name=name), Status.INVALID_TOPIC_NAME)
 
-    def test_existing_and_repeated_names(self, cluster: Cluster) -> None:
+    def test_existing_and_repeated_names(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         cluster.create(NewTopic(name="t"), Status.TOPIC_EXISTS)
         request = CreateTopics(topics=[NewTopic(name="u"), NewTopic(name="v"), NewTopic(name="u")])
@@ -105,7 +109,7 @@ class TestCreate:
         statuses = [topic.status for topic in value.topics]
         assert statuses == [Status.DUPLICATE_IN_REQUEST, Status.OK, Status.DUPLICATE_IN_REQUEST]
 
-    def test_validate_only_makes_nothing(self, cluster: Cluster) -> None:
+    def test_validate_only_makes_nothing(self, cluster: ManagersCluster) -> None:
         request = CreateTopics(topics=[NewTopic(name="u", partitions=2)], validate_only=True)
         result = topics.create_topics(
             cluster.image,
@@ -119,9 +123,11 @@ class TestCreate:
         assert result.value.topics[0].partitions == 2
 
     def test_without_any_broker(self) -> None:
-        Cluster().create(NewTopic(name="t"), Status.INVALID_REPLICATION_FACTOR)
+        ManagersCluster().create(NewTopic(name="t"), Status.INVALID_REPLICATION_FACTOR)
 
-    def test_unknown_config_is_refused_with_the_nearest_name(self, cluster: Cluster) -> None:
+    def test_unknown_config_is_refused_with_the_nearest_name(
+        self, cluster: ManagersCluster
+    ) -> None:
         created = cluster.create(
             NewTopic(name="t", configs={"retention.msec": "5"}), Status.INVALID_CONFIG
         )
@@ -130,20 +136,20 @@ class TestCreate:
 
     @pytest.mark.parametrize("rows", [[[]], [[1, 1]], [[1, 2], [3]], [[9]], [[1], [4]]])
     def test_assignments_that_are_not_allowed(
-        self, cluster: Cluster, rows: list[list[int]]
+        self, cluster: ManagersCluster, rows: list[list[int]]
     ) -> None:
         dead = cluster.broker(4)
         cluster.die(dead)
         assignment = [[NodeId(node_id) for node_id in row] for row in rows]
         cluster.create(NewTopic(name="t", assignment=assignment), Status.INVALID_REPLICA_ASSIGNMENT)
 
-    def test_an_assignment_excludes_counts(self, cluster: Cluster) -> None:
+    def test_an_assignment_excludes_counts(self, cluster: ManagersCluster) -> None:
         cluster.create(
             NewTopic(name="t", partitions=1, assignment=[[NodeId(1)]]), Status.INVALID_REQUEST
         )
         cluster.create(NewTopic(name="t", assignment=[]), Status.INVALID_PARTITIONS)
 
-    def test_the_leader_is_the_first_live_candidate(self, cluster: Cluster) -> None:
+    def test_the_leader_is_the_first_live_candidate(self, cluster: ManagersCluster) -> None:
         node = cluster.image.nodes.get(NodeId(3))
         assert node is not None
         cluster.live.discard(NodeId(3))
@@ -152,7 +158,7 @@ class TestCreate:
 
 
 class TestGrowAndDelete:
-    def test_partitions_are_added_behind(self, cluster: Cluster) -> None:
+    def test_partitions_are_added_behind(self, cluster: ManagersCluster) -> None:
         before = cluster.topic("t", 2)
         assert grow(cluster, NewPartitions(name="t", total=4)) == [ItemResult()]
         after = cluster.partitions("t")
@@ -160,7 +166,7 @@ class TestGrowAndDelete:
         assert len(after) == 4
         assert len({stream for p in after for stream in p.stream_ids}) == 12
 
-    def test_what_is_refused(self, cluster: Cluster) -> None:
+    def test_what_is_refused(self, cluster: ManagersCluster) -> None:
         cluster.topic("t", 2)
         one = [[NodeId(1)]]
         wrong = [
@@ -186,7 +192,7 @@ class TestGrowAndDelete:
         assert grow(cluster, NewPartitions(name="t", total=3, assignment=one)) == [ItemResult()]
 
     def test_deletion_takes_streams_and_configs_and_a_new_one_is_another(
-        self, cluster: Cluster
+        self, cluster: ManagersCluster
     ) -> None:
         created = cluster.create(NewTopic(name="t", configs={"retention.ms": "5"}))
         assert created.topic_id is not None
@@ -205,7 +211,7 @@ class TestGrowAndDelete:
         assert cluster.partitions("t")[0].meta_stream_id == 3
 
     def test_too_much_at_once_is_deleted_by_the_next_request(
-        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+        self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(topics, "PARTITIONS_PER_REQUEST_MAX", 3)
         ids = [
@@ -225,7 +231,7 @@ def change(name: str, value: str | None, *, topic: str = "t", kind: int = 2) -> 
 class TestConfigs:
     def alter(
         self,
-        cluster: Cluster,
+        cluster: ManagersCluster,
         *changes: ConfigChange,
         validate_only: bool = False,
         records: int | None = None,
@@ -236,7 +242,7 @@ class TestConfigs:
         assert all(item.detail for item in value.items if item.status != Status.OK)
         return [item.status for item in value.items]
 
-    def test_set_again_and_remove(self, cluster: Cluster) -> None:
+    def test_set_again_and_remove(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         assert self.alter(cluster, change("retention.ms", "5"), validate_only=True, records=0) == [
             Status.OK
@@ -248,7 +254,7 @@ class TestConfigs:
         assert self.alter(cluster, change("retention.ms", None), records=0) == [Status.OK]
         assert cluster.image.configs.topic("t") == {}
 
-    def test_all_or_nothing_for_each_resource(self, cluster: Cluster) -> None:
+    def test_all_or_nothing_for_each_resource(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         cluster.topic("u")
         changes = [
@@ -262,7 +268,7 @@ class TestConfigs:
             Status.INVALID_CONFIG,
         ]
 
-    def test_what_is_refused(self, cluster: Cluster) -> None:
+    def test_what_is_refused(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")
         assert self.alter(cluster, change("log.retention.ms", "5", topic="1", kind=4)) == [
             Status.INVALID_CONFIG
@@ -303,7 +309,7 @@ class TestConfigs:
 
 
 class TestKeysAndProducerIds:
-    def test_put_get_delete(self, cluster: Cluster) -> None:
+    def test_put_get_delete(self, cluster: ManagersCluster) -> None:
         put = PutKeyValue(key="k", value=b"1", if_absent=True)
         for records in (1, 0):
             cluster.run(kv.put_key_value(cluster.image, put), records=records)
@@ -320,7 +326,7 @@ class TestKeysAndProducerIds:
             kv.delete_key_value(cluster.image, DeleteKeyValue(key="k")), Status.KEY_NOT_EXIST
         )
 
-    def test_limits(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_limits(self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.run(
             kv.put_key_value(cluster.image, PutKeyValue(key="", value=b"")), Status.INVALID_REQUEST
         )
@@ -334,7 +340,7 @@ class TestKeysAndProducerIds:
             Status.INVALID_REQUEST,
         )
 
-    def test_producer_ids_are_never_given_twice(self, cluster: Cluster) -> None:
+    def test_producer_ids_are_never_given_twice(self, cluster: ManagersCluster) -> None:
         node = cluster.broker(1)
         request = AllocateProducerIds(node_id=node.node_id, node_epoch=node.node_epoch)
         blocks = [
@@ -350,14 +356,14 @@ class TestKeysAndProducerIds:
 
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
 class TestInternalTopics:
-    def test_they_are_not_deleted(self, cluster: Cluster, name: str) -> None:
+    def test_they_are_not_deleted(self, cluster: ManagersCluster, name: str) -> None:
         created = cluster.create(NewTopic(name=name, partitions=2))
         assert created.topic_id is not None
         request = DeleteTopics(topic_ids=[created.topic_id])
         (item,) = cluster.run(topics.delete_topics(cluster.image, request)).items
         assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
 
-    def test_they_keep_their_partitions(self, cluster: Cluster, name: str) -> None:
+    def test_they_keep_their_partitions(self, cluster: ManagersCluster, name: str) -> None:
         cluster.create(NewTopic(name=name, partitions=2))
         request = CreatePartitions(topics=[NewPartitions(name=name, total=3)])
         (item,) = cluster.run(
@@ -365,7 +371,9 @@ class TestInternalTopics:
         ).items
         assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
 
-    def test_they_are_compacted_whoever_creates_them(self, cluster: Cluster, name: str) -> None:
+    def test_they_are_compacted_whoever_creates_them(
+        self, cluster: ManagersCluster, name: str
+    ) -> None:
         cluster.create(
             NewTopic(name=name, partitions=1, configs={"cleanup.policy": "delete"}),
             Status.INVALID_CONFIG,
@@ -387,7 +395,7 @@ class TestInternalTopics:
         ],
     )
     def test_configs_that_lose_records_are_refused(
-        self, cluster: Cluster, name: str, config: str, value: str | None, is_allowed: bool
+        self, cluster: ManagersCluster, name: str, config: str, value: str | None, is_allowed: bool
     ) -> None:
         cluster.create(NewTopic(name=name, partitions=1))
         change = ConfigChange(

@@ -42,7 +42,7 @@ HEIR = BrokerIncarnation(NodeId(2), NodeEpoch(1))
 FLAGS = "--store", "file:/x"
 
 
-class World:
+class TracedWal:
     """A WAL whose requests are traced into memory."""
 
     def __init__(self, is_chosen: Callable[[], bool] = lambda: True) -> None:
@@ -102,14 +102,14 @@ def id_of(span: ReadableSpan) -> int:
 
 
 async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> None:
-    world = World()
-    await asyncio.gather(world.request(), world.request(), world.request())
-    (put,) = world.spans("wal put")
-    first, *others = world.spans("produce")
+    traced = TracedWal()
+    await asyncio.gather(traced.request(), traced.request(), traced.request())
+    (put,) = traced.spans("wal put")
+    first, *others = traced.spans("produce")
     assert put.parent is not None
     assert put.parent.span_id == id_of(first)
     assert [link.context.span_id for link in put.links] == [id_of(span) for span in others]
-    assert [[link.context.span_id for link in span.links] for span in world.spans("wal bulk")] == [
+    assert [[link.context.span_id for link in span.links] for span in traced.spans("wal bulk")] == [
         [id_of(put)]
     ] * 3
     assert (
@@ -120,31 +120,31 @@ async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> N
 
 
 async def test_a_fenced_put_and_its_requests_are_errors() -> None:
-    world = World()
-    await world.store.put(wal_key(ME, WalSequence(0)), fence_object(HEIR, WalSequence(0)))
-    assert isinstance(await world.request(), WalFenced)
-    (put,), (request,) = world.spans("wal put"), world.spans("produce")
+    traced = TracedWal()
+    await traced.store.put(wal_key(ME, WalSequence(0)), fence_object(HEIR, WalSequence(0)))
+    assert isinstance(await traced.request(), WalFenced)
+    (put,), (request,) = traced.spans("wal put"), traced.spans("produce")
     assert (put.status.status_code, request.status.status_code) == (
         StatusCode.ERROR,
         StatusCode.ERROR,
     )
     assert request.status.description == "NOT_LEADER_OR_FOLLOWER"
-    assert world.spans("ack") == []
+    assert traced.spans("ack") == []
 
 
 async def test_only_who_is_chosen_is_traced() -> None:
     choices = iter([False, True, False])
-    world = World(lambda: next(choices))
-    await asyncio.gather(world.request(), world.request(), world.request())
-    assert [len(world.spans(name)) for name in ("produce", "wal put", "ack")] == [1, 1, 1]
-    world = World(lambda: False)
-    await world.request()
-    assert world.spans("wal put") == []
+    traced = TracedWal(lambda: next(choices))
+    await asyncio.gather(traced.request(), traced.request(), traced.request())
+    assert [len(traced.spans(name)) for name in ("produce", "wal put", "ack")] == [1, 1, 1]
+    traced = TracedWal(lambda: False)
+    await traced.request()
+    assert traced.spans("wal put") == []
 
 
 async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() -> None:
-    world = World()
-    trace = world.tracing.begin(asyncio.get_running_loop().time(), "client")
+    traced = TracedWal()
+    trace = traced.tracing.begin(asyncio.get_running_loop().time(), "client")
     assert trace is not None
 
     def done(_error: Exception | None) -> None:
@@ -152,7 +152,7 @@ async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() 
 
     trace.appended(done)
     trace.ended(["NOT_LEADER_OR_FOLLOWER"])
-    assert world.tracing.put_began(WalSequence(0), [([], done)]) is None
+    assert traced.tracing.put_began(WalSequence(0), [([], done)]) is None
 
 
 def test_what_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

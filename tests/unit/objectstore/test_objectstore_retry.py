@@ -18,7 +18,7 @@ from objectstore.ports import ObjectInfo
 from objectstore.retry import RetryingStore, RetryPolicy
 
 
-class World:
+class RetryHarness:
     """A memory store behind faults behind retries, with the time that was slept."""
 
     def __init__(self, policy: RetryPolicy | None = None) -> None:
@@ -35,112 +35,112 @@ class World:
 
 @pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.RESET, Fault.LOST_RESPONSE])
 async def test_every_operation_survives_every_retriable_fault(fault: Fault) -> None:
-    world = World()
-    world.faulty.script(fault, count=3)
-    etag = await world.store.put_if_absent("k", [b"on", b"e"])
-    world.faulty.script(fault, count=3)
-    etag = await world.store.put_if_match("k", b"two", etag)
-    world.faulty.script(fault, count=3)
-    await world.store.put("other", b"three")
+    harness = RetryHarness()
+    harness.faulty.script(fault, count=3)
+    etag = await harness.store.put_if_absent("k", [b"on", b"e"])
+    harness.faulty.script(fault, count=3)
+    etag = await harness.store.put_if_match("k", b"two", etag)
+    harness.faulty.script(fault, count=3)
+    await harness.store.put("other", b"three")
     for count in (1, 2, 3):
-        world.faulty.script(fault, count=count)
-        assert await world.store.get("k") == b"two"
-        world.faulty.script(fault, count=count)
-        assert await world.store.get_range("k", 1, 1) == b"w"
-        world.faulty.script(fault, count=count)
-        assert (await world.store.get_tail("k", 1)).data == b"o"
-        world.faulty.script(fault, count=count)
-        assert (await world.store.head("k")).etag == etag
-    world.faulty.script(fault, count=3)
-    await world.store.delete(["k"])
+        harness.faulty.script(fault, count=count)
+        assert await harness.store.get("k") == b"two"
+        harness.faulty.script(fault, count=count)
+        assert await harness.store.get_range("k", 1, 1) == b"w"
+        harness.faulty.script(fault, count=count)
+        assert (await harness.store.get_tail("k", 1)).data == b"o"
+        harness.faulty.script(fault, count=count)
+        assert (await harness.store.head("k")).etag == etag
+    harness.faulty.script(fault, count=3)
+    await harness.store.delete(["k"])
     with pytest.raises(ObjectNotFound):
-        await world.memory.get("k")
-    assert world.faulty.scripted_count == 0
+        await harness.memory.get("k")
+    assert harness.faulty.scripted_count == 0
 
 
 async def test_a_lost_answer_of_our_own_write_is_not_a_fence() -> None:
-    world = World()
-    world.faulty.script(Fault.LOST_RESPONSE)
-    etag = await world.store.put_if_absent("slot", b"ours")
-    assert etag == (await world.memory.head("slot")).etag
+    harness = RetryHarness()
+    harness.faulty.script(Fault.LOST_RESPONSE)
+    etag = await harness.store.put_if_absent("slot", b"ours")
+    assert etag == (await harness.memory.head("slot")).etag
 
 
 async def test_a_fence_is_told_from_a_lost_answer() -> None:
-    world = World()
-    await world.memory.put("slot", b"fence by another node")
-    world.faulty.script(Fault.RESET)
+    harness = RetryHarness()
+    await harness.memory.put("slot", b"fence by another node")
+    harness.faulty.script(Fault.RESET)
     with pytest.raises(PreconditionFailed):
-        await world.store.put_if_absent("slot", b"ours")
-    await world.memory.put("same-size", b"them")
-    world.faulty.script(Fault.RESET)
+        await harness.store.put_if_absent("slot", b"ours")
+    await harness.memory.put("same-size", b"them")
+    harness.faulty.script(Fault.RESET)
     with pytest.raises(PreconditionFailed):
-        await world.store.put_if_absent("same-size", b"ours")
+        await harness.store.put_if_absent("same-size", b"ours")
 
 
 async def test_the_first_412_is_raised_at_once() -> None:
-    world = World()
-    await world.memory.put("slot", b"ours")
+    harness = RetryHarness()
+    await harness.memory.put("slot", b"ours")
     with pytest.raises(PreconditionFailed):
-        await world.store.put_if_absent("slot", b"ours")
+        await harness.store.put_if_absent("slot", b"ours")
     with pytest.raises(PreconditionFailed):
-        await world.store.put_if_match("slot", b"ours", "another version")
-    assert world.slept_s == []
+        await harness.store.put_if_match("slot", b"ours", "another version")
+    assert harness.slept_s == []
 
 
 async def test_a_412_after_an_answer_that_excludes_our_write_is_raised() -> None:
-    world = World()
-    await world.memory.put("slot", b"ours")
-    world.faulty.script(Fault.CONFLICT)
-    world.faulty.script(Fault.THROTTLED)
+    harness = RetryHarness()
+    await harness.memory.put("slot", b"ours")
+    harness.faulty.script(Fault.CONFLICT)
+    harness.faulty.script(Fault.THROTTLED)
     with pytest.raises(PreconditionFailed):
-        await world.store.put_if_absent("slot", b"ours")
+        await harness.store.put_if_absent("slot", b"ours")
 
 
 async def test_faults_while_comparing_are_survived() -> None:
-    world = World()
-    world.faulty.script(Fault.LOST_RESPONSE, Selection(frozenset({"put_if_absent"})))
-    world.faulty.script(Fault.RESET, Selection(frozenset({"head"})), count=2)
-    world.faulty.script(Fault.THROTTLED, Selection(frozenset({"get"})), count=2)
-    await world.store.put_if_absent("slot", b"ours")
-    assert world.faulty.scripted_count == 0
+    harness = RetryHarness()
+    harness.faulty.script(Fault.LOST_RESPONSE, Selection(frozenset({"put_if_absent"})))
+    harness.faulty.script(Fault.RESET, Selection(frozenset({"head"})), count=2)
+    harness.faulty.script(Fault.THROTTLED, Selection(frozenset({"get"})), count=2)
+    await harness.store.put_if_absent("slot", b"ours")
+    assert harness.faulty.scripted_count == 0
 
 
 async def test_a_swap_whose_answer_was_lost_and_that_was_replaced_is_refused() -> None:
-    world = World()
-    etag = await world.memory.put("register", b"0")
+    harness = RetryHarness()
+    etag = await harness.memory.put("register", b"0")
 
     async def replace_meanwhile(_seconds: float) -> None:
-        await world.memory.put("register", b"theirs")
+        await harness.memory.put("register", b"theirs")
 
-    world.store = RetryingStore(world.faulty, sleep=replace_meanwhile, rng=Random(1))
-    world.faulty.script(Fault.LOST_RESPONSE)
+    harness.store = RetryingStore(harness.faulty, sleep=replace_meanwhile, rng=Random(1))
+    harness.faulty.script(Fault.LOST_RESPONSE)
     with pytest.raises(PreconditionFailed):
-        await world.store.put_if_match("register", b"ours", etag)
+        await harness.store.put_if_match("register", b"ours", etag)
 
 
 async def test_errors_that_repeating_cannot_cure_pass_through() -> None:
-    world = World()
-    world.faulty.script(Fault.DENIED)
+    harness = RetryHarness()
+    harness.faulty.script(Fault.DENIED)
     with pytest.raises(AccessDenied):
-        await world.store.get("k")
+        await harness.store.get("k")
     with pytest.raises(ObjectNotFound):
-        await world.store.get("k")
-    assert world.slept_s == []
+        await harness.store.get("k")
+    assert harness.slept_s == []
 
 
 async def test_the_deadline_ends_the_retries_and_tells_the_last_error() -> None:
-    world = World(RetryPolicy(backoff_ms=100, backoff_max_ms=400, deadline_ms=2_000))
-    world.faulty.down = True
+    harness = RetryHarness(RetryPolicy(backoff_ms=100, backoff_max_ms=400, deadline_ms=2_000))
+    harness.faulty.down = True
     with pytest.raises(DeadlineExceeded) as caught:
-        await world.store.put("k", b"v")
+        await harness.store.put("k", b"v")
     assert isinstance(caught.value.last_error, Unavailable)
     assert (caught.value.operation, caught.value.key, caught.value.deadline_ms) == (
         "put",
         "k",
         2_000,
     )
-    assert sum(world.slept_s) == pytest.approx(2.0)
-    assert max(world.slept_s) <= 0.4
+    assert sum(harness.slept_s) == pytest.approx(2.0)
+    assert max(harness.slept_s) <= 0.4
 
 
 async def test_a_call_that_hangs_ends_at_the_deadline() -> None:
@@ -159,23 +159,23 @@ async def test_a_call_that_hangs_ends_at_the_deadline() -> None:
 
 
 async def test_a_list_goes_on_behind_the_last_key_seen() -> None:
-    world = World()
+    harness = RetryHarness()
     keys = [f"k{number:03d}" for number in range(300)]
     for key in keys:
-        await world.memory.put(key, b"")
-    world.faulty.config = FaultConfig(
+        await harness.memory.put(key, b"")
+    harness.faulty.config = FaultConfig(
         rules=(FaultRule(Fault.THROTTLED, 0.1, burst_count=2), FaultRule(Fault.LOST_RESPONSE, 0.1))
     )
-    found: list[ObjectInfo] = [info async for info in world.store.list("k")]
+    found: list[ObjectInfo] = [info async for info in harness.store.list("k")]
     assert [info.key for info in found] == keys
-    assert world.faulty.injected[Fault.LOST_RESPONSE] > 5
+    assert harness.faulty.injected[Fault.LOST_RESPONSE] > 5
 
 
 async def test_a_conflict_is_repeated_and_reported_without_retries() -> None:
-    world = World()
-    world.faulty.script(Fault.CONFLICT)
+    harness = RetryHarness()
+    harness.faulty.script(Fault.CONFLICT)
     with pytest.raises(ConditionalConflict):
-        await world.faulty.put_if_absent("k", b"v")
-    world.faulty.script(Fault.CONFLICT, count=2)
-    await world.store.put_if_absent("k", b"v")
-    assert await world.memory.get("k") == b"v"
+        await harness.faulty.put_if_absent("k", b"v")
+    harness.faulty.script(Fault.CONFLICT, count=2)
+    await harness.store.put_if_absent("k", b"v")
+    assert await harness.memory.get("k") == b"v"

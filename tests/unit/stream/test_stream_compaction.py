@@ -257,7 +257,7 @@ class Metadata:
         return ObjectRange(item.object_id, item.key, item.role, item.size_bytes, part)
 
 
-class World:
+class CompactionHarness:
     """Two nodes' streams in shared WAL objects: 1..3 are ours, 4 is somebody else's."""
 
     def __init__(self) -> None:
@@ -323,33 +323,33 @@ class World:
 
 
 async def test_wal_ranges_are_merged_away_and_the_log_stays_the_same() -> None:
-    world = World()
+    harness = CompactionHarness()
     for sequence in range(6):
-        await world.wal_object(sequence, 3)
-    before = [await world.log(stream_id) for stream_id in (1, 2, 3, 4)]
-    foreign = list(world.metadata.logs[StreamId(4)])
-    report = await world.merger.run_round()
+        await harness.wal_object(sequence, 3)
+    before = [await harness.log(stream_id) for stream_id in (1, 2, 3, 4)]
+    foreign = list(harness.metadata.logs[StreamId(4)])
+    report = await harness.merger.run_round()
     assert report is not None
     assert (report.stream_count, report.source_count) == (3, 18)
-    assert await world.merger.run_round() is None
+    assert await harness.merger.run_round() is None
     for stream_id in (1, 2, 3):
-        (merged,) = world.metadata.logs[StreamId(stream_id)]
+        (merged,) = harness.metadata.logs[StreamId(stream_id)]
         assert merged.role != WAL
         assert merged.range.record_count == 36
-    assert world.metadata.logs[StreamId(4)] == foreign
-    assert [await world.log(stream_id) for stream_id in (1, 2, 3, 4)] == before
+    assert harness.metadata.logs[StreamId(4)] == foreign
+    assert [await harness.log(stream_id) for stream_id in (1, 2, 3, 4)] == before
 
 
 async def test_what_is_in_memory_is_not_read_from_the_store() -> None:
-    world = World()
+    harness = CompactionHarness()
     for sequence in range(6):
-        await world.wal_object(sequence, 3, in_memory=sequence > 1)
-    before = [await world.log(stream_id) for stream_id in (1, 2, 3)]
-    await world.store.delete([f"wal/1/1/{sequence:020d}" for sequence in range(2, 6)])
-    report = await world.merger.run_round()
+        await harness.wal_object(sequence, 3, in_memory=sequence > 1)
+    before = [await harness.log(stream_id) for stream_id in (1, 2, 3)]
+    await harness.store.delete([f"wal/1/1/{sequence:020d}" for sequence in range(2, 6)])
+    report = await harness.merger.run_round()
     assert report is not None
     assert (report.stream_count, report.source_count) == (3, 18)
-    assert [await world.log(stream_id) for stream_id in (1, 2, 3)] == before
+    assert [await harness.log(stream_id) for stream_id in (1, 2, 3)] == before
 
 
 class SlowStore(MemoryStore):
@@ -372,12 +372,12 @@ class SlowStore(MemoryStore):
 @pytest.mark.parametrize(("in_haste", "at_once"), [(True, 4), (False, 1)])
 async def test_who_serves_clients_reads_one_object_at_a_time(in_haste: bool, at_once: int) -> None:
     """Their PUTs would queue behind these GETs."""
-    world = World()
-    world.store = store = SlowStore()
+    harness = CompactionHarness()
+    harness.store = store = SlowStore()
     for sequence in range(8):
-        await world.wal_object(sequence, 3)
+        await harness.wal_object(sequence, 3)
     reader = ObjectReader(store, BlockCache(1))
-    merge = Merge(tuple(world.metadata.logs[StreamId(1)]))
+    merge = Merge(tuple(harness.metadata.logs[StreamId(1)]))
     entries = await read_entries(reader, [merge], in_haste=in_haste)
     assert len(entries) == 8
     assert store.under_way_max == at_once
@@ -385,98 +385,98 @@ async def test_who_serves_clients_reads_one_object_at_a_time(in_haste: bool, at_
 
 
 async def test_only_the_committed_part_of_an_object_moves() -> None:
-    world = World()
-    await world.wal_object(0, 9)
-    log = world.metadata.logs[StreamId(1)]
+    harness = CompactionHarness()
+    await harness.wal_object(0, 9)
+    log = harness.metadata.logs[StreamId(1)]
     part = replace(log[0].range, start_offset=Offset(4), end_offset=Offset(12))
     log[0] = replace(log[0], range=part)
-    before = await world.log(1)
-    await world.merger.run_round()
-    (merged,) = world.metadata.logs[StreamId(1)]
+    before = await harness.log(1)
+    await harness.merger.run_round()
+    (merged,) = harness.metadata.logs[StreamId(1)]
     assert (merged.range.start_offset, merged.range.end_offset, merged.range.record_count) == (
         4,
         12,
         8,
     )
     assert merged.range.size_bytes == len(before)
-    assert await world.log(1) == before
+    assert await harness.log(1) == before
 
 
 async def test_a_large_stream_gets_an_object_of_its_own() -> None:
-    world = World()
-    await world.wal_object(0, 60)
-    before = await world.log(2)
-    while await world.merger.run_round() is not None:
+    harness = CompactionHarness()
+    await harness.wal_object(0, 60)
+    before = await harness.log(2)
+    while await harness.merger.run_round() is not None:
         pass
-    assert world.metadata.logs[StreamId(2)][0].role == ObjectRole.STREAM
-    assert await world.log(2) == before
+    assert harness.metadata.logs[StreamId(2)][0].role == ObjectRole.STREAM
+    assert await harness.log(2) == before
 
 
 async def test_long_logs_are_looked_at_page_by_page() -> None:
-    world = World()
+    harness = CompactionHarness()
     for sequence in range(30):
-        await world.wal_object(sequence, 12, SET)  # too large to touch
+        await harness.wal_object(sequence, 12, SET)  # too large to touch
     for sequence in range(30, 32):
-        await world.wal_object(sequence, 1)
-    before = await world.log(3)
-    while await world.merger.run_round() is not None:
+        await harness.wal_object(sequence, 1)
+    before = await harness.log(3)
+    while await harness.merger.run_round() is not None:
         pass
-    assert len(world.metadata.logs[StreamId(3)]) == 31
-    assert await world.log(3) == before
+    assert len(harness.metadata.logs[StreamId(3)]) == 31
+    assert await harness.log(3) == before
 
 
 async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
-    world = World()
-    await world.wal_object(0, 3)
-    prepare = world.metadata.prepare_objects
+    harness = CompactionHarness()
+    await harness.wal_object(0, 3)
+    prepare = harness.metadata.prepare_objects
 
     async def prepare_and_lose(count: int) -> list[PreparedObject]:
-        world.owned = [owned for owned in world.owned if owned.stream_id != 2]
+        harness.owned = [owned for owned in harness.owned if owned.stream_id != 2]
         return await prepare(count)
 
-    world.metadata.prepare_objects = prepare_and_lose  # type: ignore[method-assign]
+    harness.metadata.prepare_objects = prepare_and_lose  # type: ignore[method-assign]
     with pytest.raises(StreamFenced):
-        await world.merger.run_round()
-    assert world.metadata.commits == []
-    assert await world.merger.run_round() is not None
-    assert {entry.stream_id for entry in world.metadata.commits[0].replaced} == {1, 3}
+        await harness.merger.run_round()
+    assert harness.metadata.commits == []
+    assert await harness.merger.run_round() is not None
+    assert {entry.stream_id for entry in harness.metadata.commits[0].replaced} == {1, 3}
 
 
 async def test_damage_sets_streams_aside_and_the_rest_goes_on() -> None:
-    world = World()
-    await world.wal_object(0, 3)
-    bad = bytearray(await world.store.get("wal/1/1/00000000000000000000"))
+    harness = CompactionHarness()
+    await harness.wal_object(0, 3)
+    bad = bytearray(await harness.store.get("wal/1/1/00000000000000000000"))
     bad[60] ^= 1
-    await world.store.put("wal/1/1/00000000000000000000", bad)
-    good = World()
+    await harness.store.put("wal/1/1/00000000000000000000", bad)
+    good = CompactionHarness()
     await good.wal_object(7, 3)
     (entry,) = good.metadata.logs[StreamId(3)]
-    world.metadata.logs[StreamId(3)] = [entry]
-    await world.store.put(entry.key, await good.store.get(entry.key))
+    harness.metadata.logs[StreamId(3)] = [entry]
+    await harness.store.put(entry.key, await good.store.get(entry.key))
     with pytest.raises(ObjectCorrupt):
-        await world.merger.run_round()
-    assert world.metadata.commits == []
-    assert await world.merger.run_round() is not None
-    assert {item.stream_id for item in world.metadata.commits[0].replaced} == {3}
-    assert await world.merger.run_round() is None
+        await harness.merger.run_round()
+    assert harness.metadata.commits == []
+    assert await harness.merger.run_round() is not None
+    assert {item.stream_id for item in harness.metadata.commits[0].replaced} == {3}
+    assert await harness.merger.run_round() is None
 
 
 async def test_a_hole_in_the_data_is_never_bridged() -> None:
-    world = World()
+    harness = CompactionHarness()
     holed = [encode_batch([Record(base, 0, None, b"v")], base_offset=base) for base in (0, 2)]
     entries = [
         RunEntry(Offset(0), Offset(2), 2, Millis(0), bytes(holed[0])),
         RunEntry(Offset(2), Offset(3), 1, Millis(0), bytes(holed[1])),
     ]
     built = build_object(WAL, WRITER, WalSequence(0), Millis(0), [StreamRun(StreamId(1), entries)])
-    await world.store.put("wal/1/1/00000000000000000000", built.chunks)
-    world.metadata.logs[StreamId(1)] = [
+    await harness.store.put("wal/1/1/00000000000000000000", built.chunks)
+    harness.metadata.logs[StreamId(1)] = [
         ObjectRange(
             ObjectId(1), "wal/1/1/00000000000000000000", WAL, built.size_bytes, built.ranges[0]
         )
     ]
-    world.owned = world.owned[:1]
+    harness.owned = harness.owned[:1]
     with pytest.raises(NotContiguous):
-        await world.merger.run_round()
-    assert await world.merger.run_round() is None
-    assert world.metadata.commits == []
+        await harness.merger.run_round()
+    assert await harness.merger.run_round() is None
+    assert harness.metadata.commits == []

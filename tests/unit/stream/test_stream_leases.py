@@ -66,7 +66,7 @@ class InterleavedStore(MemoryStore):
         await super().delete(keys)
 
 
-class World:
+class LeaseHarness:
     """wall_ms: of the controller and the store; now_s: of the controller's monotonic clock."""
 
     def __init__(self) -> None:
@@ -99,147 +99,149 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def harness() -> LeaseHarness:
+    return LeaseHarness()
 
 
-async def test_the_oldest_live_lease_holds_until_it_is_released(world: World) -> None:
-    assert await world.kept_from() is None
-    first, second = world.lease(), world.lease()
-    await first.create(world.root(), DAY_MS)
-    world.offset = 110
-    await second.create(world.root(), DAY_MS)
-    assert await world.kept_from() == 100
+async def test_the_oldest_live_lease_holds_until_it_is_released(harness: LeaseHarness) -> None:
+    assert await harness.kept_from() is None
+    first, second = harness.lease(), harness.lease()
+    await first.create(harness.root(), DAY_MS)
+    harness.offset = 110
+    await second.create(harness.root(), DAY_MS)
+    assert await harness.kept_from() == 100
     await first.release()
-    assert await world.kept_from() == 110
-    world.offset = 120
-    await second.renew(world.root(), DAY_MS)
-    assert await world.kept_from() == 120
-    assert await world.count() == 1
+    assert await harness.kept_from() == 110
+    harness.offset = 120
+    await second.renew(harness.root(), DAY_MS)
+    assert await harness.kept_from() == 120
+    assert await harness.count() == 1
 
 
-async def test_an_expired_lease_is_removed(world: World) -> None:
-    lease = world.lease()
-    await lease.create(world.root(), 5_000)
-    assert await world.kept_from() == 100
-    world.pass_time(4_999)
-    assert await world.kept_from() == 100
-    world.pass_time(1)
-    assert await world.kept_from() is None
-    assert await world.count() == 0
+async def test_an_expired_lease_is_removed(harness: LeaseHarness) -> None:
+    lease = harness.lease()
+    await lease.create(harness.root(), 5_000)
+    assert await harness.kept_from() == 100
+    harness.pass_time(4_999)
+    assert await harness.kept_from() == 100
+    harness.pass_time(1)
+    assert await harness.kept_from() is None
+    assert await harness.count() == 0
 
 
 @pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS])
 async def test_a_step_of_the_controllers_clock_ends_and_prolongs_no_lease(
-    world: World, step_ms: int
+    harness: LeaseHarness, step_ms: int
 ) -> None:
-    await world.lease().create(world.root(), 60_000)
-    assert await world.kept_from() == 100
-    world.wall_ms += step_ms
-    world.pass_time(59_999)
-    assert await world.kept_from() == 100
-    world.pass_time(1)
-    assert await world.kept_from() is None
+    await harness.lease().create(harness.root(), 60_000)
+    assert await harness.kept_from() == 100
+    harness.wall_ms += step_ms
+    harness.pass_time(59_999)
+    assert await harness.kept_from() == 100
+    harness.pass_time(1)
+    assert await harness.kept_from() is None
 
 
-async def test_a_new_leader_lets_a_lease_begin_anew(world: World) -> None:
-    await world.lease().create(world.root(), 60_000)
-    assert await world.kept_from() == 100
-    world.pass_time(50_000)
-    world.book = world.new_leader()
-    assert await world.kept_from() == 100
-    world.pass_time(59_999)
-    assert await world.kept_from() == 100
-    world.pass_time(1)
-    assert await world.kept_from() is None
+async def test_a_new_leader_lets_a_lease_begin_anew(harness: LeaseHarness) -> None:
+    await harness.lease().create(harness.root(), 60_000)
+    assert await harness.kept_from() == 100
+    harness.pass_time(50_000)
+    harness.book = harness.new_leader()
+    assert await harness.kept_from() == 100
+    harness.pass_time(59_999)
+    assert await harness.kept_from() == 100
+    harness.pass_time(1)
+    assert await harness.kept_from() is None
 
 
-async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(world: World) -> None:
+async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(
+    harness: LeaseHarness,
+) -> None:
     """The janitor's LIST shows the old renewal only; its DELETE comes behind the next one."""
-    lease = world.lease()
-    await lease.create(world.root(), 5_000)
-    assert await world.kept_from() == 100
-    world.pass_time(5_000)
-    world.store.before_delete = lambda: lease.renew(world.root(), 5_000)
-    await world.kept_from()
-    assert await world.kept_from() == 100
-    assert await world.count() == 1
+    lease = harness.lease()
+    await lease.create(harness.root(), 5_000)
+    assert await harness.kept_from() == 100
+    harness.pass_time(5_000)
+    harness.store.before_delete = lambda: lease.renew(harness.root(), 5_000)
+    await harness.kept_from()
+    assert await harness.kept_from() == 100
+    assert await harness.count() == 1
 
 
-async def test_a_lease_that_is_renewed_between_list_and_get_holds(world: World) -> None:
+async def test_a_lease_that_is_renewed_between_list_and_get_holds(harness: LeaseHarness) -> None:
     """What the LIST showed is gone when it is read, and its successor came too late for the
     LIST.
     """
-    lease = world.lease()
-    await lease.create(world.root(), 5_000)
-    world.store.after_list = lambda: lease.renew(world.root(), 5_000)
-    kept = await world.kept_from()
+    lease = harness.lease()
+    await lease.create(harness.root(), 5_000)
+    harness.store.after_list = lambda: lease.renew(harness.root(), 5_000)
+    kept = await harness.kept_from()
     assert kept is not None
     assert kept <= 100
-    assert await world.kept_from() == 100
+    assert await harness.kept_from() == 100
 
 
-async def test_renewals_that_could_not_be_deleted_go_with_the_next(world: World) -> None:
-    lease = world.lease()
-    await lease.create(world.root(), DAY_MS)
-    world.store.deletes_fail = True
-    await lease.renew(world.root(), DAY_MS)
-    assert await world.count() == 2
+async def test_renewals_that_could_not_be_deleted_go_with_the_next(harness: LeaseHarness) -> None:
+    lease = harness.lease()
+    await lease.create(harness.root(), DAY_MS)
+    harness.store.deletes_fail = True
+    await lease.renew(harness.root(), DAY_MS)
+    assert await harness.count() == 2
     with pytest.raises(Unavailable):
         await lease.release()
-    world.store.deletes_fail = False
-    world.offset = 200
-    await lease.renew(world.root(), DAY_MS)
-    assert await world.count() == 1
-    assert await world.kept_from() == 200
+    harness.store.deletes_fail = False
+    harness.offset = 200
+    await lease.renew(harness.root(), DAY_MS)
+    assert await harness.count() == 1
+    assert await harness.kept_from() == 200
     await lease.release()
-    assert await world.count() == 0
+    assert await harness.count() == 0
 
 
-async def test_no_lease_binds_for_more_than_seven_days(world: World) -> None:
+async def test_no_lease_binds_for_more_than_seven_days(harness: LeaseHarness) -> None:
     with pytest.raises(ValueError, match="604800000"):
-        await world.lease().create(world.root(), LEASE_MS_MAX + 1)
+        await harness.lease().create(harness.root(), LEASE_MS_MAX + 1)
     bold = Lease("x", 100 * DAY_MS, 1, 100, START_MS + 50 * DAY_MS)
-    await world.store.put(lease_key("c", uuid4(), 0), msgspec.json.encode(bold))
-    old = world.root()
-    renewed = world.lease()
+    await harness.store.put(lease_key("c", uuid4(), 0), msgspec.json.encode(bold))
+    old = harness.root()
+    renewed = harness.lease()
     await renewed.create(old, DAY_MS)
-    assert await world.kept_from() == 100
-    world.pass_time(LEASE_MS_MAX - 1)
+    assert await harness.kept_from() == 100
+    harness.pass_time(LEASE_MS_MAX - 1)
     await renewed.renew(old, DAY_MS)
-    assert await world.kept_from() == 100
-    world.pass_time(1)
-    assert await world.kept_from() is None
-    assert await world.count() == 0
+    assert await harness.kept_from() == 100
+    harness.pass_time(1)
+    assert await harness.kept_from() is None
+    assert await harness.count() == 0
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"owner": 1}', b"\xff" * 10_000])
-async def test_a_damaged_lease_holds_everything(world: World, data: bytes) -> None:
-    await world.store.put(lease_key("c", UUID(int=5), 0), data)
-    assert await world.kept_from() == 0
-    world.pass_time(LEASE_MS_MAX)
-    assert await world.kept_from() is None
+async def test_a_damaged_lease_holds_everything(harness: LeaseHarness, data: bytes) -> None:
+    await harness.store.put(lease_key("c", UUID(int=5), 0), data)
+    assert await harness.kept_from() == 0
+    harness.pass_time(LEASE_MS_MAX)
+    assert await harness.kept_from() is None
 
 
 async def test_there_is_a_limit_to_their_number(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: LeaseHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (leases, held_leases):
         monkeypatch.setattr(module, "LEASES_MAX", 2)
     for _ in range(2):
-        held = world.lease()
-        await held.create(world.root(), DAY_MS)
+        held = harness.lease()
+        await held.create(harness.root(), DAY_MS)
     with pytest.raises(TooManyLeases):
-        await world.lease().create(world.root(), DAY_MS)
-    world.store.deletes_fail = True
-    await held.renew(world.root(), DAY_MS)  # three objects, two leases
-    assert await world.kept_from() == 100
+        await harness.lease().create(harness.root(), DAY_MS)
+    harness.store.deletes_fail = True
+    await held.renew(harness.root(), DAY_MS)  # three objects, two leases
+    assert await harness.kept_from() == 100
 
 
-async def test_other_keys_are_left_alone(world: World) -> None:
-    await world.store.put("leases/c/mine", b"x")
-    assert await world.kept_from() is None
-    assert await world.count() == 1
+async def test_other_keys_are_left_alone(harness: LeaseHarness) -> None:
+    await harness.store.put("leases/c/mine", b"x")
+    assert await harness.kept_from() is None
+    assert await harness.count() == 1
     assert parse_lease_key("c", "leases/c/mine") is None
     key = lease_key("c", UUID(int=5), 12)
     assert parse_lease_key("c", key) == (UUID(int=5), 12)
@@ -247,22 +249,24 @@ async def test_other_keys_are_left_alone(world: World) -> None:
 
 
 async def test_a_lease_damaged_in_transit_protects_everything_until_it_is_read_again(
-    world: World,
+    harness: LeaseHarness,
 ) -> None:
-    await world.lease().renew(world.root(), HOUR_MS)
-    world.store.cut_reads_count = 2
-    assert [await world.kept_from() for _ in range(2)] == [leases._HOLDS_EVERYTHING] * 2
-    assert await world.kept_from() == world.offset
-    world.pass_time(HOUR_MS + 1)
-    assert await world.kept_from() is None
-    assert await world.count() == 0
+    await harness.lease().renew(harness.root(), HOUR_MS)
+    harness.store.cut_reads_count = 2
+    assert [await harness.kept_from() for _ in range(2)] == [leases._HOLDS_EVERYTHING] * 2
+    assert await harness.kept_from() == harness.offset
+    harness.pass_time(HOUR_MS + 1)
+    assert await harness.kept_from() is None
+    assert await harness.count() == 0
 
 
-async def test_a_lease_that_stays_unreadable_holds_everything_for_seven_days(world: World) -> None:
-    await world.store.put(lease_key("c", uuid4(), 0), b"{")
+async def test_a_lease_that_stays_unreadable_holds_everything_for_seven_days(
+    harness: LeaseHarness,
+) -> None:
+    await harness.store.put(lease_key("c", uuid4(), 0), b"{")
     for _ in range(7):
-        assert await world.kept_from() == leases._HOLDS_EVERYTHING
-        world.pass_time(DAY_MS - 1)
-    assert await world.kept_from() == leases._HOLDS_EVERYTHING
-    world.pass_time(7)
-    assert await world.kept_from() is None
+        assert await harness.kept_from() == leases._HOLDS_EVERYTHING
+        harness.pass_time(DAY_MS - 1)
+    assert await harness.kept_from() == leases._HOLDS_EVERYTHING
+    harness.pass_time(7)
+    assert await harness.kept_from() is None

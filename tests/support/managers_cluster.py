@@ -115,7 +115,7 @@ def snapshot_of(image: MetadataImage) -> MetadataImage:
     return copy
 
 
-class Cluster:
+class ManagersCluster:
     def __init__(self) -> None:
         self.image = MetadataImage()
         self.now_ms = Millis(1_000)

@@ -1,8 +1,7 @@
-"""Brokers without sockets: real managers decide over one image, real storages write to one memory
-store, handlers are called directly.
+"""Brokers without sockets, a fake controller and a memory store, to test partitions and handlers.
 
-`World` is the controller; `Broker` is one start of a broker and at the same time the `Node` that
-handlers see.
+`PartitionHarness` is the controller: its managers decide over one metadata image. `Broker` is one
+start of a broker: its storage is real, and handlers take it for their `Node`.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ CONFIG = StreamConfig(wal_linger_ms=0, wal_linger_idle_ms=0, wal_pause_ms=0)
 NOW = 1_700_000_000_000
 
 
-class World:
+class PartitionHarness:
     def __init__(self):
         self.image = MetadataImage()
         self.store = MemoryStore()
@@ -237,15 +236,15 @@ class World:
 
 
 class Broker:
-    def __init__(self, world, me, notice_ms=0):
-        self.world, self.me = world, me
+    def __init__(self, harness, me, notice_ms=0):
+        self.harness, self.me = harness, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         self.config = BrokerConfig()
         self.writable = True
         self.is_unsure = False
-        self.metadata = ControllerStreamMetadata(world, world, me)
+        self.metadata = ControllerStreamMetadata(harness, harness, me)
         self.storage = Storage(
-            world.store,
+            harness.store,
             self.metadata,
             me,
             CONFIG,
@@ -255,17 +254,17 @@ class Broker:
         )
         self.reported = []
         self.partitions = PartitionManager(
-            me, self.storage, lambda: world.image, world.subscribe, self.now_ms,
+            me, self.storage, lambda: harness.image, harness.subscribe, self.now_ms,
             notice=MoveNoticeConfig(longest_ms=notice_ms), report=self.reported.extend,
         )  # fmt: skip
         self.correlation_ids = iter(range(1, 1_000_000))
 
     @property
     def image(self):
-        return self.world.image
+        return self.harness.image
 
     def now_ms(self):
-        return self.world.now_ms
+        return self.harness.now_ms
 
     def can_write(self):
         return self.writable
@@ -284,7 +283,7 @@ class Broker:
 
     async def crash(self):
         """Nothing is written, committed or closed any more."""
-        self.world.subscribers.remove(self.partitions.on_batch)
+        self.harness.subscribers.remove(self.partitions.on_batch)
         await self.storage.abandon()
         task = asyncio.ensure_future(self.partitions.close())
         await asyncio.wait([task], timeout=0.01)
@@ -541,5 +540,5 @@ def batch(*values: bytes, timestamp=NOW, key=b"k", **options) -> bytes:
     return bytes(encode_batch(records, **options))
 
 
-def key_of(world, topic, index=0) -> PartitionKey:
-    return PartitionKey(world.image.topics.by_name(topic).topic_id, index)
+def key_of(harness, topic, index=0) -> PartitionKey:
+    return PartitionKey(harness.image.topics.by_name(topic).topic_id, index)
