@@ -13,8 +13,9 @@ from controller.api.messages import CreateTopics, NewTopic
 from objectstore.faults import FaultConfig, Latency
 from tests.support.ack_recorder import AioLoad, Load, check, read_back
 from tests.support.cli import Cli
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
 from tests.support.fault_store import FaultCluster
+from tests.support.waiting import until
 
 JOINED_S = 30
 """The product's rule for a new broker."""

@@ -18,8 +18,9 @@ from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
 from objectstore.errors import ConditionalWritesIgnored
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
 from tests.support.steady import SteadyProducer
+from tests.support.waiting import until
 
 TIMEOUT_S = 30
 

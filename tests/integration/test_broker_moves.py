@@ -34,8 +34,9 @@ from controller.api.messages import (
 )
 from objectstore.memory import MemoryStore
 from objectstore.ports import Body
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
 from tests.support.steady import SteadyProducer
+from tests.support.waiting import until
 
 TIMEOUT_S = 30
 

@@ -12,8 +12,8 @@ import pytest
 from tests.chaos.links import Network
 from tests.chaos.schedule import ALL, CLIENTS, Fault, Kind
 from tests.chaos.store_proxy import StoreProxy
-from tests.support.cluster import until
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 NODE = "broker 0"
 PUT = b"PUT /b/k HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"

@@ -10,7 +10,8 @@ from base.ids import NodeId
 from controller.api.messages import CreateTopics, NewTopic
 from deploy.errors import DeployError, KafkaFailed, UsageError
 from tests.support.cli import Cli
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
 
 async def test_generate_execute_verify_rollback_elect_and_trace(tmp_path: Path) -> None:

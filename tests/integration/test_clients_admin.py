@@ -40,9 +40,9 @@ from tests.support.clients import (
     create_topic,
     produce,
     read_records,
-    until,
 )
 from tests.support.cluster import Cluster
+from tests.support.waiting import wait_until
 
 TOPIC = "events"
 
@@ -103,7 +103,7 @@ async def test_confluent_lists_describes_alters_and_deletes_groups(cluster: Clus
         assert refusal_of(admin.delete_consumer_groups(["g"])["g"])[0] == KafkaError.NON_EMPTY_GROUP
         for consumer in polled.consumers:
             consumer.close()
-        until(
+        wait_until(
             lambda: (
                 admin.describe_consumer_groups(["g"])["g"].result(TIMEOUT_S).state
                 == ConsumerGroupState.EMPTY

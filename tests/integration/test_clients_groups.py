@@ -18,7 +18,8 @@ from tests.support.clients import (
     produce,
     read_records,
 )
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
 TOPIC = "orders"
 

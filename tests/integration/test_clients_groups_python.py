@@ -23,7 +23,8 @@ from tests.support.clients import (
     create_topic,
     produce,
 )
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
 TOPIC = "payments"
 SETTINGS: dict[str, Any] = {

@@ -22,9 +22,9 @@ from tests.support.clients import (
     create_topic,
     produce,
     read_records,
-    until,
 )
 from tests.support.cluster import Cluster
+from tests.support.waiting import wait_until
 
 TOPIC = "clicks"
 FIRST_MS = 1_700_000_000_000
@@ -173,7 +173,7 @@ async def test_lag_is_told_while_consuming(cluster: Cluster) -> None:
         _, high = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), cached=True)
         assert high - consumer.position([TopicPartition(TOPIC, 0)])[0].offset == COUNT - 5
         produce(cluster.bootstrap, TOPIC, [b"x"] * 5)
-        until(
+        wait_until(
             lambda: (
                 consumer.consume(1, POLL_S)
                 and consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), cached=True)[1]

@@ -20,7 +20,8 @@ from base.listeners import Listener
 from broker import self_check
 from broker.self_check import UnreachableAsAdvertised
 from objectstore.directory import DirectoryStore
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
 TIMEOUT_S = 20
 COMMAND = (sys.executable, "-P", "-m", "deploy.cli", "broker")

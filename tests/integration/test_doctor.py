@@ -21,7 +21,8 @@ from base.ids import ObjectId
 from deploy.cli.app import app
 from stream.format.keys import data_key, wal_key
 from tests.support.controller_quorum import Quorum
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 TOPIC = "orders"
 
@@ -195,7 +196,9 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
     }
     cluster.stop_broker(1)
     cluster.start_broker(1)
-    until(lambda: cluster.image(lambda image: sum(not node.fenced for node in image.nodes)) == 2)
+    wait_until(
+        lambda: cluster.image(lambda image: sum(not node.fenced for node in image.nodes)) == 2
+    )
     assert sentences(whole(cluster, "--no-objects", code=0)) == {}
 
 

@@ -12,8 +12,8 @@ from base.ids import NodeId
 from controller.api.messages import CreateTopics, NewTopic
 from objectstore.faults import Fault, FaultConfig, FaultRule
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
-from tests.support.cluster import until
 from tests.support.fault_store import FaultCluster
+from tests.support.waiting import until
 
 PARTITIONS = (0, 1, 2)
 

@@ -17,7 +17,8 @@ from kafka.errors import CorruptRecordError
 from typer.testing import CliRunner
 
 from deploy.cli.app import app
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 COUNT = 100
 
@@ -85,7 +86,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
         cluster.damage(key, b"t-50")
         died = leader_of(cluster, "t")
         cluster.kill_broker(died)
-        until(lambda: "partition-cannot-open" in findings(cluster))
+        wait_until(lambda: "partition-cannot-open" in findings(cluster))
         said = findings(cluster)["partition-cannot-open"]
         assert said.startswith(
             f"t-0 does not open on broker {leader_of(cluster, 't')}, which leads it: "
@@ -94,7 +95,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
         assert len(cluster.consume("beside", 1, COUNT)) == COUNT
         cluster.run(cluster.store.put(key, whole))
         assert [row[1] for row in cluster.consume("t", 1, COUNT)] == expected
-        until(lambda: findings(cluster) == {})
+        wait_until(lambda: findings(cluster) == {})
 
         # A partition that moved in order opens, and its readers meet the damage.
         cluster.start_broker(died)
@@ -106,7 +107,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
         try:
             consumer.assign([TopicPartition("t", 0, 0)])
             assert polled(consumer, COUNT) == ([], KafkaError.INVALID_MSG)
-            until(lambda: "object-unreadable" in findings(cluster))
+            wait_until(lambda: "object-unreadable" in findings(cluster))
             assert findings(cluster)["object-unreadable"].startswith(f"{key} is corrupt (")
             assert f"t-0 [0, {COUNT})" in findings(cluster)["object-unreadable"]
             others_hear_of_it(cluster)

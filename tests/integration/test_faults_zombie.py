@@ -14,8 +14,8 @@ from controller.api.messages import CreateTopics, NewTopic
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from tests.support.ack_recorder import AioLoad, ConfluentLoad, check, read_back
-from tests.support.cluster import until
 from tests.support.fault_store import FaultCluster
+from tests.support.waiting import until
 
 SHORT_PATIENCE = {"request.timeout.ms": 1_500, "socket.timeout.ms": 2_000}
 """A client that waits half a minute for a hanging broker would make this a test of patience."""

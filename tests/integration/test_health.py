@@ -14,7 +14,8 @@ from deploy.errors import PortTaken
 from deploy.node import health
 from deploy.node.health import HttpServer, routes_of, serve_at
 from objectstore.errors import Unavailable
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
 
 async def ask(port: int, request: str) -> tuple[int, str]:

@@ -16,8 +16,9 @@ from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from stream.format.keys import WAL_ROOT
 from tests.support.ack_recorder import AioLoad, check
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
 from tests.support.store_reader import Follower
+from tests.support.waiting import until
 
 PARTITIONS = [0, 1, 2]
 MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)

@@ -22,7 +22,8 @@ from objectstore.metered import MeteredStore, StoreMeter
 from objectstore.ports import Body
 from objectstore.retry import RetryingStore
 from stream.config import StreamConfig
-from tests.support.cluster import Cluster, until
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
 
 
 class GatedStore(MemoryStore):

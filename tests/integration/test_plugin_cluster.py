@@ -17,8 +17,9 @@ from pytest_penstock import Penstock, PenstockCluster, PenstockError
 from pytest_penstock.client import KafkaClient, RecordsMissing
 from pytest_penstock.options import Options
 from pytest_penstock.process import ClusterProcess
-from tests.support.clients import confluent_consumer, read_records, until
+from tests.support.clients import confluent_consumer, read_records
 from tests.support.dev_cluster import is_gone
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -280,7 +281,7 @@ def test_the_cluster_dies_with_its_test_run() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     pid = int(done.stdout)
-    until(lambda: is_gone(pid))
+    wait_until(lambda: is_gone(pid))
     assert done.returncode == -signal.SIGKILL
     assert [
         path for path in Path("/dev/shm").glob("penstock-pytest-*") if str(pid) in path.name

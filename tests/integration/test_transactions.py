@@ -15,15 +15,9 @@ from aiokafka.errors import ProducerFenced
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.support.clients import (
-    TIMEOUT_S,
-    confluent_consumer,
-    create_topic,
-    produce,
-    read_records,
-    until,
-)
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.cluster import Cluster
+from tests.support.waiting import wait_until
 
 RECORDS_COUNT = 60
 
@@ -205,13 +199,17 @@ async def test_offsets_of_an_open_transaction_are_unstable_until_it_ends(cluster
         ):  # require_stable: retried until the client's patience ends
             watcher.committed([TopicPartition("t", 0)], 0.5)
         producer.abort_transaction(TIMEOUT_S)
-        assert until(lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset < 0)
+        assert wait_until(
+            lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset < 0
+        )
         producer.begin_transaction()
         producer.send_offsets_to_transaction(
             [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
         )
         producer.commit_transaction(TIMEOUT_S)
-        assert until(lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset == 2)
+        assert wait_until(
+            lambda: watcher.committed([TopicPartition("t", 0)], TIMEOUT_S)[0].offset == 2
+        )
         owner.close()
         watcher.close()
 
@@ -272,7 +270,7 @@ async def test_transactions_are_listed_and_described(cluster: Cluster) -> None:
             (found.transactional_id, found.state.label, found.partitions) for found in listed
         ] == [("tid", "Ongoing", frozenset({("t", 0)}))]
         producer.commit_transaction(TIMEOUT_S)
-        until(
+        wait_until(
             lambda: (
                 [
                     f.state.label

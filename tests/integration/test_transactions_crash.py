@@ -18,15 +18,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from broker.coordination.internal_topics import TRANSACTIONS_TOPIC
-from tests.support.clients import (
-    TIMEOUT_S,
-    confluent_consumer,
-    create_topic,
-    produce,
-    read_records,
-    until,
-)
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce, read_records
 from tests.support.fault_store import FaultCluster
+from tests.support.waiting import wait_until
 
 TID: Final = "tid"
 STEPS: Final = ("produced", "offsets sent", "committing", "committed")
@@ -92,7 +86,7 @@ class Rounds:
                     raise
                 return []
 
-        return max(0, until(committed)[0].offset)
+        return max(0, wait_until(committed)[0].offset)
 
     def _round(self, number: int) -> None:
         if self._producer is None:

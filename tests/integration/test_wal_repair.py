@@ -16,7 +16,8 @@ from lake.manifest.errors import EndInDoubt
 from stream.config import StreamConfig
 from stream.format.keys import parse_wal_key
 from stream.ports import BrokerIncarnation
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 SLOTS = 12
 
@@ -85,7 +86,7 @@ def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
     """
     for name in ("one", "two"):
         cluster.create(name, 1)
-    until(lambda: leader(cluster, "one").node_id >= 0 and leader(cluster, "two").node_id >= 0)
+    wait_until(lambda: leader(cluster, "one").node_id >= 0 and leader(cluster, "two").node_id >= 0)
     assert leader(cluster, "one") != leader(cluster, "two")
     for number in range(SLOTS):
         for topic in ("one", "two"):
@@ -101,7 +102,7 @@ def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
     cluster.run(cluster.store.delete([key]))
     assert key in findings(cluster)["wal-slot-at-risk"]
     cluster.kill_broker(dead.node_id, recovered=False)
-    until(lambda: "wal-slot-lost" in findings(cluster))
+    wait_until(lambda: "wal-slot-lost" in findings(cluster))
     return "one", "two", key, data
 
 
@@ -148,7 +149,7 @@ def test_a_slot_that_is_restored_loses_nothing(
     monkeypatch.setattr("broker.recovery_duty.DAMAGED_RETRY_S", 0.5)
     lost, _, key, data = lose_a_slot(cluster)
     cluster.run(cluster.store.put(key, data))
-    until(lambda: "wal-slot-lost" not in findings(cluster) and repair(cluster)["wals"] == [])
+    wait_until(lambda: "wal-slot-lost" not in findings(cluster) and repair(cluster)["wals"] == [])
     assert [row[1] for row in cluster.consume(lost, 1, SLOTS)] == [
         b"one-%d" % number for number in range(SLOTS)
     ]

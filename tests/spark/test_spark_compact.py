@@ -28,7 +28,7 @@ from tests.support.ack_recorder import PacedLoad, check, read_back
 from tests.support.dev_cluster import PENSTOCK, penstock
 from tests.support.history import orphaned_objects
 from tests.support.hurried_cluster import HurriedCluster
-from tests.support.threaded_cluster import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = [0, 1]
@@ -100,7 +100,7 @@ def layout(cluster: HurriedCluster, topic: str) -> Layout:
 
 
 def many_objects(cluster: HurriedCluster, topic: str) -> Layout:
-    until(lambda: layout(cluster, topic).objects >= MANY)
+    wait_until(lambda: layout(cluster, topic).objects >= MANY)
     return layout(cluster, topic)
 
 
@@ -208,14 +208,14 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     async with PacedLoad(cluster.bootstrap, topic, PARTITIONS) as load:
         await asyncio.to_thread(many_objects, cluster, topic)
     ends = dict(load.sent)
-    await asyncio.to_thread(until, lambda: layout(cluster, topic).ends == ends)
+    await asyncio.to_thread(wait_until, lambda: layout(cluster, topic).ends == ends)
     before = await asyncio.to_thread(layout, cluster, topic)
     await asyncio.to_thread(
         answer, compacting(cluster, topic, "--ttl-s", "4", where=where), -signal.SIGKILL
     )
     assert not await asyncio.to_thread(is_clean, cluster), "what it wrote is there"
     check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
-    await asyncio.to_thread(until, lambda: is_clean(cluster))
+    await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
     check(load, await asyncio.to_thread(scanned, cluster, topic))
     told = await asyncio.to_thread(answer, compacting(cluster, topic))
     assert "became" in told
@@ -226,7 +226,7 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
         before.size_bytes,
     )
     check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
-    await asyncio.to_thread(until, lambda: is_clean(cluster))
+    await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
 
 
 async def test_two_at_once(cluster: HurriedCluster) -> None:
@@ -245,12 +245,12 @@ async def test_two_at_once(cluster: HurriedCluster) -> None:
     ) >= len(PARTITIONS)
     check(load, await read_back(cluster.bootstrap, "twice", PARTITIONS))
     check(load, await asyncio.to_thread(scanned, cluster, "twice"))
-    await asyncio.to_thread(until, lambda: is_clean(cluster))
+    await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
 
 
 def test_a_plan_changes_nothing_and_errors_say_what_to_do(cluster: HurriedCluster) -> None:
     create(cluster, "idle")
-    until(lambda: layout(cluster, "idle").ends == dict.fromkeys(PARTITIONS, 0))
+    wait_until(lambda: layout(cluster, "idle").ends == dict.fromkeys(PARTITIONS, 0))
     plan = json.loads(answer(compacting(cluster, "idle", "--plan", "--json")))
     empty = {"objects": 0, "size_bytes": 0, "sources": 0, "rewritten_bytes": 0, "new_objects": 0}
     assert plan["partitions"] == [{"partition": partition} | empty for partition in PARTITIONS]

@@ -5,7 +5,7 @@ reassignment, and a streaming query.
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from objectstore.url import open_store
 from tests.support.ack_recorder import PacedLoad, check, number_of, read_back
 from tests.support.dev_cluster import asked, penstock
 from tests.support.hurried_cluster import HurriedCluster
+from tests.support.waiting import until
 
 PARTITIONS = [0, 1, 2]
 DEADLINE_S = 120.0
@@ -89,7 +90,7 @@ async def running(
     """
     while True:
         query = await asyncio.to_thread(start, spark, store_url, sink, directory)
-        await holds(lambda: bool(query.recentProgress) or not query.isActive)  # noqa: B023 - of this round
+        await until(lambda: bool(query.recentProgress) or not query.isActive, DEADLINE_S)  # noqa: B023 - of this round
         if query.isActive:
             return query
         assert "failed to connect back" in str(query.exception()), query.exception()
@@ -109,7 +110,7 @@ async def test_the_rows_of_the_query_are_what_was_acknowledged(
         ) as load:
             await load.until_acknowledged(50)
             await brokers_compacted(store_url)
-            await holds(lambda: sink.count() > 0 or not query.isActive)
+            await until(lambda: sink.count() > 0 or not query.isActive, DEADLINE_S)
             assert query.exception() is None
             killed = cluster.brokers()[0]
             cluster.kill([killed])
@@ -119,7 +120,9 @@ async def test_the_rows_of_the_query_are_what_was_acknowledged(
             await asyncio.to_thread(reassign, cluster, tmp_path)
             await load.until_acknowledged(50)
             await brokers_compacted(store_url)
-        await holds(lambda: sink.count() >= sum(load.sent.values()) or not query.isActive)
+        await until(
+            lambda: sink.count() >= sum(load.sent.values()) or not query.isActive, DEADLINE_S
+        )
         assert query.exception() is None
     finally:
         await asyncio.to_thread(query.stop)
@@ -181,10 +184,3 @@ async def brokers_compacted(store_url: str) -> None:
             await asyncio.sleep(0.2)
     finally:
         await store.close()
-
-
-async def holds(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come to hold"
-        await asyncio.sleep(0.1)

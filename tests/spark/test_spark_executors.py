@@ -16,7 +16,8 @@ import pytest
 from tests.spark.test_spark_kills import LIFE_S, fill, rows_in, running
 from tests.support.dev_cluster import is_gone
 from tests.support.streaming_job import Job
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 EXECUTORS = "local-cluster[2,1,512]"
 ROWS = 1_200
@@ -62,15 +63,17 @@ def test_each_row_once_whichever_jvm_dies(cluster: ThreadedCluster, tmp_path: Pa
     )
     with running(job) as process:
         java = tmp_path / f"jvm-{process.pid}"
-        until(lambda: process.poll() is not None or bool(waiting(tmp_path)), LIFE_S)
+        wait_until(lambda: process.poll() is not None or bool(waiting(tmp_path)), LIFE_S)
         first = waiting(tmp_path)
         assert first, (tmp_path / "log").read_text()[-3_000:]
         executor = executor_of(first[0])
         os.kill(executor, signal.SIGKILL)
-        until(lambda: process.poll() is not None or len(waiting(tmp_path)) > len(first), LIFE_S)
+        wait_until(
+            lambda: process.poll() is not None or len(waiting(tmp_path)) > len(first), LIFE_S
+        )
         assert is_gone(executor)
         (tmp_path / "go").touch()
-        until(
+        wait_until(
             lambda: process.poll() is not None or (job.checkpoint / "commits" / "2").exists(),
             LIFE_S,
         )

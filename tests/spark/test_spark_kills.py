@@ -21,7 +21,8 @@ from lake.rewrite.plan import PartitionPlan, RewriteOptions
 from lake.table.engines import LocalEngine
 from tests.support.dev_cluster import is_gone
 from tests.support.streaming_job import Job, start
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIFE_S = 200.0
@@ -54,7 +55,7 @@ def running(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
         process.wait()
     java = Path(job.directory, f"jvm-{process.pid}")
     assert java.exists(), Path(job.directory, "log").read_text()[-3_000:]
-    until(lambda: is_gone(int(java.read_text())))
+    wait_until(lambda: is_gone(int(java.read_text())))
 
 
 def run(job: Job, code: int) -> None:
@@ -103,7 +104,7 @@ def test_each_row_once_whoever_dies(
     cluster.create("deaths", 2)
     for first in range(0, 2_000, 500):
         fill(cluster, "deaths", range(first, first + 500))
-        until(
+        wait_until(
             lambda known=first // 500: min(plan.object_count for plan in planned(cluster)) > known
         )
     job = Job(
@@ -129,7 +130,7 @@ def executors_die(job: Job, spark: SparkSession) -> None:
     """
     query = start(spark, msgspec.structs.replace(job, gate=True))
     try:
-        until(lambda: bool(list(Path(job.directory).glob("waiting-*"))), LIFE_S)
+        wait_until(lambda: bool(list(Path(job.directory).glob("waiting-*"))), LIFE_S)
         workers = workers_of(os.getpid())
         assert len(workers) >= 2, "one that reads and one that waits"
         for pid in workers:

@@ -19,7 +19,8 @@ from lake.spark.errors import DataLoss, OffsetsMismatch
 from lake.spark.source import BatchReader, StreamReader
 from lake.spark.starts import QueryStart
 from pyspark_penstock import DefaultSource
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 Place = tuple[int, int]
 
@@ -118,7 +119,7 @@ def test_a_topic_that_vanishes_and_comes_again(cluster: ThreadedCluster) -> None
     assert start == loose.initialOffset() == {"stays": {"0": 0}, "vanish": {"0": 0}}
     tasks = strict.partitions(start, {"stays": {"0": 10}, "vanish": {"0": 10}})
     cluster.delete("vanish")
-    until(lambda: not cluster.has("vanish"))
+    wait_until(lambda: not cluster.has("vanish"))
     with pytest.raises(DataLoss, match=r"Partitions Set\(vanish-0\) have been deleted\."):
         strict.latestOffset(start, ReadAllAvailable())
     end = loose.latestOffset(start, ReadAllAvailable())
@@ -133,7 +134,7 @@ def test_a_topic_that_vanishes_and_comes_again(cluster: ThreadedCluster) -> None
         ):
             broken.latestOffset(start, ReadAllAvailable())
     with pytest.raises(DataLoss, match="deleted"):
-        until(lambda: read(strict, without_bodies(tasks)) == [], 20)
+        wait_until(lambda: read(strict, without_bodies(tasks)) == [], 20)
     strict.stop()
 
 

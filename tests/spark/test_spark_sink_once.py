@@ -18,7 +18,8 @@ from lake.spark.sink.options import WriteOptions, parse_write
 from lake.spark.sink.staging import Staging
 from lake.spark.sink.transaction import Transaction, WriteId
 from lake.spark.sink.writers import BatchWriter, StreamWriter, TaskDone
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 VALUE = StructType([StructField("value", StringType())])
 DRIVER = """
@@ -142,7 +143,7 @@ def test_a_driver_that_is_killed_in_its_transaction_leaves_nothing(
         try:
             assert driver.stdout is not None
             assert driver.stdout.readline() == "sent\n"
-            until(lambda: len(values_of(cluster, "killed", "read_uncommitted")) == 1_000)
+            wait_until(lambda: len(values_of(cluster, "killed", "read_uncommitted")) == 1_000)
         finally:
             driver.kill()
     assert values_of(cluster, "killed") == []

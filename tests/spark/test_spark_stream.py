@@ -8,7 +8,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
-from tests.support.threaded_cluster import ThreadedCluster, until
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
 
 Place = tuple[int, int]
 
@@ -72,7 +73,7 @@ def test_available_records_arrive_once_in_limited_batches_also_of_new_partitions
     assert query.recentProgress[0]["sources"][0]["endOffset"] == '{"steps": {"0": 75, "1": 75}}'
     assert written(spark, tmp_path) == all_of(2, 200)
     cluster.grow("steps", 3)
-    until(lambda: len(cluster.look("steps").bounds) == 3)
+    wait_until(lambda: len(cluster.look("steps").bounds) == 3)
     fill(cluster, "steps", 3, 600)
     drain(reader(spark, cluster, "steps", maxBytesPerTrigger=15_000).load(), tmp_path)
     assert written(spark, tmp_path) == sorted(
@@ -106,9 +107,9 @@ def test_a_crash_before_the_first_commit_replays_the_same_rows(
 
     query = start()
     try:
-        until(lambda: any(key.endswith("/crash/start") for key in cluster.keys("spark/")))
+        wait_until(lambda: any(key.endswith("/crash/start") for key in cluster.keys("spark/")))
         fill(cluster, "crash", 1, 30)
-        until(lambda: sum(len(rows[0]) for rows in seen.values()) == 30)
+        wait_until(lambda: sum(len(rows[0]) for rows in seen.values()) == 30)
     finally:
         query.stop()
     first = {batch_id: rows[0] for batch_id, rows in seen.items()}
@@ -120,7 +121,7 @@ def test_a_crash_before_the_first_commit_replays_the_same_rows(
     fill(cluster, "crash", 1, 5)
     query = start()
     try:
-        until(lambda: any(54 in rows[-1] for rows in seen.values()))
+        wait_until(lambda: any(54 in rows[-1] for rows in seen.values()))
     finally:
         query.stop()
     assert seen[0] == [first[0], first[0]], "the first micro-batch is the same as before the crash"

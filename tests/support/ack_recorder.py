@@ -17,7 +17,7 @@ from typing import Any, Self
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from tests.support.cluster import until
+from tests.support.waiting import until
 
 FLUSH_S = 40
 PADDING = b"." * 400

@@ -139,12 +139,3 @@ def read_records(consumer: Consumer, count: int) -> list[Message]:
             checked(message) for message in consumer.consume(count - len(messages), POLL_S)
         ]
     return messages
-
-
-def until(condition: Callable[[], Any], pause_s: float = 0.05) -> Any:
-    """What the condition returns once that is true; for threads beside the loop of the cluster."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (outcome := condition()):
-        assert time.monotonic() < deadline, "did not become so in time"
-        time.sleep(pause_s)
-    return outcome

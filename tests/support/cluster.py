@@ -8,7 +8,7 @@ crash: nothing is flushed or said.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +21,7 @@ from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
+from tests.support.waiting import until
 
 SESSION_TIMEOUT_MS = 3_000
 READY_S = 20.0
@@ -154,12 +155,3 @@ class Cluster:
 
         await until(lambda: bool(serving()))
         return serving()[0]
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = READY_S) -> None:
-    """Return when the condition holds; it may depend on anything, so it is looked at again and
-    again. Raises TimeoutError.
-    """
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - there is no one event behind an arbitrary condition
-            await asyncio.sleep(0.01)

@@ -1,7 +1,5 @@
 """A controller in this process and the controller's side of brokers, over real sockets."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,20 +16,6 @@ from controller.metadata.image import MetadataImage
 from controller.writer.runtime import Runtime
 from objectstore.memory import MemoryStore
 from stream.ports import BrokerIncarnation
-
-
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - the condition is over state that others own
-            await asyncio.sleep(0.01)
-
-
-async def until_async(
-    read: Callable[[], Awaitable[object]], expected: object, timeout_s: float = 10.0
-) -> None:
-    async with asyncio.timeout(timeout_s):
-        while await read() != expected:  # noqa: ASYNC110 - another process or the store changes it, there is nothing to wait on
-            await asyncio.sleep(0.01)
 
 
 class Broker:

@@ -18,8 +18,9 @@ from controller.main import ControllerServer
 from controller.raft.transport import PeerTransport
 from objectstore.memory import MemoryStore
 from stream.ports import BrokerIncarnation
-from tests.support.controller_cluster import Broker, until
+from tests.support.controller_cluster import Broker
 from tests.support.ports import free_ports
+from tests.support.waiting import until
 
 
 class Quorum:

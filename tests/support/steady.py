@@ -5,7 +5,7 @@ import threading
 
 from confluent_kafka import Message, Producer
 
-from tests.support.cluster import until
+from tests.support.waiting import until
 
 TIMEOUT_S = 30
 

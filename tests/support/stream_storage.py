@@ -3,7 +3,7 @@ PUTs end when the test says so.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from random import Random
 
 from base.ids import (
@@ -20,6 +20,7 @@ from stream.errors import StreamError
 from stream.ports import BrokerIncarnation, OpenStream
 from stream.storage import AppendEntry, Storage, StreamHandle
 from tests.support.stream_metadata import MemoryController, MemoryStreamMetadata
+from tests.support.waiting import until
 
 NOW_MS = Millis(1_700_000_000_000)
 
@@ -150,13 +151,6 @@ async def settle(turns: int = 30) -> None:
     """Let everything that is ready run."""
     for _ in range(turns):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that nobody announces to become true, at most 10 s."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the things under test have no events for tests
-            await asyncio.sleep(0.001)
 
 
 class Node:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +28,7 @@ from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.config import StreamConfig
 from tests.support.cluster import Cluster
+from tests.support.waiting import wait_until
 
 _T = TypeVar("_T")
 _WAIT_S = 60.0
@@ -157,7 +157,7 @@ class ThreadedCluster:
                 and all(image.nodes.is_alive(wal.writer) for wal in image.nodes.running_wals())
             )
 
-        until(lambda: self.image(is_over))
+        wait_until(lambda: self.image(is_over))
 
     def start_broker(self, node_id: int, **settings: Any) -> int:
         """-> its port."""
@@ -181,7 +181,7 @@ class ThreadedCluster:
         """published: return when the manifest has it."""
         admin = self._admin()  # ends its requests when it goes
         _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
-        until(lambda: not published or self.has(topic))
+        wait_until(lambda: not published or self.has(topic))
 
     def grow(self, topic: str, partitions: int) -> None:
         admin = self._admin()  # ends its requests when it goes
@@ -204,7 +204,7 @@ class ThreadedCluster:
             await broker.storage.trim(partition.log.data, Offset(before))
 
         self.run(trimmed())
-        until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
+        wait_until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
 
     def has(self, topic: str) -> bool:
         return (
@@ -226,7 +226,7 @@ class ThreadedCluster:
         return self.run(listed())
 
     def until_deleted(self, keys: set[str]) -> None:
-        until(lambda: not keys & self.keys("wal/"))
+        wait_until(lambda: not keys & self.keys("wal/"))
 
     def until_merged(self, topic: str, before: set[str]) -> str:
         """The key of the object that holds all of the topic's only partition."""
@@ -237,7 +237,7 @@ class ThreadedCluster:
             ]
             return SparkCluster(self.store_url, "").plan(wanted)
 
-        until(
+        wait_until(
             lambda: (
                 [part.key for part in planned() if part.key in self.keys("data/") - before] != []
             )
@@ -297,16 +297,6 @@ class ThreadedCluster:
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap})
-
-
-def until(condition: Callable[[], bool], timeout_s: float = _WAIT_S) -> None:
-    """Return when the condition holds; it depends on other processes, so it is looked at again and
-    again.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come to hold"
-        time.sleep(0.1)
 
 
 def _wait(answers: Iterable[Any]) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from deploy.local.handle import LocalCluster
-from tests.support.clients import until
 from tests.support.dev_cluster import PENSTOCK, asked, penstock
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -44,7 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         assert topics == {"orders": 3, "clicks": 12, "new": 1}, (
             "they are there when the ready line is"
         )
-        until(lambda: written(first) == {"orders": 2, "clicks": 0, "new": 1})
+        wait_until(lambda: written(first) == {"orders": 2, "clicks": 0, "new": 1})
     with LocalCluster([*arguments, "--seed-from", str(directory / "seed.jsonl")]) as second:
         yield second
 

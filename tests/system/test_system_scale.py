@@ -7,7 +7,6 @@ the log afterwards, once and in order.
 
 import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from deploy.reassign.plan import Key
 from tests.support.ack_recorder import ConfluentLoad, check, read_back
 from tests.support.clients import create_topic, produce
 from tests.support.dev_cluster import penstock
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -80,8 +80,7 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
     executed = penstock(cluster, "reassign", "execute", "--reassignment-json-file", str(file))
     assert executed.returncode == 0, executed.stderr
     with WireClient(cluster.bootstrap) as client:
-        while ongoing(client):
-            time.sleep(0.1)
+        wait_until(lambda: not ongoing(client))
     verified = penstock(cluster, "reassign", "verify", "--reassignment-json-file", str(file))
     assert verified.returncode == 0, verified.stdout[-2_000:]
     return wanted

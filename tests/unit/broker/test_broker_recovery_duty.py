@@ -17,6 +17,7 @@ from controller.metadata.records import KeyValueRecord, NodeRecord, Record, WalE
 from controller.metadata.wal_losses import acceptance_key, accepted_losses, encode_slots
 from stream.errors import WalDamaged
 from stream.ports import BrokerIncarnation
+from tests.support.waiting import until
 
 ME = BrokerIncarnation(NodeId(1), NodeEpoch(5))
 DEAD = BrokerIncarnation(NodeId(2), NodeEpoch(4))
@@ -117,9 +118,7 @@ async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_los
 
     harness.duty = RecoveryDuty(ME, lambda: harness.image, recover, Random(1))
     harness.apply(ask(ME, 3))
-    async with asyncio.timeout(5):
-        while not harness.duty.damaged:  # noqa: ASYNC110 - the second look comes after a pause
-            await asyncio.sleep(0.01)
+    await until(lambda: harness.duty.damaged)
     assert [error.keys for error in harness.duty.damaged.values()] == [
         ("wal/2/4/00000000000000000003",)
     ]

@@ -11,6 +11,7 @@ from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
 from tests.support.partition_harness import PartitionHarness, transactional
+from tests.support.waiting import until
 
 LIMITS = CompactionLimits(
     log_bytes_min=5_000,
@@ -174,9 +175,7 @@ async def test_a_key_with_an_open_transaction_is_waited_for(ends: bool) -> None:
     if ends:
         table.state[b"key 0"] = b"ended"
         log.durable[0].append(LogBatch([(b"key 0", b"ended")]))
-        async with asyncio.timeout(5):
-            while not log.starts:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: log.starts)
         again = await Table(log, CompactionLimits()).open()
         assert again.state == table.state
         again.led.close()

@@ -14,6 +14,7 @@ from objectstore.errors import Unavailable
 from objectstore.faults import Fault, FaultyStore
 from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing
 from tests.support.partition_harness import NOW, PartitionHarness, batch
+from tests.support.waiting import until
 
 PARTITIONS = 3
 ROUNDS = 4
@@ -283,9 +284,3 @@ async def test_a_partition_that_does_not_open_is_told_with_the_reason_until_it_d
     assert isinstance(await heir.opened("t", 0), Partition)
     assert heir.partitions.failing() == []
     assert await heir.values("t", 0) == [value(0, 0)]
-
-
-async def until(reached):
-    async with asyncio.timeout(10):
-        while not reached():  # noqa: ASYNC110 - tries of the product's own timer
-            await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from broker.partition.partition import Partition
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.records import PartitionRecord
 from tests.support.partition_harness import NOW, PartitionHarness, batch, idempotent, key_of
+from tests.support.waiting import until
 
 
 def state_of(partition):
@@ -145,7 +146,7 @@ async def test_a_repetition_of_what_is_not_durable_yet_waits_for_it():
     one.storage.stop_acknowledging()
     first = one.start_produce({("t", 0): idempotent(0, b"a")})
     again = one.start_produce({("t", 0): idempotent(0, b"a")})
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # time in which neither may be answered
     assert not first.done()
     assert not again.done()
     assert (await one.fetch("t")).values == []
@@ -221,7 +222,7 @@ async def test_acks_zero_gets_no_answer_and_acks_one_waits_for_durability():
     one.storage.stop_acknowledging()
     assert await one.start_produce({("t", 0): batch(b"a")}, acks=0) is None
     pending = one.start_produce({("t", 0): batch(b"b")}, acks=1)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # time in which it may not be answered
     assert not pending.done()
     one.storage.resume_acknowledging()
     assert (await pending)["t", 0].base_offset == 1
@@ -248,7 +249,11 @@ async def test_a_dead_wal_answers_a_retriable_error_and_never_an_offset():
     await one.opened("t")
     one.storage.stop_acknowledging()
     pending = one.start_produce({("t", 0): batch(b"a")})
-    await asyncio.sleep(0.02)
+
+    async def is_in_the_store():
+        return [info async for info in harness.store.list("wal/")]
+
+    await until(is_in_the_store)
     await one.crash()
     answer = (await pending)["t", 0]
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)

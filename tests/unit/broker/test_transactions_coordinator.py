@@ -30,6 +30,7 @@ from broker.transactions.records import (
 )
 from broker.wire.error_codes import ErrorCode
 from tests.support.coordinator_log import MemoryLog
+from tests.support.waiting import until
 
 LIMITS = TransactionLimits(transactions_max=2)
 T0, T1, GONE = ("t", 0), ("t", 1), ("gone", 0)
@@ -273,8 +274,7 @@ async def test_markers_are_tried_again_and_partitions_that_are_gone_need_none() 
         await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    while harness.leaders.answers[T0]:  # noqa: ASYNC110 - bounded by the test's own timeout
-        await asyncio.sleep(0.001)
+    await until(lambda: not harness.leaders.answers[T0])
     harness.leaders.leaders[T1] = NodeId(0)
     await harness.until_state(TransactionState.COMPLETE_COMMIT)
     assert [partition for partition, *_ in harness.leaders.written].count(T0) == 3
@@ -292,8 +292,7 @@ async def test_a_fenced_coordinator_leaves_the_rest_to_the_next() -> None:
         await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    while harness.leaders.answers[T0]:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: not harness.leaders.answers[T0])
     found = await harness.coordinator.describe("tid")
     assert isinstance(found, TransactionMetadata)
     assert found.state is TransactionState.PREPARE_COMMIT
@@ -338,8 +337,7 @@ async def test_copies_of_a_marker_have_one_serial_and_the_next_coordinator_a_hig
         await harness.coordinator.end("tid", producer, committed=True, connection_id=1)
         is ErrorCode.NONE
     )
-    while len(harness.leaders.serials) < 2:  # noqa: ASYNC110 - the answers of `Leaders` set no event
-        await asyncio.sleep(0.001)
+    await until(lambda: len(harness.leaders.serials) >= 2)
     first = set(harness.leaders.serials)
     assert len(first) == 1
     harness.leaders.answers[T0] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -450,8 +448,7 @@ async def test_timeout_aborts_also_at_the_next_coordinator() -> None:
     )
     harness.now_ms += LIMITS.id_expiration_ms + 1
     harness.coordinator.tick()
-    while harness.coordinator.listed():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: not harness.coordinator.listed())
     harness.restart()
     assert await harness.coordinator.describe("tid") is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     harness.coordinator.close()

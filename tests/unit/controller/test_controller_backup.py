@@ -51,8 +51,9 @@ from objectstore.memory import MemoryStore
 from objectstore.ports import Body
 from stream.format.keys import backup_key, wal_key
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenedStream, OpenStream, StreamRange
-from tests.support.controller_cluster import Cluster, until
+from tests.support.controller_cluster import Cluster
 from tests.support.controller_quorum import Quorum
+from tests.support.waiting import until
 
 Start = Callable[..., Awaitable[Cluster]]
 

@@ -17,7 +17,8 @@ from controller.api.load_messages import (
     ReportLoad,
 )
 from controller.api.messages import CreateTopics, NewTopic, RegisterBroker
-from tests.support.controller_cluster import Broker, Cluster, until, until_async
+from tests.support.controller_cluster import Broker, Cluster
+from tests.support.waiting import until
 
 PARTITIONS = 6
 
@@ -125,7 +126,11 @@ async def test_a_slow_broker_leads_when_the_others_are_gone(cluster: Cluster) ->
     await first.stop()
     await second.stop()
     cluster.brokers[:] = [third]
-    await until_async(lambda: _leaders_of(third, "t"), [2] * PARTITIONS)
+
+    async def leads_all() -> bool:
+        return await _leaders_of(third, "t") == [2] * PARTITIONS
+
+    await until(leads_all)
 
 
 async def _leaders_of(broker: Broker, name: str) -> list[int]:

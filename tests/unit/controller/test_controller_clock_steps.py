@@ -23,7 +23,8 @@ from stream.ports import (
     PreparedObject,
     StreamRange,
 )
-from tests.support.controller_cluster import Broker, Cluster, until
+from tests.support.controller_cluster import Broker, Cluster
+from tests.support.waiting import until
 
 HOUR_MS = 3_600_000
 

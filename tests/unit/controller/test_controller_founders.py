@@ -7,7 +7,7 @@ from pathlib import Path
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
 from objectstore.memory import MemoryStore
-from tests.support.controller_cluster import until
+from tests.support.waiting import until
 
 PEERS = ("0@127.0.0.1:1", "1@127.0.0.1:2", "2@127.0.0.1:3")
 

@@ -20,7 +20,8 @@ from objectstore.memory import MemoryStore
 from objectstore.ports import Body, ObjectInfo
 from stream.format.keys import wal_key
 from stream.ports import CommitObjects, NewObject, ObjectRole, OpenStream, StreamRange
-from tests.support.controller_cluster import Cluster, until, until_async
+from tests.support.controller_cluster import Cluster
+from tests.support.waiting import until
 
 
 class ListedStore(MemoryStore):
@@ -58,17 +59,17 @@ async def test_a_lease_keeps_destroyed_objects_until_it_is_released(tmp_path: Pa
             await broker.metadata.commit(CommitObjects(objects=(item,)))
         view = ClusterView(store)
 
-        async def offsets() -> tuple[int, int]:
+        async def reaches(start: int, end: int) -> bool:
             await view.refresh()
             state = (await view.partitions(["orders"]))[0]
-            return state.log_start, state.committed_end
+            return (state.log_start, state.committed_end) == (start, end)
 
         await until(lambda: len(store._keys) >= 3)
-        await until_async(offsets, (0, 10))
+        await until(lambda: reaches(0, 10))
         lease = HeldLease(store, view.cluster_id, uuid4(), "test")
         await lease.create(view.root, 3_600_000)
         await broker.metadata.trim_stream(stream.stream_id, stream.epoch, Offset(5))
-        await until_async(offsets, (5, 10))
+        await until(lambda: reaches(5, 10))
         await until(lambda: any(broker.image.objects.destroyed()))
         looked = store.lease_list_count
         await until(lambda: store.lease_list_count > looked + 3)

@@ -16,8 +16,8 @@ from controller.api.errors import JournalForgot, QuorumChangeRefused
 from controller.api.follower import MetadataFollower
 from controller.main import ControllerServer
 from controller.raft.core import Role
-from tests.support.controller_cluster import until
 from tests.support.controller_quorum import Quorum
+from tests.support.waiting import until
 
 WAIT_S = 10.0
 

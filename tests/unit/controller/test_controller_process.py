@@ -13,8 +13,9 @@ import pytest
 from controller.api.client import ControllerClient
 from controller.api.follower import MetadataFollower
 from controller.api.messages import PutKeyValue
-from tests.support.controller_cluster import Cluster, until
+from tests.support.controller_cluster import Cluster
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.system
 

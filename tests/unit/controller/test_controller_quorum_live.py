@@ -16,8 +16,8 @@ from controller.config import ControllerConfig
 from controller.managers.result import Result
 from controller.metadata.records import KeyValueRecord
 from controller.raft.replicated_log import RaftQuorum
-from tests.support.controller_cluster import until
 from tests.support.controller_quorum import Quorum
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -222,14 +222,19 @@ async def test_random_stops_lose_no_acknowledged_write(quorum: Quorum) -> None:
             await put(client, key)
             acknowledged.append(key)
             number += 1
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # a pace, not a wait
 
     writers = [asyncio.ensure_future(write(writer)) for writer in range(4)]
+
+    async def more(count: int = 50) -> None:
+        aim = len(acknowledged) + count
+        await until(lambda: len(acknowledged) >= aim)
+
     for _ in range(4):
-        await asyncio.sleep(0.3)
+        await more()
         victim = rng.choice(sorted(quorum.servers))
         await quorum.stop_one(victim)
-        await asyncio.sleep(0.3)
+        await more()
         await quorum.start_one(victim)
     stop.set()
     await asyncio.gather(*writers)

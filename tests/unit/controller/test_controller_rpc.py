@@ -47,7 +47,8 @@ from stream.ports import (
     OpenStream,
     StreamRange,
 )
-from tests.support.controller_cluster import Broker, Cluster, until, until_async
+from tests.support.controller_cluster import Broker, Cluster
+from tests.support.waiting import until
 
 Start = Callable[..., Awaitable[Cluster]]
 
@@ -558,14 +559,14 @@ async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_delete
     await alive.metadata.commit_recovered(dead.node, [kept], done=True, end=WalSequence(3))
     fence = wal_key(dead.node, WalSequence(3))
 
-    async def keys() -> list[str]:
-        return [info.key async for info in cluster.store.list("wal/")]
+    async def has(*keys: str) -> bool:
+        return [info.key async for info in cluster.store.list("wal/")] == list(keys)
 
-    await until_async(keys, [kept.key, fence])
+    await until(lambda: has(kept.key, fence))
     new = data_stream(alive, "orders")
     await alive.metadata.open_streams([new])
     await alive.metadata.trim_stream(new.stream_id, new.epoch, Offset(7))
-    await until_async(keys, [fence])
+    await until(lambda: has(fence))
     await until(lambda: len(alive.image.objects) == 0)
 
 

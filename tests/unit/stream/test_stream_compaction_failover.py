@@ -18,8 +18,9 @@ from stream.ports import ObjectRole, OpenStream
 from stream.read.object_reader import ObjectReader
 from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage, StreamHandle
-from tests.support.controller_cluster import Broker, Cluster, until, until_async
+from tests.support.controller_cluster import Broker, Cluster
 from tests.support.stream_storage import FAST, NOW_MS, entry, offsets
+from tests.support.waiting import until
 
 PARTITIONS = 3
 
@@ -123,7 +124,7 @@ async def test_the_next_owner_merges_the_wal_of_the_dead_one_away(tmp_path: Path
                 return True
             return False
 
-        await until_async(is_deleted, True)
+        await until(is_deleted)
         await reader.close()
         await new.abandon()
     finally:

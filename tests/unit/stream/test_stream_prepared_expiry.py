@@ -7,7 +7,8 @@ from dataclasses import replace
 from objectstore.memory import MemoryStore
 from stream.errors import ObjectNotPrepared
 from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, Node, until
+from tests.support.stream_storage import FAST, Node
+from tests.support.waiting import until
 
 
 async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None:

@@ -20,7 +20,8 @@ from stream.format.keys import wal_key
 from stream.ports import CommitObjects
 from stream.recovery.recoverer import Keep, RecoveryReport, recover_wal
 from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle, until
+from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle
+from tests.support.waiting import until
 
 STREAMS = (1, 2, 3)
 

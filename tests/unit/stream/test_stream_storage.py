@@ -36,7 +36,8 @@ from stream.format.builder import fence_object
 from stream.format.keys import wal_key
 from stream.ports import BrokerIncarnation, ObjectRole, OpenStream, PreparedObject
 from tests.support.stream_metadata import MemoryController
-from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle, until
+from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle
+from tests.support.waiting import until
 
 WAL_PUTS = Selection(frozenset({"put_if_absent"}), "wal/")
 OTHER = BrokerIncarnation(NodeId(9), NodeEpoch(9))

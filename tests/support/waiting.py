@@ -1,0 +1,52 @@
+"""Wait for conditions with a deadline, instead of sleeping for a fixed time.
+
+No event announces an arbitrary condition, so both functions check it again after a pause. Pauses
+grow from 1 ms to 50 ms: short waits end early, and long ones leave the machine to the others.
+"""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_TIMEOUT_S = 20.0
+_THREAD_TIMEOUT_S = 60.0
+_PAUSE_MIN_S = 0.001
+_PAUSE_MAX_S = 0.05
+
+
+async def until(condition: Callable[[], Any], timeout_s: float = _TIMEOUT_S) -> None:
+    """Return once the condition is true. It may be a coroutine function.
+
+    Raises TimeoutError.
+    """
+    async with asyncio.timeout(timeout_s):
+        for pause_s in _pauses_s():
+            result = condition()
+            if inspect.isawaitable(result):
+                result = await result
+            if result:
+                return
+            await asyncio.sleep(pause_s)
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = _THREAD_TIMEOUT_S) -> Any:
+    """Return what the condition returns once that is true; for threads without an event loop.
+
+    Raises TimeoutError.
+    """
+    deadline = time.monotonic() + timeout_s
+    for pause_s in _pauses_s():
+        if result := condition():
+            return result
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the condition did not become true within {timeout_s} s")
+        time.sleep(pause_s)
+
+
+def _pauses_s() -> Iterator[float]:
+    pause_s = _PAUSE_MIN_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, _PAUSE_MAX_S)
