@@ -1,21 +1,20 @@
-"""Kafka record batches to Arrow's buffers, compiled, without the GIL; measured by
+"""Decode Kafka record batches to Arrow's buffers in compiled code, without the GIL. Measured by
 `benchmarks/decode.py`.
 
-Invariants: no byte is read outside [DATA_START, DATA_END) of a row and nothing is written behind
-the end of an output, whatever the input
-says: every length is compared with what is left before it is used, every output with its capacity
-before it is written. Everything that `stream.batch.records` refuses is refused. Same results as
-`decode_numpy`, which is what runs where numba is not installed.
+Invariants: no byte outside [DATA_START, DATA_END) of a row is read, and nothing behind the end of
+an output is written, for any input: every length is compared with what is left before it is used,
+every output with its capacity before it is written. Everything that `stream.batch.records` refuses
+is refused. Same results as `decode_numpy`, which runs where numba is not installed.
 
-Memory is addressed by number (`decode_memory`). Only `decode` and `walk` are called from outside;
-they take the addresses of arrays that their caller holds.
-Source: Kafka `DefaultRecord`; Arrow `BinaryType::c_type`, `BinaryViewType::c_type`.
+Memory is addressed by number (`decode_memory`). Only `decode` and `walk` are called from outside,
+with the addresses of arrays that their caller holds. Source: Kafka `DefaultRecord`; Arrow
+`BinaryType::c_type`, `BinaryViewType::c_type`.
 """
 
 # ruff: noqa: PLR0917 (compiled functions take no keyword arguments)
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 
@@ -42,7 +41,7 @@ _njit: Untyped = numba.njit
 _types: Untyped = numba.types
 
 _INLINE_MAX = 12
-"""Up to this, a view holds the bytes themselves."""
+"""A view holds up to this many bytes itself."""
 
 _INT64_MAX = (1 << 63) - 1
 _MAGIC = 2
@@ -50,12 +49,64 @@ _HEADER_BYTES = 61
 _BATCH_OVERHEAD = 12
 _PLAIN_HEAD_BYTES = 18
 _SHORT_BYTES = 256
-"""Up to this, steps are faster than a call of memcpy."""
+"""Up to this length, copying in steps is faster than calling memcpy."""
+
+
+class _Record(NamedTuple):
+    """One record: what it says, and where its fields lie in the source."""
+
+    code: int
+    """DONE, or what is wrong with the record."""
+    end: int
+    """The position behind the record."""
+    delta_ms: int
+    offset_delta: int
+    key_length: int
+    """-1 for a null key; so is `value_length` for a null value."""
+    key_at: int
+    value_length: int
+    value_at: int
+    header_count: int
+    headers_at: int
+
+
+class _Headers(NamedTuple):
+    """What the headers of one record need in the outputs."""
+
+    header_count: int
+    name_bytes: int
+    value_bytes: int
+
+
+class _Outputs(NamedTuple):
+    """What the job says of its outputs and no record changes."""
+
+    wanted: int
+    rows_max: int
+    bytes_max: int
+    row_bytes: int
+    key_offsets: int
+    key_data: int
+    value_offsets: int
+    value_data: int
+    offsets: int
+    timestamps: int
+    source_end: int
+    viewed: int
+
+
+class _Used(NamedTuple):
+    """How much of the outputs is used."""
+
+    row_count: int
+    size_bytes: int
+    key_bytes: int
+    value_bytes: int
 
 
 def _compiled(signature: Untyped) -> Callable[[_Function], _Function]:
-    """Compiled when this module is imported, or loaded from the cache; with a signature, so that
-    there is one version and no surprise.
+    """Compile a function when this module is imported, or load it from the cache. The signature
+    leaves one version of it.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -67,13 +118,13 @@ def _compiled(signature: Untyped) -> Callable[[_Function], _Function]:
 
 
 def _part(function: _Function) -> _Function:
-    """Part of `decode` or `walk`."""
+    """Compile a part of `decode` or `walk`."""
     compiled: _Function = _njit(nogil=True)(function)
     return compiled
 
 
 def _hot_part(function: _Function) -> _Function:
-    """Put into its callers, for it is called for every record: its results then stay in
+    """Compile a part that runs for every record: it is inlined, so that its results stay in
     registers.
     """
     compiled: _Function = _njit(nogil=True, forceinline=True)(function)
@@ -102,8 +153,8 @@ def _long_number_of(
 def _number_of(
     source: int, at: int, end: int, last_shift: int, last_byte_max: int
 ) -> tuple[int, int]:
-    """(value, position behind it) of a zig-zag number; position -1 if it is none. 32 bits: 28, 15;
-    64 bits: 63, 1.
+    """Parse a zig-zag number. Return its value and the position behind it, or position -1 if it is
+    invalid. Pass 28 and 15 for 32 bits, 63 and 1 for 64 bits.
     """
     if end - at >= 2:
         first, second = u8(source, at), u8(source, at + 1)
@@ -117,8 +168,8 @@ def _number_of(
 
 @_hot_part
 def _field(source: int, at: int, end: int) -> tuple[int, int, int]:
-    """(length or -1, position of the bytes, position behind them) of a nullable field; for a bad
-    number -1 is behind, for a length -2.
+    """Parse a nullable field. Return its length or -1, the position of its bytes, and the position
+    behind them: -1 for a bad number, -2 for a bad length.
     """
     length, at = _number_of(source, at, end, 28, 15)
     if at < 0:
@@ -136,67 +187,70 @@ def _bad_field(behind: int) -> int:
 
 
 @_part
-def _measure_headers(source: int, at: int, end: int, count: int) -> tuple[int, int, int]:
-    """(DONE or what is wrong, bytes of names, bytes of values)."""
+def _measure_headers(source: int, at: int, end: int, count: int) -> tuple[int, _Headers]:
+    """Check headers and add up their sizes. Return DONE or what is wrong, and the sizes."""
     names, values = 0, 0
     for _ in range(count):
         length, _at, behind = _field(source, at, end)
         if behind < 0:
-            return _bad_field(behind), 0, 0
+            return _bad_field(behind), _Headers(0, 0, 0)
         if length < 0:
-            return t.BAD_HEADER_NAME, 0, 0
+            return t.BAD_HEADER_NAME, _Headers(0, 0, 0)
         names += length
         length, _at, at = _field(source, behind, end)
         if at < 0:
-            return _bad_field(at), 0, 0
+            return _bad_field(at), _Headers(0, 0, 0)
         values += max(length, 0)
-    return (t.DONE if at == end else t.BAD_RECORD_END), names, values
+    return (t.DONE if at == end else t.BAD_RECORD_END), _Headers(count, names, values)
 
 
 @_hot_part
-def _parse(
-    source: int, at: int, end: int, is_append_time: bool
-) -> tuple[int, int, int, int, int, int, int, int, int]:
-    """A record from behind its length to its end: (DONE or what is wrong, timestamp delta, offset
-    delta, key length, key position, value length, value position, header count, headers' position).
-    The broker's time of appending is that of all records.
-    """
-    timestamp_delta, at = _number_of(source, at + 1, end, 63, 1)  # one byte of attributes, unused
+def _bad_record(code: int) -> _Record:
+    return _Record(code, -1, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+@_hot_part
+def _parse(source: int, at: int, data_end: int, is_append_time: bool) -> _Record:
+    """Parse any record, from its length on. With append time the delta of its timestamp is 0."""
+    length, at = _number_of(source, at, data_end, 28, 15)
     if at < 0:
-        return t.BAD_VARINT, 0, 0, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.BAD_VARINT)
+    if length < 0 or length > data_end - at:
+        return _bad_record(t.BAD_RECORD_LENGTH)
+    return _parse_fields(source, at, at + length, is_append_time)
+
+
+@_hot_part
+def _parse_fields(source: int, at: int, end: int, is_append_time: bool) -> _Record:
+    """Parse a record from behind its length to its end."""
+    delta_ms, at = _number_of(source, at + 1, end, 63, 1)  # one byte of attributes, unused
+    if at < 0:
+        return _bad_record(t.BAD_VARINT)
     offset_delta, at = _number_of(source, at, end, 28, 15)
     if at < 0:
-        return t.BAD_VARINT, 0, 0, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.BAD_VARINT)
     key_length, key_at, at = _field(source, at, end)
     if at < 0:
-        return _bad_field(at), 0, 0, 0, 0, 0, 0, 0, 0
+        return _bad_record(_bad_field(at))
     value_length, value_at, at = _field(source, at, end)
     if at < 0:
-        return _bad_field(at), 0, 0, 0, 0, 0, 0, 0, 0
+        return _bad_record(_bad_field(at))
     count, at = _number_of(source, at, end, 28, 15)
     if at < 0:
-        return t.BAD_VARINT, 0, 0, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.BAD_VARINT)
     if count < 0 or count > (end - at) // 2:
-        return t.BAD_HEADER_COUNT, 0, 0, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.BAD_HEADER_COUNT)
     code = t.BAD_RECORD_END if count == 0 and at != end else t.DONE
-    timestamp_delta = 0 if is_append_time else timestamp_delta
-    return (
-        code,
-        timestamp_delta,
-        offset_delta,
-        key_length,
-        key_at,
-        value_length,
-        value_at,
-        count,
-        at,
+    delta_ms = 0 if is_append_time else delta_ms
+    return _Record(
+        code, end, delta_ms, offset_delta, key_length, key_at, value_length, value_at, count, at
     )
 
 
 @_hot_part
 def _short_number_of(source: int, at: int) -> tuple[int, int]:
-    """(number as it stands, before zig-zag; position behind it) of up to two bytes; position -1 if
-    it is longer.
+    """Parse a number of up to two bytes. Return it before zig-zag decoding, and the position behind
+    it, or -1 if it is longer.
     """
     first = u8(source, at)
     if first < 0x80:
@@ -207,8 +261,8 @@ def _short_number_of(source: int, at: int) -> tuple[int, int]:
 
 @_hot_part
 def _short_field(source: int, at: int) -> tuple[int, int, int]:
-    """As `_field`, for a length of up to two bytes; -1 is behind others. Whether the bytes are
-    there is for the caller to see.
+    """Parse a field as `_field` does, if its length has up to two bytes; otherwise the position
+    behind it is -1. The caller checks whether the bytes exist.
     """
     number, at = _short_number_of(source, at)
     if number & 1 == 0:
@@ -217,60 +271,52 @@ def _short_field(source: int, at: int) -> tuple[int, int, int]:
 
 
 @_hot_part
-def _parse_plain(
-    source: int, at: int, data_end: int, is_append_time: bool
-) -> tuple[int, int, int, int, int, int, int]:
-    """A record as nearly all are, of up to 8 KiB and without headers, from its length on: (its end,
-    timestamp delta, offset delta, key length, key position, value length, value position); end -1:
-    it is none of these, or not sound, which the others find out.
+def _parse_plain(source: int, at: int, data_end: int, is_append_time: bool) -> _Record:
+    """Parse a record as nearly all are, from its length on: up to 8 KiB, without headers.
 
-    Positions only grow, so most are checked by the last one alone: it has to be where the record
-    ends. What is read before that lies within the batch: the numbers before the key have 17 bytes
-    at most, those behind it are read once they are known to be there.
+    The end is -1 for every other record, also for one that is not sound: `_parse` decides then.
+    Positions only grow, so the last one alone checks most of them: the record has to end there.
+    What is read before that lies within the batch: the numbers before the key have 17 bytes at
+    most, and those behind it are read once they are known to be there.
     """
     if data_end - at < _PLAIN_HEAD_BYTES:
-        return -1, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.DONE)
     number, start = _short_number_of(source, at)
     end = start + (number >> 1)
     if start < 0 or number & 1 or end > data_end:
-        return -1, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.DONE)
     delta_ms, at = _number_of(source, start + 1, data_end, 63, 1)  # replayed events are hours apart
     if at < 0:
-        return -1, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.DONE)
     delta, at = _short_number_of(source, at)
     if at < 0 or delta & 1:
-        return -1, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.DONE)
     key_length, key_at, at = _short_field(source, at)
     if at < 0 or at > end - 2:
-        return -1, 0, 0, 0, 0, 0, 0
+        return _bad_record(t.DONE)
     value_length, value_at, at = _short_field(source, at)
     if at != end - 1 or u8(source, at) != 0:
-        return -1, 0, 0, 0, 0, 0, 0
-    return (
-        end,
-        0 if is_append_time else delta_ms,
-        delta >> 1,
-        key_length,
-        key_at,
-        value_length,
-        value_at,
+        return _bad_record(t.DONE)
+    delta_ms = 0 if is_append_time else delta_ms
+    return _Record(
+        t.DONE, end, delta_ms, delta >> 1, key_length, key_at, value_length, value_at, 0, end
     )
 
 
 @_part
-def _headers_of(source: int, record: Untyped, end: int, wanted: int) -> tuple[int, int, int, int]:
-    """(DONE or what is wrong, what is wanted of them: count, bytes of names, bytes of values). They
-    are checked all the same.
+def _headers_of(source: int, record: _Record, wanted: int) -> tuple[int, _Headers]:
+    """Check a record's headers, also unwanted ones. Return DONE or what is wrong, and their sizes
+    if they are wanted.
     """
-    code, names, values = _measure_headers(source, record[8], end, record[7])
+    code, headers = _measure_headers(source, record.headers_at, record.end, record.header_count)
     if code or wanted & j.WANT_HEADERS == 0:
-        return code, 0, 0, 0
-    return t.DONE, record[7], names, values
+        return code, _Headers(0, 0, 0)
+    return t.DONE, headers
 
 
 @_hot_part
 def _put_timestamp(timestamps: int, row: int, base_ms: int, delta_ms: int) -> int:
-    """Compares before it adds, so that nothing overflows."""
+    """Write a timestamp. Comparing before adding avoids an overflow."""
     if delta_ms >= 0:
         if base_ms > t.TIMESTAMP_MS_MAX - delta_ms:
             return t.BAD_TIMESTAMP
@@ -285,7 +331,7 @@ def _put_timestamp(timestamps: int, row: int, base_ms: int, delta_ms: int) -> in
 
 @_part
 def _put_null(valid: int, rows_max: int, row: int, job: int, nulls: int) -> None:
-    """Until a column meets its first null, its validity is not even written."""
+    """Write a null. The validity of a column is written only from its first null on."""
     count = get(job, nulls)
     if count == 0:
         for byte in range((rows_max + 7) >> 3):
@@ -296,7 +342,7 @@ def _put_null(valid: int, rows_max: int, row: int, job: int, nulls: int) -> None
 
 @_hot_part
 def _copy_field(into: int, from_: int, length: int, source_end: int) -> None:
-    """There is room for it, and `j.PADDING_BYTES` behind that."""
+    """Copy a field. The output has room for it, and `j.PADDING_BYTES` behind that."""
     if length <= _SHORT_BYTES and source_end - from_ >= length + STEP_BYTES:
         done = 0
         while done < length:
@@ -326,8 +372,8 @@ def _put_header_value(source: int, at: int, length: int, header: int, job: int) 
 
 @_part
 def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int) -> None:
-    """Append a record's headers, which `_measure_headers` found sound and for which there is room.
-    No headers are a null, as in Spark.
+    """Append a record's headers. `_measure_headers` has checked them, and there is room. A record
+    without headers gets a null, as in Spark.
     """
     if count == 0:
         _put_null(get(job, j.LIST_VALID), get(job, j.ROWS_MAX), row, job, j.NULL_LISTS)
@@ -346,12 +392,12 @@ def _put_headers(source: int, at: int, end: int, count: int, row: int, job: int)
 
 
 @_hot_part
-def _outputs(job: int, source: int) -> Untyped:
-    """What no record changes, read once a batch: for all that LLVM knows, every store to an output
+def _outputs(job: int, source: int) -> _Outputs:
+    """Read what no record changes, once a batch: for all that LLVM knows, every store to an output
     might change the job.
 
-    Rows that weigh no more than any output has room for fit into all of them: one comparison a
-    record instead of five.
+    Rows that weigh no more than the smallest output has room for fit into all of them: one
+    comparison a record instead of five.
     """
     room = min(
         get(job, j.KEY_CAPACITY),
@@ -359,49 +405,47 @@ def _outputs(job: int, source: int) -> Untyped:
         get(job, j.NAME_CAPACITY),
         get(job, j.HEADER_VALUE_CAPACITY),
     )
-    bytes_max = min(get(job, j.BYTES_MAX), room, j.HEADER_ROOM_BYTES * get(job, j.HEADERS_CAPACITY))
-    limits = get(job, j.WANTED), get(job, j.ROWS_MAX), bytes_max, get(job, j.ROW_BYTES)
-    binary = (
+    return _Outputs(
+        get(job, j.WANTED),
+        get(job, j.ROWS_MAX),
+        min(get(job, j.BYTES_MAX), room, j.HEADER_ROOM_BYTES * get(job, j.HEADERS_CAPACITY)),
+        get(job, j.ROW_BYTES),
         get(job, j.KEY_OFFSETS),
         get(job, j.KEY_DATA),
         get(job, j.VALUE_OFFSETS),
         get(job, j.VALUE_DATA),
-    )
-    return (
-        limits
-        + binary
-        + (
-            get(job, j.OFFSETS),
-            get(job, j.TIMESTAMPS),
-            source + get(job, j.SOURCE_BYTES),
-            get(job, j.VIEWED),
-        )
+        get(job, j.OFFSETS),
+        get(job, j.TIMESTAMPS),
+        source + get(job, j.SOURCE_BYTES),
+        get(job, j.VIEWED),
     )
 
 
 @_hot_part
-def _used(job: int) -> Untyped:
-    """What every record changes: kept in registers until `_note_used`."""
-    return get(job, j.OUT_ROWS), get(job, j.OUT_BYTES), get(job, j.OUT_KEY), get(job, j.OUT_VALUE)
+def _used(job: int) -> _Used:
+    """Read what every record changes; it stays in registers until `_note_used`."""
+    return _Used(
+        get(job, j.OUT_ROWS), get(job, j.OUT_BYTES), get(job, j.OUT_KEY), get(job, j.OUT_VALUE)
+    )
 
 
 @_hot_part
-def _note_used(job: int, used: Untyped) -> None:
-    rows, used_bytes, key_used, value_used = used
-    set64(job, j.OUT_ROWS, rows)
-    set64(job, j.OUT_BYTES, used_bytes)
-    set64(job, j.OUT_KEY, key_used)
-    set64(job, j.OUT_VALUE, value_used)
+def _note_used(job: int, used: _Used) -> None:
+    set64(job, j.OUT_ROWS, used.row_count)
+    set64(job, j.OUT_BYTES, used.size_bytes)
+    set64(job, j.OUT_KEY, used.key_bytes)
+    set64(job, j.OUT_VALUE, used.value_bytes)
 
 
 @_part
-def _room(
-    job: int, used: Untyped, key: int, value: int, count: int, names: int, values: int
-) -> int:
-    """DONE if the outputs take a record of these sizes, else GROW, and what is needed."""
+def _room(job: int, used: _Used, key: int, value: int, headers: _Headers) -> int:
+    """Return DONE if the outputs have room for a record of these sizes, else GROW. The job says
+    what is needed.
+    """
     _note_used(job, used)
     fits = True
-    for number, more in enumerate((key, value, count, names, values)):
+    sizes = (key, value, headers.header_count, headers.name_bytes, headers.value_bytes)
+    for number, more in enumerate(sizes):
         needed = get(job, j.OUT_KEY + number) + more
         set64(job, j.NEED_KEY + number, needed)
         fits = fits and needed <= get(job, j.KEY_CAPACITY + number)
@@ -412,7 +456,7 @@ def _room(
 def _put(
     source: int, at: int, length: int, used: int, row: int, offsets: int, data: int, source_end: int
 ) -> int:
-    """Append a field as element `row`; there is room for it. Returns what is used then."""
+    """Append a field as element `row`; there is room for it. Return how much is used then."""
     if length > 0:
         _copy_field(data + used, source + at, length, source_end)
         used += length
@@ -424,8 +468,8 @@ def _put(
 def _put_view(
     source: int, at: int, length: int, row: int, views: int, viewed: int, source_end: int
 ) -> None:
-    """A field as element `row`: its length, then its bytes, or the first four of them and where
-    they all are.
+    """Write a field as element `row`: its length, then its bytes, or the first four of them and the
+    place of all.
     """
     from_, view = source + at, views + j.VIEW_BYTES * row
     if length > _INLINE_MAX:
@@ -442,7 +486,7 @@ def _put_view(
 
 @_hot_part
 def _put_short_view(from_: int, length: int, view: int) -> None:
-    """Bytes behind the field are read with it, and masked."""
+    """Write a view of a short field. Bytes behind the field are read with it, and masked."""
     if length == 0:
         set64(view, 0, 0)
         set64(view, 1, 0)
@@ -467,101 +511,79 @@ def _put_field(
     row: int,
     offsets: int,
     data: int,
-    source_end: int,
-    viewed: int,
-    wanted: int,
+    outputs: _Outputs,
 ) -> int:
-    """Append a field as element `row`. Returns what is used of the data then."""
-    if wanted & j.WANT_VIEWS:
-        _put_view(source, at, length, row, offsets, viewed, source_end)
+    """Append a field as element `row`. Return how much of the data is used then."""
+    if outputs.wanted & j.WANT_VIEWS:
+        _put_view(source, at, length, row, offsets, outputs.viewed, outputs.source_end)
         return used
-    return _put(source, at, length, used, row, offsets, data, source_end)
+    return _put(source, at, length, used, row, offsets, data, outputs.source_end)
 
 
 @_hot_part
 def _append(
     source: int,
-    record: Untyped,
-    headers: Untyped,
-    offset: int,
+    record: _Record,
+    headers: _Headers,
+    base_offset: int,
     base_ms: int,
-    used: Untyped,
-    outputs: Untyped,
+    used: _Used,
+    outputs: _Outputs,
     job: int,
-) -> Untyped:
-    """One record to the end of the outputs: (DONE or what stands against it, what is used then)."""
-    _, delta_ms, _, key_length, key_at, value_length, value_at, _, headers_at = record
-    wanted, rows_max, bytes_max, row_bytes = outputs[:4]
-    key_offsets, key_data, value_offsets, value_data, offsets, timestamps, source_end, viewed = (
-        outputs[4:]
+) -> tuple[int, _Used]:
+    """Append one record to the outputs. Return DONE or why it was not appended, and what is used
+    then.
+    """
+    wanted, row = outputs.wanted, used.row_count
+    key = max(record.key_length, 0) if wanted & j.WANT_KEY else 0
+    value = max(record.value_length, 0) if wanted & j.WANT_VALUE else 0
+    header_bytes = (
+        headers.name_bytes + headers.value_bytes + j.HEADER_ROOM_BYTES * headers.header_count
     )
-    rows, used_bytes, key_used, value_used = used
-    count, names, values, end = headers
-    key, value = (
-        max(key_length, 0) if wanted & j.WANT_KEY else 0,
-        max(value_length, 0) if wanted & j.WANT_VALUE else 0,
-    )
-    used_bytes += row_bytes + key + value + names + values + j.HEADER_ROOM_BYTES * count
+    size_bytes = used.size_bytes + outputs.row_bytes + key + value + header_bytes
     # Room first: nothing may be written to a row that may not exist. A record larger than an Arrow
     # batch has one of its own.
-    if rows >= rows_max or used_bytes > bytes_max:
-        if rows:
+    if row >= outputs.rows_max or size_bytes > outputs.bytes_max:
+        if row:
             return t.FULL, used
-        code = _room(job, used, key, value, count, names, values)
+        code = _room(job, used, key, value, headers)
         if code:
             return code, used
     if wanted & j.WANT_TIMESTAMP:
-        code = _put_timestamp(timestamps, rows, base_ms, delta_ms)
+        code = _put_timestamp(outputs.timestamps, row, base_ms, record.delta_ms)
         if code:
             return code, used
+    key_used, value_used = used.key_bytes, used.value_bytes
     if wanted & j.WANT_KEY:
-        key_used = _put_field(
-            source, key_at, key, key_used, rows, key_offsets, key_data, source_end, viewed, wanted
-        )
+        offsets, data = outputs.key_offsets, outputs.key_data
+        key_used = _put_field(source, record.key_at, key, key_used, row, offsets, data, outputs)
     if wanted & j.WANT_VALUE:
+        offsets, data = outputs.value_offsets, outputs.value_data
         value_used = _put_field(
-            source,
-            value_at,
-            value,
-            value_used,
-            rows,
-            value_offsets,
-            value_data,
-            source_end,
-            viewed,
-            wanted,
+            source, record.value_at, value, value_used, row, offsets, data, outputs
         )
-    if key_length < 0 or value_length < 0 or wanted & j.WANT_HEADERS:
-        _put_rare(source, headers_at, end, count, rows, job, key_length < 0, value_length < 0)
+    if record.key_length < 0 or record.value_length < 0 or wanted & j.WANT_HEADERS:
+        _put_rare(source, record, headers.header_count, row, job)
     if wanted & j.WANT_OFFSET:
-        set64(offsets, rows, offset)
-    return t.DONE, (rows + 1, used_bytes, key_used, value_used)
+        set64(outputs.offsets, row, base_offset + record.offset_delta)
+    return t.DONE, _Used(row + 1, size_bytes, key_used, value_used)
 
 
 @_part
-def _put_rare(
-    source: int,
-    headers_at: int,
-    end: int,
-    count: int,
-    row: int,
-    job: int,
-    no_key: bool,
-    no_value: bool,
-) -> None:
-    """Nulls, and headers."""
+def _put_rare(source: int, record: _Record, header_count: int, row: int, job: int) -> None:
+    """Write what few records have: nulls and headers."""
     wanted = get(job, j.WANTED)
-    if no_key and wanted & j.WANT_KEY:
+    if record.key_length < 0 and wanted & j.WANT_KEY:
         _put_null(get(job, j.KEY_VALID), get(job, j.ROWS_MAX), row, job, j.NULL_KEYS)
-    if no_value and wanted & j.WANT_VALUE:
+    if record.value_length < 0 and wanted & j.WANT_VALUE:
         _put_null(get(job, j.VALUE_VALID), get(job, j.ROWS_MAX), row, job, j.NULL_VALUES)
     if wanted & j.WANT_HEADERS:
-        _put_headers(source, headers_at, end, count, row, job)
+        _put_headers(source, record.headers_at, record.end, header_count, row, job)
 
 
 @_part
 def _put_types(job: int, first: int, end: int, is_append_time: bool) -> None:
-    """Of the rows of one batch: its records have one timestamp type."""
+    """Write the timestamp types of the rows of one batch, whose records all have the same type."""
     if get(job, j.WANTED) & j.WANT_TIMESTAMP_TYPE:
         types = get(job, j.TIMESTAMP_TYPES)
         for row in range(first, end):
@@ -570,61 +592,33 @@ def _put_types(job: int, first: int, end: int, is_append_time: bool) -> None:
 
 @_part
 def _decode_batch(source: int, batch: int, job: int) -> int:
-    """The rest of one batch: its records with offsets in [low, high)."""
-    at, data_end, base_offset = (
-        get(job, j.ROW_AT),
-        get(batch, t.DATA_END),
-        get(batch, t.BASE_OFFSET),
-    )
-    number, record_count, previous = (
-        get(job, j.ROW_RECORD),
-        get(batch, t.RECORD_COUNT),
-        get(job, j.ROW_DELTA),
-    )
-    low, high, last_delta = (
-        get(job, j.LOW_OFFSET),
-        get(job, j.HIGH_OFFSET),
-        get(batch, t.LAST_OFFSET) - base_offset,
-    )
+    """Decode the rest of one batch: its records with offsets in [low, high)."""
+    at, number, previous = get(job, j.ROW_AT), get(job, j.ROW_RECORD), get(job, j.ROW_DELTA)
+    data_end, record_count = get(batch, t.DATA_END), get(batch, t.RECORD_COUNT)
+    base_offset = get(batch, t.BASE_OFFSET)
+    last_delta = get(batch, t.LAST_OFFSET) - base_offset
+    low, high = get(job, j.LOW_OFFSET), get(job, j.HIGH_OFFSET)
     is_append_time = get(batch, t.ATTRIBUTES) & 8 != 0
     base_ms = get(batch, t.MAX_TIMESTAMP if is_append_time else t.BASE_TIMESTAMP)
     outputs, used, rows_before = _outputs(job, source), _used(job), get(job, j.OUT_ROWS)
     code: int = t.DONE
     while number < record_count:
-        end, delta_ms, delta, key_length, key_at, value_length, value_at = _parse_plain(
-            source, at, data_end, is_append_time
-        )
-        record = t.DONE, delta_ms, delta, key_length, key_at, value_length, value_at, 0, end
-        if end < 0:
-            length, start = _number_of(source, at, data_end, 28, 15)
-            if start < 0 or length < 0 or length > data_end - start:
-                code = t.BAD_VARINT if start < 0 else t.BAD_RECORD_LENGTH
-                break
-            end = start + length
-            record = _parse(source, start, end, is_append_time)
-        code, delta = record[0], record[2]
+        record = _parse_plain(source, at, data_end, is_append_time)
+        if record.end < 0:
+            record = _parse(source, at, data_end, is_append_time)
+        code, delta, headers = record.code, record.offset_delta, _Headers(0, 0, 0)
         if code == t.DONE and (delta <= previous or delta > last_delta):
             code = t.BAD_DELTA
-        count, names, values = 0, 0, 0
-        if code == t.DONE and record[7]:
-            code, count, names, values = _headers_of(source, record, end, outputs[0])
+        if code == t.DONE and record.header_count:
+            code, headers = _headers_of(source, record, outputs.wanted)
         if code == t.DONE and low <= base_offset + delta < high:
-            code, used = _append(
-                source,
-                record,
-                (count, names, values, end),
-                base_offset + delta,
-                base_ms,
-                used,
-                outputs,
-                job,
-            )
+            code, used = _append(source, record, headers, base_offset, base_ms, used, outputs, job)
         if code:
             break
-        at, previous = end, delta
+        at, previous = record.end, delta
         number += 1
     _note_used(job, used)
-    _put_types(job, rows_before, used[0], is_append_time)
+    _put_types(job, rows_before, used.row_count, is_append_time)
     set64(job, j.ROW_AT, at)
     set64(job, j.ROW_RECORD, number)
     set64(job, j.ROW_DELTA, previous)
@@ -633,7 +627,7 @@ def _decode_batch(source: int, batch: int, job: int) -> int:
 
 @_part
 def _begin_offsets(job: int) -> None:
-    """The first element of each column begins at 0."""
+    """Let the first element of each column begin at 0."""
     for slot in (
         j.KEY_OFFSETS,
         j.VALUE_OFFSETS,
@@ -648,9 +642,9 @@ def _begin_offsets(job: int) -> None:
 
 @_compiled(_types.int64(_types.int64, _types.int64, _types.int64, _types.int64, _types.int64))
 def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> int:
-    """Go on where the job says, through the first `count` rows of the table, until all is DONE, an
-    output is FULL or has to GROW, or something is wrong; which batch that is, the job says. All but
-    source_bytes and count are addresses.
+    """Continue where the job says, through the first `count` rows of the table, until everything is
+    DONE, an output is FULL or must GROW, or a batch is invalid. The job then says which one. All
+    arguments but source_bytes and count are addresses.
     """
     set64(job, j.SOURCE_BYTES, source_bytes)
     if get(job, j.OUT_ROWS) == 0:
@@ -684,7 +678,7 @@ def decode(source: int, source_bytes: int, table: int, count: int, job: int) -> 
 
 @_part
 def _big_endian(source: int, at: int, size: int) -> int:
-    """Signed."""
+    """Read a signed number."""
     value = u8(source, at)
     if value > 0x7F:
         value -= 0x100
@@ -723,9 +717,9 @@ def _put_row(block: int, at: int, length: int, base_offset: int, delta: int, row
 def walk(
     block: int, at: int, end: int, expected: int, end_offset: int, table: int, rows_max: int
 ) -> tuple[int, int, int, int]:
-    """Headers of a block from `at` to `end` into the table: (rows, position behind them, next
-    offset, DONE or what is wrong there). block and table are addresses; the table has rows_max
-    rows.
+    """Walk the headers of a block from `at` to `end` into the table. Return the number of rows, the
+    position behind them, the next offset, and DONE or what is wrong there. `block` and `table` are
+    addresses; the table has rows_max rows.
     """
     rows = 0
     while at < end and rows < rows_max:
