@@ -9,9 +9,9 @@ Example:
     >>> scan(store, "orders").to_table().num_rows
     1000
 
-Every name is imported on first use, so `import penstock` is quick and needs no extra. `scan` needs
+Every name is imported on first use, so `import penstock` is fast and needs no extra. `scan` needs
 the extra `reader`, `penstock.spark` the extra `spark`, and `Cluster(store="moto")` the extra
-`local`. Other packages of this distribution are internal: their names change.
+`local`. The other packages of this distribution are internal, and their names may change.
 """
 
 from importlib import import_module
@@ -84,7 +84,7 @@ __all__ = [
 ]
 
 _READER: Final = frozenset({"numpy", "pyarrow"})
-"""Packages of the extra `reader` that its modules cannot do without."""
+"""Packages of the extra `reader` that its modules cannot work without."""
 
 
 if not TYPE_CHECKING:  # for type checkers the names above are all there are
@@ -102,8 +102,10 @@ if not TYPE_CHECKING:  # for type checkers the names above are all there are
             package = (error.name or "").partition(".")[0]
             if package not in _READER:
                 raise
+            from base.extras import install_hint
+
             raise ImportError(
-                f'penstock.{name} needs the package {package}: pip install "penstock[reader]"',
+                f"penstock.{name} needs the package {package}: {install_hint('reader')}",
                 name=package,
             ) from error
 

@@ -1,4 +1,4 @@
-"""Penstock as a data source of Spark. Needs the extra `spark` and Java 17 or newer."""
+"""Use Penstock as a data source of Spark. This needs the extra `spark` and Java 17 or newer."""
 
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,9 @@ def register(spark: "SparkSession") -> None:
     Example:
         >>> import penstock.spark
         >>> penstock.spark.register(spark)
-        >>> spark.read.format("penstock").option("store", "s3://my-bucket").option("subscribe",
-        "orders").load().count() 1000
+        >>> reader = spark.read.format("penstock").option("store", "s3://my-bucket")
+        >>> reader.option("subscribe", "orders").load().count()
+        1000
     """
     try:
         from lake.spark import source
@@ -32,8 +33,9 @@ def register(spark: "SparkSession") -> None:
         package = (error.name or "").partition(".")[0]
         if package not in {"numpy", "pyarrow", "pyspark"}:
             raise
+        from base.extras import install_hint
+
         raise ImportError(
-            f'penstock.spark needs the package {package}: pip install "penstock[spark]"',
-            name=package,
+            f"penstock.spark needs the package {package}: {install_hint('spark')}", name=package
         ) from error
     source.register(spark)

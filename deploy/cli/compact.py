@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from base.extras import install_hint
 from deploy.cli.options import AsJson, Controller, StateFile
 from deploy.errors import DeployError, UsageError
 
@@ -187,7 +188,7 @@ def _engine(name: str, master: str) -> "Engine":
         return SparkEngine(master) if master or name == "spark" else LocalEngine()
     except ImportError as error:
         raise DeployError(
-            f"{error.name} is missing: install penstock[spark], or use --engine local"
+            f"the package {error.name} is missing: {install_hint('spark')}, or use --engine local"
         ) from None
 
 

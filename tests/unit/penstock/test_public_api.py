@@ -66,7 +66,10 @@ def test_what_is_missing_for_a_scan_is_said_with_what_to_type(tmp_path: Path) ->
         f"try: penstock.topics('file:{tmp_path}')\n"
         "except penstock.ManifestNotFound: print('topics need no extra')\n"
     )
-    needed = 'pyarrow penstock.scan needs the package pyarrow: pip install "penstock[reader]"'
+    needed = (
+        'pyarrow penstock.scan needs the package pyarrow: pip install ".[reader]" in a checkout of'
+        " Penstock"
+    )
     assert output_of(code) == f"{needed}\ntopics need no extra\n"
 
 
@@ -78,7 +81,8 @@ def test_what_is_missing_for_spark_is_said_with_what_to_type() -> None:
     )
     assert (
         output_of(code)
-        == 'pyspark penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
+        == 'pyspark penstock.spark needs the package pyspark: pip install ".[spark]" in a checkout'
+        " of Penstock\n"
     )
 
 
@@ -128,7 +132,7 @@ def test_a_cluster_refuses_what_can_not_be_before_it_starts(
     monkeypatch.setattr(
         moto_store, "find_spec", lambda name: None if name == "moto" else find_spec(name)
     )
-    with pytest.raises(ClusterFailed, match=r'pip install "penstock\[local\]"'):
+    with pytest.raises(ClusterFailed, match=r'pip install "\.\[local\]"'):
         Cluster(store="moto")
     cluster = Cluster()
     with pytest.raises(ClusterFailed, match="the cluster is not running"):
