@@ -45,7 +45,7 @@ def test_chart_image_and_package_have_one_version() -> None:
     assert (chart["appVersion"], chart["version"]) == (version, version)
     dev = yaml.safe_load((CHART / "values-dev.yaml").read_text())
     assert dev["image"]["tag"] == f"{version}-local"
-    nodes = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())["services"]
+    nodes = yaml.safe_load((ROOT / "deploy" / "image" / "compose.yaml").read_text())["services"]
     assert nodes["broker-0"]["image"] == f"penstock:{version}"
     assert (
         f"penstock:{version}" in (ROOT / "docs" / "tutorials" / "first-helm-install.md").read_text()

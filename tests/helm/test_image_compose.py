@@ -14,7 +14,7 @@ from controller.config import ControllerConfig
 from deploy.node.config.load import load
 
 ROOT = Path(__file__).parents[2]
-COMPOSE = ROOT / "deploy" / "compose.yaml"
+COMPOSE = ROOT / "deploy" / "image" / "compose.yaml"
 
 
 def services() -> dict[str, Any]:
@@ -71,7 +71,7 @@ def test_nodes_are_confined() -> None:
 
 
 def test_prometheus_scrapes_every_node() -> None:
-    config = yaml.safe_load((ROOT / "deploy" / "compose" / "prometheus.yml").read_text())
+    config = yaml.safe_load((COMPOSE.parent / "compose" / "prometheus.yml").read_text())
     targets = {
         target
         for job in config["scrape_configs"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+DOCKERFILE = ROOT / "deploy" / "image" / "Dockerfile"
 PINNED = re.compile(r"[a-z0-9./-]+(:[0-9]+\.[0-9]+(\.[0-9]+)?[a-z0-9.-]*|@sha256:[0-9a-f]{64})\Z")
 
 

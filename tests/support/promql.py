@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "penstock"
 TARGET_LABELS = frozenset({"namespace", "pod", "app_kubernetes_io_component"})
 """What Prometheus adds by the target; see templates/monitoring.yaml and
-deploy/compose/prometheus.yml.
+deploy/image/compose/prometheus.yml.
 """
 _SELECTOR = re.compile(r"\b((?:penstock|process)_[a-z0-9_]+|up)\b(?:\{([^}]*)\})?")
 _LABEL = re.compile(r"([a-z_]+)\s*[=!]~?\"")

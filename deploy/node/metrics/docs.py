@@ -17,7 +17,7 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m deploy.node.metrics.docs`; do not edit. -->
 
-A node with a `health.listener` serves `/metrics` there, in Prometheus' text format; the chart and `deploy/compose.yaml` set one.
+A node with a `health.listener` serves `/metrics` there, in Prometheus' text format; the chart and `deploy/image/compose.yaml` set one.
 Values are read at the moment of a scrape.
 The Prometheus client library adds `process_*`: CPU, resident memory, open files, start time.
 No label is a topic, partition or client.
