@@ -63,6 +63,7 @@ async def serve(
     from broker.node import PROBE_PREFIX, Broker
     from broker.self_check import UnreachableAsAdvertised
     from controller.api.errors import ControllerError, NodeRefused
+    from controller.api.follower import FollowerFenced
     from objectstore.errors import ObjectStoreError
     from objectstore.url import open_store
     from stream.errors import StreamError
@@ -98,7 +99,8 @@ async def serve(
                 TimeoutError,
             ) as error:
                 log.error("broker_not_started", reason=str(error))
-                return EXIT_FENCED if isinstance(error, NodeRefused) else EXIT_NOT_STARTED
+                is_fenced = isinstance(error, NodeRefused | FollowerFenced)
+                return EXIT_FENCED if is_fenced else EXIT_NOT_STARTED
             tune_collector()
             probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
             health.started(broker, probe)

@@ -67,6 +67,10 @@ class FollowerStopped(ControllerError):
     """The follower was stopped or failed; the image does not move any more."""
 
 
+class FollowerFenced(FollowerStopped):
+    """The controller refused this incarnation: it is fenced, or a newer start replaced it."""
+
+
 class _OlderSnapshot(ControllerError):
     """A controller sent a snapshot that ends before what this image has applied."""
 
@@ -176,9 +180,7 @@ class MetadataFollower:
         self._session_listeners.append(listener)
 
     async def start(self, timeout_s: float = 30.0) -> None:
-        """Connect and catch up with what is committed now. Raises TimeoutError, FollowerStopped
-        (fenced).
-        """
+        """Connect and catch up with what is committed now. Raises TimeoutError, FollowerFenced."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(), name="metadata-follower")]
         if self._node is not None:
@@ -192,7 +194,7 @@ class MetadataFollower:
             caught_up.cancel()
         if self.failed.done():
             self.failed.result()
-            raise FollowerStopped(
+            raise FollowerFenced(
                 "the controller refused this incarnation: it is fenced or was replaced"
             )
         if not self._caught_up.is_set():

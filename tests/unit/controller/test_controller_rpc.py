@@ -29,7 +29,7 @@ from controller.api.errors import (
     RequestRefused,
     StoreNotEmpty,
 )
-from controller.api.follower import FollowerStopped, MetadataFollower
+from controller.api.follower import FollowerFenced, FollowerStopped, MetadataFollower
 from controller.api.transport import REQUEST_ID_KEY, Channel
 from controller.main import ControllerServer
 from controller.metadata.delta import MetadataDelta
@@ -226,6 +226,10 @@ async def test_a_fenced_broker_hears_of_it_and_can_do_nothing_any_more(start: St
     assert not broker.follower.can_write()
     with pytest.raises(FollowerStopped):
         await broker.follower.reached(MetadataOffset(10_000), asyncio.get_running_loop().time() + 1)
+    late = MetadataFollower(observer.client, broker.node)
+    with pytest.raises(FollowerFenced):
+        await late.start()
+    await late.stop()
 
 
 async def test_a_hung_broker_is_fenced_after_its_session_timeout_and_knew_it_before(

@@ -1,0 +1,33 @@
+"""How the process of a broker ends."""
+
+import pytest
+
+from broker import main
+from broker.config import BrokerConfig
+from broker.node import Broker
+from controller.api.errors import NodeRefused
+from controller.api.follower import FollowerFenced
+from controller.api.messages import Status
+from controller.metadata.records import MetadataOffset
+from stream.compaction.plan import CompactionConfig
+from stream.config import StreamConfig
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (FollowerFenced("refused"), main.EXIT_FENCED),
+        (NodeRefused(Status.NODE_FENCED, "fenced", MetadataOffset(0)), main.EXIT_FENCED),
+        (TimeoutError("no controller"), main.EXIT_NOT_STARTED),
+    ],
+)
+async def test_a_start_that_was_fenced_ends_with_a_code_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    async def start(*_: object, **__: object) -> Broker:
+        raise error
+
+    monkeypatch.setattr(Broker, "start", start)
+    config = BrokerConfig(node_id=1, controllers=("127.0.0.1:1",))
+    found = await main.serve(config, "memory:", StreamConfig(), CompactionConfig())
+    assert found == code
