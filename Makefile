@@ -112,7 +112,8 @@ sim: venv ## the deterministic simulator, SEEDS=200 of them
 
 .PHONY: chaos
 chaos: venv ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats
-	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/chaos-clients -r tests/chaos/requirements.txt
+	PYTHONPATH=build/chaos-clients $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
 .PHONY: bench
 bench: venv ## measure the figures of docs/performance.md, as ratios within this run
