@@ -1,5 +1,5 @@
-"""Configures pytest for all tests: excuses deprecated calls of client libraries and prepares a home
-for Spark.
+"""Configure pytest for all tests: ignore deprecation warnings of client libraries, and prepare a
+home for Spark.
 """
 
 import os
@@ -18,8 +18,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", r"ignore:(read|open)_text is deprecated:DeprecationWarning"
     )
-    # Commands run in this process in some tests, and their stdout is the answer: a cluster's log
-    # must not get into it.
+    # Some tests run commands in this process and read stdout: a cluster's log must not be in it.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("support") / "spark")
     home = TemporaryDirectory(prefix="penstock-spark-home-")
@@ -28,8 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _unzipped_spark(home: Path) -> str:
-    """Spark's home without its zip of PySpark, so that the installed one is used: each of a query's
-    Python processes compiles what it imports out of the zip anew, half a second of CPU.
+    """Return a Spark home without the zip of PySpark, so that the installed package is used. From
+    the zip, each Python process of a query compiles all its imports again: 0.5 s of CPU.
     """
     installed = find_spec("pyspark")
     assert installed is not None, "tests need what `make venv` installs"

@@ -1,9 +1,10 @@
-"""Clients that never stop sending and remember every acknowledgement, and the check of what they
-remember against the log.
+"""Send without a pause, remember every acknowledgement, and check the log against it.
 
-async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load: await
-load.until_acknowledged(100); ...trouble... check(load, await read_back(cluster.bootstrap, "t", [0,
-1]))
+Example:
+    async with ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load:
+        await load.until_acknowledged(100)
+        ...trouble...
+    check(load, await read_back(cluster.bootstrap, "t", [0, 1]))
 """
 
 import asyncio
@@ -24,8 +25,10 @@ PADDING = b"." * 400
 
 
 class Load(ABC):
-    """Record number n of a partition has the value `n`, padded. Leaving the context waits until
-    everything sent is acknowledged.
+    """Send records to each partition until the context ends.
+
+    Record number n of a partition has the value `n`, padded. Leaving the context waits until every
+    record is acknowledged.
     """
 
     def __init__(
@@ -33,7 +36,7 @@ class Load(ABC):
     ) -> None:
         self.sent: dict[int, int] = dict.fromkeys(partitions, 0)
         self.acks: dict[int, list[tuple[int, int]]] = {partition: [] for partition in partitions}
-        """(number, offset) in the order in which they came."""
+        """(number, offset) in the order of the acknowledgements."""
         self.failed: list[str] = []
         self._bootstrap = bootstrap
         self._topic = topic
@@ -56,20 +59,19 @@ class Load(ABC):
         if error is not None:
             self.failed.append("the test failed")
             self._running.cancel()
-            await asyncio.wait(
-                [self._running], timeout=1
-            )  # the test's error is the news, not that the client wants to flush
+            # The test has failed already: do not wait until the client has flushed.
+            await asyncio.wait([self._running], timeout=1)
             return
         await self._running
         assert self.failed == []
 
     @property
     def acknowledged_count(self) -> int:
-        """In the partition that has the fewest."""
+        """Return the count of the partition that has the fewest."""
         return min(map(len, self.acks.values()))
 
     async def until_acknowledged(self, more: int) -> None:
-        """In each partition."""
+        """Wait until each partition has so many more acknowledgements."""
         assert self._running is not None
         wanted = {partition: len(acks) + more for partition, acks in self.acks.items()}
         running = self._running
@@ -92,7 +94,7 @@ class Load(ABC):
 
 
 class ConfluentLoad(Load):
-    """librdkafka, idempotent, in a thread of its own."""
+    """An idempotent producer of librdkafka in a thread of its own."""
 
     async def _run(self) -> None:
         await asyncio.to_thread(self._produce)
@@ -132,9 +134,7 @@ class ConfluentLoad(Load):
 
 
 class PacedLoad(ConfluentLoad):
-    """A few hundred records a second, whatever the machine could do: for tests in which others need
-    it too.
-    """
+    """Send a few hundred records a second, to leave CPU for the rest of the test."""
 
     def _next_value(self, partition: int) -> bytes:
         time.sleep(0.004)  # a pace, not a wait
@@ -142,11 +142,10 @@ class PacedLoad(ConfluentLoad):
 
 
 class AioLoad(Load):
-    """aiokafka, idempotent, in the test's event loop; one record at a time for each partition, so
-    that many requests go.
+    """An idempotent producer of aiokafka in the test's event loop.
 
-    It gives up a batch that is older than `request_timeout_ms` at a moment when its partition has
-    no leader.
+    It sends one record at a time for each partition, which makes many requests. It gives up a batch
+    that is older than `request_timeout_ms` while its partition has no leader.
     """
 
     async def _run(self) -> None:
@@ -168,7 +167,7 @@ class AioLoad(Load):
                 self._topic, self._next_value(partition), partition=partition
             )
             self.acks[partition].append((number, answer.offset))
-            await asyncio.sleep(0.002)  # a pace, not a wait: leave the machine to the others
+            await asyncio.sleep(0.002)  # a pace, not a wait: leaves the event loop to the others
 
 
 def number_of(value: bytes) -> int:
@@ -180,7 +179,7 @@ def number_of(value: bytes) -> int:
 async def read_back(
     bootstrap: str, topic: str, partitions: Sequence[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """(offset, number) of everything below the high watermarks of now."""
+    """Return (offset, number) of every record below the current high watermarks."""
     return await asyncio.to_thread(_read, bootstrap, topic, partitions)
 
 
@@ -222,9 +221,10 @@ def _read(
 
 
 def check(load: Load, log: dict[int, list[tuple[int, int]]], *, whole: bool = True) -> None:
-    """No acknowledgement lost, nothing twice, the order of sending kept, offsets without a gap.
+    """Check that no acknowledged record is lost or repeated, that records lie in the order of
+    sending, and that offsets have no gap.
 
-    whole: everything that was sent was acknowledged in the end, so the log holds exactly that.
+    whole: every record was acknowledged in the end, so the log holds exactly those.
     """
     for partition, acks in load.acks.items():
         records = log[partition]

@@ -1,13 +1,13 @@
-"""Checks a recorded history for the anomalies that Jepsen looks for in Kafka. Pure: a history in, a
+"""Check a recorded history for the anomalies that Jepsen looks for in Kafka. Pure: a history in, a
 list of anomalies out.
 
-A history is a list of operations in the order in which they ended. Each operation carries both of
-its times (of one monotonic clock), and a `Write` the outcome as in Jepsen: ok (it happened), fail
-(it did not), info (unknown). Values are unique per partition. Names and definitions follow
+A history is a list of operations in the order in which they ended. Each operation has two times,
+both of one monotonic clock. A `Write` has an outcome as in Jepsen: ok (it happened), fail (it did
+not happen) or info (unknown). Values are unique in their partition. Names and definitions follow
 `jepsen.tests.kafka`. `ANOMALIES` lists them; `torn-transaction`, `stale-read`, `lost-commit`,
-`consumed-twice` and `consume-skip` are ours. Dependency cycles (G0, G1c) are not looked for: the
-Kafka protocol does not isolate writes.
-Must not: stop at the first anomaly, or take what is unknown for proof.
+`consumed-twice` and `consume-skip` are our additions. Dependency cycles (G0, G1c) are not checked,
+because the Kafka protocol does not isolate writes.
+Must not: stop at the first anomaly, or take an unknown outcome for proof.
 """
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ Part: TypeAlias = tuple[str, int]
 """Topic name and partition."""
 
 UNKNOWN: Final = -1
-"""An offset that a client does not know."""
+"""An offset that the client does not know."""
 
 ANOMALIES: Final[Mapping[str, str]] = {
     "inconsistent-offsets": "one offset holds two values",
@@ -70,7 +70,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A value in a partition. offset: UNKNOWN if its producer did not learn it."""
+    """A value in a partition. offset: UNKNOWN if the producer did not learn it."""
 
     part: Part
     offset: int
@@ -79,7 +79,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """The input of a transaction, without gaps: offsets from first to below end."""
+    """The input of a transaction, without gaps: the offsets from first to below end."""
 
     part: Part
     first: int
@@ -88,11 +88,11 @@ class Consumed:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A transaction, or records outside of any (then each stands alone: is_transaction=False).
+    """A transaction, or records outside of any (is_transaction=False: then each stands alone).
 
-    commit_began_s: when its producer asked for the commit; inf: it never did. ordered: False for a
-    producer without idempotence, whose retries may duplicate and reorder. consumed: what `group`
-    commits with it.
+    commit_began_s: when the producer requested the commit; inf: never. ordered: False for a
+    producer without idempotence, whose retries may duplicate and reorder. consumed: the offsets
+    that the transaction commits for `group`.
     """
 
     process: str
@@ -109,7 +109,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """One poll. committed: with isolation level read_committed."""
+    """One poll. committed: the consumer has isolation level read_committed."""
 
     process: str
     began_s: float
@@ -120,8 +120,9 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """New positions of a consumer, by assign, seek or a rebalance. UNKNOWN: wherever its group is.
-    Replaces earlier ones.
+    """New positions of a consumer, by assign, seek or a rebalance. They replace earlier ones.
+
+    UNKNOWN: the committed offset of the group.
     """
 
     process: str
@@ -130,7 +131,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """A leader acknowledged this offset; everything below it was acknowledged too."""
+    """A leader acknowledged this offset, and with it all lower ones."""
 
     part: Part
     offset: int
@@ -152,7 +153,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A group's plain OffsetCommit."""
+    """A plain OffsetCommit of a group."""
 
     group: str
     part: Part
@@ -164,8 +165,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A group's offset as a coordinator answered it, or as a member began to read there. offset:
-    UNKNOWN: none.
+    """The offset of a group as a coordinator returned it, or at which a member began to read.
+
+    offset: UNKNOWN if there is none.
     """
 
     group: str
@@ -180,7 +182,7 @@ Operation: TypeAlias = Write | Poll | Assign | Ack | Latest | Commit | Committed
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """name: of `ANOMALIES`. text: the values, offsets and processes that prove it."""
+    """name: one of `ANOMALIES`. text: the values, offsets and processes that prove it."""
 
     name: str
     text: str
@@ -192,10 +194,10 @@ class Anomaly:
 def find_anomalies(
     history: Sequence[Operation], lease_s: float, ends: Mapping[Part, int] | None = None
 ) -> list[Anomaly]:
-    """All anomalies, those of one name together.
+    """Return all anomalies, grouped by name.
 
     lease_s: how long a leader that is cut off may answer. ends: partitions that were polled with
-    read_committed to this end; below it every committed value must have been polled.
+    read_committed up to this end; below it every committed value must have been polled.
     """
     log = _Log(history, ends or {})
     return [
@@ -214,10 +216,10 @@ def find_anomalies(
 
 
 class _Log:
-    """What the operations tell about the partitions.
+    """What the operations prove about the partitions.
 
-    seen: values that consumers of committed records polled. ends: below them, everything committed
-    was polled.
+    seen: values that read_committed consumers polled. ends: every committed value below them was
+    polled.
     """
 
     def __init__(self, history: Sequence[Operation], ends: Mapping[Part, int]) -> None:
@@ -246,7 +248,7 @@ class _Log:
         }
 
     def between(self, part: Part, first: int, end: int, *, committed: bool) -> list[int]:
-        """Offsets from first to below end at which such a consumer must find a value."""
+        """Return the offsets from first to below end at which such a consumer must find a value."""
         offsets = self._offsets[committed].get(part, [])
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
@@ -254,7 +256,7 @@ class _Log:
         return record.value in self.seen[record.part]
 
     def is_passed(self, record: Record) -> bool:
-        """Everything committed was polled where this value lies, or would have to lie."""
+        """Return True if every committed value around the position of this one was polled."""
         if record.offset == UNKNOWN:
             return record.part in self.final_ends
         return record.offset < self.ends.get(record.part, 0)
@@ -350,7 +352,7 @@ def _torn_transactions(log: _Log) -> Iterator[Anomaly]:
 
 
 def _polls(log: _Log) -> Iterator[Anomaly]:
-    """Poll-skip and nonmonotonic-poll, within a poll (int-) and between the polls of one
+    """Find poll-skip and nonmonotonic-poll, within a poll (int-) and between the polls of a
     consumer.
     """
     next_offsets: dict[str, dict[Part, int]] = defaultdict(dict)
@@ -364,7 +366,7 @@ def _polls(log: _Log) -> Iterator[Anomaly]:
 
 
 def _poll(log: _Log, poll: Poll, next_offsets: dict[Part, int]) -> Iterator[Anomaly]:
-    """next_offsets: the consumer's positions; moved on."""
+    """Check one poll and advance next_offsets, the positions of the consumer."""
     polled: set[Part] = set()
     for record in poll.records:
         wanted = next_offsets.get(record.part, record.offset)
@@ -429,8 +431,8 @@ def _stale_reads(history: Iterable[Operation], lease_s: float) -> Iterator[Anoma
 
 
 def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
-    """An answer below a commit that was acknowledged before, unless a lower commit can have come
-    behind that one.
+    """Find answers below a commit that was acknowledged before, unless a lower commit may have
+    followed it.
     """
     commits: dict[tuple[str, Part], list[Commit]] = defaultdict(list)
     answers: list[Committed] = []
@@ -477,8 +479,8 @@ def _lost_commits(history: Iterable[Operation]) -> Iterator[Anomaly]:
 
 
 def _lost_commit(answer: Committed, commits: Sequence[Commit]) -> Commit | None:
-    """The first commit above the answer, acknowledged before it was asked for, that no lower one
-    can have followed in time for it.
+    """Return the first commit above the answer that was acknowledged before the request and that no
+    lower commit can have followed in time.
     """
     lower = [
         commit
@@ -512,8 +514,8 @@ def _running_max(found: Sequence[tuple[float, int]]) -> tuple[list[float], list[
 
 
 def _exactly_once(log: _Log) -> Iterator[Anomaly]:
-    """Committed transactions divide a group's input among them: no record twice, none left out
-    below the group's offset.
+    """Check that committed transactions divide the input of a group: no record is consumed twice,
+    and none is left out below the group's offset.
 
     A transaction of unknown outcome counts as committed if one of its values was polled; each has
     values.

@@ -1,8 +1,8 @@
-"""The chart as rendered by Helm, and what a kubelet makes of a container: its command and its
-environment.
-
-Skips where Helm and Go are missing, and fails where Go could compile it: `deploy/ensure-helm.sh`
+"""Render the chart with Helm, and derive the command and environment of a container as a kubelet
 does.
+
+Tests skip where both Helm and Go are missing, and fail where Go could compile Helm
+(`deploy/ensure-helm.sh`).
 """
 
 import json
@@ -50,7 +50,7 @@ def helm(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProc
 def render(
     values: Object | None = None, *files: Path, kubernetes: str = KUBERNETES
 ) -> list[Object]:
-    """Objects in the order of Helm, hooks included."""
+    """Return the rendered objects in the order of Helm, with hooks."""
     return list(yaml.safe_load_all(template(values, *files, kubernetes=kubernetes).stdout))
 
 
@@ -82,17 +82,17 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def pod_of(workload: Object) -> Object:
-    """The pod's spec in it."""
+    """Return the pod's spec in the workload."""
     return workload["spec"] if workload["kind"] == "Pod" else workload["spec"]["template"]["spec"]
 
 
 @dataclass
 class Pod:
-    """One that a controller of Kubernetes made: what the downward API knows of it."""
+    """A pod, with the fields that the downward API reads."""
 
     name: str
     fields: dict[str, str] = field(default_factory=dict)
-    """Field paths and their values; labels that a pod does not have are empty."""
+    """Field paths and their values. Labels that the pod does not have are empty."""
 
     @classmethod
     def of(
@@ -113,7 +113,9 @@ class Pod:
 
 
 def environment(container: Object, pod: Pod, objects: list[Object]) -> dict[str, str]:
-    """With references to fields, secrets and earlier variables resolved, as the kubelet does."""
+    """Return the variables, with references to fields, secrets and earlier variables resolved as
+    the kubelet does.
+    """
     found: dict[str, str] = {}
     for variable in container.get("env", []):
         if "value" in variable:
@@ -131,7 +133,7 @@ def environment(container: Object, pod: Pod, objects: list[Object]) -> dict[str,
 def command(
     container: Object, variables: dict[str, str], entrypoint: tuple[str, ...] = ("penstock",)
 ) -> list[str]:
-    """`command` takes the place of the image's entrypoint, `args` follow."""
+    """Return the words of the command: `command` replaces the image's entrypoint, `args` follow."""
     words = [*container.get("command", entrypoint), *container.get("args", [])]
     return [_expanded(str(word), variables) for word in words]
 

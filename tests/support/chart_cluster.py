@@ -1,12 +1,14 @@
-"""The rendered chart as processes of this machine: what the kubelet would start, with ports of
-127.0.0.1 for the names of pods.
+"""Run the rendered chart as processes of this machine: what the kubelet would start, with ports of
+127.0.0.1 in place of the names of pods.
 
-    with ChartCluster(objects, tmp_path) as cluster: cluster.wait_ready() ... cluster.roll("broker")
-    ... cluster.run_test()
+    with ChartCluster(objects, tmp_path) as cluster:
+        cluster.wait_ready()
+        cluster.roll("broker")
+        cluster.run_test()
 
-Commands, flags and variables are the chart's own; only addresses and directories are exchanged, as
-a network and volumes would do.
-A pod is stopped as the kubelet does it: preStop, SIGTERM, the grace, SIGKILL.
+Commands, flags and variables are the chart's own. Only addresses and directories are replaced, as a
+network and volumes would do. A pod is stopped as the kubelet stops it: preStop, SIGTERM, the grace
+period, SIGKILL.
 """
 
 import os
@@ -26,7 +28,7 @@ from tests.support.chart import NAMESPACE, Object, Pod, command, environment, na
 from tests.support.ports import free_port
 
 READY_S = 120.0
-"""For one pod; a dozen processes start at once, on machines that do other things too."""
+"""For one pod. A dozen processes start at once, on machines that run other things too."""
 _BIN = Path(sys.executable).parent
 _ADDRESS = re.compile(rf"([a-z0-9-]+)(?:\.[a-z0-9-]+)?\.{NAMESPACE}\.svc\.cluster\.local:([0-9]+)")
 _BOUND = re.compile(r"0\.0\.0\.0:([0-9]+)")
@@ -45,7 +47,7 @@ class ChartCluster:
         self._objects = objects
         self._directory = directory
         self._ports: dict[tuple[str, int], int] = {}
-        """By pod and port of the container."""
+        """Ports by pod and port of the container."""
         self.running: dict[str, Running] = {}
         config = named(objects, "ConfigMap", "penstock-config")["data"]
         for name, text in config.items():
@@ -56,7 +58,7 @@ class ChartCluster:
             for kind in (
                 "Deployment",
                 "StatefulSet",
-            ):  # the S3 server first, or the others wait for it in growing pauses
+            ):  # the S3 server first: the others retry with growing pauses until it answers
                 for workload in of_kind(self._objects, kind):
                     for ordinal in range(workload["spec"]["replicas"]):
                         self.start(workload["metadata"]["name"], ordinal)
@@ -91,7 +93,7 @@ class ChartCluster:
         return self._ports.setdefault((pod, port), free_port())
 
     def pod_name(self, service: str) -> str:
-        """The pod that a name of DNS leads to: its own, or the first of a Service."""
+        """Return the pod behind a DNS name: the named pod, or the first of a Service."""
         return (
             service
             if service[-1].isdigit()
@@ -99,7 +101,7 @@ class ChartCluster:
         )
 
     def _here(self, text: str, pod: str) -> str:
-        """With addresses and directories of this machine."""
+        """Replace names and directories in the text by those of this machine."""
         is_quoted = "%3A%2F%2F" in text
         text = unquote(text) if is_quoted else text
         text = _ADDRESS.sub(
@@ -142,7 +144,7 @@ class ChartCluster:
         return [*programs.get(words[0], [words[0]]), *words[1:]]
 
     def stop(self, pod: str) -> int:
-        """As the kubelet stops a pod; returns the exit code."""
+        """Stop the pod as the kubelet does; return the exit code."""
         running = self.running.pop(pod)
         hook = running.container.get("lifecycle", {}).get("preStop")
         if hook is not None:
@@ -157,7 +159,7 @@ class ChartCluster:
             raise
 
     def probe(self, pod: str, which: str) -> tuple[int, str]:
-        """Status and text of a probe; 0 if nobody answers."""
+        """Return status and text of a probe; the status is 0 if nothing answers."""
         container = self.running[pod].container
         asked = container[f"{which}Probe"]["httpGet"]
         port = next(it["containerPort"] for it in container["ports"] if it["name"] == asked["port"])
@@ -173,7 +175,7 @@ class ChartCluster:
             return 0, str(error)
 
     def wait_ready(self, *pods: str, seconds: float = READY_S) -> None:
-        """Until every probe of these (all) says yes. A pod that ends is a failure."""
+        """Wait until every probe of these pods succeeds; no names: of all. Fail if a pod ends."""
         for pod in pods or tuple(self.running):
             deadline = time.monotonic() + seconds
             for which in ("startup", "readiness", "liveness"):
@@ -188,7 +190,9 @@ class ChartCluster:
                     time.sleep(0.05)
 
     def roll(self, role: str) -> None:
-        """A rolling upgrade: the highest first, each is ready again before the next one."""
+        """Upgrade one pod after the other, the highest first; each is ready before the next one
+        stops.
+        """
         name = f"penstock-{role}"
         for ordinal in reversed(range(sum(pod.startswith(f"{name}-") for pod in self.running))):
             assert self.stop(f"{name}-{ordinal}") == 0
@@ -196,7 +200,7 @@ class ChartCluster:
             self.wait_ready(f"{name}-{ordinal}")
 
     def scale(self, role: str, count: int) -> None:
-        """To so many: new ones at once, or the highest away."""
+        """Start or stop pods of the role until there are `count`; the highest stop first."""
         name = f"penstock-{role}"
         present = sum(pod.startswith(f"{name}-") for pod in self.running)
         for ordinal in range(present, count):
@@ -206,13 +210,11 @@ class ChartCluster:
         self.wait_ready()
 
     def upgrade(self, objects: list[Object]) -> None:
-        """What starts from here on starts as in these."""
+        """Start pods from these objects from now on."""
         self._objects = objects
 
     def command(self, *arguments: str, retry: bool = False) -> str:
-        """Output of the command line. retry: until it succeeds, for what has to come about
-        first.
-        """
+        """Return the output of a `penstock` command. retry: repeat it until it succeeds."""
         deadline = time.monotonic() + READY_S
         while True:
             done = subprocess.run(
@@ -234,7 +236,7 @@ class ChartCluster:
         return f"127.0.0.1:{self.port('penstock-broker-0', 9092)}"
 
     def run_test(self) -> str:
-        """What `helm test` runs, with its pod's command and environment; its output."""
+        """Run what `helm test` runs, with its pod's command and environment; return the output."""
         workload = next(
             it
             for it in of_kind(self._objects, "Pod")
@@ -266,4 +268,6 @@ _ENVIRONMENT = {
     "PYTHONPATH": str(Path(__file__).parents[2]),
     "PENSTOCK_SUPERVISOR_PID": str(os.getpid()),
 }
-"""Without what the chart has to give by itself. The last one ends the processes with this one."""
+"""The environment without what the chart has to set. The last entry ends the processes with this
+one.
+"""

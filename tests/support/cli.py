@@ -1,4 +1,4 @@
-"""`penstock` commands against a cluster inside the test's event loop."""
+"""Run `penstock` commands against a cluster inside the test's event loop."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests.support.cluster import Cluster
 
 
 class Cli:
-    """Runs commands in a thread, for the loop serves the cluster."""
+    """Run commands in a thread, because the event loop serves the cluster."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._bootstrap = cluster.bootstrap

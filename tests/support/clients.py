@@ -1,9 +1,7 @@
-"""What the tests of unmodified clients share: clients with short timeouts, and loops that poll
-until something is so.
+"""Unmodified Kafka clients with short timeouts, and loops that poll them until a condition is true.
 
-Blocking clients are polled in one thread, several in turn if there are several: a consumer joins
-and leaves its group only while it is polled. Every loop has a deadline and says at its end what it
-saw.
+Blocking clients are polled in one thread, several of them in turn: a consumer joins and leaves its
+group only while it is polled. Every loop has a deadline, and its error shows what it has seen.
 """
 
 import time
@@ -24,7 +22,7 @@ GROUP_SETTINGS: dict[str, Any] = {
     "fetch.wait.max.ms": 100,
     "topic.metadata.refresh.interval.ms": 500,
 }
-"""Coordinators under test allow such sessions through `group_min_session_timeout_ms`."""
+"""Coordinators under test allow such short sessions by `group_min_session_timeout_ms`."""
 
 
 def confluent_consumer(bootstrap: str, group: str, **settings: Any) -> Consumer:
@@ -47,7 +45,7 @@ def produce(
     partitions: Iterable[int] = (0,),
     **settings: Any,
 ) -> None:
-    """The records, evenly over the partitions; every one acknowledged when this returns."""
+    """Produce the records evenly over the partitions; return when all are acknowledged."""
     failed: list[KafkaError] = []
     targets = list(partitions)
     producer = Producer(
@@ -66,7 +64,7 @@ def produce(
 
 
 class Polled:
-    """Confluent consumers polled in turn; `values` collects what each of them was given, in
+    """Confluent consumers that are polled in turn. `values` has what each of them received, in
     order.
     """
 
@@ -79,7 +77,7 @@ class Polled:
         self.values[consumer] = []
 
     def drop(self, consumer: Consumer) -> None:
-        """Poll it no more; what it was given stays."""
+        """Stop polling the consumer; keep its values."""
         self.consumers.remove(consumer)
 
     def poll(self) -> None:
@@ -99,11 +97,13 @@ class Polled:
             self.poll()
 
     def until_count(self, count: int) -> None:
-        """That many records in all."""
+        """Poll until there are so many records in all."""
         self.until(lambda: len(self.everything()) >= count)
 
     def until_shared(self, *partition_counts: int) -> None:
-        """The consumers have so many partitions each (in any order), none of them twice."""
+        """Poll until the consumers have so many partitions each, in any order, and none has two
+        owners.
+        """
 
         def shared() -> bool:
             assigned = self.assigned()
@@ -130,7 +130,7 @@ def checked(message: Message | None) -> Message:
 
 
 def read_records(consumer: Consumer, count: int) -> list[Message]:
-    """The next `count` records of an assigned or subscribed consumer."""
+    """Return the next `count` records of an assigned or subscribed consumer."""
     messages: list[Message] = []
     deadline = time.monotonic() + TIMEOUT_S
     while len(messages) < count:

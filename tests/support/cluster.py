@@ -3,8 +3,8 @@ store, on free ports of 127.0.0.1.
 
     async with Cluster(tmp_path, brokers=2) as cluster: ... cluster.bootstrap ...
 
-Blocking clients run in threads (`asyncio.to_thread`), for the loop serves the cluster. `kill` is a
-crash: nothing is flushed or said.
+Blocking clients run in threads (`asyncio.to_thread`), because the event loop serves the cluster.
+`kill_broker` is a crash: it flushes nothing and informs no one.
 """
 
 import asyncio
@@ -28,8 +28,10 @@ READY_S = 20.0
 
 
 class Cluster:
-    """Settings for brokers go through `broker_settings` (fields of BrokerConfig). stores: other
-    views of the store for some of them.
+    """One controller and its brokers.
+
+    Settings of brokers go through `broker_settings` (fields of BrokerConfig). stores: other views
+    of the store, by node id.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Cluster:
 
     @property
     def broker(self) -> Broker:
-        """The only broker, or the first."""
+        """Return the only broker, or the first."""
         return next(iter(self.brokers.values()))
 
     async def __aenter__(self) -> Self:
@@ -88,7 +90,7 @@ class Cluster:
         await self.stop()
 
     async def start_controller(self) -> None:
-        """Also after `stop_controller`: same directory, same port."""
+        """Start the controller; after `stop_controller` on the same directory and port."""
         config = ControllerConfig(
             data_dir=self.directory / "controller",
             listeners=(f"127.0.0.1:{self._controller_port}",),
@@ -122,15 +124,15 @@ class Cluster:
         return broker
 
     def store_of(self, node_id: int) -> ObjectStore:
-        """What a start of this broker sees of the store; for subclasses that let it see faults."""
+        """Return the broker's view of the store. Subclasses add faults."""
         return self._stores.get(node_id, self.store)
 
     async def stop_broker(self, node_id: int) -> None:
-        """In order, as SIGTERM does."""
+        """Stop the broker as SIGTERM does."""
         await self.brokers.pop(node_id).stop()
 
     async def kill_broker(self, node_id: int) -> None:
-        """As SIGKILL does."""
+        """Stop the broker as SIGKILL does."""
         await self.brokers.pop(node_id).abandon()
 
     async def stop(self) -> None:
@@ -139,12 +141,12 @@ class Cluster:
         await self.stop_controller()
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """As the first broker's image has it; -1 for nobody."""
+        """Return the leader in the first broker's image; -1: none."""
         state = self.broker.image.topics.by_name(topic)
         return -1 if state is None else state.partitions[partition].leader
 
     async def until_served(self, topic: str, partition: int = 0) -> Broker:
-        """The broker that has the partition open, once there is one."""
+        """Return the broker that has the partition open, once there is one."""
 
         def serving() -> list[Broker]:
             return [

@@ -39,7 +39,7 @@ class Broker:
 
 
 class Cluster:
-    """One controller that can be stopped and started again on its directory, and brokers of it."""
+    """One controller and its brokers. It can be stopped and started again on its directory."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
         values: dict[str, object] = {
@@ -73,7 +73,7 @@ class Cluster:
         return runtime
 
     async def snapshot(self) -> None:
-        """Take one now, as the snapshot task does when the log has grown."""
+        """Take a snapshot now, as the snapshot task does when the log has grown."""
         assert self.server.snapshotter is not None
         await self.server.snapshotter.take()
 

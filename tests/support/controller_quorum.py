@@ -1,4 +1,4 @@
-"""Several controllers in this process, over real sockets, that can be stopped, cut off and started
+"""Several controllers in this process, over real sockets. Each can be stopped, cut off and started
 again.
 """
 
@@ -24,7 +24,7 @@ from tests.support.waiting import until
 
 
 class Quorum:
-    """Short times: an election takes 0.3 to 0.6 s."""
+    """A quorum with short timeouts: an election takes 0.3 to 0.6 s."""
 
     def __init__(self, directory: Path, size: int = 3, **settings: object) -> None:
         self._directory = directory
@@ -58,8 +58,8 @@ class Quorum:
         return msgspec.convert(values, ControllerConfig, dec_hook=lambda kind, value: kind(value))
 
     async def start_newcomer(self, number: int, join: Sequence[str]) -> ControllerServer:
-        """One with an empty directory that knows only controllers to ask, not even the cluster's
-        id.
+        """Start a controller with an empty directory that knows only the controllers to join, not
+        the cluster's id.
         """
         (port,) = free_ports(1)
         directory = self._directory / f"{number}-{port}"
@@ -69,7 +69,7 @@ class Quorum:
         return await self.start_one(number)
 
     def move_all(self) -> None:
-        """They get other ports, which only their configuration knows."""
+        """Give all controllers other ports, which only their configuration has."""
         self.addresses = [f"127.0.0.1:{port}" for port in free_ports(len(self.configs))]
         self._values["peers"] = tuple(
             f"{number}@{address}" for number, address in enumerate(self.addresses)
@@ -91,14 +91,14 @@ class Quorum:
         await self.servers.pop(number).stop()
 
     async def leader(self, timeout_s: float = 10.0) -> int:
-        """The one that leads, when exactly one does."""
+        """Return the number of the leader, once exactly one controller leads."""
         await until(
             lambda: sum(server.is_leading for server in self.servers.values()) == 1, timeout_s
         )
         return next(number for number, server in self.servers.items() if server.is_leading)
 
     def cut_off(self, number: int) -> None:
-        """Its messages to the other voters and theirs to it are lost from now on, until `heal`."""
+        """Lose all messages between this voter and the others until `heal`."""
         for other, server in self.servers.items():
             _transport(server).cut = set(self.servers) - {other} if other == number else {number}
 
@@ -130,7 +130,7 @@ class Quorum:
 
 
 class CuttableTransport(PeerTransport):
-    """Loses what goes to the voters in `cut`."""
+    """Lose messages to the voters in `cut`."""
 
     cut: set[int]
 

@@ -1,5 +1,5 @@
-"""An internal topic in memory, for coordinators without a broker. It holds back durability until
-told, as a store does.
+"""An internal topic in memory, for coordinators without a broker. A test decides when appends
+become durable.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from broker.wire.error_codes import ErrorCode
 
 
 class MemoryLog:
-    """Implements `CoordinatorLog`. It outlives its coordinators: the next one reads what was
-    durable.
+    """Implement `CoordinatorLog` in memory. The log outlives its coordinators: the next one reads
+    what was durable.
     """
 
     def __init__(self, partition_count: int = 4) -> None:
         self.partition_count = partition_count
         self.foreign: set[int] = set()
         self.durable: dict[int, list[LogBatch]] = {}
-        """From the start of the log on; each batch takes one offset."""
+        """Batches from the start of the log. Each takes one offset."""
         self.starts: dict[int, int] = {}
         self.held: list[tuple[int, LogBatch, Done]] = []
         self.hold = False
@@ -59,7 +59,7 @@ class MemoryLog:
     def append_marker(
         self, partition: int, producer_id: int, *, committed: bool, done: Done
     ) -> None:
-        """What the leader of the partition does for WriteTxnMarkers."""
+        """Append the marker, as the partition's leader does for WriteTxnMarkers."""
         self._append(partition, LogBatch((), producer_id, committed), done)
 
     def _append(self, partition: int, batch: LogBatch, done: Done) -> None:
@@ -69,7 +69,7 @@ class MemoryLog:
             asyncio.get_running_loop().call_soon(self.release)
 
     def release(self, error: ErrorCode = ErrorCode.NONE, count: int | None = None) -> None:
-        """Settle the oldest `count` appends, or all."""
+        """Complete the oldest `count` appends, or all."""
         held, self.held = self.held[:count], [] if count is None else self.held[count:]
         for partition, batch, done in held:
             if error is ErrorCode.NONE:

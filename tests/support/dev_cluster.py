@@ -1,6 +1,4 @@
-"""`penstock dev` as a process of its own, for system tests: on free ports, with short patience,
-gone at the end.
-"""
+"""Run `penstock dev` as a process for system tests, on free ports and with short timeouts."""
 
 import json
 import os
@@ -36,14 +34,14 @@ def penstock(
 
 
 def asked(cluster: LocalCluster, *arguments: str) -> Any:
-    """The JSON that a read command prints."""
+    """Return the JSON that a read command prints."""
     done = penstock(cluster, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 def pids_of(cluster: LocalCluster) -> list[int]:
-    """The supervisor and all that it started."""
+    """Return the process ids of the supervisor and of all that it started."""
     return [
         cluster.pid,
         *(process.pid for process in cluster.state().processes if process.pid is not None),
@@ -51,7 +49,7 @@ def pids_of(cluster: LocalCluster) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """No such process, or only its exit code is left of it."""
+    """Return True if there is no such process, or only its exit code is left."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

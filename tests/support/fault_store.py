@@ -1,13 +1,12 @@
-"""A cluster whose troubles the test decides: each broker has faults of its own between it and the
-store, and between it and the controller.
+"""A cluster with faults that the test controls: between each broker and the store, and between each
+broker and the controller.
 
     async with FaultCluster(tmp_path, brokers=2) as cluster:
-        cluster.faults[1].config = FaultConfig(...)     # only broker 1 sees them
-        cluster.faults[1].park_puts()                   # its PUTs hang in the network until
-        `release`
+        cluster.faults[1].config = FaultConfig(...)  # only broker 1 sees them
+        cluster.faults[1].park_puts()  # its PUTs hang in the network until `release`
 
-Brokers stand on `RetryingStore`, as they do over S3. A request that was parked arrives when it is
-released, though its sender is long dead.
+Brokers use `RetryingStore`, as they do over S3. A parked request arrives when it is released, even
+if its sender is dead by then.
 """
 
 import asyncio
@@ -32,9 +31,7 @@ RETRIES = RetryPolicy(backoff_ms=10, backoff_max_ms=200)
 
 
 class BrokerStore(FaultyStore):
-    """FaultyStore that can also keep PUTs on their way: they neither fail nor end until
-    `release`.
-    """
+    """A FaultyStore that can also park PUTs: they neither fail nor end until `release`."""
 
     def __init__(self, store: ObjectStore, rng: Random) -> None:
         super().__init__(store, rng)
@@ -44,7 +41,7 @@ class BrokerStore(FaultyStore):
         self._on_the_way: set[asyncio.Task[Any]] = set()
 
     def park_puts(self, *, after: bool = False) -> None:
-        """From now on PUTs hang. after: the store has done them, only the answers hang."""
+        """Park PUTs from now on. after: the store has done them, and only the answers hang."""
         self._parks_after = after
         self._released.clear()
 
@@ -53,7 +50,7 @@ class BrokerStore(FaultyStore):
         self._released.set()
 
     async def arrived(self) -> None:
-        """Return when nothing that was parked is on its way any more."""
+        """Return when no parked request is under way any more."""
         while self._on_the_way:
             await asyncio.wait(self._on_the_way)
 
@@ -85,8 +82,8 @@ class BrokerStore(FaultyStore):
 
 
 class Link:
-    """A way to the controller that can be cut: then bytes go neither way, and no connection is seen
-    to break.
+    """A connection to the controller that can be cut: no bytes pass in either direction, and no
+    side sees an error.
     """
 
     def __init__(self, port: int) -> None:
@@ -142,16 +139,18 @@ class Link:
 
 
 def _only_configured(client: ControllerClient) -> None:
-    """A broker behind a link knows no way around it: what the quorum tells of its addresses is not
-    heard.
+    """Keep the client on its configured addresses, so that a broker behind a link cannot bypass it
+    by addresses that the quorum announces.
     """
     client._addresses = list(client._configured)
     client.learn = lambda addresses: None  # type: ignore[method-assign]
 
 
 class FaultCluster(Cluster):
-    """`faults` and `links` by node id, those of the newest start. Small blocks and caches: it
-    merges and reads all the time.
+    """A cluster with faulty stores and links, by node id. Both belong to the newest start of the
+    broker.
+
+    Blocks and caches are small, so brokers merge and read all the time.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class FaultCluster(Cluster):
         return RetryingStore(faults, RETRIES, rng=Random(self._seed))
 
     async def start_broker(self, node_id: int, **settings: Any) -> Broker:
-        """Starts again on the port that it had."""
+        """Start the broker; the next starts use the same port."""
         settings.setdefault("listeners", (f"127.0.0.1:{self._ports.get(node_id, 0)}",))
         if self._linked:
             if node_id in self.links:
@@ -201,7 +200,7 @@ class FaultCluster(Cluster):
         return broker
 
     async def kill_leader(self, topic: str, partition: int = 0) -> int:
-        """Crash the broker that serves the partition; returns its id."""
+        """Crash the broker that serves the partition; return its id."""
         node_id = (await self.until_served(topic, partition)).node_id
         await self.kill_broker(node_id)
         return node_id

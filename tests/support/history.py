@@ -1,13 +1,13 @@
-"""What clients sent, were told and read, and what must hold between these whatever happened to the
-cluster. Pure.
+"""Record what clients sent, what was acknowledged and what they read, and check what must hold
+between these under any fault. Pure.
 
-Checked at once: an offset is one record for ever; a record of an idempotent producer has one
-offset; nothing is there that nobody sent.
-Checked at the end: everything acknowledged can be read, offsets are contiguous, an idempotent
-producer's records lie in their order.
-A record names itself: its value begins with its identity and a space; those of producers without
-idempotence begin with "-". Shared by the simulator (`tests/sim`), where brokers tell, and by the
-chaos of processes (`tests/chaos`), where clients do.
+Checked at once: an offset never holds two records; a record of an idempotent producer has one
+offset; every record was sent by some client.
+Checked at the end: every acknowledged record can be read, offsets are contiguous, and the records
+of an idempotent producer are in order.
+A record names itself: its value begins with its identity and a space. Identities of producers
+without idempotence begin with "-". Both the simulator (`tests/sim`), where brokers report, and the
+chaos test of processes (`tests/chaos`), where clients report, use this module.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -35,8 +35,8 @@ class History:
             self._sent[identity] = part
 
     def acknowledged(self, part: Part, offset: int, identity: bytes) -> None:
-        """The record is safe. offset -1: the broker knew it from before and did not say where it
-        lies.
+        """Note that the record is durable. offset -1: the broker knew the record and did not return
+        its offset.
         """
         if offset >= 0:
             self._place(part, offset, identity)
@@ -57,7 +57,7 @@ class History:
             self._fail(f"{part}: {identity!r} lies at {self._where[identity]} and at {offset}")
 
     def acked(self, part: Part) -> dict[bytes, int]:
-        """What is acknowledged by now, and where it lies."""
+        """Return the offsets of the records that are acknowledged so far."""
         return dict(self._acked.get(part, {}))
 
     def check_all_read(
@@ -67,10 +67,10 @@ class History:
         high_watermark: int,
         acked: Mapping[bytes, int] | None = None,
     ) -> None:
-        """Everything of this partition was just read from its start to its end.
+        """Check records that were just read from the start of the partition to its end.
 
-        acked: what was acknowledged when the reader began, if a repeated request may still add a
-        record behind its end; default: all.
+        acked: the records that were acknowledged when the reader began, if a repeated request may
+        still add a record behind its end; default: all.
         """
         at = self._at.get(part, {})
         for offset in range(log_start, high_watermark):
@@ -88,8 +88,8 @@ class History:
                 self._fail(f"{part}: {identity!r} was acknowledged and is nowhere")
 
     def check_order(self, part: Part, producer: bytes) -> None:
-        """The records of an idempotent producer lie as it sent them. Their identities end with "/"
-        and their number.
+        """Check that the records of an idempotent producer lie as it sent them. Their identities
+        end with "/" and their number.
         """
         last = -1
         for offset, identity in sorted(self._at.get(part, {}).items()):
@@ -101,7 +101,7 @@ class History:
 
 
 def missing_objects(image: MetadataImage, is_there: Callable[[str], bool]) -> list[str]:
-    """What the metadata refers to and the bucket does not hold."""
+    """Return the keys that the metadata refers to and the bucket does not hold."""
     return [
         f"{state.key} is referred to {state.refs} times and does not exist"
         for state in image.objects
@@ -110,7 +110,7 @@ def missing_objects(image: MetadataImage, is_there: Callable[[str], bool]) -> li
 
 
 def orphaned_objects(image: MetadataImage, keys: Iterable[str]) -> list[str]:
-    """Data objects in the bucket that nothing refers to."""
+    """Return the keys of data objects in the bucket that nothing refers to."""
     found: list[str] = []
     for key in keys:
         object_id = parse_data_key(key)

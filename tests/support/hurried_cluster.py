@@ -1,9 +1,9 @@
-"""`penstock dev` with brokers that cut small objects every half second, and controllers that delete
+"""`penstock dev` with brokers that write small objects every 0.5 s, and controllers that delete
 soon: minutes of work in seconds.
 
-merging: brokers join their own small objects too, a few at a time; otherwise they leave them to
-whoever is being tested. What is replaced stays for ten seconds: readers plan by a manifest that may
-be a second old, more on a busy machine.
+merging: brokers merge their own small objects too, a few at a time; otherwise they leave them to
+the code under test. Replaced objects stay for 10 s: readers plan by a manifest that may be 1 s old,
+or more on a busy machine.
 """
 
 from collections.abc import Sequence

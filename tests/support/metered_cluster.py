@@ -1,8 +1,8 @@
-"""A cluster as `penstock dev` plans it, over files, each node a process that answers `/metrics` on
-a port known before.
+"""A cluster as `penstock dev` plans it, over files. Each node is a process that answers `/metrics`
+on a known port.
 
-with MeteredCluster(tmp_path, brokers=2, controllers=3) as cluster: cluster.scrape("broker
-0")["penstock_wal_written_bytes_total"]
+    with MeteredCluster(tmp_path, brokers=2, controllers=3) as cluster:
+        cluster.scrape("broker 0")["penstock_wal_written_bytes_total"]
 """
 
 import os
@@ -43,7 +43,7 @@ class MeteredCluster:
         self._log = directory / "log"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
-        """Of `/metrics`, by "broker 0", "controller 0"."""
+        """Ports of `/metrics`, by "broker 0" or "controller 0"."""
 
     @property
     def bootstrap(self) -> str:
@@ -98,7 +98,7 @@ class MeteredCluster:
         return list(text_string_to_metric_families(self._get(name, "/metrics")))
 
     def scrape(self, name: str) -> Samples:
-        """Every sample by its name and labels."""
+        """Return every sample by its name and labels."""
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in self.families(name)
@@ -121,6 +121,6 @@ class MeteredCluster:
 
 
 def value(samples: Samples, metric: str, labels: Mapping[str, str] | None = None) -> float:
-    """Of one sample, or the sum of those that have these labels; 0 if there is none."""
+    """Return the sum of the samples that have these labels; 0 if there are none."""
     wanted = set((labels or {}).items())
     return sum(found for (name, has), found in samples.items() if name == metric and wanted <= has)

@@ -10,15 +10,16 @@ _given: set[int] = set()
 
 
 def free_ports(wanted: int) -> list[int]:
-    """Below the kernel's own range, so that no connection, and no server that takes any port, gets
-    one while its process is away; below that of `penstock dev` too. Each is given once by this
-    process.
+    """Return ports that no other process will take while theirs is down.
+
+    They are below the kernel's ephemeral range, so no connection and no server on port 0 gets them,
+    and below those of `penstock dev`. This process returns each port once.
     """
     return [free_port() for _ in range(wanted)]
 
 
 def free_port() -> int:
-    """See free_ports."""
+    """Return one of free_ports."""
     for _ in range(_TRIES_MAX):
         port = SystemRandom().randrange(*_RANGE)
         if port not in _given and is_free("127.0.0.1", port):

@@ -1,5 +1,5 @@
-"""pytest runs in processes of their own, in directories outside the checkout, as users of the
-plugin have them.
+"""Run pytest in processes of their own, in directories outside the checkout, as users of the plugin
+do.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 LOADED = any(point.name == "penstock" for point in entry_points(group="pytest11"))
-"""Whether this environment was installed with the plugin's entry point; an older one has to be told
-of it.
+"""True if this environment was installed with the plugin's entry point. An older environment needs
+`-p`.
 """
 
 
@@ -23,15 +23,15 @@ filterwarnings =
     error
     ignore:(read|open)_text is deprecated:DeprecationWarning
 """
-"""Warnings are errors there, too; but kafka-python reads its schemas through functions that Python
-3.11 deprecates.
+"""Warnings are errors here too, except that kafka-python reads its schemas through functions that
+Python 3.11 deprecates.
 """
 
 
 def run_pytest(
     directory: Path, files: Mapping[str, str], *arguments: str, ini: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """Write the files, run pytest on them."""
+    """Write the files and run pytest on them."""
     for name, text in {"pytest.ini": _INI + ini, **files}.items():
         (directory / name).write_text(text)
     plugin = () if LOADED else ("-p", "pytest_penstock.plugin")

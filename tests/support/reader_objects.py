@@ -1,5 +1,5 @@
-"""Record batches and objects for tests of the direct reader, and what pure Python reads out of them
-to compare with.
+"""Record batches and objects for tests of the direct reader, and a pure Python decoder to compare
+with.
 """
 
 import struct
@@ -42,7 +42,7 @@ def row_of(record: Record) -> Row:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """Of a table with all columns. Timestamps as milliseconds."""
+    """Return the rows of a table with all columns, with timestamps in milliseconds."""
     columns = table.set_column(
         table.schema.get_field_index("timestamp"), "timestamp", table["timestamp"].cast(pa.int64())
     )
@@ -73,7 +73,7 @@ def decode(
 
 
 def records_of(data: bytes) -> list[Record]:
-    """What the pure Python decoder reads, control batches left out."""
+    """Decode the records in pure Python, without control batches."""
     found: list[Record] = []
     for at, header in iter_headers(data):
         if not header.is_control:
@@ -82,7 +82,7 @@ def records_of(data: bytes) -> list[Record]:
 
 
 def sealed(batch: bytes | bytearray) -> bytes:
-    """The same batch with its length and CRC made right."""
+    """Return the batch with its length and CRC corrected."""
     data = bytearray(batch)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">I", data, CRC_AT, crc32c(bytes(data[CRC_START:])))
@@ -98,7 +98,7 @@ def entry_of(batch: bytes | bytearray) -> RunEntry:
 def build(
     runs: dict[int, Sequence[bytes | bytearray]], *, block_bytes_max: int = 1 << 20
 ) -> BuiltObject:
-    """A stream-set object: stream id to its batches."""
+    """Build a stream-set object. batches: by stream id."""
     writer = BrokerIncarnation(NodeId(1), NodeEpoch(1))
     entries = [
         StreamRun(StreamId(stream), [entry_of(batch) for batch in batches])
@@ -115,8 +115,8 @@ async def put_object(
     *,
     block_bytes_max: int = 1 << 20,
 ) -> list[Slice]:
-    """Write the object; a slice for each of its streams, which are partitions of `topic` with the
-    stream's number.
+    """Write the object and return a slice for each of its streams; each is the partition of `topic`
+    with the stream's number.
     """
     built = build(runs, block_bytes_max=block_bytes_max)
     await store.put(key, built.chunks)

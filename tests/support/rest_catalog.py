@@ -1,5 +1,5 @@
-"""An Iceberg REST catalog over HTTP: the routes that writers use, over pyiceberg's SQL catalog,
-with answers that get lost.
+"""An Iceberg REST catalog over HTTP: the routes that writers use, over pyiceberg's SQL catalog. It
+can lose answers.
 
 Source: Apache Iceberg, `open-api/rest-catalog-open-api.yaml`.
 """
@@ -38,7 +38,7 @@ _NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)")
 
 
 class Lost(Enum):
-    """What becomes of the answer to a commit that was done."""
+    """What happens to the answer of a completed commit."""
 
     NOTHING = 0
     GATEWAY_TIMEOUT = 1
@@ -46,7 +46,7 @@ class Lost(Enum):
 
 
 class RestCatalog:
-    """url: of its server. lose: asked after each commit with the table's name."""
+    """The server. url: its address. lose: called with the table's name after each commit."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def rest_catalog(directory: Path) -> Iterator[RestCatalog]:
         do_GET = do_POST = do_HEAD = do_DELETE = _do
 
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

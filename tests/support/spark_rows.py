@@ -1,4 +1,4 @@
-"""Rows of Spark as a Kafka consumer gives records."""
+"""Convert rows of Spark to the form of a Kafka consumer's records."""
 
 from pyspark.sql import DataFrame
 
@@ -6,7 +6,7 @@ from tests.support.threaded_cluster import Row
 
 
 def rows_of(frame: DataFrame) -> list[Row]:
-    """Sorted by partition and offset; the frame has headers."""
+    """Return the rows sorted by partition and offset. The frame has headers."""
     rows: list[Row] = []
     for row in frame.collect():
         headers = (

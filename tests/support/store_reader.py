@@ -1,4 +1,4 @@
-"""A reader with nothing but a store: it follows one topic, and what it has seen never goes back."""
+"""Follow one topic through the store alone, and check that what was seen stays."""
 
 import asyncio
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tests.support.ack_recorder import Load, number_of
 
 
 async def read(store: ObjectStore, slices: Sequence[Slice]) -> dict[int, list[tuple[int, int]]]:
-    """(offset, number) of every record of every slice, by partition."""
+    """Return (offset, number) of every record of every slice, by partition."""
     found: dict[int, list[tuple[int, int]]] = {item.partition: [] for item in slices}
     reader = ObjectReader(store, BlockCache(32 << 20))
     for item in slices:
@@ -60,7 +60,7 @@ class Follower:
         self.moment = (0, 0)
 
     async def look(self) -> dict[int, int]:
-        """-> the ends of now."""
+        """Return the current ends."""
         root = await self.view.refresh()
         assert root.moment >= self.moment
         self.moment = root.moment
@@ -77,7 +77,7 @@ class Follower:
         return ends
 
     async def until_seen(self, load: Load) -> None:
-        """Everything that was acknowledged when this was called."""
+        """Wait until the view has every record that is acknowledged now."""
         acknowledged = {
             partition: max((offset for _, offset in acks), default=-1)
             for partition, acks in load.acks.items()
@@ -85,14 +85,12 @@ class Follower:
         async with asyncio.timeout(60):
             ends = await self.look()
             while any(ends[partition] <= offset for partition, offset in acknowledged.items()):
-                await asyncio.sleep(
-                    0.01
-                )  # a pace: the store is looked at, there is nothing to wait on
+                await asyncio.sleep(0.01)  # a pace: the store announces no change
                 ends = await self.look()
 
     async def log(self) -> dict[int, list[tuple[int, int]]]:
-        """All rows up to the ends that were seen; planned anew when objects went meanwhile, as
-        readers do.
+        """Return all rows up to the ends that were seen. Plan again if objects were deleted
+        meanwhile, as readers do.
         """
         wanted = [
             OffsetRange(self.topic, partition, 0, end) for partition, end in self.ends.items()

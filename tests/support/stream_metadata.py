@@ -1,10 +1,9 @@
-"""The controller's part in the life of streams, in memory: the same checks as
-`controller.managers`, no RPC.
+"""A fake of the controller's stream metadata, in memory: the same checks as `controller.managers`,
+without RPC.
 
-One `MemoryController` is the truth; each broker start sees it through its own
-`MemoryStreamMetadata`. Mutations take effect at once, so the "local image" is never behind.
-`disturb` lets a test fail calls before they take place (`refuse`) or lose their replies
-(`lose_reply`).
+One `MemoryController` has the state; each start of a broker sees it through its own
+`MemoryStreamMetadata`. Mutations take effect at once, so the local image is never behind. A test
+can fail calls before they take effect (`refuse`) or lose their replies (`lose_reply`).
 """
 
 import asyncio
@@ -64,7 +63,7 @@ class MemoryController:
         self.commits: list[CommitObjects] = []
         """Every commit that took effect, in order."""
         self.data_streams: dict[StreamId, StreamId] = {}
-        """Of streams that are no data streams themselves, the one beside them."""
+        """The data stream beside each stream that is not a data stream."""
         self.accepted: dict[BrokerIncarnation, set[WalSequence]] = {}
         self._next_object_id = 1
 
@@ -76,7 +75,7 @@ class MemoryController:
         self.fenced.add(writer)
 
     def of(self, node_id: int, node_epoch: int) -> "MemoryStreamMetadata":
-        """The view of one broker start."""
+        """Return the view of one start of a broker."""
         writer = BrokerIncarnation(NodeId(node_id), NodeEpoch(node_epoch))
         self.wals.setdefault(writer, MemoryWal())
         return MemoryStreamMetadata(self, writer)
@@ -225,7 +224,7 @@ class MemoryController:
 
 @dataclass
 class Disturbance:
-    """One call that goes wrong: `method` is the name in StreamMetadata."""
+    """A call that fails. `method`: its name in StreamMetadata."""
 
     method: str
     error: Exception
@@ -233,7 +232,7 @@ class Disturbance:
 
 
 class MemoryStreamMetadata:
-    """`stream.ports.StreamMetadata` of one broker start."""
+    """`stream.ports.StreamMetadata` for one start of a broker."""
 
     def __init__(self, controller: MemoryController, writer: BrokerIncarnation) -> None:
         self.controller = controller
@@ -241,17 +240,17 @@ class MemoryStreamMetadata:
         self.disturbances: deque[Disturbance] = deque()
         self.commit_gate = asyncio.Event()
         self.commit_gate.set()
-        """Cleared: commits wait, before they take effect."""
+        """While it is cleared, commits wait before they take effect."""
 
     def refuse(self, method: str, count: int = 1, error: Exception | None = None) -> None:
-        """The next calls of this method raise the error (TimeoutError if none is given) and do
-        nothing.
+        """Fail the next calls of this method with the error (default: TimeoutError) before they
+        take effect.
         """
         told = error or TimeoutError("the controller did not answer")
         self.disturbances.extend(Disturbance(method, told, False) for _ in range(count))
 
     def lose_reply(self, method: str, count: int = 1) -> None:
-        """The next calls of this method take effect and raise TimeoutError."""
+        """Let the next calls of this method take effect and raise TimeoutError."""
         self.disturbances.extend(
             Disturbance(method, TimeoutError("the reply was lost"), True) for _ in range(count)
         )
@@ -296,7 +295,7 @@ class MemoryStreamMetadata:
         return len(self.controller.commits)
 
     async def backed_up(self, position: int) -> None:
-        """Nothing here can be lost."""
+        """Return at once: this controller loses nothing."""
         assert position <= len(self.controller.commits)
 
     async def trim_stream(

@@ -1,5 +1,5 @@
-"""What stream tests are made of: entries with real batches, brokers with storages, a store whose
-PUTs end when the test says so.
+"""Parts of stream tests: entries with real batches, brokers with storages, and a store that holds
+PUTs until the test releases them.
 """
 
 import asyncio
@@ -32,9 +32,7 @@ FAST = StreamConfig(
     block_age_max_ms=600_000,
     block_slots_max=1_000_000,
 )
-"""No waits that a test would have to sit out; blocks are cut only when the test (or their size)
-says so.
-"""
+"""A configuration without long waits. Blocks are cut only by the test or by their size."""
 
 
 def entry(
@@ -46,8 +44,8 @@ def entry(
     timestamp_ms: int = 1_000,
     size: int = 0,
 ) -> AppendEntry:
-    """One batch of `record_count` records; record i of the stream has value
-    b"<text>-<stream>-<offset>" and timestamp_ms + offset.
+    """Build one batch of `record_count` records. Record i of the stream has the value
+    b"<text>-<stream>-<offset>" and the timestamp timestamp_ms + offset.
     """
     records = [
         Record(
@@ -72,7 +70,7 @@ def entry(
 
 
 def offsets(batches: Sequence[bytes | bytearray | memoryview]) -> list[int]:
-    """Offsets of all records in what a read returned."""
+    """Return the offsets of all records in the result of a read."""
     found: list[int] = []
     for chunk in batches:
         view = memoryview(chunk)
@@ -85,9 +83,7 @@ def offsets(batches: Sequence[bytes | bytearray | memoryview]) -> list[int]:
 
 
 class GatedStore:
-    """The store behind it, but PUTs of keys with `prefix` wait for `release` (or fail with the
-    error given to it).
-    """
+    """A store that holds PUTs of keys with `prefix` until `release`, which may fail them."""
 
     def __init__(self, store: ObjectStore, prefix: str = "wal/") -> None:
         self.store = store
@@ -108,7 +104,7 @@ class GatedStore:
             await gate
 
     async def until_waiting(self, count: int) -> list[str]:
-        """Keys of the PUTs that wait, when there are at least `count`."""
+        """Wait for `count` held PUTs and return their keys."""
         await until(lambda: len(self.waiting) >= count)
         return sorted(self.waiting)
 
@@ -148,13 +144,13 @@ class GatedStore:
 
 
 async def settle(turns: int = 30) -> None:
-    """Let everything that is ready run."""
+    """Run everything that is ready."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 class Node:
-    """One start of one broker: a storage, what it has acknowledged and what it refused."""
+    """One start of one broker: its storage, and the appends that were acknowledged and refused."""
 
     def __init__(
         self,
@@ -168,7 +164,7 @@ class Node:
         self.identity: BrokerIncarnation = self.metadata.writer
         self.fenced_by: list[StreamError] = []
         self.acknowledged: list[tuple[int, int]] = []
-        """(stream, end offset) in the order of the acks."""
+        """(stream, end offset) in the order of the acknowledgements."""
         self.failed: list[tuple[int, int, Exception]] = []
         self.handles: dict[int, StreamHandle] = {}
         self.storage = Storage(
@@ -194,7 +190,7 @@ class Node:
         return handles
 
     def append(self, stream_id: int, record_count: int = 1, *, size: int = 0) -> AppendEntry:
-        """One group of one entry at the stream's end."""
+        """Append a group of one entry at the end of the stream."""
         item = entry(stream_id, self.handles[stream_id].next_offset, record_count, size=size)
         self.append_group([item])
         return item
@@ -211,12 +207,12 @@ class Node:
         self.storage.append(entries, done)
 
     async def write(self, stream_id: int, record_count: int = 1, *, size: int = 0) -> None:
-        """Append and wait for the ack: one WAL slot."""
+        """Append and wait for the acknowledgement: one WAL slot."""
         self.append(stream_id, record_count, size=size)
         await self.storage.flush()
 
     async def read_all(self, stream_id: int, start: int = 0) -> list[int]:
-        """Every offset from `start` to the end that this node knows."""
+        """Return every offset from `start` to the end that this node knows."""
         handle = self.handles.get(stream_id)
         end = (
             handle.confirmed_offset

@@ -1,8 +1,7 @@
-"""A streaming query as a process of its own, to be killed: `python -m tests.support.streaming_job
-JSON`.
+"""Run a streaming query as a process that tests kill: `python -m tests.support.streaming_job JSON`.
 
-Its sink is idempotent by batch id: the rows of a batch become one file with the batch's name. What
-each attempt had is kept beside it.
+Its sink is idempotent by batch id: the rows of a batch become one file with the batch's name. The
+rows of every attempt are kept beside it.
 """
 
 import json
@@ -23,11 +22,11 @@ _WAIT_S = 200.0
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """die: ("before", 3): when the rows of batch 3 are there and the sink has nothing; ("after",
-    3): when the sink has them.
+    """What to run.
 
-    gate: every task waits, in the middle of its rows, until there is a file `go`. master:
-    `local-cluster[...]` has executors of its own.
+    die: ("before", 3): end before the sink has the rows of batch 3; ("after", 3): end after. gate:
+    every task waits in the middle of its rows until a file `go` exists. master:
+    `local-cluster[...]` has executors in processes of their own.
     """
 
     store_url: str
@@ -62,7 +61,7 @@ def gated(directory: str) -> Any:
 
 
 def start(spark: Any, job: Job) -> Any:
-    """The query, which ends when everything that there is now is in the sink."""
+    """Start the query. It ends when all records that exist now are in the sink."""
     options = {
         "store": job.store_url,
         "subscribe": job.topic,

@@ -1,5 +1,5 @@
-"""A topic in a store, and what a table of it must hold. The cluster that wrote it is gone: exports
-need the store alone.
+"""A topic in a store, and what a table of it must hold. The cluster that wrote it is gone, because
+exports need only the store.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Sent:
 
     @property
     def row(self) -> dict[str, Any] | None:
-        """As JSON; None if it is none, or lacks what the schema requires."""
+        """Return the value parsed as JSON; None if it is not JSON, or lacks required fields."""
         try:
             found = json.loads(self.value or b"")
         except ValueError:
@@ -59,7 +59,7 @@ class Log:
     sent: list[Sent]
 
     def of_key(self) -> dict[tuple[int, bytes], Sent]:
-        """What an upsert leaves."""
+        """Return the rows that an upsert keeps."""
         last: dict[tuple[int, bytes], Sent] = {}
         for record in sorted(self.sent, key=lambda record: record.offset):
             if record.key is not None and (record.value is None or record.row is not None):
@@ -68,7 +68,7 @@ class Log:
 
 
 def value_of(number: int) -> bytes | None:
-    """Every kind of value: mostly rows, some that are none, some tombstones."""
+    """Return a value of some kind: mostly rows, some invalid values, some tombstones."""
     if number % 17 == 5:
         return b"{broken"
     if number % 17 == 9:
@@ -84,9 +84,7 @@ def value_of(number: int) -> bytes | None:
 async def write_log(
     directory: Path, *, records: int = 300, partitions: int = 3, rounds: int = 3
 ) -> Log:
-    """So many records for each partition, over three days; some without a key, keys that come
-    again.
-    """
+    """Write the records of each partition, over three days. Some have no key, and keys repeat."""
     store_directory = directory / "store"
     sent: list[Sent] = []
     async with Cluster(
@@ -105,9 +103,7 @@ async def write_log(
         follower = Follower(cluster.store, "t", range(partitions))
         async with asyncio.timeout(30):
             while await follower.look() != dict.fromkeys(range(partitions), records):  # noqa: ASYNC110 - of no one event
-                await asyncio.sleep(
-                    0.05
-                )  # a pace: the store is looked at, there is nothing to wait on
+                await asyncio.sleep(0.05)  # a pace: the store announces no change
     return Log(f"file:{store_directory}", "t", sent)
 
 

@@ -1,6 +1,4 @@
-"""Exports as tests run them: both kinds of table, and tables that fail or stop where a test wants
-it.
-"""
+"""Run exports to both kinds of table, and make tables fail or stop where a test wants it."""
 
 import threading
 from collections import Counter
@@ -22,15 +20,15 @@ from tests.support.table_log import SCHEMA, Log
 
 JSON = ValueFormat("json", SCHEMA)
 SMALL = 20_000
-"""Bytes of the log in one batch: several make up the test's topic."""
+"""Bytes of the log in one batch. The test's topic has several."""
 
 
 class Stopped(BaseException):
-    """The process ended here: nothing after it may run, so nothing catches it."""
+    """The process ends here. A BaseException, so that no handler catches it."""
 
 
 class Watched:
-    """A table with something done before and after each commit."""
+    """A table with a hook before and after each commit."""
 
     def __init__(
         self, table: ExportTable, before: Callable[[Commit], None], after: Callable[[Commit], None]
@@ -53,7 +51,7 @@ def nothing(_: Commit) -> None: ...
 
 @dataclass
 class Run:
-    """One warehouse, one log."""
+    """One warehouse and one log."""
 
     log: Log
     directory: Path
@@ -80,14 +78,14 @@ class Run:
         )  # type: ignore[arg-type]
 
     def all(self, **options: Any) -> list[BatchReport]:
-        """Until the table has everything."""
+        """Export until the table has everything."""
         sync, reports = self.sync(**options), []
         while (report := sync.run_batch()) is not None:
             reports.append(report)
         return reports
 
     def three_at_once(self, **options: Any) -> None:
-        """Raises what the first of them raised that failed."""
+        """Run three exports at once; raise the first error."""
         barrier = threading.Barrier(3)
 
         def work() -> None:
@@ -103,13 +101,13 @@ class Run:
         return self.warehouse.read(name, 1 << 30).to_pylist() if name in names else []
 
     def rows_of_files(self) -> list[dict[str, Any]]:
-        """As the files have them, with nothing between."""
+        """Return the rows of the data files, read directly."""
         table = self.warehouse.existing("t")
         table.state()
         return [row for file in table.files() for row in table.place().read(file).to_pylist()]
 
     def check(self) -> None:
-        """Rows and dead letters are what was sent, each once, field by field."""
+        """Check that rows and dead letters are what was sent, each once, field by field."""
         rows = {(row["_partition"], row["_offset"]): row for row in self.rows()}
         rejects = {(row["partition"], row["offset"]): row for row in self.rows("t__dlq")}
         assert len(rows) == len(self.rows())
@@ -135,7 +133,7 @@ class Run:
             assert "DecodeError" in reject["error"] or "ValidationError" in reject["error"]
 
     def stray_files(self) -> set[str]:
-        """Names of files that no table names."""
+        """Return the names of files that no table refers to."""
         named: set[str] = set()
         for name in ("t", "t__dlq"):
             table = self.warehouse.existing(name)

@@ -1,5 +1,5 @@
-"""A cluster on a loop of its own in another thread, with moto in a process of its own: for tests
-whose clients block, such as Spark.
+"""A cluster on an event loop in another thread, with moto in a process, for tests with blocking
+clients such as Spark.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from tests.support.waiting import wait_until
 _T = TypeVar("_T")
 _WAIT_S = 60.0
 MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
-"""Data is merged soon, and the WAL's slots go soon after: a reader sees both, and objects that
-vanish.
+"""Brokers merge data soon, and the slots of the WAL go soon after: a reader sees both, and objects
+that vanish.
 """
 
 Row = tuple[
@@ -116,7 +116,7 @@ class ThreadedCluster:
 
     @property
     def store(self) -> ObjectStore:
-        """Belongs to the cluster's loop: use it in what `run` is given."""
+        """Return the store; use it only in coroutines for `run`, on the cluster's loop."""
         assert self._store is not None
         return self._store
 
@@ -143,7 +143,7 @@ class ThreadedCluster:
     # --- what tests do with it --------------------------------------------------------------------
 
     def kill_broker(self, node_id: int, *, recovered: bool = True) -> None:
-        """recovered: return when another one has taken over its WAL."""
+        """Kill the broker. recovered: return when another broker has taken over its WAL."""
         assert self._cluster is not None
         self.run(self._cluster.kill_broker(node_id))
         if not recovered:
@@ -160,7 +160,7 @@ class ThreadedCluster:
         wait_until(lambda: self.image(is_over))
 
     def start_broker(self, node_id: int, **settings: Any) -> int:
-        """-> its port."""
+        """Start the broker and return its port."""
         assert self._cluster is not None
         return self.run(self._cluster.start_broker(node_id, **settings)).port
 
@@ -169,7 +169,7 @@ class ThreadedCluster:
         self.run(self._cluster.stop_broker(node_id))
 
     def image(self, look: Callable[[MetadataImage], _T]) -> _T:
-        """What `look` makes of the first broker's image."""
+        """Return the result of `look` on the first broker's image."""
 
         async def looked() -> _T:
             assert self._cluster is not None
@@ -178,22 +178,22 @@ class ThreadedCluster:
         return self.run(looked())
 
     def create(self, topic: str, partitions: int, *, published: bool = True) -> None:
-        """published: return when the manifest has it."""
-        admin = self._admin()  # ends its requests when it goes
+        """Create the topic. published: return when the manifest has it."""
+        admin = self._admin()  # ends its requests when it is deleted
         _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
         wait_until(lambda: not published or self.has(topic))
 
     def grow(self, topic: str, partitions: int) -> None:
-        admin = self._admin()  # ends its requests when it goes
+        admin = self._admin()  # ends its requests when it is deleted
         _wait(admin.create_partitions([NewPartitions(topic, partitions)]).values())
 
     def delete(self, topic: str) -> None:
-        admin = self._admin()  # ends its requests when it goes
+        admin = self._admin()  # ends its requests when it is deleted
         _wait(admin.delete_topics([topic]).values())
 
     def trim(self, topic: str, before: int) -> None:
-        """Move the log start of its only partition, as retention does; returns when the manifest
-        says so.
+        """Move the log start of the only partition, as retention does; return when the manifest has
+        it.
         """
 
         async def trimmed() -> None:
@@ -229,7 +229,9 @@ class ThreadedCluster:
         wait_until(lambda: not keys & self.keys("wal/"))
 
     def until_merged(self, topic: str, before: set[str]) -> str:
-        """The key of the object that holds all of the topic's only partition."""
+        """Return the key of the object that holds all of the topic's only partition, once there is
+        one.
+        """
 
         def planned() -> list[Slice]:
             wanted = [
@@ -245,7 +247,7 @@ class ThreadedCluster:
         return planned()[0].key
 
     def damage(self, key: str, value: bytes) -> None:
-        """Flip a bit of this value: an object may hold other topics too."""
+        """Flip a bit of this value only, because the object may hold other topics too."""
 
         async def flip() -> None:
             data = bytearray(await self.store.get(key))
@@ -257,7 +259,9 @@ class ThreadedCluster:
     # --- what clients do --------------------------------------------------------------------------
 
     def produce(self, records: Iterable[Mapping[str, Any]], **settings: Any) -> int:
-        """Keyword arguments of `Producer.produce`; all acknowledged when this returns."""
+        """Produce the records and return when all are acknowledged. A record has the keyword
+        arguments of `Producer.produce`.
+        """
         failed: list[object] = []
 
         def delivered(error: object, message: Message) -> None:
@@ -275,7 +279,9 @@ class ThreadedCluster:
         return count
 
     def consume(self, topic: str, partitions: int, count: int, **settings: Any) -> list[Row]:
-        """Through the brokers, as far as `count` records; sorted by partition and offset."""
+        """Consume up to `count` records through the brokers; return them sorted by partition and
+        offset.
+        """
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,

@@ -1,9 +1,10 @@
 # ruff: noqa: T201 - its test reads what it prints
-"""A program that consumes one partition, and produces each value to another topic exactly once.
+"""Consume one partition, and produce each value to another topic exactly once.
 
-Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. It prints "committed N" (the next offset) after each
-transaction, and "holding" in the middle of the HOLD-th (0: never), where it waits for a line on its
-input. It ends when COUNT records are through. It survives every error but being killed.
+Arguments: BOOTSTRAP ID PARTITION COUNT HOLD. The program prints "committed N" (the next offset)
+after each transaction, and "holding" in the middle of transaction number HOLD (0: never), where it
+waits for a line on its input. It ends when COUNT records are through. It survives every error
+except a kill.
 """
 
 import sys
@@ -58,8 +59,8 @@ class Transformer:
         self._consumer.close()
 
     def _begin_anew(self) -> int:
-        """A new instance: whatever the one before left open is aborted, then the offset is the one
-        to go on from.
+        """Start a new instance: abort what the previous one left open, then return the offset to
+        continue from.
         """
         producer = Producer(self._producer_settings)
         producer.init_transactions(_TIMEOUT_S)
@@ -99,8 +100,8 @@ class Transformer:
         return position
 
     def _recover(self, error: KafkaException) -> None:
-        """Abort if that is asked for; then, as after everything else, begin anew: only the group
-        knows what was committed.
+        """Abort if the error requires it, then begin again, because only the group knows what was
+        committed.
         """
         producer, self._producer = self._producer, None
         if producer is not None and error.args[0].txn_requires_abort():

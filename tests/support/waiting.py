@@ -19,7 +19,7 @@ _PAUSE_MAX_S = 0.05
 async def until(condition: Callable[[], Any], timeout_s: float = _TIMEOUT_S) -> None:
     """Return once the condition is true. It may be a coroutine function.
 
-    Raises TimeoutError.
+    Raises TimeoutError at the deadline.
     """
     async with asyncio.timeout(timeout_s):
         for pause_s in _pauses_s():
@@ -32,9 +32,9 @@ async def until(condition: Callable[[], Any], timeout_s: float = _TIMEOUT_S) -> 
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = _THREAD_TIMEOUT_S) -> Any:
-    """Return what the condition returns once that is true; for threads without an event loop.
+    """Return the result of the condition once it is true, in a thread without an event loop.
 
-    Raises TimeoutError.
+    Raises TimeoutError at the deadline.
     """
     deadline = time.monotonic() + timeout_s
     for pause_s in _pauses_s():
