@@ -1,5 +1,5 @@
-"""Balancing with real brokers and clients: a new broker gets its share, a slow one is relieved and
-comes back, and nothing is lost.
+"""Balance with real brokers and clients: a new broker gets its share, a slow one loses leaders and
+gets them back, and no record is lost.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from tests.support.fault_store import FaultCluster
 from tests.support.waiting import until
 
 JOINED_S = 30
-"""The product's rule for a new broker."""
+"""A new broker must have its share within this time."""
 QUICK = {"balance_interval_ms": 300, "balance_bytes_min": 2_000, "balance_cooldown_ms": 2_000}
 REPORTS_MS = 200
 
 
 async def create(cluster: Cluster, leaders: list[int], brokers: int) -> None:
-    """Topic t, all brokers are candidates."""
+    """Create topic t with all brokers as candidates."""
     rows = [[NodeId((leader + nth) % brokers) for nth in range(brokers)] for leader in leaders]
     await cluster.broker.client.create_topics(
         CreateTopics(topics=[NewTopic(name="t", assignment=rows)])

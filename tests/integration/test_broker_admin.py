@@ -1,5 +1,5 @@
-"""Real clients of three families against a real cluster in this process: metadata, topics,
-configs.
+"""Administer metadata, topics and configs with real clients of three families against a cluster in
+this process.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""What requests leave behind: nothing that only the cyclic collector could free.
+"""Requests leave nothing that only the cyclic garbage collector could free.
 
-A cycle would keep a request's bytes until the next collection, and make that walk over tens of
-thousands of objects while everybody waits.
+A cycle would keep a request's bytes until the next collection, and would make that collection walk
+over tens of thousands of objects while all clients wait.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ OURS = ("broker.", "stream.", "objectstore.", "controller.")
 
 @contextmanager
 def garbage() -> Generator[Counter[str]]:
-    """While this is open nothing is collected; then it tells what of ours a collection would have
-    found, by class or function.
+    """Stop the collector, then count what a collection of our objects would have found, by class or
+    function.
     """
     found: Counter[str] = Counter()
     gc.collect()
@@ -47,7 +47,7 @@ def _name_of(found: object) -> str:
 
 
 def use(bootstrap: str) -> None:
-    """Each request of a producer, a consumer of a group and an administrator, many times."""
+    """Send each request of a producer, a group consumer and an administrator many times."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "linger.ms": 0})
     producer.init_transactions(TIMEOUT_S)
     plain = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})

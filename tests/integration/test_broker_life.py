@@ -1,5 +1,5 @@
-"""Brokers that leave, die, are fenced and lose their controller: acknowledged records survive,
-clients find their way.
+"""Brokers stop, die, are fenced and lose their controller: acknowledged records survive, and
+clients find the new leaders.
 """
 
 import asyncio
@@ -178,7 +178,7 @@ async def test_store_that_ignores_conditions_is_refused() -> None:
 async def test_coordinators_measure_time_by_clocks_that_do_not_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members and transactions must not time out because the machine's clock is set."""
+    """Members and transactions must not time out because someone sets the machine's clock."""
     hour_ms = 3_600_000
     async with Cluster(tmp_path) as cluster:
         broker = cluster.broker

@@ -1,5 +1,5 @@
-"""Planned moves as unmodified clients see them: nothing lost, repeated or reordered, whatever dies
-or hangs in between.
+"""Planned moves as unmodified clients see them: no record is lost, repeated or reordered when a
+process dies or hangs during the move.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ TIMEOUT_S = 30
 
 
 class GatedStore(MemoryStore):
-    """A broker's view of the store of all: its PUTs wait while it is held."""
+    """One broker's view of the shared store, which can hold its PUTs."""
 
     def __init__(self, shared: MemoryStore) -> None:
         super().__init__()

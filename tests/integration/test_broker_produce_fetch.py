@@ -1,5 +1,5 @@
-"""Real clients write and read: every codec, idempotence through a crash, times, and what raw
-sockets can do wrong.
+"""Real clients write and read with every codec, idempotence through a crash and look-ups by time;
+raw sockets send wrong requests.
 """
 
 import asyncio
@@ -146,7 +146,7 @@ async def test_times_and_watermarks(cluster: Cluster) -> None:
         times = [TopicPartition("t", 0, time) for time in (0, 1_000_045, 1_000_091)]
         found = [consumer.offsets_for_times([time], timeout=TIMEOUT_S)[0].offset for time in times]
         assert found[:2] == [0, 5]
-        assert found[2] in {-1, 10}  # librdkafka says "end"
+        assert found[2] in {-1, 10}  # librdkafka returns "end"
         assert consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=TIMEOUT_S) == (0, 10)
         consumer.close()
 
@@ -243,7 +243,7 @@ async def test_everything_is_there_after_a_restart_in_order(tmp_path: Path) -> N
 
 
 async def call(cluster: Cluster, api: apis.ApiSpec, version: int, request: Any) -> Any:
-    """One request with our own codec, on a connection of its own."""
+    """Send one request with our own codec on a new connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", cluster.broker.port)
     body = Writer()
     body += struct.pack(">hhih", api.key, version, 77, -1)
@@ -347,7 +347,8 @@ async def test_a_deleted_topic_is_unknown_and_its_successor_is_empty(cluster: Cl
     await produce_raw(cluster, "t", bytes(sound()))
 
     def delete() -> None:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})  # kept until the answer came
+        # In a variable, so that it lives until the answer has come.
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.delete_topics(["t"])["t"].result(TIMEOUT_S)
 
     await asyncio.to_thread(delete)

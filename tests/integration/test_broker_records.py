@@ -1,5 +1,5 @@
-"""Records through a real cluster in this process: what three families of clients produce, they and
-the others consume.
+"""Records through a real cluster in this process: what each of three families of clients produces,
+all of them consume.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The faults of `make chaos` are what they say: a chaos that does nothing would find nothing."""
+"""The faults of `make chaos` have their effect. Otherwise the chaos test could not find a bug."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Server:
-    """Keeps what it gets, and says what it is told to say."""
+    """Keep what arrives, and send what the test says."""
 
     def __init__(self, answer: Callable[[bytes], bytes] = lambda _: b"") -> None:
         self.received = b""
@@ -52,7 +52,7 @@ class Server:
 
 
 class Linked:
-    """One client connected to one node through its proxy."""
+    """One client that is connected to one node through its proxy."""
 
     def __init__(self) -> None:
         self.server = Server()
@@ -136,8 +136,10 @@ async def test_a_hold_without_a_connection_waits_for_the_next(linked: Linked) ->
 async def test_a_node_that_dials_another_is_told_from_clients(
     family: socket.AddressFamily, host: str
 ) -> None:
-    """As brokers dial each other and, with sockets of IPv6, gRPC dials controllers: this process is
-    the dialling one.
+    """Proxies tell a node that connects to another node from a client.
+
+    Brokers connect to each other and, with IPv6 sockets, gRPC connects to controllers. This process
+    is the connecting one.
     """
     server, port = Server(), free_port()
     network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
@@ -173,7 +175,7 @@ def fault(kind: Kind, *, late: bool = False) -> Fault:
 
 
 async def asked(port: int) -> bytes:
-    """What comes back for one PUT, to the end of the answer or of the connection."""
+    """Return the bytes that answer one PUT, up to the end of the answer or of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(PUT)
     answer = b""

@@ -1,4 +1,4 @@
-"""`penstock reassign` and `penstock elect` with real files against a real cluster."""
+"""Run `penstock reassign` and `penstock elect` with real files against a real cluster."""
 
 import asyncio
 import json

@@ -1,5 +1,5 @@
-"""`penstock top` against a real cluster: what brokers ask of the store comes with their load
-reports, and is priced.
+"""Run `penstock top` against a real cluster: load reports of brokers carry their store requests,
+and the command prices them.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.support.cluster import READY_S, Cluster
 
 
 def document(printed: str) -> dict[str, Any]:
-    """The JSON among the log lines of a cluster that runs in this process."""
+    """Return the JSON among the log lines of a cluster that runs in this process."""
     lines = printed.splitlines()
     found: dict[str, Any] = json.loads("\n".join(lines[lines.index("{") : lines.index("}") + 1]))
     return found

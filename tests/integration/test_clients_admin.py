@@ -1,5 +1,5 @@
-"""Topics, configs and groups as administered with unmodified clients, and topics that come into
-being by being used.
+"""Administer topics, configs and groups with unmodified clients, and create topics by using
+them.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Consumer groups with confluent-kafka as a newcomer writes it: subscribe, poll, commit, come and
-go, die, survive the coordinator.
+"""Consumer groups with confluent-kafka: subscribe, poll, commit, join, leave, die, and survive the
+loss of the coordinator.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ async def test_partitions_of_a_member_that_dies_go_to_the_others(cluster: Cluste
         dead, alive = polled.consumers
         polled.drop(
             dead
-        )  # A member that does not poll is out of the group, as one whose process is gone.
+        )  # A member that does not poll leaves the group, like one whose process died.
         polled.until_shared(4)
         polled.until(lambda: set(polled.everything()) == set(values(0, 40)))
         alive.close()
@@ -223,8 +223,8 @@ async def test_group_that_subscribes_before_the_topic_exists(cluster: Cluster) -
 
 @pytest.mark.parametrize("leave", ["killed", "stopped"])
 async def test_group_goes_on_when_its_coordinator_broker_is(cluster: Cluster, leave: str) -> None:
-    """The member keeps its place and its generation, goes on consuming, and what was committed
-    before is known after.
+    """The member keeps its place and its generation, continues to consume, and finds the offsets
+    that were committed before.
     """
     consumer = confluent_consumer(
         cluster.bootstrap, "g", session_timeout_ms=10_000, auto_commit_interval_ms=100

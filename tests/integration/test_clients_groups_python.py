@@ -1,4 +1,4 @@
-"""Consumer groups with kafka-python and aiokafka, and a group in which families of clients meet."""
+"""Consumer groups with kafka-python and aiokafka, and a group of several client families."""
 
 import asyncio
 import contextlib
@@ -53,8 +53,8 @@ def values(first: int, count: int) -> list[bytes]:
 
 
 POLL_MS = 1_000
-"""kafka-python 3.0.12 forgets an assignment that comes after the poll that asked for it has timed
-out: polls outlast joins.
+"""kafka-python 3.0.12 forgets an assignment that arrives after its poll has timed out, so polls
+last longer than joins.
 """
 
 
@@ -65,8 +65,8 @@ class PythonMember:
         self.consumer = consumer
         self.values: list[bytes] = []
         self.assigned: set[TopicPartition] = set()
-        """As of the last poll: `assignment()` waits for a poll that is under way, which would stop
-        the loop of the cluster.
+        """The assignment at the last poll. `assignment()` would wait for a poll in progress and
+        block the event loop of the cluster.
         """
         self.stopping = False
 
@@ -85,7 +85,7 @@ async def python_member(cluster: Cluster, **settings: Any) -> AsyncIterator[Pyth
     )
     await asyncio.to_thread(
         consumer.partitions_for_topic, TOPIC
-    )  # Else it may lead the group before it knows the topic, and joins twice.
+    )  # Otherwise it may lead the group before it knows the topic, and then it joins twice.
     member = PythonMember(consumer)
     polling = asyncio.create_task(asyncio.to_thread(member.run))
     try:
@@ -97,7 +97,7 @@ async def python_member(cluster: Cluster, **settings: Any) -> AsyncIterator[Pyth
 
 
 async def until_read(expected: list[bytes], *members: PythonMember) -> None:
-    """Each of the records once, by any of the members."""
+    """Wait until the members have read each record once, in total."""
     await until(lambda: sum(len(member.values) for member in members) >= len(expected))
     assert sorted(value for member in members for value in member.values) == sorted(expected)
     for member in members:
@@ -170,8 +170,8 @@ while True:
 
 
 async def test_member_whose_process_is_killed_is_out_after_its_session(cluster: Cluster) -> None:
-    """Nobody says goodbye: the coordinator must notice by itself, and the other member is told with
-    its next heartbeat.
+    """No client leaves the group: the coordinator must notice the death by itself, and informs the
+    other member by its next heartbeat.
     """
     arguments = (sys.executable, "-c", _MEMBER_PROCESS, TOPIC, *cluster.bootstrap.split(","))
     async with python_member(cluster) as staying:
@@ -252,7 +252,7 @@ async def test_aiokafka_goes_on_when_the_coordinator_dies(cluster: Cluster) -> N
 
 
 async def test_three_families_in_one_group(cluster: Cluster) -> None:
-    """What "roundrobin" means is between the members; the coordinator only carries it."""
+    """The members alone interpret "roundrobin"; the coordinator only passes it on."""
 
     confluent = confluent_consumer(
         cluster.bootstrap, "g", partition_assignment_strategy="roundrobin"

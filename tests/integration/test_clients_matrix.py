@@ -1,5 +1,5 @@
-"""Records written by each family of clients with each codec, read by every family: keys, values,
-headers, timestamps, nulls, big ones.
+"""Records that each client family writes with each codec are read by every family: keys, values,
+headers, timestamps, nulls and large records.
 """
 
 import asyncio
@@ -27,9 +27,7 @@ FAMILIES = ["confluent", "kafka-python", "aiokafka"]
 KAFKA_PYTHON_CODECS = {"none", "gzip"} | {
     name for name, has in (("snappy", has_snappy), ("lz4", has_lz4), ("zstd", has_zstd)) if has()
 }
-"""kafka-python wants a library for each of the others; without it, it could not take part in Kafka
-either.
-"""
+"""kafka-python needs a library for each of the other codecs, with Kafka too."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ async def test_what_one_family_writes_every_family_reads(
 
 
 async def test_neither_key_nor_value(cluster: Cluster) -> None:
-    """Only librdkafka lets an application send that."""
+    """Only librdkafka lets an application send such a record."""
 
     def run() -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})

@@ -1,5 +1,5 @@
-"""Where a consumer stands, where a log begins and ends, as three families of clients ask: seek,
-pause, position, watermarks, times, lag.
+"""Positions, starts and ends of logs with three client families: seek, pause, position, watermarks,
+look-ups by time, lag.
 """
 
 import asyncio
@@ -34,7 +34,9 @@ COUNT = 20
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Two partitions; partition 0 holds COUNT records, STEP_MS apart, in several batches."""
+    """Start a cluster with a topic of two partitions. Partition 0 has COUNT records, STEP_MS apart,
+    in several batches.
+    """
     async with Cluster(tmp_path, brokers=2, group_min_session_timeout_ms=500) as cluster:
 
         def fill() -> None:
@@ -164,7 +166,7 @@ async def test_aiokafka_finds_its_way(cluster: Cluster) -> None:
 
 
 async def test_lag_is_told_while_consuming(cluster: Cluster) -> None:
-    """The high watermark comes with each fetch: a consumer knows its lag without asking."""
+    """The high watermark comes with each fetch, so a consumer knows its lag without a request."""
 
     def run() -> None:
         consumer = confluent_consumer(cluster.bootstrap, "g")
@@ -225,8 +227,7 @@ async def test_offset_out_of_range_resets_as_told(
         polled = Polled(consumer)
 
         def came() -> bool:
-            # What "latest" waits for has to be written after the reset, and nobody tells when that
-            # was.
+            # Records for "latest" must be written after the reset, which no event announces.
             if not polled.everything():
                 produce(cluster.bootstrap, TOPIC, [b"new"])
             return polled.everything() != []

@@ -1,5 +1,5 @@
-"""Configuration at work: real broker processes that are given the same settings in each way,
-listeners of several names, and brokers that find out that nobody can reach them as advertised.
+"""Configuration of real broker processes: the same settings in each form, several named listeners,
+and brokers that detect an unreachable advertised address.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ async def ready_port(broker: asyncio.subprocess.Process) -> int:
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A controller and one broker over a directory, so that processes can join."""
+    """Start a controller and one broker over a directory, so that processes can join."""
     async with Cluster(tmp_path, store=DirectoryStore(str(tmp_path / "store"))) as running:
         yield running
 
@@ -179,8 +179,8 @@ def brokers_as_told(bootstrap: str) -> dict[int, str]:
 
 
 def produced(bootstrap: str) -> int:
-    """Records acknowledged on the way through this listener; the leader of some is another
-    broker.
+    """Return the number of records acknowledged through this listener. Another broker leads some of
+    the partitions.
     """
     acknowledged: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap})

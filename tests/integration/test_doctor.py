@@ -1,5 +1,5 @@
-"""`penstock doctor` against real clusters over moto: healthy, then one thing broken after the
-other, each mended again.
+"""Run `penstock doctor` against real clusters over moto: healthy first, then with one defect after
+the other, each repaired again.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from tests.support.waiting import wait_until
 TOPIC = "orders"
 
 SLOW_DISK = ("--accept", "controller-disk-slow")
-"""The disk of the machine that runs the tests is no part of what they judge; how it is judged:
-tests/unit/deploy/test_deploy_doctor.py.
+"""These tests do not judge the disk of the machine that runs them;
+tests/unit/deploy/test_deploy_doctor.py tests that check.
 """
 
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command would bind all loggers of this process to a stderr that lasts as long as
-    itself.
+    """Keep the loggers of this process: the command would bind all of them to its own stderr, which
+    is closed when it ends.
     """
     monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
 
@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
 
 
 def examined(*arguments: str, code: int) -> dict[str, Any]:
-    """What `penstock doctor --json` says."""
+    """Return the output of `penstock doctor --json`."""
     done = CliRunner().invoke(app, ["doctor", "--json", "--settle", "0.3", *SLOW_DISK, *arguments])
     assert done.exit_code == code, done.output
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -65,7 +65,7 @@ def whole(cluster: ThreadedCluster, *arguments: str, code: int) -> dict[str, Any
 
 
 def sentences(answer: dict[str, Any]) -> dict[str, str]:
-    """By code; hints are none that counts."""
+    """Return the sentences by code, without hints."""
     return {
         finding["code"]: finding["sentence"]
         for check in answer["checks"]
@@ -175,7 +175,7 @@ def test_a_killed_broker_is_named_and_so_is_what_nobody_can_reach_as_advertised(
     assert sentences(whole(cluster, code=1)) == {
         "broker-fenced": "Broker 1 is fenced: it was declared dead and has not come back."
     }
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # bound, but without a listener
         taken.bind(("127.0.0.1", 0))
         nowhere = f"127.0.0.1:{taken.getsockname()[1]}"
         cluster.start_broker(
@@ -242,7 +242,7 @@ def test_a_slot_of_a_wal_that_nobody_registered_is_said_and_left_alone(
 
 
 class Forgetful(BaseHTTPRequestHandler):
-    """Passes everything on to the store behind, but for the condition of a write."""
+    """Forward everything to the store, except the condition of a write."""
 
     behind = ""
 
@@ -260,7 +260,7 @@ class Forgetful(BaseHTTPRequestHandler):
     def _answer(
         self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]
     ) -> None:
-        """ConnectionError: the client has canceled the request."""
+        """Answer the request. ConnectionError: the client has canceled it."""
         connection.request(self.command, self.path, body, headers)
         answer = connection.getresponse()
         data = answer.read()
@@ -284,12 +284,12 @@ class Forgetful(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def forgetful(cluster: ThreadedCluster) -> Iterator[str]:
-    """The URL of the cluster's store behind a proxy that drops If-None-Match."""
+    """Return the URL of the cluster's store behind a proxy that drops If-None-Match."""
     endpoint = cluster.store_url.partition("endpoint=")[2]
     handler = type("Handler", (Forgetful,), {"behind": urlsplit(endpoint).netloc})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

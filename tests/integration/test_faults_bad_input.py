@@ -1,5 +1,5 @@
-"""What broken and hostile clients send to a whole broker: Kafka's error code or a closed
-connection, one log line, nobody else notices.
+"""Broken and hostile requests to a whole broker get Kafka's error code or a closed connection, and
+one log line; other clients notice nothing.
 """
 
 import asyncio
@@ -49,9 +49,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 def logs(caplog: pytest.LogCaptureFixture) -> Iterator[Logs]:
-    """What was logged; in the end nothing of it may be a traceback or an error, nor may asyncio
-    complain.
-    """
+    """Collect the log. At the end, fail on tracebacks, errors and complaints of asyncio."""
     with capture_logs() as logs:
         yield logs
     assert not [
@@ -61,7 +59,7 @@ def logs(caplog: pytest.LogCaptureFixture) -> Iterator[Logs]:
 
 
 class Client:
-    """One connection that speaks our own codec, and whatever else it is told to."""
+    """One connection that sends our own codec, or raw bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -82,7 +80,7 @@ class Client:
         self._writer.write(data)
 
     async def frame(self) -> bytes | None:
-        """The next answer; None if the connection was closed instead."""
+        """Return the next answer; None if the connection was closed."""
         async with asyncio.timeout(TIMEOUT_S):
             try:
                 (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -116,8 +114,8 @@ def header(api_key: int, version: int, *, flexible: bool = False) -> bytes:
 
 
 def hostile_frames() -> dict[str, bytes]:
-    """Beside the plain ones: each API at its lowest and highest version with counts and lengths
-    that promise gigabytes.
+    """Return the plain hostile frames, and each API at its lowest and highest version with counts
+    and lengths of gigabytes.
     """
     frames = {
         "http before ApiVersions": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -187,7 +185,7 @@ def sound(value: bytes = b"v", **settings: Any) -> bytearray:
 
 
 def sealed(batch: bytearray) -> bytearray:
-    """With the CRC that fits whatever is in it."""
+    """Return the batch with the CRC of its content."""
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
     return batch
 
@@ -245,8 +243,8 @@ async def test_bad_batches_get_their_code_and_leave_no_trace(cluster: Cluster, l
 async def test_garbage_under_a_right_checksum_harms_only_who_reads_it(
     cluster: Cluster, logs: Logs, compression: int
 ) -> None:
-    """Brokers do not look into batches, as Kafka does not. A look-up by time has to: it says so,
-    and the log goes on.
+    """Brokers do not check the content of batches, as in Kafka. A look-up by time has to read it:
+    it returns an error, and the log continues.
     """
     async with Client.connected(cluster) as client:
         assert (await client.produce("sound", with_garbage(compression))).error_code == 0
@@ -320,7 +318,7 @@ async def test_fetch_and_produce_where_nothing_is(cluster: Cluster, logs: Logs) 
 async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
     cluster: Cluster, logs: Logs, api: apis.ApiSpec
 ) -> None:
-    """Fields hold anything that their types allow, often names and numbers that do exist."""
+    """Fields have any value of their type, often names and numbers that exist."""
     requests = await asyncio.to_thread(examples, api)
     rng = Random(api.key)
     in_turn = asyncio.Semaphore(16)
@@ -332,9 +330,7 @@ async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
                     api, version, 7, CODECS[api.key].encode_request, request
                 )
             )
-            with contextlib.suppress(
-                TimeoutError
-            ):  # some wait for others to join them, which is their right
+            with contextlib.suppress(TimeoutError):  # some wait for other members, as they may
                 async with asyncio.timeout(0.3):
                     await client.frame()
 
@@ -345,7 +341,7 @@ async def test_senseless_requests_are_answered_or_closed_and_never_a_defect(
 
 
 def examples(api: apis.ApiSpec) -> list[tuple[int, Any]]:
-    """(version, request), the same ones every time."""
+    """Return (version, request); the same ones in every run."""
     found: list[tuple[int, Any]] = []
     for version in range(api.served_min, api.max + 1):
 
@@ -376,7 +372,7 @@ TIMES = {"timeout_ms", "max_wait_ms", "session_timeout_ms", "rebalance_timeout_m
 
 
 def likely(value: Any, rng: Random, name: str = "") -> Any:
-    """The same with many of its fields replaced by what means something here."""
+    """Return the value with many of its fields replaced by meaningful values."""
     if isinstance(value, msgspec.Struct):
         return type(value)(
             *(likely(getattr(value, field), rng, field) for field in value.__struct_fields__)

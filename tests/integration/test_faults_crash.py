@@ -1,5 +1,5 @@
-"""Brokers and the controller crash again and again under load: every acknowledged record is there,
-once, in order.
+"""Brokers and the controller crash repeatedly under load: every acknowledged record is in the log,
+once and in order.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ PARTITIONS = (0, 1, 2)
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
-    """Partition n is led by broker n % 2."""
+    """Start a cluster in which broker n % 2 leads partition n."""
     async with FaultCluster(tmp_path, brokers=2) as cluster:
         topic = NewTopic(
             name="t",
@@ -33,8 +33,8 @@ async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
 
 
 async def test_leader_that_crashes_again_and_again(cluster: FaultCluster) -> None:
-    """Its last PUTs are on their way when it dies, and arrive when others already lead: into slots
-    that were taken or fenced.
+    """Its last PUTs are in flight when it dies. They arrive after others have become leaders, at
+    slots that are taken or fenced.
     """
     async with (
         ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,
@@ -80,8 +80,8 @@ async def test_all_brokers_crash_at_once_and_fresh_ones_start(cluster: FaultClus
 
 
 async def test_controller_goes_away_and_comes_back_under_load(cluster: FaultCluster) -> None:
-    """The second time a broker dies with it: the controller that comes back finds out and gives its
-    partitions to the other.
+    """The second time a broker dies with the controller: the controller that comes back detects it
+    and gives its partitions to the other broker.
     """
     async with (
         ConfluentLoad(cluster.bootstrap, "t", [0, 1]) as load,

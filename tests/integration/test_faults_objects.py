@@ -1,5 +1,5 @@
-"""A damaged object under a running cluster: what clients are told, what the doctor says, and that
-mending it is all there is to do.
+"""A damaged object under a running cluster: the errors of clients, the findings of the doctor, and
+the repair, which is to restore the object.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ COUNT = 100
 
 @pytest.fixture(autouse=True)
 def _logs_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command would bind all loggers of this process to a stderr that lasts as long as
-    itself.
+    """Keep the loggers of this process: the command would bind all of them to its own stderr, which
+    is closed when it ends.
     """
     monkeypatch.setattr("deploy.node.logs.to_stderr", lambda _level: None)
 
 
 def findings(cluster: ThreadedCluster) -> dict[str, str]:
-    """Of the doctor's check of partitions, by code."""
+    """Return the findings of the doctor's check of partitions, by code."""
     command = [
         "doctor",
         "--json",
@@ -57,7 +57,7 @@ def leader_of(cluster: ThreadedCluster, topic: str) -> int:
 
 
 def polled(consumer: Consumer, count: int) -> tuple[list[bytes], int]:
-    """Values until there are so many or an error comes, and its code; 0: none."""
+    """Poll so many values or up to an error. Return the values and the code; 0: no error."""
     values: list[bytes] = []
     while len(values) < count:
         message = consumer.poll(30)
@@ -97,7 +97,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
         assert [row[1] for row in cluster.consume("t", 1, COUNT)] == expected
         wait_until(lambda: findings(cluster) == {})
 
-        # A partition that moved in order opens, and its readers meet the damage.
+        # A partition moves in order and opens; its readers meet the damage.
         cluster.start_broker(died)
         cluster.damage(key, b"t-50")
         cluster.stop_broker(leader_of(cluster, "t"))
@@ -121,7 +121,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
 
 
 def others_hear_of_it(cluster: ThreadedCluster) -> None:
-    """What other clients make of it, as docs/how-to/alerts.md says."""
+    """Check the errors of other clients, which docs/how-to/alerts.md lists."""
     python = KafkaConsumer(
         bootstrap_servers=cluster.bootstrap, group_id=None, enable_auto_commit=False
     )

@@ -1,5 +1,5 @@
-"""A store that fails in every way it can while clients write: latency grows, nothing acknowledged
-is lost, nothing is there twice.
+"""A store fails in every way while clients write: latency grows, no acknowledged record is lost,
+and none is repeated.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ async def test_store_that_is_down_delays_everything_and_loses_nothing(
         await asyncio.gather(load.until_acknowledged(200), aio.until_acknowledged(20))
         for faults in cluster.faults.values():
             faults.down = True
-        await asyncio.sleep(DOWN_S / 10)  # answers that were on their way come in
+        await asyncio.sleep(DOWN_S / 10)  # answers in flight arrive
         before = high_watermarks(cluster)
-        await asyncio.sleep(DOWN_S)  # the fault itself
+        await asyncio.sleep(DOWN_S)  # the duration of the fault, not a wait
         assert high_watermarks(cluster) == before, "something was acknowledged that is nowhere"
         for faults in cluster.faults.values():
             faults.down = False
@@ -81,8 +81,8 @@ TROUBLES = {
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, trouble: str) -> None:
-    """Broker 1 dies in the middle, so the same trouble meets the recovery of its WAL and the
-    opening of its partitions too.
+    """Broker 1 dies during the fault, so the recovery of its WAL and the opening of its partitions
+    meet the same fault.
     """
     for faults in cluster.faults.values():
         faults.config = TROUBLES[trouble]
@@ -102,9 +102,9 @@ async def test_trouble_with_the_store_through_a_crash(cluster: FaultCluster, tro
 
 @pytest.mark.parametrize("damage", [Fault.TRUNCATED, Fault.FLIPPED_BIT])
 async def test_damaged_answers_are_never_served(cluster: FaultCluster, damage: Fault) -> None:
-    """Recovery, opening and cold reads ask again, and consumers get what was written.
+    """Recovery, opening and cold reads try again, and consumers get what was written.
 
-    Five wrong answers in a row for one object would be damage.
+    Five wrong answers in a row for one object would count as damage.
     """
     async with ConfluentLoad(cluster.bootstrap, "t", PARTITIONS) as load:
         await load.until_acknowledged(1_500)

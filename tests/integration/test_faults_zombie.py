@@ -1,4 +1,4 @@
-"""Brokers that are taken for dead but are not: cut off, hanging, their clock standing. They
+"""Brokers that are declared dead but live: cut off, hanging, or with a stopped clock. They
 acknowledge only what is in the log.
 """
 
@@ -18,11 +18,11 @@ from tests.support.fault_store import FaultCluster
 from tests.support.waiting import until
 
 SHORT_PATIENCE = {"request.timeout.ms": 1_500, "socket.timeout.ms": 2_000}
-"""A client that waits half a minute for a hanging broker would make this a test of patience."""
+"""A client would otherwise wait 30 s for a hanging broker."""
 
 
 async def create_topic(cluster: FaultCluster) -> None:
-    """Both partitions led by broker 1; broker 0 takes over."""
+    """Create a topic with two partitions led by broker 1; broker 0 takes over."""
     topic = NewTopic(name="t", assignment=[[NodeId(1), NodeId(0)]] * 2)
     await cluster.broker.client.create_topics(CreateTopics(topics=[topic]))
     for partition in (0, 1):
@@ -32,8 +32,8 @@ async def create_topic(cluster: FaultCluster) -> None:
 async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
     tmp_path: Path,
 ) -> None:
-    """Clients and the store still reach it. Then it is healed, finds itself fenced, and its next
-    start serves again.
+    """Clients and the store still reach it. When the link is restored, it finds itself fenced, and
+    its next start serves again.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
@@ -70,8 +70,8 @@ async def test_broker_cut_from_the_controller_stops_before_another_takes_over(
 async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new_leader(
     tmp_path: Path,
 ) -> None:
-    """It knows no other broker, and reads to the end of what the new leader took, without being
-    told to begin somewhere else.
+    """The consumer knows no other broker. It reads to the end of what the new leader accepted,
+    without a reset of its position.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)
@@ -114,12 +114,12 @@ async def test_consumer_of_a_broker_cut_from_the_controller_goes_on_with_the_new
 async def test_zombie_acknowledges_only_what_is_in_the_log(
     tmp_path: Path, *, clock_stands: bool, after: bool
 ) -> None:
-    """Its PUTs hang, it hears nobody, it is fenced and recovered; then everything goes through at
-    once.
+    """Its PUTs hang, it gets no messages, and it is fenced and recovered; then everything gets
+    through at once.
 
-    With a clock that stands still it believes in its session for ever, so that only the slots of
-    its WAL stand between it and a lie. Hanging after they were done, its PUTs were taken by the
-    recoverer: those it may acknowledge.
+    With a stopped clock it trusts its session forever, so only the slots of its WAL keep it from a
+    false acknowledgement. PUTs whose answers hung were durable and the recoverer has them: it may
+    acknowledge those.
     """
     async with FaultCluster(tmp_path, linked=True) as cluster:
         await create_topic(cluster)

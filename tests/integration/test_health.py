@@ -1,5 +1,5 @@
-"""Health over HTTP: what a broker says of itself while it loses what it needs, and that nobody
-slows it down by asking.
+"""Health over HTTP while a broker loses what it needs. Requests for it do not slow the broker
+down.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from tests.support.waiting import until
 
 
 async def ask(port: int, request: str) -> tuple[int, str]:
-    """Status and body; 0 if the connection was closed without an answer."""
+    """Return status and body; 0 if the connection was closed without an answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request.encode())
@@ -37,7 +37,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
 
 
 class Store:
-    """A store that can be told to refuse, and counts what was asked."""
+    """A store that fails on demand and counts requests."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,5 +1,5 @@
-"""Real brokers and librdkafka: a marker is held up, sent again, and the first copy delivered when
-the next transaction is open.
+"""With real brokers and librdkafka, a marker is delayed and sent again, and the first copy arrives
+during the next transaction.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ _MARKERS = apis.WRITE_TXN_MARKERS.key.to_bytes(2, "big")
 
 
 class HoldingProxy:
-    """In front of one broker. It holds the first connection that brings markers, and passes
-    everything else.
+    """A proxy before one broker. It holds the first connection that carries markers, and passes all
+    others.
     """
 
     def __init__(self, release: asyncio.Event) -> None:
         self.target_port = 0
         self.held = asyncio.Event()
         self.answered = asyncio.Event()
-        """The broker has carried out what was held."""
+        """The broker has executed the held request."""
         self._release = release
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -123,7 +123,7 @@ def _end(producer: Producer, *, commit: bool) -> None:
 
 
 def _committed(bootstrap: str, partition: int) -> list[bytes | None]:
-    """What a consumer of committed records gives, up to a record that stands behind everything."""
+    """Return the values that a read_committed consumer gets, up to a record behind all others."""
     last = Producer({"bootstrap.servers": bootstrap})
     last.produce("t", b"last", partition=partition)
     assert last.flush(TIMEOUT_S) == 0

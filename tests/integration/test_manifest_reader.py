@@ -1,5 +1,5 @@
-"""A reader with nothing but the store sees every acknowledged record, and the same rows whoever
-leads, dies or merges meanwhile.
+"""A reader of the store alone sees every acknowledged record, and the same rows while brokers lead,
+die or merge.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.support.waiting import until
 
 PARTITIONS = [0, 1, 2]
 MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)
-"""So that data is merged, and WAL slots are deleted, while the test looks."""
+"""Brokers merge data, and delete WAL slots, during the test."""
 
 
 async def create(cluster: Cluster) -> None:
@@ -105,7 +105,7 @@ async def test_an_idle_reader_sends_few_requests_and_a_running_one_reads_only_ne
 
 
 class CountedStore:
-    """Counts requests of all kinds."""
+    """Count requests of all kinds."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store

@@ -1,6 +1,5 @@
-"""Real processes tell Prometheus what they do: every node's text parses, counters follow the
-clients, a killed broker shows as fenced, and whatever dashboards and rules name is there with its
-labels.
+"""Metrics of real processes: the text of every node parses, counters follow the clients, a killed
+broker shows as fenced, and all series and labels of dashboards and rules exist.
 """
 
 from collections.abc import Iterator
@@ -23,7 +22,9 @@ CONTROLLERS = ("controller 0", "controller 1", "controller 2")
 
 @dataclass
 class Story:
-    """What the nodes told before the clients came, after that, and after broker 1 was killed."""
+    """The metrics of the nodes before the clients came, after that, and after broker 1 was
+    killed.
+    """
 
     before: dict[str, Samples]
     after: dict[str, Samples]

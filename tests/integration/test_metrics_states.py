@@ -1,5 +1,5 @@
-"""Gauges while something is wrong: what waits shows with its age, and is gone when it is over;
-totals outlive their partitions.
+"""Gauges during a fault: what waits shows with its age, and disappears with the fault; totals
+outlive their partitions.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ from tests.support.waiting import until
 
 
 class GatedStore(MemoryStore):
-    """Conditional writes below `closed` wait until it is opened; the next ones of a WAL fail."""
+    """Conditional writes below `closed` wait until it is opened; the next `wal_failures` of a WAL
+    fail.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +69,7 @@ def of_controller(server: ControllerServer | None) -> Told:
 def produce(bootstrap: str, producer: Producer) -> None:
     admin = AdminClient(
         {"bootstrap.servers": bootstrap}
-    )  # held until the answer is here: its futures die with it
+    )  # held until the answer is here: its futures end with it
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(20)
     for number in range(10):
         producer.produce("orders", b"x" * 100, partition=number % 2)
@@ -123,7 +125,7 @@ def consume(bootstrap: str, count: int) -> None:
 
 
 def number(told: Told, metric: Metric, *labels: str) -> float:
-    """Of a histogram: how many were observed."""
+    """Return the value; of a histogram the count."""
     found = told[metric, labels]
     return found.count if isinstance(found, Latencies) else found
 

@@ -1,5 +1,5 @@
-"""The plugin's cluster and its helpers, with real clients beside them: what a test can do with it,
-and what it leaves to the next one.
+"""The cluster of the plugin and its helpers, beside real clients: what a test can do, and what the
+next test finds.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The plugin inside real pytest runs: the examples of its page, options, pytest-xdist, reports,
+"""The plugin in real pytest runs: the examples of its page, options, pytest-xdist, reports,
 mistakes.
 """
 
@@ -24,7 +24,7 @@ EXAMPLES = {
 
 def test_the_examples_of_the_page_pass(tmp_path: Path) -> None:
     assert sorted(EXAMPLES) == ["test_async.py", "test_crash.py", "test_totals.py"]
-    # kafka-python drops sockets of a broker that died without closing them.
+    # kafka-python drops the sockets of a dead broker without closing them.
     leaks = "    ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning\n"
     done = run_pytest(tmp_path, EXAMPLES, "-q", ini=leaks)
     assert done.returncode == 0, done.stdout

@@ -1,5 +1,5 @@
-"""`penstock.Cluster`: what a Kafka client writes is what `topics` and `scan` read, and nothing is
-left at the end.
+"""`penstock.Cluster`: `topics` and `scan` read what a Kafka client writes, and nothing is left at
+the end.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Three controllers and two brokers as processes: the leading controller is killed again and again
-under metadata and records.
+"""Three controllers and two brokers as processes: the leading controller is killed repeatedly under
+load of metadata and records.
 """
 
 import asyncio
@@ -29,13 +29,15 @@ from tests.support.waiting import until, wait_until
 
 KILLS = 4
 GAP_S_MAX = 30.0
-"""That there is an end: how soon is for `python -m benchmarks controllers` to say, on a machine
-that does nothing else (bar 3 s).
+"""A bound that only proves an end. `python -m benchmarks controllers` measures the gap on an idle
+machine (bar 3 s).
 """
 
 
 class Produces(threading.Thread):
-    """One record each few milliseconds, acks=all; every error that a client would see is kept."""
+    """Produce one record every few milliseconds with acks=all, and keep every error that a client
+    would see.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(daemon=True)
@@ -69,7 +71,7 @@ class Produces(threading.Thread):
 
 
 class Writes:
-    """Metadata writers; what was acknowledged when."""
+    """Write metadata, and keep the time of each acknowledgement."""
 
     def __init__(self, addresses: list[str]) -> None:
         self.client = ControllerClient(addresses)
@@ -91,13 +93,13 @@ class Writes:
         await asyncio.gather(*self._tasks)
 
     async def first_after(self, moment: float) -> float:
-        """Seconds from then to the next acknowledgement."""
+        """Return the seconds from that moment to the next acknowledgement."""
         await until(lambda: self.acknowledged and self.acknowledged[-1][0] > moment)
         return next(at for at, _ in self.acknowledged if at > moment) - moment
 
 
 async def leader_of(cluster: LocalCluster) -> ProcessState:
-    """The controller that says that it leads."""
+    """Return the controller that says that it leads."""
     async with asyncio.timeout(15):
         while True:
             for process in cluster.state().of_role("controller"):
@@ -113,7 +115,7 @@ async def leader_of(cluster: LocalCluster) -> ProcessState:
 
 
 async def kill_leaders(cluster: LocalCluster) -> tuple[list[float], Writes]:
-    """Time without commits for each kill."""
+    """Kill the leader several times; return the seconds without commits of each kill."""
     writes = Writes(cluster.state().controller.split(","))
     gaps: list[float] = []
     for _ in range(KILLS):
@@ -163,7 +165,7 @@ async def _scenario(cluster: LocalCluster) -> tuple[list[float], Writes]:
 
 
 class Cli:
-    """`penstock controller ...` as a user calls it."""
+    """Run `penstock controller ...` as a user does."""
 
     def __init__(self, controllers: str) -> None:
         self._environment = os.environ | {"PENSTOCK_CONTROLLER": controllers}
@@ -180,7 +182,9 @@ class Cli:
         return json.loads(done.stdout)
 
     def until(self, reached: Callable[[m.QuorumStatus], bool]) -> m.QuorumStatus:
-        """Asked from inside this process: a command takes as long as Python starts."""
+        """Wait for a status. This process asks, because a command takes as long as the start of
+        Python.
+        """
         deadline = time.monotonic() + 30
         while not reached(status := describe(self._environment["PENSTOCK_CONTROLLER"])):
             assert time.monotonic() < deadline, status
@@ -189,7 +193,7 @@ class Cli:
 
 @contextmanager
 def newcomer(directory: Path, store: Path, node_id: int, join: str) -> Generator[None]:
-    """A controller of its own that joins; ends with the test."""
+    """Start a controller that joins; it ends with the test."""
     flags = {
         "store": f"file:{store}/objects",
         "metadata-log-dir": str(directory),
@@ -253,7 +257,7 @@ def test_a_controller_that_died_with_its_disk_is_replaced_by_two_commands(tmp_pa
             again = cli.run("remove", "9")
             assert (again.returncode, again.stdout) == (1, "")
             assert "controller 9 is not in the quorum" in again.stderr
-            # The new one counts: with it and one old one the quorum goes on.
+            # The new one counts: with it and one old one the quorum has a majority.
             other = next(
                 process
                 for process in cluster.state().of_role("controller")

@@ -1,5 +1,5 @@
-"""`scan`: what clients consume through brokers, read from the store alone, in whatever takes an
-Arrow stream.
+"""`scan` reads from the store alone what clients consume through brokers, and passes it to any
+reader of Arrow streams.
 """
 
 import subprocess
@@ -40,7 +40,7 @@ BASE_MS = 1_700_000_000_000
 ONE_BY_ONE = ReadConfig(
     gets_in_flight_max=1, parts_ahead_max=1, part_bytes_max=1, gap_bytes_max=0, rows_max=50
 )
-"""So that little is read ahead, and most objects are asked for late."""
+"""Read little ahead, and request most objects late."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
 
 
 def create(cluster: ThreadedCluster, topic: str, partitions: int) -> None:
-    """And wait for the manifest that names it."""
+    """Create the topic and wait for the manifest that names it."""
     cluster.create(topic, partitions)
     deadline = time.monotonic() + 30
     while True:
@@ -87,7 +87,7 @@ def topic(cluster: ThreadedCluster) -> str:
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """Of all columns, as a consumer's."""
+    """Return the rows of all columns, in the form of a consumer's."""
     at = table.schema.get_field_index("timestamp")
     found: list[Row] = []
     for row in table.set_column(at, "timestamp", table["timestamp"].cast(pa.int64())).to_pylist():
@@ -200,7 +200,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_not_read_for_the_old_one(
 
 
 def stream_ids(cluster: ThreadedCluster) -> set[int]:
-    """As a reader has them that may be a second behind; it may also see that there is none."""
+    """Return the stream ids as a reader sees them, which may be 1 s behind; there may be none."""
     try:
         return {state.stream_id for state in StoreCluster(cluster.store_url).partitions("short")}
     except UnknownPartition:
@@ -277,9 +277,7 @@ def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(
 
 def test_a_scan_survives_that_its_objects_are_merged_and_deleted(cluster: ThreadedCluster) -> None:
     create(cluster, "merged", 1)
-    tail = bytes(
-        TAIL_BYTES
-    )  # a slot that is no larger comes whole with its index, and is needed no more
+    tail = bytes(TAIL_BYTES)  # a slot that is no larger arrives whole with its index
     for number in range(12):
         cluster.produce([{"topic": "merged", "partition": 0, "value": b"%d" % number + tail}])
     found = scan(
@@ -298,7 +296,7 @@ def test_a_scan_survives_that_its_objects_are_merged_and_deleted(cluster: Thread
         while keys & cluster.run(keys_of(cluster)):
             cluster.produce([{"topic": "merged", "partition": 0, "value": b"later"}])
             assert time.monotonic() < deadline
-            time.sleep(0.1)  # a pace: the store is looked at, there is nothing to wait on
+            time.sleep(0.1)  # a pace: the store announces no change
         for batch in batches:
             rows += batch.to_pylist()
     assert rows == [{"offset": i, "value": b"%d" % i + tail} for i in range(12)]
@@ -349,7 +347,7 @@ def test_readers_of_a_local_directory_need_no_server(tmp_path: Path) -> None:
 def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
     cluster: ThreadedCluster,
 ) -> None:
-    """In a program whose stdout is its own."""
+    """The program's stdout is its own."""
     create(cluster, "lost", 1)
     cluster.produce(
         {"topic": "lost", "partition": 0, "value": b"%d" % number} for number in range(8)

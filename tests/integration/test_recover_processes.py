@@ -96,7 +96,9 @@ async def processes(tmp_path: Path) -> AsyncIterator[Processes]:
 
 
 async def create(bootstrap: str, name: str) -> None:
-    """Returns when it is answered; the brokers may still be starting."""
+    """Create the topic and return when the request is answered; the brokers may still be
+    starting.
+    """
     async with asyncio.timeout(40):
         while True:
             admin = AdminClient(
@@ -124,7 +126,7 @@ def check_all(
 
 
 async def test_a_cluster_without_any_disk_is_rebuilt_under_load(processes: Processes) -> None:
-    """The producers live through it; the second topic is a moment old when the disks go."""
+    """Producers run through it; the second topic is very new when the disks are lost."""
     bootstrap = processes.bootstrap
     await create(bootstrap, "early")
     async with ConfluentLoad(bootstrap, "early", PARTITIONS) as early:

@@ -1,5 +1,5 @@
-"""Transactions with unmodified clients: all or nothing over topics and offsets, zombies fenced,
-aborts invisible, timeouts abort.
+"""Transactions with unmodified clients: all or nothing over topics and offsets, zombies are fenced,
+aborted records are invisible, timeouts abort.
 """
 
 import asyncio
@@ -30,8 +30,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     }
     async with Cluster(tmp_path, brokers=2, **settings) as cluster:
         yield cluster
-        # producers in the tracebacks of errors end while their brokers live, not at some later
-        # moment
+        # Collect the producers in tracebacks of errors now, while their brokers live.
         gc.collect()
 
 
@@ -48,7 +47,7 @@ def transactional(bootstrap: str, transactional_id: str, **settings: Any) -> Pro
 def committed_values(
     bootstrap: str, topic: str, count: int, partitions: int = 1
 ) -> list[bytes | None]:
-    """Everything that a reader of committed records is given up to the last stable offset; there
+    """Return the values that a read_committed consumer gets up to the last stable offset; there
     must be `count`.
     """
     consumer = confluent_consumer(
@@ -64,8 +63,8 @@ def committed_values(
 
 
 def transform(bootstrap: str, input_topic: str, outputs: tuple[str, str]) -> int:
-    """Consume, transform, produce: every third attempt of a round is aborted, and the round
-    repeated. Returns the aborted ones.
+    """Consume, transform and produce. Every third attempt of a round is aborted and the round
+    repeated. Return the aborted values.
     """
     consumer = confluent_consumer(
         bootstrap, "g", enable_auto_commit=False, isolation_level="read_committed"
@@ -194,9 +193,7 @@ async def test_offsets_of_an_open_transaction_are_unstable_until_it_ends(cluster
             [TopicPartition("t", 0, 2)], owner.consumer_group_metadata(), TIMEOUT_S
         )
         watcher = confluent_consumer(bootstrap, "g", isolation_level="read_committed")
-        with pytest.raises(
-            KafkaException
-        ):  # require_stable: retried until the client's patience ends
+        with pytest.raises(KafkaException):  # require_stable: retried until the client times out
             watcher.committed([TopicPartition("t", 0)], 0.5)
         producer.abort_transaction(TIMEOUT_S)
         assert wait_until(

@@ -1,9 +1,9 @@
-"""Brokers crash between any two steps of a transaction, and during its commit: all of it or nothing
-is there, over two topics and offsets.
+"""Brokers crash between any two steps of a transaction, and during its commit: all or nothing of it
+takes effect, over two topics and offsets.
 
-The producer is the usual one: it goes on from the offset that its own transactions committed, so a
-transaction that took place twice or by half shows as a number that is there twice, or missing, or
-not in the other topic.
+The producer is the usual one: it continues from the offset that its own transactions committed. So
+a transaction that took place twice or by half shows as a number that is repeated, missing, or
+absent from the other topic.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 TID: Final = "tid"
 STEPS: Final = ("produced", "offsets sent", "committing", "committed")
-"""In each round the crash comes at another one."""
+"""Each round crashes at another step."""
 
 ROUNDS_TIMEOUT_S: Final = 50
 
@@ -35,13 +35,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[FaultCluster]:
         tmp_path, brokers=2, transaction_abort_timed_out_transaction_cleanup_interval_ms=50
     ) as cluster:
         yield cluster
-        # producers in the tracebacks of errors end while their brokers live, not at some later
-        # moment
+        # Collect the producers in tracebacks of errors now, while their brokers live.
         gc.collect()
 
 
 class Rounds:
-    """One transaction after the other, in a thread; crashes happen on the cluster's loop."""
+    """One transaction after the other, in a thread; crashes happen on the cluster's event loop."""
 
     def __init__(self, cluster: FaultCluster, victim: str) -> None:
         self._cluster = cluster
@@ -63,8 +62,8 @@ class Rounds:
             while (number := self._next()) < len(STEPS):
                 assert time.monotonic() < deadline, f"round {number} does not end"
                 if self._victim == "all" and number - 1 in self._crashed_rounds:
-                    # librdkafka drops a broker that no metadata name for a moment, and waits for
-                    # ever for it where it coordinates a group.
+                    # librdkafka drops a broker that is missing in metadata for a moment, and then
+                    # waits forever for it as the coordinator of a group.
                     self._producer = None
                 try:
                     self._round(number)
@@ -163,8 +162,8 @@ async def test_all_or_nothing_whoever_crashes(cluster: FaultCluster, victim: str
     wanted = [b"%d" % number for number in range(len(STEPS))]
 
     def committed_values(topic: str) -> list[bytes | None]:
-        """The marker behind the last record keeps it from being given before its transaction is
-        over.
+        """Return the committed values. The marker behind the last record keeps the record hidden
+        until its transaction has ended.
         """
         consumer = confluent_consumer(
             cluster.bootstrap, "reader", enable_auto_commit=False, isolation_level="read_committed"

@@ -1,5 +1,5 @@
-"""A real cluster whose store lost a WAL slot under a broker that died: what waits, what goes on,
-what is said, and how it is repaired.
+"""A real cluster whose store lost a WAL slot of a dead broker: what waits, what continues, what is
+reported, and how to repair it.
 """
 
 import json
@@ -81,8 +81,8 @@ def findings(cluster: ThreadedCluster) -> dict[str, str]:
 
 
 def lose_a_slot(cluster: ThreadedCluster) -> tuple[str, str, str, bytes]:
-    """-> a topic that lost a record, one of the other broker, the key of the slot, what was in it.
-    The leader of the first is dead.
+    """Lose the slot of a dead leader. Return a topic that lost a record, a topic of the other
+    broker, the slot's key and its bytes.
     """
     for name in ("one", "two"):
         cluster.create(name, 1)

@@ -1,5 +1,5 @@
-"""The short form of `make chaos`: half a minute of faults for a real cluster with all its clients,
-the same schedules every time.
+"""The short form of `make chaos`: 30 s of faults for a real cluster with all its clients, with the
+same schedules in every run.
 """
 
 import shutil
@@ -12,8 +12,8 @@ from tests.chaos.schedule import CONTROLLERS, LEADER, Kind, waves
 
 SECONDS = 30.0
 SEEDS = (37167,)
-"""Its first waves hold markers between brokers until they are late, kill the leading controller and
-a broker, cut links between brokers and between controllers, pause brokers and cut requests to the
+"""The first waves of this seed delay markers between brokers, kill the leading controller and a
+broker, cut links between brokers and between controllers, pause brokers, and cut requests to the
 store short.
 """
 

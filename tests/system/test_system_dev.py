@@ -1,5 +1,5 @@
-"""`penstock dev` and the commands around it, as a newcomer uses them: real processes, real sockets,
-real clients.
+"""`penstock dev` and the commands around it, as a newcomer uses them: real processes, sockets and
+clients.
 """
 
 import asyncio
@@ -308,7 +308,7 @@ def test_demo_with_fewer_records() -> None:
 
 
 def test_one_node_from_a_file_and_variables(cluster: LocalCluster, tmp_path: Path) -> None:
-    """A third broker joins by hand, as an operator starts it, and leaves in order."""
+    """Start a third broker by hand, as an operator does, and stop it in order."""
     state = cluster.state()
     config = tmp_path / "broker.toml"
     text = f'store = "{state.store_url}"\nlog.level = "info"\n[broker]\nlisteners = "127.0.0.1:0"\n'

@@ -26,7 +26,7 @@ plain text
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """On a store that outlives it, so that a second start can be looked at."""
+    """Start a cluster on a store that outlives it, to test a second start."""
     directory = tmp_path_factory.mktemp("dev")
     (directory / "seed.jsonl").write_text(SEED)
     arguments = [
@@ -50,7 +50,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def written(cluster: LocalCluster) -> dict[str, int]:
-    """Records by topic, those of clients."""
+    """Return the record counts of the clients' topics."""
     topics = [
         topic["name"]
         for topic in asked(cluster, "topics", "list")

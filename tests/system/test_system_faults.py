@@ -1,8 +1,8 @@
-"""Faults that only real processes have: SIGKILL, SIGSTOP, a store that stands still. Every
-acknowledgement is remembered and read back.
+"""Faults that only real processes have: SIGKILL, SIGSTOP, a stalled store. Every acknowledgement is
+kept and read back.
 
-What each test claims is the same: whatever was acknowledged is in the log, once, at the offset that
-was told, in the order that was sent.
+Every test checks the same: an acknowledged record is in the log, once, at the acknowledged offset,
+in the order of sending.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 PARTITIONS = [0, 1, 2, 3]
 PATIENCE = {"request.timeout.ms": 4_000, "socket.timeout.ms": 5_000}
-"""Of librdkafka: not to wait half a minute for a broker that hangs."""
+"""librdkafka would otherwise wait 30 s for a broker that hangs."""
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ async def test_brokers_are_killed_again_and_again(cluster: LocalCluster) -> None
 async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
     cluster: LocalCluster,
 ) -> None:
-    """Paused for longer than its session (3 s): others take over. When it goes on, it finds itself
-    fenced and starts anew.
+    """The pause is longer than the session (3 s), so others take over. When the broker continues,
+    it finds itself fenced and starts again.
     """
     aio = AioLoad(
         cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000
@@ -68,7 +68,7 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
         zombie = cluster.brokers()[0]
         cluster.kill([zombie], signal.SIGSTOP)
-        await asyncio.sleep(8)  # the fault itself, not a wait for something
+        await asyncio.sleep(8)  # the duration of the fault, not a wait
         assert await asyncio.to_thread(leaders_of, cluster) == {1}, (
             "the other broker has taken over"
         )
@@ -108,7 +108,7 @@ async def test_a_store_that_stands_still_delays_and_loses_nothing(cluster: Local
         await load.until_acknowledged(100)
         store = cluster.state().of_role("store")
         cluster.kill(store, signal.SIGSTOP)
-        await asyncio.sleep(10)  # the fault itself
+        await asyncio.sleep(10)  # the duration of the fault, not a wait
         cluster.kill(store, signal.SIGCONT)
         await load.until_acknowledged(100)
         assert [broker.starts for broker in cluster.brokers()] == [1, 1], "brokers stay up"

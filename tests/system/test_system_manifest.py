@@ -1,5 +1,5 @@
-"""A reader of the store alone, beside processes that are killed: over HTTP, with nothing from any
-of them but the store's address.
+"""A reader of the store alone, over HTTP, beside processes that are killed. It has only the store's
+address.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Brokers that leave in order under load: no produce fails, nothing is lost or doubled, readers
-notice nothing but the address.
+"""Brokers leave in order under load: no produce fails, no record is lost or repeated, and readers
+only see other addresses.
 
 An idempotent producer, one without idempotence and a reader run all the time; their history is
-checked as that of the simulator is.
+checked like the simulator's.
 """
 
 import asyncio
@@ -44,7 +44,9 @@ class Load:
         return [*self.producers, self.reader]
 
     async def more(self) -> None:
-        """Every partition takes what is sent from now on, from both producers."""
+        """Wait until every partition has acknowledged all records sent so far, from both
+        producers.
+        """
         wanted = [
             (part, producer, producer.sent[part]) for producer in self.producers for part in PARTS
         ]
@@ -57,7 +59,7 @@ class Load:
                 await asyncio.sleep(0.02)
 
     def check(self) -> None:
-        """Everything that was sent is acknowledged and can be read, once if its producer is
+        """Check that every record was acknowledged and can be read, once if its producer is
         idempotent.
         """
         for producer in self.producers:

@@ -1,8 +1,8 @@
-"""Ten thousand partitions on three brokers and three controllers: they start, some hundreds move by
-a file, a third fails over.
+"""Ten thousand partitions on three brokers and three controllers: they start, hundreds move by a
+file, and a third fails over.
 
-All the while records go to some of them, spread over all brokers; whatever was acknowledged is in
-the log afterwards, once and in order.
+All the while clients produce to partitions on every broker; every acknowledged record is in the log
+afterwards, once and in order.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ PARTITIONS = 10_000
 BROKERS = 3
 MOVED = range(0, 3_000, 10)
 SAMPLE = [*range(0, 3_000, 250), *range(1, PARTITIONS, 1_111)]
-"""Of the first ones all move; the others are of all brokers."""
+"""All of the first ones move; the others are spread over all brokers."""
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def create(cluster: LocalCluster) -> None:
-    """A busy machine may take longer than a broker waits for the controller (30 s) or than the
-    client does: asked again, it is there.
+    """Create the topic. A busy machine may exceed the timeout of the broker (30 s) or of the
+    client: then a second request finds the topic.
     """
     patient = {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT}
     for _ in range(4):
@@ -68,7 +68,9 @@ def assignment(cluster: LocalCluster) -> dict[int, tuple[int, ...]]:
 
 
 def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
-    """Each of `MOVED` to one other broker, with one file. -> where they are to be."""
+    """Move each partition of `MOVED` to another broker, with one file. Return the wanted
+    replicas.
+    """
     before = assignment(cluster)
     wanted = {index: ((before[index][0] + 1) % BROKERS,) for index in MOVED}
     file = directory / "reassignment.json"
@@ -87,8 +89,8 @@ def move(cluster: LocalCluster, directory: Path) -> dict[int, tuple[int, ...]]:
 
 
 def elect_all(cluster: LocalCluster) -> Counter[int]:
-    """Until every partition is led by its first candidate. -> how many of them each broker
-    leads.
+    """Elect until the first candidate leads every partition. Return the number of partitions of
+    each broker.
     """
     keys = [Key("t", index) for index in range(PARTITIONS)]
     while True:

@@ -1,5 +1,5 @@
-"""`penstock demo --spark` and the example, as users run them: processes of their own, and every
-broker dead.
+"""`penstock demo --spark` and the example, as users run them: in processes, with every broker
+dead.
 """
 
 import os
@@ -51,7 +51,7 @@ def test_spark_finds_in_the_bucket_what_the_file_has(tmp_path: Path) -> None:
 
 
 def is_named(store_url: str) -> bool:
-    """A new topic stands in the manifest a second after its creation."""
+    """Return True if the manifest names the topic, which takes about 1 s after its creation."""
     try:
         scan(store_url, "flights", columns=["key"])
     except UnknownPartition:

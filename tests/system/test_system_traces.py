@@ -1,4 +1,4 @@
-"""Traces of real nodes, as an OpenTelemetry collector gets them over HTTP."""
+"""Traces of real nodes, as an OpenTelemetry collector receives them over HTTP."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ REQUEST_PARTS = ["ack", "append", "wal bulk"]
 
 
 class Collector:
-    """Keeps every span with the name of the service that sent it."""
+    """Keep every span with the name of the service that sent it."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[str, Any]] = []
@@ -85,7 +85,9 @@ def attributes(span: Any) -> dict[str, Any]:
 
 
 def produce(bootstrap: str, topic: str, count: int) -> int:
-    """One request for each record, one after the other. How many were acknowledged."""
+    """Send one request for each record, one after the other. Return the number of acknowledged
+    records.
+    """
     done: list[object] = []
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": "tracer"})
     for number in range(count):
@@ -160,8 +162,8 @@ def is_moved_to(spans: list[tuple[str, Any]], target: int) -> bool:
 
 
 def check_requests(spans: list[tuple[str, Any]], count: int) -> None:
-    """Each request has its own trace; the PUT is a child of it, and its wait in the bulk is linked
-    to the PUT.
+    """Check that each request has its own trace, with the PUT as a child and its wait in the bulk
+    linked to the PUT.
     """
     roots = [(service, span) for service, span in spans if span.name == "produce"]
     assert len(roots) == count

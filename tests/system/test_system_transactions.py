@@ -1,5 +1,5 @@
-"""Exactly once over killed processes: a transactional producer in the middle of a transaction, and
-the broker that coordinates it.
+"""Exactly once over killed processes: a transactional producer during a transaction, and the broker
+that coordinates it.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The wheel alone, as `pip install` gives it to somebody without the checkout: the command, the
+"""The wheel alone, as `pip install` gives it to a user without the checkout: the command, the
 cluster, the pytest plugin.
 """
 
@@ -59,7 +59,9 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh virtual environment with the wheel and pytest, from uv's cache; the `bin` of it."""
+    """Create a fresh virtual environment with the wheel and pytest, from uv's cache. Return its
+    `bin`.
+    """
     directory = tmp_path_factory.mktemp("wheel")
     run(
         UV,
@@ -95,7 +97,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def dev(binaries: Path, directory: Path, store: str) -> Iterator[str]:
-    """`penstock dev`; its ready line."""
+    """Run `penstock dev`; yield its ready line."""
     command = (
         binaries / "penstock",
         "dev",
