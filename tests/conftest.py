@@ -1,5 +1,5 @@
-"""Configure pytest for all tests: ignore deprecation warnings of client libraries, and prepare a
-home for Spark.
+"""Configure pytest for all tests: ignore deprecation warnings of client libraries, let examples of
+property tests take their time, and prepare a home for Spark.
 """
 
 import os
@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import hypothesis
 import pytest
 import structlog
 
@@ -21,6 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Some tests run commands in this process and read stdout: a cluster's log must not be in it.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
     os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("support") / "spark")
+    # By default an example that takes longer than 0.2 s fails, which busy machines cannot promise.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
     home = TemporaryDirectory(prefix="penstock-spark-home-")
     config.add_cleanup(home.cleanup)
     os.environ["SPARK_HOME"] = _unzipped_spark(Path(home.name))
