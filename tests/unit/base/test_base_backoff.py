@@ -1,4 +1,4 @@
-"""Pauses between retries."""
+"""Pauses between retries grow, vary and are bounded."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""SIGQUIT tells where a process stands, also one whose loop hangs."""
+"""SIGQUIT prints the stacks of a process, even if its event loop hangs."""
 
 import signal
 import subprocess
@@ -29,7 +29,7 @@ with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
 
 def told(how: str, until: bytes) -> str:
-    """What the process says on its error output after the signal, up to this."""
+    """Return the error output of the process after the signal, up to `until`."""
     code = CODE.replace("HOW", how)
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE

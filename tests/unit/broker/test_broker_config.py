@@ -1,4 +1,6 @@
-"""Settings refuse what cannot work and say what can; log lines about bad peers are limited."""
+"""Settings refuse impossible values and name the allowed ones; log lines about bad peers are
+limited.
+"""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""The sans-io half of a connection: however bytes are cut, the frames are the same; however answers
-come, their order is.
+"""The sans-I/O part of a connection: the frames are the same for any cut of the bytes, and answers
+keep the order of requests.
 """
 
 import random
@@ -15,7 +15,7 @@ BYTES_MAX = 1_000_000
 
 
 def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[bytes]:
-    """Give `data` to the reader in pieces whose sizes cycle through `cuts`."""
+    """Feed `data` to the reader in pieces whose sizes cycle through `cuts`."""
     frames: list[bytes] = []
     at = 0
     turn = 0

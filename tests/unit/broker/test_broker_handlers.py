@@ -1,5 +1,5 @@
-"""Handlers through the dispatcher over a real metadata image, with a controller that is only a list
-of what was asked of it.
+"""Handlers through the dispatcher over a real metadata image, with a controller that only records
+its requests.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class FakeConnection:
 
 @dataclass
 class FakeClient:
-    """Creates topics in the image at once, as the real one does with read-your-writes."""
+    """Create topics in the image at once, as the real client does with read-your-writes."""
 
     image: MetadataImage
     asked: list[Any] = field(default_factory=list)
@@ -403,7 +403,7 @@ async def test_broker_that_left_is_listed_a_little_longer_but_not_to_those_who_a
 
 
 async def test_brokers_that_are_dead_when_this_one_starts_have_just_left(fixture: Fixture) -> None:
-    """All were restarted: the first one to be back must not be taken for the only one."""
+    """All brokers were restarted: the first one to return must not count as the only one."""
     fixture.image.apply_all([broker_record(2, fenced=True)])
     fixture.departed.update(fixture.image, 0)
     assert [state.node_id for state in fixture.departed.listed(1)] == [2]
@@ -484,8 +484,8 @@ async def test_creation_that_may_work_later_is_a_missing_leader(fixture: Fixture
 
 
 async def test_without_a_session_nobody_is_told_who_leads(fixture: Fixture) -> None:
-    """The image moves no more. A client whose connection is closed asks another broker; one that
-    knows no other has to learn of them.
+    """The image stands still. A client whose connection is closed asks another broker; a client
+    that knows no other broker has to learn their addresses.
     """
     fixture.topic("a")
     fixture.topic("b", leader=2)

@@ -1,4 +1,4 @@
-"""What brokers measure: rates from counters, and how long appends take."""
+"""Load of brokers: rates from counters, and the duration of appends."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,5 +1,5 @@
-"""The duty to recover follows the image: once per WAL at a time, again after a failure, never for
-somebody else.
+"""The recovery duty follows the metadata image: one recovery per WAL at a time, another after a
+failure, and none for WALs assigned to other brokers.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""The listener under honest, greedy and hostile clients, over a dispatcher that the test steers:
-whatever one does, others are served.
+"""The listener with honest, greedy and hostile clients, over a dispatcher that the test controls:
+no client keeps others from being served.
 """
 
 import asyncio
@@ -166,7 +166,7 @@ async def exchange_frames_of_all_sizes() -> None:
 def test_frames_of_all_sizes_arrive_as_sent_on_both_loops(
     loop_factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """Each loop receives into our buffers in a way of its own."""
+    """Each event loop receives into our buffers in its own way."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(exchange_frames_of_all_sizes())
 
@@ -200,9 +200,7 @@ async def test_closing_a_connection_cancels_what_it_waits_for(fixture: Fixture) 
     await client.until_closed()
     await fixture.dispatcher.cancelled.wait()
     assert fixture.server.buffered_bytes == 0
-    fixture.dispatcher.parked[0][1](
-        framed(b"late")
-    )  # a durable append that nobody waits for any more
+    fixture.dispatcher.parked[0][1](framed(b"late"))  # a durable append whose client is gone
 
 
 @pytest.mark.parametrize(

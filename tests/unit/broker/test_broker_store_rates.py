@@ -1,4 +1,4 @@
-"""Requests to the store per second, from the counts of a real metered store."""
+"""Requests to the store per second, from the counters of a real metered store."""
 
 import pytest
 

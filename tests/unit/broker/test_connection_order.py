@@ -1,4 +1,4 @@
-"""Which requests are late, and what it costs to know."""
+"""Find late requests, with bounded memory."""
 
 import pytest
 

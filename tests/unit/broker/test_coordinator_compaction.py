@@ -1,4 +1,4 @@
-"""A coordinator's log stays in proportion to its live keys, and loading it lets others run."""
+"""A coordinator's log stays in proportion to its live keys, and loading it lets other tasks run."""
 
 import asyncio
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ LIMITS = CompactionLimits(
 
 class Table:
     """A coordinator whose state is the newest value of each key. Values that begin with "open"
-    stand for open transactions.
+    represent open transactions.
     """
 
     def __init__(self, log, limits: CompactionLimits = LIMITS) -> None:

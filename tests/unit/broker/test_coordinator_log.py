@@ -1,5 +1,5 @@
-"""A walk over a coordinator's log ends, whatever the storage gives: it shares the event loop with
-everybody.
+"""A walk over a coordinator's log ends for any content of the storage, because it shares the event
+loop.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Objects that the store lost or damaged under a broker that serves them: what is intact is given,
-the rest is an error.
+"""A broker serves objects that the store lost or damaged: intact records are returned, the rest is
+an error.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ ROUNDS = 4
 
 
 class Damaged:
-    """A topic of three partitions with four records each, one object for each round, read by a
-    broker that has none of it in memory.
+    """A topic of three partitions with four records each, one object for each round. The broker
+    that reads it has none of it in memory.
     """
 
     def __init__(self, harness, broker, keys):
@@ -40,7 +40,7 @@ class Damaged:
         await self.harness.store.put(key, bytes(data))
 
     async def read(self, index=0, offset=0):
-        """Fetch as a consumer does, until there is no more or an error: (values, error code)."""
+        """Fetch as a consumer does, up to the end or an error. Return (values, error code)."""
         values = []
         while True:
             found = await self.broker.fetch("t", offset, index)
@@ -84,7 +84,7 @@ async def damaged():
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Time makes no difference between missing and lost."""
+    """Treat a missing object as lost without waiting."""
     monkeypatch.setattr("stream.read.damage.CERTAIN_S", 0.0)
 
 
@@ -239,7 +239,7 @@ async def test_what_reads_of_the_stream_layer_raise(damaged, at_once):
 
 
 class Crashed:
-    """A leader that died with records behind its last checkpoint, and the broker that is to open
+    """A leader that died with records behind its last checkpoint, and the broker that has to open
     its partitions.
     """
 

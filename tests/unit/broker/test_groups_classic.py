@@ -1,4 +1,4 @@
-"""The classic group state machine, driven with plain events; then at random, with its invariants
+"""The classic group state machine, first with plain events, then with random ones; invariants are
 checked after each event.
 """
 
@@ -70,7 +70,7 @@ def syncs(effects) -> dict[int, SyncResult]:
 
 
 def stable_pair(group: ClassicGroup) -> tuple[str, str]:
-    """Two members in a stable generation; returns (leader, follower)."""
+    """Join two members to a stable generation; return (leader, follower)."""
     first = joins(group.join(join_request(), 1, 0))[1].member_id
     group.join(join_request(), 2, 0)
     answers = joins(group.join(join_request(first), 3, 0))
@@ -189,7 +189,7 @@ def test_initial_delay_gathers_members_into_one_generation() -> None:
 
 
 def stable_static(group: ClassicGroup) -> str:
-    """One static member "i" in a stable generation."""
+    """Join one static member "i" to a stable generation; return its id."""
     member = joins(group.join(join_request(instance_id="i"), 1, 0))[1].member_id
     group.sync(SyncRequest(member, "i", 1, None, None, {member: b"all"}), 2, 0)
     group.assignment_persisted(1, ErrorCode.NONE, 0)
@@ -300,7 +300,7 @@ def test_unload_answers_everybody_who_waits() -> None:
 
 class GroupMachine(RuleBasedStateMachine):
     """Random members, restarts, silence and lost persistence. Every parked request is answered
-    once; after quiet time the group settles.
+    once, and the group settles after a quiet time.
     """
 
     members = Bundle("members")

@@ -1,5 +1,5 @@
-"""Records of `__consumer_offsets`, and the coordinator over an in-memory offsets log: what is
-durable survives a change of coordinator.
+"""Records of `__consumer_offsets`, and the coordinator over an in-memory log: durable state
+survives a change of coordinator.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ def joining(member_id: str = "") -> JoinRequest:
 
 
 async def test_a_coordinator_that_may_not_lead_alone_tells_no_offsets() -> None:
-    """The next coordinator may have newer ones. A commit here is safe: it is answered when it is
-    durable.
+    """The next coordinator may have newer ones. A commit here is safe, because its answer waits
+    until it is durable.
     """
     log = MemoryLog()
     coordinator = coordinator_on(log)
@@ -400,9 +400,7 @@ def test_the_offset_appended_last_wins_whatever_ends_first(
 ) -> None:
     offsets = GroupOffsets()
     log: list[tuple[int, int, set[int]]] = []
-    """(number, producer, partitions), in the order of the log; producer 0 stands outside of
-    transactions.
-    """
+    """(number, producer, partitions), in the order of the log; producer 0 means no transaction."""
     decided: set[int] = set()
     for number, (action, producer, partitions) in enumerate(actions):
         value = {("t", partition): CommittedOffset(number, -1, "", 0) for partition in partitions}
@@ -427,8 +425,8 @@ def test_the_offset_appended_last_wins_whatever_ends_first(
 
 
 def test_a_marker_ends_only_what_was_durable_before_it() -> None:
-    """What is still being appended lies behind the marker in the log: it belongs to the producer's
-    next transaction.
+    """An append in flight lies behind the marker in the log, so it belongs to the producer's next
+    transaction.
     """
     offsets, key = GroupOffsets(), ("t", 0)
     first, second = CommittedOffset(1, -1, "", 0), CommittedOffset(2, -1, "", 0)

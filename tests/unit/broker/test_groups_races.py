@@ -56,7 +56,7 @@ async def after_a_reload(log: MemoryLog) -> dict[TopicPartition, int]:
 async def committing(
     coordinator: GroupCoordinator, offset: int, commit_ms: int = NOW_MS, key: TopicPartition = KEY
 ) -> asyncio.Task[ErrorCode]:
-    """Appended when this returns, unless it is refused."""
+    """Start a commit; return once it is appended or refused."""
 
     async def commit() -> ErrorCode:
         return (

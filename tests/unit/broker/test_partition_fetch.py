@@ -1,4 +1,4 @@
-"""What a consumer relies on: long polls, limits, epochs, offsets and times."""
+"""Fetches of a consumer: long polls, limits, epochs, offsets and times."""
 
 import asyncio
 from uuid import UUID
@@ -281,7 +281,9 @@ async def test_offsets_by_time(one):
 
 
 async def test_the_newest_time_is_that_of_a_durable_record(one):
-    """While a newer record was on its way to the store, there was no newest one."""
+    """While a newer record was on its way to the store, the answer used to be that there is
+    none.
+    """
     await one.produce("t", batch(b"a", timestamp=NOW))
     await one.produce("t", batch(b"b", timestamp=NOW - 100))
     one.storage.stop_acknowledging()
@@ -345,8 +347,8 @@ async def test_without_a_session_nothing_is_read(one):
 
 
 async def test_an_offset_behind_a_stale_end_is_not_called_out_of_range(one):
-    """The new leader has records there: a consumer that is told OFFSET_OUT_OF_RANGE begins
-    somewhere else.
+    """The new leader has records there: a consumer that gets OFFSET_OUT_OF_RANGE resets its
+    position.
     """
     await one.produce("t", batch(b"a"))
     assert (await one.fetch("t", 5)).error == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -363,7 +365,7 @@ async def test_a_parked_fetch_is_answered_when_the_session_ends(one):
 
 
 async def test_a_fetch_of_a_stopped_process_looks_at_the_clock_before_it_answers(one):
-    """Nobody had the time to wake it: its wait is over at the same moment as the session."""
+    """No task could wake it: its wait ends at the same moment as the session."""
     poll = parked(one, [("t", 0, 0)], max_wait_ms=20)
     await turns()
     one.writable = False
@@ -403,7 +405,9 @@ async def test_a_look_up_that_outlives_the_session_finds_nothing(one, monkeypatc
 
 
 async def test_while_the_controller_may_be_alive_records_are_given_but_no_ends(one):
-    """Its address refuses connections: most often it is gone. Records never change, ends do."""
+    """Its address refuses connections, so most often it is gone. Records never change, but ends
+    do.
+    """
     await one.produce("t", batch(b"a"))
     one.is_unsure = True
     assert (await one.fetch("t")).values == [b"a"]

@@ -1,4 +1,4 @@
-"""A partition's life over real storage: append, close and open, crash and recovery, moves,
+"""The life of a partition over real storage: append, close and open, crash and recovery, moves, and
 idempotence across all of them.
 """
 

@@ -1,5 +1,5 @@
-"""Planned moves over real storage: what was sent ahead waits at the target, nothing is lost or
-repeated, steps are told.
+"""Planned moves over real storage: requests that arrive early wait at the target, nothing is lost
+or repeated, and the steps are logged.
 """
 
 import asyncio
@@ -100,8 +100,8 @@ async def test_requests_that_are_ahead_of_the_move_wait_at_the_target_in_their_o
 
 
 async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_comes_again():
-    """The first gives up waiting before the partition opens, the others do not: their gap is this
-    broker's doing, no loss.
+    """The first request times out before the partition opens, the others do not. This broker caused
+    their gap; it is not a loss.
     """
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
@@ -266,7 +266,7 @@ async def test_moved_to_and_fro_under_load_each_batch_is_there_once():
     brokers = {1: one, 2: two}
 
     async def send(at):
-        """As an idempotent client: the same batch until somebody takes it."""
+        """Send the same batch, as an idempotent client does, until a broker accepts it."""
         while True:
             for broker in brokers.values():
                 records = batch(b"%d" % at, producer_id=7, producer_epoch=0, base_sequence=at)

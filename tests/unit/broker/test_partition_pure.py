@@ -1,4 +1,4 @@
-"""The pure parts of a partition: producers, epochs, validation, the wait of a fetch."""
+"""The pure parts of a partition: producers, epochs, validation, waiting fetches."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Transactions in a partition over real storage: what is stable, who is fenced; neither close,
-crash nor move forgets it.
+"""Transactions in a partition over real storage: stable offsets and fencing survive close, crash
+and move.
 """
 
 import asyncio
@@ -220,8 +220,8 @@ async def test_there_is_a_limit_of_open_transactions(harness, one):
 
 
 async def interleave(broker, pids, start, rounds=3):
-    """Each producer commits, aborts, and leaves its last transaction open. What is committed, by
-    the offset of the first open one.
+    """Let each producer commit, abort, and leave its last transaction open. Return the committed
+    values, and the offset of the first open transaction.
     """
     sequences = dict.fromkeys(pids, start)
     kept = []

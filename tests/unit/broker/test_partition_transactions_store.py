@@ -1,5 +1,5 @@
-"""Transactions as a reader sees them that has only the store: the same as the leader's consumers,
-however things lie in the store.
+"""A reader of the store alone sees the same transactions as the leader's consumers, for any layout
+of the store.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.support.partition_harness import PartitionHarness, batch, transaction
 
 
 class Published(PartitionHarness):
-    """A controller that publishes when it is told to."""
+    """A controller that publishes on demand."""
 
     def __init__(self):
         self.changes = ManifestChanges(everything=True)
@@ -87,7 +87,7 @@ async def state(view):
 
 
 async def merged(broker):
-    """What was acknowledged so far lies in merged objects."""
+    """Wait until merged objects hold everything that was acknowledged so far."""
     broker.storage._cut()
     await broker.storage._uploader.drained()
 
@@ -181,7 +181,9 @@ async def another_leads(harness, *, crash):
 
 
 async def look(harness, view, known, rng):
-    """Now and later, whole and in parts: the rows of a range are a function of the range."""
+    """Check that the rows of a range depend only on the range: now and later, whole and in
+    parts.
+    """
     leader = harness.brokers[-1]
     found = await state(view)
     partition = await leader.opened("t")

@@ -1,4 +1,4 @@
-"""`RefusedBatches`: which batch is held back for which, and for how long."""
+"""`RefusedBatches`: which batches wait for which refused ones, and for how long."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def batch(sequence, count=1, *, pid=42, epoch=0):
 
 
 def known(sequence, count=1, *, epoch=0):
-    """A log that ends with this batch."""
+    """Return the state of a log that ends with this batch."""
     producers = ProducerState()
     producers.record(
         42, epoch, sequence, count, base_offset=Offset(0), end_offset=Offset(count), now_ms=NOW
@@ -35,7 +35,7 @@ def refused(*batches):
 
 @pytest.mark.parametrize("first", [5, SEQUENCES_COUNT - 1])
 def test_what_is_ahead_waits_for_what_was_refused(first):
-    """Sequences wrap."""
+    """Sequence numbers wrap around."""
     at = lambda number: (first + number) % SEQUENCES_COUNT  # noqa: E731
     found = refused(batch(at(0), 2), batch(at(2)), batch(at(3)))
     log = known(at(-1))
@@ -64,7 +64,7 @@ def test_other_producers_partitions_and_epochs_are_not_concerned():
 
 
 def test_the_first_is_forgotten_if_it_does_not_come_again():
-    """What is refused behind it does not make it younger."""
+    """Later refusals behind it do not renew it."""
     found, log = refused(batch(5)), known(4)
     found.note("t", 0, batch(6), ErrorCode.NOT_LEADER_OR_FOLLOWER, Millis(NOW + 20_000))
     assert found.held_back("t", 0, batch(6), log, Millis(NOW + 30_000))
@@ -88,8 +88,8 @@ def test_the_oldest_of_very_many_are_forgotten():
 
 @given(st.lists(st.lists(st.booleans(), max_size=8), max_size=6))
 def test_a_producer_that_repeats_what_was_refused_always_gets_on(rounds):
-    """Any of its requests may be refused at any time; the log takes what is in line. Sent again in
-    order, everything arrives, once.
+    """Any request may be refused at any time, and the log takes batches in sequence. Batches that
+    are sent again in order all arrive, once.
     """
     found, log, end = RefusedBatches(), ProducerState(), 0
     for refusals in [*rounds, [False] * 8]:

@@ -1,5 +1,5 @@
-"""A late copy of a marker, at the leader of a partition: it ends nothing that began behind the
-transaction that it is of.
+"""A late copy of a marker at the leader of a partition ends no transaction that began after its
+own.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ async def one(harness):
 
 
 async def first_transaction(broker, *, commit):
-    """It is over at offset 2, with serial 10."""
+    """Write a transaction that ends at offset 2, with serial 10."""
     assert (await broker.produce("t", transactional(7, 0, b"first"))).error_code == 0
     assert (
         await broker.mark("t", 7, commit=commit, coordinator_epoch=3, serial=10) == ErrorCode.NONE
@@ -69,8 +69,8 @@ async def test_a_marker_is_not_late_because_the_transaction_wrote_nothing_here(o
 
 
 async def test_serials_count_within_one_coordinator_epoch(one):
-    """A later coordinator ends with any serial what it finds; copies of the earlier one's markers
-    are refused behind it.
+    """A later coordinator ends open transactions with any serial; after that, copies of the earlier
+    one's markers are refused.
     """
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"second"))
@@ -87,7 +87,7 @@ async def test_serials_count_within_one_coordinator_epoch(one):
 
 
 async def test_markers_without_a_serial_end_what_is_open(one):
-    """Kafka's own tools abort hanging transactions with them."""
+    """Kafka's own tools abort hanging transactions this way."""
     await first_transaction(one, commit=True)
     await one.produce("t", transactional(7, 1, b"hangs"))
     assert await one.mark("t", 7, commit=False, coordinator_epoch=3) == ErrorCode.NONE

@@ -1,5 +1,5 @@
-"""Records of `__transaction_state`, and the coordinator over an in-memory log: what was decided is
-finished by the next coordinator.
+"""Records of `__transaction_state`, and the coordinator over an in-memory log: the next coordinator
+finishes what was decided.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ T0, T1, GONE = ("t", 0), ("t", 1), ("gone", 0)
 
 
 class Leaders:
-    """Where markers go: notes them, and answers as told."""
+    """The leaders of partitions: record the markers and answer as the test says."""
 
     def __init__(self) -> None:
         self.written: list[tuple[TopicPartition, int, bool, int]] = []
@@ -98,7 +98,7 @@ class CoordinatorHarness:
         return coordinator
 
     def restart(self) -> None:
-        """The coordinator's broker dies; another one opens the partitions with a later epoch."""
+        """Kill the coordinator's broker; another one opens the partitions with a later epoch."""
         self.coordinator.close()
         self.log.held = []
         self.log.epoch += 1
@@ -131,7 +131,7 @@ class CoordinatorHarness:
 async def _held(
     log: MemoryLog, request: Callable[[], "asyncio.Task[ErrorCode]"]
 ) -> "asyncio.Task[ErrorCode]":
-    """The request, with its record appended and not durable yet."""
+    """Start the request; return once its record is appended and not durable yet."""
     log.hold = True
     log.appended.clear()
     task = request()
@@ -185,7 +185,7 @@ async def test_next_coordinator_finishes_what_was_decided(committed: bool) -> No
 
 
 async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
-    """It was paused: the commit that it remembers may be of the transaction before."""
+    """It was paused, so the commit in its memory may belong to the transaction before."""
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
     assert (
@@ -212,7 +212,7 @@ async def test_a_coordinator_that_lost_touch_confirms_nothing() -> None:
 
 async def test_a_coordinator_that_may_not_lead_alone_answers_only_what_it_appends() -> None:
     """A firewall rejects its connections: the next coordinator may have the producer's next
-    transaction, which this one does not know.
+    transaction, which this one does not have.
     """
     harness = CoordinatorHarness()
     producer = await harness.begun(T0)
@@ -415,8 +415,8 @@ async def test_a_new_producer_waits_for_the_abort_of_the_old_one() -> None:
 
 @pytest.mark.parametrize("off_ms", [3_600_000, -3_600_000])
 async def test_the_next_coordinators_clock_may_be_an_hour_off(off_ms: int) -> None:
-    """An open transaction has its whole timeout from when the coordinator loaded it, not more and
-    not less.
+    """An open transaction has exactly its timeout from the moment when the coordinator loaded
+    it.
     """
     harness = CoordinatorHarness()
     await harness.begun(T0, timeout_ms=5_000)
@@ -506,9 +506,7 @@ def test_foreign_bytes_are_malformed_at_worst(data: bytes) -> None:
 
 
 def test_records_are_kafkas() -> None:
-    """Written out by hand from Kafka's TransactionLogKey.json and TransactionLogValue.json, version
-    0.
-    """
+    """Built by hand from Kafka's TransactionLogKey.json and TransactionLogValue.json, version 0."""
     ongoing = TransactionMetadata(
         "a", 7, 1, 60_000, TransactionState.ONGOING, frozenset({("t", 2), ("t", 0)}), 5, 9
     )

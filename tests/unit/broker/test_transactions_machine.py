@@ -1,5 +1,5 @@
-"""One transactional id against a model: in whatever order requests, time and failures come,
-outcomes are decided once.
+"""One transactional id against a model: for any order of requests, time and failures, an outcome is
+decided once.
 """
 
 from dataclasses import replace
@@ -153,8 +153,8 @@ def test_too_many_partitions_are_refused_and_an_unused_id_is_forgotten() -> None
 
 
 class TransactionWorld(RuleBasedStateMachine):
-    """Producers come, fence each other, die and return; the coordinator dies between any two steps
-    and goes on from the durable record.
+    """Producers start, fence each other, die and return; the coordinator dies between any two steps
+    and continues from the durable record.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class TransactionWorld(RuleBasedStateMachine):
         self.outcomes: dict[ProducerIdentity, list[bool]] = {}
 
     def _settle(self, outcome: ErrorCode | Persist | None, fails: bool) -> bool:
-        """The record becomes durable, or does not. True: the request succeeded."""
+        """Make the record durable or fail it. Return True if the request succeeded."""
         if not isinstance(outcome, Persist):
             return outcome is ErrorCode.NONE
         if fails:

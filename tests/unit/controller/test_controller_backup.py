@@ -1,5 +1,5 @@
-"""The metadata log's backup: its objects, what waits for it, who may write it, and what a quorum
-without its disks does.
+"""The backup of the metadata log: its objects, what waits for it, its writer, and a quorum that
+lost its disks.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ def test_new_streams_wait_for_the_offset_of_their_creation() -> None:
 
 
 class GatedStore(MemoryStore):
-    """Takes no backup while the gate is shut."""
+    """A store that accepts no backup while the gate is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,9 @@ def gated(cluster: Cluster) -> GatedStore:
 
 
 async def answered_only_with_the_gate_open(cluster: Cluster, work: Awaitable[object]) -> None:
-    """A write that nothing waits for is answered meanwhile: the quorum goes on."""
+    """Check that the request waits for the backup, while a write without such a need is answered:
+    the quorum continues.
+    """
     waiting = asyncio.ensure_future(work)
     other = cluster.client()
     for number in range(3):
@@ -310,7 +312,7 @@ async def test_a_new_leader_goes_on_where_the_backup_ends_and_nothing_uncommitte
 
 
 class ControllerClientOf:
-    """Writes straight into one controller's writer, as a request does that it took while it led."""
+    """Write directly to one controller's writer, like a request that it accepted while it led."""
 
     def __init__(self, quorum: Quorum, number: int) -> None:
         runtime = quorum.servers[number].runtime
@@ -566,8 +568,8 @@ async def test_a_recovery_that_was_broken_off_is_finished_by_the_next(start: Sta
 
 
 class HandedOver:
-    """A quorum that led, and does not know yet that another controller leads. Its log ends below
-    what that one backed up.
+    """A quorum that led and has not noticed yet that another controller leads. Its log ends below
+    what that controller backed up.
     """
 
     committed_offset = MetadataOffset(5)

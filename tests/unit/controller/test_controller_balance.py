@@ -1,5 +1,5 @@
-"""Balancing without a controller's shell: what reports mean, who is slow, what a plan says, and how
-its moves begin.
+"""Balancing without a controller process: what reports mean, which brokers are slow, what a plan
+says, and how its moves begin.
 """
 
 from uuid import UUID

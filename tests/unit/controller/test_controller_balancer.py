@@ -1,4 +1,4 @@
-"""The balancer inside a real controller, over real sockets; what brokers report is made up."""
+"""The balancer in a real controller over real sockets; the load reports are made up."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -34,7 +34,9 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 async def create(broker: Broker, name: str, *candidates: int) -> list[int]:
-    """The leaders. Nobody opens anything here, so moves end at once."""
+    """Create the topic and return its leaders. No broker opens partitions here, so moves end at
+    once.
+    """
     assignment = [[NodeId(node_id) for node_id in candidates]] * PARTITIONS if candidates else None
     await broker.client.create_topics(
         CreateTopics(
@@ -55,7 +57,7 @@ def leaders(broker: Broker, name: str) -> list[int]:
 
 
 async def report(broker: Broker, **values: Any) -> LoadReported:
-    """Every partition that it leads has the same load."""
+    """Report the same load for every partition that the broker leads."""
     led = [
         partition
         for topic in broker.image.topics
@@ -134,8 +136,8 @@ async def test_a_slow_broker_leads_when_the_others_are_gone(cluster: Cluster) ->
 
 
 async def _leaders_of(broker: Broker, name: str) -> list[int]:
-    """Brokers that only talk to the controller recover no WAL: the one that lives says that there
-    was nothing in it.
+    """Return the leaders. Brokers without a storage recover no WAL, so the live broker reports
+    empty WALs.
     """
     for wal in list(broker.image.nodes.running_wals()):
         if wal.recoverer == broker.node:

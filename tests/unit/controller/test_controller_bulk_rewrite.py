@@ -1,5 +1,5 @@
-"""A bulk rewrite over the manifest: after a conflict it plans anew as soon as the manifest shows
-why, and does not wait for what stays.
+"""A bulk rewrite over the manifest: after a conflict it plans again once the manifest shows the
+reason, and does not wait for sources that stay.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from tests.support.published_cluster import PublishedCluster
 
 
 class Job:
-    """What is written is not looked at: only who has which offsets counts here."""
+    """A rewrite without data: these tests only check which objects hold which offsets."""
 
     def __init__(self, published: PublishedCluster, publisher: ManifestPublisher) -> None:
         self.published, self.publisher = published, publisher
@@ -101,7 +101,7 @@ def published() -> PublishedCluster:
 async def test_sources_that_somebody_else_took_are_not_waited_for(
     published: PublishedCluster,
 ) -> None:
-    """The first half of the merge stays where it was."""
+    """The first half of the merge stays in its sources."""
     store = MemoryStore()
     job = Job(published, published.publisher(store, 1))
     job.meanwhile.append(lambda _: published.compact(0, 6, 6))
@@ -118,7 +118,7 @@ async def test_sources_that_somebody_else_took_are_not_waited_for(
 async def test_a_task_that_was_too_late_is_planned_anew_at_once(
     published: PublishedCluster,
 ) -> None:
-    """Nothing changed: a newer manifest would show the same."""
+    """Nothing changed, so a newer manifest would show the same."""
     store = MemoryStore()
     job = Job(published, published.publisher(store, 1))
     job.meanwhile.append(

@@ -36,7 +36,7 @@ class SteppingCluster(Cluster):
         self.server._now_ms = lambda: Millis(self.wall_ms)
 
     async def rounds(self, name: str, count: int) -> None:
-        """The controller does this again and again; wait for so many times."""
+        """Wait for so many rounds of a task that the controller repeats."""
         done = 0
         real = Runtime.submit
 
@@ -109,7 +109,7 @@ async def test_a_commit_of_an_object_that_is_not_prepared_says_so(tmp_path: Path
 async def test_a_source_has_the_moves_timeout_whatever_the_wall_clock_says(
     tmp_path: Path, step_ms: int
 ) -> None:
-    """Neither is it fenced early, nor does a hung one stay for hours."""
+    """It is not fenced early, and a hung source does not stay for hours."""
     timeout_ms = 60_000 if step_ms > 0 else 200
     cluster = SteppingCluster(tmp_path / "controller", move_timeout_ms=timeout_ms)
     await cluster.start()

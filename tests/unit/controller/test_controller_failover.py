@@ -1,4 +1,4 @@
-"""Registration, fencing, recovery, elections, leaving in order."""
+"""Registration, fencing, recovery, elections, and orderly leaving."""
 
 from uuid import UUID
 
@@ -182,8 +182,8 @@ class TestAppointment:
 class TestRecovery:
     @pytest.fixture
     def dead(self, cluster: ManagersCluster) -> BrokerIncarnation:
-        """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0; broker 2 is
-        asked to recover it.
+        """Broker 1 led t-0 (streams 0, 1) and committed [0, 5) of stream 1 from slot 0. Return it;
+        broker 2 has to recover it.
         """
         one = cluster.broker(1)
         cluster.topic("t")

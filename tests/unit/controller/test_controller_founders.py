@@ -1,5 +1,5 @@
-"""A founder that is started with `join` later is who it was: it begins no cluster of its own, even
-if it never met the other founders.
+"""A founder that is started with `join` later keeps its identity: it begins no cluster of its own,
+even if it never reached the other founders.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The image by itself: look-ups, snapshots, deltas, the codec, and that it refuses to be
-contradicted.
+"""The metadata image alone: look-ups, snapshots, deltas and the codec; it refuses
+contradictions.
 """
 
 from uuid import UUID
@@ -149,7 +149,7 @@ def test_a_snapshot_is_loaded_into_a_fresh_image_only(cluster: ManagersCluster) 
 
 
 def test_a_copy_does_not_change_with_the_image() -> None:
-    """It is encoded while the image moves on: every state of it that changes has to be its own."""
+    """A copy is encoded while the image changes, so it must own every state that changes."""
     cluster = ManagersCluster()
     node, other = cluster.broker(1), cluster.broker(2)
     cluster.topic("t", partitions=2)
@@ -182,8 +182,8 @@ def test_a_copy_does_not_change_with_the_image() -> None:
 
 
 def test_a_copy_does_not_get_ranges_that_its_objects_get_later() -> None:
-    """A commit of many ranges takes several records, and a stream without any range may get its
-    first one from the next of them.
+    """A commit of many ranges takes several records, and a stream without ranges may get its first
+    range from the next of them.
     """
     cluster = ManagersCluster()
     node = cluster.broker(1)

@@ -20,7 +20,7 @@ STATES = [HardState(1, 0), HardState(1, 0), HardState(2, 1)]
 
 
 class Owner:
-    """Implements `controller.raft.directory.JournalOwner` in memory."""
+    """Implement `controller.raft.directory.JournalOwner` in memory."""
 
     def __init__(self, directory_id: str = "d", journal_number: int = 0) -> None:
         self.directory_id = directory_id
@@ -31,7 +31,7 @@ class Owner:
 
 
 def write(directory: Path) -> tuple[Path, list[int]]:
-    """A journal of three frames; the file and its length after each of them."""
+    """Write a journal of three frames. Return the file and its length after each frame."""
     journal = Journal(LocalFiles(directory), Owner())
     journal.open()
     journal.start(BASE)

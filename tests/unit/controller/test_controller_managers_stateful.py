@@ -1,5 +1,5 @@
-"""Random requests, right and wrong, over all managers: the image stays whole, repeats change
-nothing, snapshots are faithful.
+"""Random requests, right and wrong, to all managers: the image stays consistent, repeated requests
+change nothing, snapshots are faithful.
 """
 
 from typing import Any
@@ -70,7 +70,7 @@ OFF_BY = st.sampled_from([0, 0, 0, 0, 0, 0, -2, -1, 1])
 
 
 def _shape(stream: Any) -> tuple[Any, ...]:
-    """What a rewrite from outside has no part in."""
+    """Return the state that a bulk rewrite must not change."""
     start = max(stream.start_offset, stream.entries[0].start_offset)
     return (
         stream.end_offset,
@@ -95,7 +95,7 @@ class Managers(RuleBasedStateMachine):
         return self.cluster.image
 
     def submit(self, result: Result[Any]) -> bool:
-        """Apply what a manager answers, if anything."""
+        """Apply the records of a manager's answer; return True if it succeeded."""
         delta = MetadataDelta.of(result.records)
         before = {
             stream.stream_id: (stream.end_offset, stream.start_offset, stream.opened)
@@ -119,20 +119,20 @@ class Managers(RuleBasedStateMachine):
         return [node for node in self.incarnations if self.image.nodes.is_alive(node)]
 
     def node(self, number: int) -> BrokerIncarnation:
-        """An incarnation; most of the time a living one."""
+        """Return an incarnation, mostly a live one."""
         alive = self.alive()
         pool = alive if alive and number % 9 else self.incarnations
         return pool[number % len(pool)]
 
     def stream(self, number: int) -> Any:
-        """A stream; most of the time an open one."""
+        """Return a stream, mostly an open one."""
         known = sorted(self.image.streams, key=lambda stream: stream.stream_id)
         opened = [stream for stream in known if stream.opened]
         pool = opened if opened and number % 5 else known
         return pool[number % len(pool)] if pool else None
 
     def owner(self, stream: Any, number: int) -> BrokerIncarnation:
-        """Its owner; now and then somebody else."""
+        """Return its owner, sometimes another broker."""
         return stream.owner if stream.opened and number % 7 else self.node(number)
 
     @initialize()
@@ -312,7 +312,7 @@ class Managers(RuleBasedStateMachine):
     )
     @rule(number=NUMBERS, low=SMALL, count=st.integers(1, 4), off_by=OFF_BY, back=st.integers(0, 1))
     def rewrite(self, number: int, low: int, count: int, off_by: int, back: int) -> None:
-        """From outside; now and then with a manifest that is behind by an entry."""
+        """Rewrite from outside, sometimes with a manifest that lags by an entry."""
         full = [
             stream
             for stream in self.image.streams
@@ -457,8 +457,8 @@ class Managers(RuleBasedStateMachine):
         is_preferred=st.booleans(),
     )
     def move(self, number: int, replicas: list[NodeId], is_preferred: bool) -> None:
-        """Reassign, cancel (no replicas) or elect the preferred leader. The same again changes
-        nothing, but for a cancellation.
+        """Reassign, cancel (no replicas) or elect the preferred leader. A repetition changes
+        nothing, except after a cancellation.
         """
         known = [
             (topic.name, found.partition)
@@ -509,7 +509,7 @@ class Managers(RuleBasedStateMachine):
     @precondition(lambda self: self.image.topics.led_by(NO_LEADER))
     @rule(number=NUMBERS)
     def give_up(self, number: int) -> None:
-        """A source closes what it does not lead any more."""
+        """Let a source close the streams that it no longer leads."""
         node = self.node(number)
         opened = [
             self.image.streams.get(stream_id)
@@ -523,12 +523,12 @@ class Managers(RuleBasedStateMachine):
         return self.image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
 
     def teardown(self) -> None:
-        """Whatever happened: within the deadlines every partition has exactly one leader, who can
-        open it.
+        """Check that within the deadlines every partition has exactly one leader, which can open
+        it.
         """
         image = self.image
         self.cluster.now_ms = Millis(self.cluster.now_ms + 20_000)
-        self.cluster.tick()  # this may fence every broker: each of them may be the source of a move
+        self.cluster.tick()  # this may fence every broker, because each may be the source of a move
         if not any(
             not node.draining
             for node in image.nodes

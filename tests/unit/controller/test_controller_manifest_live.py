@@ -1,5 +1,5 @@
-"""A controller with sockets, its manifest in a store, and what a reader's lease keeps its janitor
-from.
+"""A controller with sockets and its manifest in a store; a reader's lease keeps the janitor from
+deleting.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ async def test_a_lease_keeps_destroyed_objects_until_it_is_released(tmp_path: Pa
 
 
 class GatedManifests(MemoryStore):
-    """No version of the manifest is written while the gate is closed."""
+    """A store that accepts no version of the manifest while the gate is closed."""
 
     is_open = True
 

@@ -1,5 +1,5 @@
-"""Publishing: at most what changed, monotone whoever else publishes, whole whatever the store does,
-old versions gone in time.
+"""Publishing writes only what changed, is monotone with several publishers, is atomic under any
+fault of the store, and deletes old versions in time.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ async def test_a_plan_of_many_pages_after_compaction() -> None:
 
 
 class InterleavedStore(MemoryStore):
-    """Every call lets others go first, and remembers what was written in which order."""
+    """Let other tasks run during every call, and record the order of the writes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Random requests to all managers, and now and then a manifest: what a reader plans from it is what
-the image said at that moment.
+"""Random requests to all managers, and sometimes a manifest: a reader's plan equals what the image
+said at that moment.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ SMALL = {
     "VERSIONS_MAX": 4,
     "PARTITIONS_PER_SHARD": 2,
 }
-"""So that a few commits make pages, shards and versions that are emptied."""
+"""Small limits, so that a few commits make pages, shards and versions that are emptied."""
 
 
 class Published(Managers):
-    """A controller that publishes in steps, between which requests go on."""
+    """A controller that publishes in steps, with requests between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Published(Managers):
         self.loop.close()
 
     def a_snapshot_is_an_equal_image(self) -> None:
-        """Looked at where managers are tested; here it would be most of the time."""
+        """Skip: the tests of managers check it, and here it would take most of the time."""
 
     @rule()
     def another_controller_leads(self) -> None:
@@ -183,7 +183,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_manifest_says_what_the_image_said() -> None:
-    """Few steps, any order of anything; failures are shrunk."""
+    """Few steps of any kind and order; failures are shrunk."""
     run_state_machine_as_test(
         Published,
         settings=settings(

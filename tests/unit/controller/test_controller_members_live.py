@@ -1,5 +1,5 @@
 """The quorum changes over real sockets: controllers join, are promoted, removed and replaced, and
-everybody finds the present ones.
+all clients find the current ones.
 """
 
 import asyncio
@@ -114,7 +114,7 @@ async def test_a_whole_quorum_is_replaced_one_by_one_and_brokers_with_the_old_li
         assert await get(client, key) == b"v"
     await until(lambda: broker.follower.image.kv.get("with the old list") is not None)
     assert not lost, "the broker never stopped writing"
-    # What they are stands in their journals: no configuration names them.
+    # Their journals have the members: no configuration names them.
     for number in (10, 11, 12):
         await quorum.stop_one(number)
     for number in (10, 11, 12):
@@ -176,7 +176,7 @@ async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_aga
     await put(client, "in the copy")
     directory = quorum.configs[victim].data_dir
     shutil.copytree(directory, tmp_path / "copy")
-    # Only the leader and the victim have what comes now.
+    # Only the leader and the victim have the next records.
     quorum.cut_off(other)
     await put(client, "acknowledged")
     await quorum.stop_one(victim)
@@ -204,7 +204,9 @@ async def test_a_data_directory_restored_from_a_copy_does_not_vote_and_joins_aga
 
 
 async def until_removed(client: ControllerClient, number: int) -> None:
-    """The leader refuses until it has heard from the voters that would be left."""
+    """Remove the controller. The leader refuses until it has heard from the voters that would be
+    left.
+    """
     async with asyncio.timeout(WAIT_S):
         while True:
             try:

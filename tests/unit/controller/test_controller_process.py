@@ -1,5 +1,5 @@
-"""The controller as a process, and a broker's follower as one that is stopped with SIGSTOP: what no
-simulation of a hang can prove.
+"""The controller as a process, and a broker's follower as a process that SIGSTOP pauses, which no
+simulation can replace.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""What other disks have promised: a disk that forgot something is refused, and one that forgot
-nothing never is.
+"""What other disks have promised: a disk that forgot something is refused, and a complete disk
+never is.
 """
 
 import pytest

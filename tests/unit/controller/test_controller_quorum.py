@@ -43,7 +43,7 @@ def make(directory: Path) -> RaftQuorum:
     opened = LocalDirectory(directory)
     identity = opened.open()
     identity.claim("c", joins=False)
-    identity.close()  # the lock alone: several quorums of one test follow each other
+    identity.close()  # the lock alone, because several quorums of one test follow each other
     return RaftQuorum(opened, identity, CoreConfig(0), {0: "here:1"}, Random(1))
 
 
@@ -105,8 +105,8 @@ async def test_a_gap_between_snapshot_and_journal_is_refused(tmp_path: Path) -> 
 async def test_an_empty_disk_does_not_begin_behind_an_older_snapshot_than_the_newest(
     tmp_path: Path,
 ) -> None:
-    """What the newest one has may be nowhere else: of a quorum that was rebuilt, the older ones are
-    of the history before.
+    """The content of the newest snapshot may exist nowhere else: after a rebuild of the quorum,
+    older snapshots belong to the history before.
     """
     older, damaged = (
         Base(7, 5, 10, MEMBERS),
@@ -157,8 +157,8 @@ async def test_a_failed_fsync_ends_the_quorum_and_commits_nothing(
 async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(
     tmp_path: Path,
 ) -> None:
-    """A deposed leader loads the snapshot of its successor before it has heard of what that one
-    committed.
+    """A deposed leader loads the snapshot of its successor before it receives the commits of the
+    successor.
     """
     quorum = make(tmp_path)
     epoch = await begin(quorum)
@@ -184,8 +184,8 @@ async def test_a_standby_whose_snapshot_is_ahead_of_its_log_waits_for_the_log(
 async def test_entries_without_records_are_dropped_only_when_a_snapshot_covers_them(
     tmp_path: Path,
 ) -> None:
-    """Each epoch begins with one. Without a snapshot none may go, or the next start looks for a
-    snapshot that never was.
+    """Each epoch begins with one. Without a snapshot none may be dropped, or the next start
+    requires a snapshot that never existed.
     """
     for _ in range(3):
         quorum = make(tmp_path)

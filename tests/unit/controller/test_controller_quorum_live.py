@@ -1,4 +1,4 @@
-"""Three controllers over real sockets: one leads, the others follow, any of them may go away."""
+"""Three controllers over real sockets: one leads, the others follow, and any of them may stop."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -142,7 +142,7 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
     with pytest.raises((NotLeader, QuorumClosed)):
         await runtime.submit("Lost", lambda _image, _now: Result([KeyValueRecord("lost", b"x")]))
     await until(lambda: not server.is_leading)
-    # An observer that the log does not reach: it needs a snapshot of the image.
+    # An observer behind the start of the log: it needs a snapshot of the image.
     assert server.quorum is not None
     monkeypatch.setattr(RaftQuorum, "first_offset", property(lambda self: self.committed_offset))
     observer_client = ControllerClient([quorum.addresses[old]])
@@ -179,7 +179,7 @@ async def test_a_controller_that_was_away_too_long_loads_the_snapshot(quorum: Qu
     returned = (await quorum.start_one(away)).quorum
     assert returned is not None
     await until(lambda: returned.committed_offset == kept.committed_offset)
-    # The same while it runs: the snapshot is installed into a living controller.
+    # The same while it runs: a snapshot is installed into a live controller.
     quorum.cut_off(away)
     for round_number in range(3):
         await put(client, f"again-{round_number}")

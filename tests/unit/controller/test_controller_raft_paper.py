@@ -1,4 +1,4 @@
-"""The Raft paper's sections 5 to 7, sentence by sentence, on one core at a time."""
+"""Sections 5 to 7 of the Raft paper, sentence by sentence, on one core at a time."""
 
 from random import Random
 
@@ -35,7 +35,7 @@ def entries(*terms: int) -> list[Entry]:
 
 
 def voter(*terms: int, term: int = 0, voters: int = 3, node_id: int = 0) -> RaftCore:
-    """A core whose log holds entries of these terms, all on its disk."""
+    """Return a core whose log holds entries of these terms, all on its disk."""
     base = Base(0, 0, 0, Members(tuple(range(voters))))
     return RaftCore(
         CoreConfig(node_id),
@@ -47,7 +47,7 @@ def voter(*terms: int, term: int = 0, voters: int = 3, node_id: int = 0) -> Raft
 
 
 def sync(core: RaftCore) -> list[Message]:
-    """Everything that it says when its disk is quick."""
+    """Sync the disk until nothing is left; return all messages."""
     said = core.take_messages()
     while core.take_write() is not None:
         core.persisted()
@@ -56,7 +56,7 @@ def sync(core: RaftCore) -> list[Message]:
 
 
 def lead(core: RaftCore) -> RaftCore:
-    """Elected by voter 1; its first messages are gone."""
+    """Elect the core with the vote of voter 1, and drop its first messages."""
     core.tick(2 * ELECTION_MS)
     sync(core)
     core.step(VoteReply(1, core.id, core.term + 1, granted=True, pre=True), 2_000)

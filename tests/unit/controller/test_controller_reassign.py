@@ -1,5 +1,5 @@
-"""Planned changes of leadership, one event at a time: all of them end in exactly one leader,
-whatever dies, hangs or changes its mind.
+"""Planned changes of leadership, one event at a time: each ends in exactly one leader, under
+deaths, hangs and cancellations.
 """
 
 import msgspec
@@ -53,7 +53,9 @@ class ReassignCluster(ManagersCluster):
         return self.partitions("t")[0]
 
     def leads(self, node_id: int, epoch: int, *replicas: int) -> None:
-        """It leads alone, nothing is under way, and it can open the streams."""
+        """Check that the broker leads alone, no move is in progress, and it can open the
+        streams.
+        """
         assert leader_of(self.t) == self.nodes[node_id]
         assert (self.t.leader_epoch, self.t.replicas) == (epoch, replicas)
         assert not is_moving(self.t)
@@ -73,7 +75,7 @@ class ReassignCluster(ManagersCluster):
         assert value.items[0].status == status, value.items[0].detail
 
     def give_up_moved(self, node_id: int) -> None:
-        """Close what it has open and does not lead any more."""
+        """Close what the broker has open and no longer leads."""
         node = self.nodes[node_id]
         closes: list[CloseItem] = []
         for topic in self.image.topics:

@@ -1,5 +1,5 @@
-"""The image that is rebuilt from a backup and the WALs: whatever happened since the backup, nothing
-that was durable is missing.
+"""Rebuild the image from a backup and the WALs: no durable record is missing, for any history since
+the backup.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ Slots = dict[BrokerIncarnation, dict[int, list[RangeEntry]]]
 
 
 def walked(image: MetadataImage, slots: Slots) -> list[WalkedWal]:
-    """Every WAL that has to be walked, as far as its slots are there without a hole."""
+    """Walk every WAL that has to be walked, up to its first missing slot."""
     wals: list[WalkedWal] = []
     for writer, start in wals_to_walk(image, slots):
         end = int(start)
@@ -90,7 +90,7 @@ class Life:
         self.committed_ends: dict[BrokerIncarnation, int] = {}
         self.in_place: set[tuple[BrokerIncarnation, int]] = set()
         self.useless: list[tuple[int, BrokerIncarnation, int]] = []
-        """(metadata offset from which on nobody needs it, slot)."""
+        """(metadata offset from which on it is not needed, slot)."""
         for node_id in (1, 2, 3):
             self.start(node_id)
         self.cluster.topic("t", 4)
@@ -123,7 +123,7 @@ class Life:
     def uncommitted(
         self, node: BrokerIncarnation, stream_ids: list[int]
     ) -> list[tuple[int, list[RangeEntry]]]:
-        """By slot."""
+        """Return the uncommitted ranges by slot."""
         found: list[tuple[int, list[RangeEntry]]] = []
         for sequence in range(self.committed_ends[node], self.next_slot[node]):
             ranges = [
@@ -137,7 +137,7 @@ class Life:
         return found
 
     def merge(self, node: BrokerIncarnation) -> None:
-        """Everything of the WAL into one object; then its slots are of no use."""
+        """Merge the whole WAL into one object; its slots are not needed after that."""
         ends = {stream_id: self.cluster.end(stream_id) for stream_id in self.opened(node)}
         parts = [
             part(stream_id, end, self.durable[stream_id])
@@ -200,7 +200,7 @@ class Life:
             self.cluster.trim(node, stream_id, stream.epoch, start)
 
     def delete(self) -> None:
-        """As brokers and janitor do: not before the backup has the record that allows it."""
+        """Delete, as brokers and the janitor do, only what the backup allows."""
         for offset, node, sequence in self.useless:
             if offset <= self.backup.end_offset or not self.gated:
                 self.slots[node].pop(sequence, None)
@@ -246,7 +246,9 @@ def test_nothing_durable_is_missing_whenever_the_disks_are_lost(seed: int) -> No
 
 
 def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
-    """What the rule is for: the same lives, but bytes go as soon as nobody needs them."""
+    """The reason for the rule: the same histories, but bytes are deleted as soon as they are not
+    needed.
+    """
     lost = 0
     for seed in range(60):
         life = Life(seed, gated=False)
@@ -260,7 +262,7 @@ def test_deleting_before_the_backup_loses_data_and_the_plan_says_so() -> None:
 
 
 def one() -> tuple[ManagersCluster, BrokerIncarnation, int]:
-    """A cluster with one partition, its leader, its data stream."""
+    """Return a cluster with one partition, its leader and its data stream."""
     cluster = ManagersCluster()
     node = cluster.broker(1)
     partition = cluster.topic("t")[0]
@@ -442,8 +444,8 @@ def test_a_lost_slot_is_a_gap_even_if_nothing_follows_it() -> None:
 
 
 def test_a_checkpoint_behind_a_lost_slot_counts_only_if_the_data_go_on_behind_it() -> None:
-    """What a lost slot held of a partition is unknown; a checkpoint behind it may speak of data
-    that are gone.
+    """The content of a lost slot is unknown, so a checkpoint behind it may describe data that are
+    lost.
     """
     cluster, node, silent = one()
     going = cluster.topic("going")[0]

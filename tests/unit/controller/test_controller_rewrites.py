@@ -1,5 +1,5 @@
-"""A job that is no broker exchanges ranges: what it may change, and what became of its sources
-meanwhile.
+"""A job outside the brokers exchanges ranges: what it may change, and what happens when its sources
+change meanwhile.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,9 @@ def cluster() -> ManagersCluster:
 
 @pytest.fixture
 def one(cluster: ManagersCluster) -> BrokerIncarnation:
-    """Leads t-0, whose data stream is [0,5) and [5,9) in two slots, [9,12) in an object."""
+    """Return the leader of t-0, whose data stream is [0,5) and [5,9) in two slots, and [9,12) in an
+    object.
+    """
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)
@@ -64,7 +66,7 @@ def prepare(
 
 
 def sources(cluster: ManagersCluster, start: int, end: int) -> list[RewriteSource]:
-    """The entries as a manifest of now names them."""
+    """Return the entries as the current manifest names them."""
     keys = {state.object_id: state.key for state in cluster.image.objects}
     return [
         RewriteSource(

@@ -1,5 +1,5 @@
-"""A controller and its clients over real sockets: what is committed is seen, what is lost is
-repeated, who dies is fenced.
+"""A controller and its clients over real sockets: committed changes are visible, lost requests are
+repeated, dead brokers are fenced.
 """
 
 import asyncio
@@ -575,8 +575,8 @@ async def test_bytes_of_destroyed_objects_and_leftovers_of_ended_wals_are_delete
 
 
 async def test_a_cancellation_is_not_lost_at_the_moment_in_which_a_call_fails() -> None:
-    """grpc.aio raises the call's failure then; a follower that was stopped went on to connect for
-    ever.
+    """grpc.aio then raises the call's failure instead, so a stopped follower kept connecting
+    forever.
     """
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""The writer against a quorum whose commits are held in the test's hand."""
+"""The writer over a quorum whose commits the test controls."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from controller.writer.runtime import Runtime, Work
 
 
 class HeldQuorum:
-    """Commits a proposal when told to."""
+    """Commit a proposal when the test says so."""
 
     def __init__(self) -> None:
         self.leadership = Leadership(active=True, epoch=ControllerEpoch(1))
@@ -185,7 +185,7 @@ def put_bytes(key: str, count: int) -> Work:
 async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_requests(
     tmp_path: Path,
 ) -> None:
-    """What did not fit goes first into the next one."""
+    """The rest begins the next proposal."""
     fixture = Fixture(tmp_path, batch_bytes_max=1_000)
     first = asyncio.create_task(fixture.runtime.submit("first", put("first")))
     _, commit = await fixture.proposal()

@@ -1,5 +1,5 @@
-"""Ten thousand partitions: no transaction and no message grows with them, and the work comes in
-pieces that end.
+"""Ten thousand partitions: transactions and messages have bounded sizes, and the work is done in
+bounded pieces.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,10 +36,10 @@ from tests.support.managers_cluster import MOVE_TIMEOUT_MS, ManagersCluster
 
 PARTITIONS = 10_000
 CANDIDATES = 15
-"""Of each partition: as many as there may be."""
+"""Candidates of each partition: the maximum."""
 
 PIECE_BYTES_MAX = 1 << 20
-"""Of everything but creation and deletion of whole topics."""
+"""The limit of everything except the creation and deletion of whole topics."""
 
 
 def default(name: str) -> int:
@@ -59,7 +59,7 @@ def partitions_in(records: Sequence[Record]) -> int:
 
 
 class Large(ManagersCluster):
-    """Broker 1 leads everything, 15 brokers may."""
+    """Broker 1 leads all partitions; 15 brokers are candidates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Large(ManagersCluster):
         self.apply(opened)
 
     def pieces(self, step: Callable[[], Result[Progress]]) -> list[Sequence[Record]]:
-        """The same request until nothing remains."""
+        """Repeat the request until nothing remains; return the records of each piece."""
         found: list[Sequence[Record]] = []
         remaining = 1
         while remaining:
@@ -128,7 +128,7 @@ def test_the_largest_message_between_voters_is_far_below_what_the_transport_take
 
 
 def alter(cluster: Large, count: int) -> Result[ItemResults]:
-    """Away from broker 1."""
+    """Reassign partitions away from broker 1."""
     replicas = [NodeId(node_id) for node_id in range(2, CANDIDATES + 1)]
     targets = [
         PartitionTarget(topic="t", partition=index, replicas=replicas) for index in range(count)
@@ -140,7 +140,9 @@ def alter(cluster: Large, count: int) -> Result[ItemResults]:
 
 
 def elect(cluster: Large, count: int) -> Result[ItemResults]:
-    """Nothing has to be done, and each answer says why: the longest answers there are."""
+    """Elect leaders where nothing has to be done: each answer has the reason, which makes the
+    longest answers.
+    """
     request = ElectPreferred(
         partitions=[PartitionName(topic="t", partition=index) for index in range(count)]
     )
@@ -208,7 +210,7 @@ def test_a_broker_that_led_all_of_them_is_replaced_in_pieces(cluster: Large) -> 
 
 
 def test_leaders_for_all_that_nobody_leads_come_in_pieces(cluster: Large) -> None:
-    """Closed by their source while nobody could be elected, as after the start of a whole
+    """Their source closed them while no broker could be elected, as after the start of a whole
     cluster.
     """
     cluster.image.apply_all(

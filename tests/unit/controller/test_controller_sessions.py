@@ -1,4 +1,4 @@
-"""Sessions and leases: who is alive, seen from both ends of the metadata stream."""
+"""Sessions and leases: which brokers are alive, seen from both ends of the metadata stream."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def sessions() -> Sessions:
 
 
 def fenced_at(sessions: Sessions, start_ms: int, end_ms: int) -> int | None:
-    """When the node is reported, with a tick every 100 ms."""
+    """Return the time at which the node is reported, with a tick every 100 ms; None: never."""
     for now_ms in range(start_ms, end_ms, TICK_MS):
         if sessions.expired(now_ms, TICK_MS):
             return now_ms
@@ -123,7 +123,7 @@ def test_an_overloaded_controller_fences_nobody(sessions: Sessions) -> None:
 def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(
     sent_s: list[float], delay_s: float, lost: int
 ) -> None:
-    """Whatever the delays, and however many answers are lost: lease < session."""
+    """Lease < session, for any delays and any number of lost answers."""
     sessions, lease = (
         Sessions(timeout_ms=TIMEOUT_MS, grace_ms=GRACE_MS, lag_limit_ms=1_000),
         Lease(),
@@ -175,8 +175,8 @@ def test_a_controller_that_is_gone_fences_nobody_so_the_lease_keeps_its_length()
 
 
 def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() -> None:
-    """A firewall that rejects answers the same for a controller that lives. What the WAL protects
-    goes on, all else ends in time.
+    """A firewall that rejects connections looks the same while the controller lives. What the WAL
+    protects continues, everything else ends in time.
     """
     lease = lease_at_zero()
     lease.stream_broke(1.0)
@@ -194,8 +194,8 @@ def test_an_address_that_refuses_connections_is_no_proof_that_nobody_fences() ->
 
 @pytest.mark.parametrize("proof", ["nobody_fences", "refused"])
 def test_what_comes_after_the_end_of_the_lease_does_not_bring_it_back(proof: str) -> None:
-    """The controller fenced after the grace, its record was sent to the others, and only then it
-    stopped or lost its leadership.
+    """The controller fenced the broker after the grace period and sent the record to the others;
+    only then it stopped or lost its leadership.
     """
     lease = lease_at_zero()
     lease.stream_broke(1.0)

@@ -1,4 +1,4 @@
-"""Snapshots in the object store: whole, checked, a few kept."""
+"""Snapshots in the object store are complete and checked, and a few are kept."""
 
 import asyncio
 
@@ -51,8 +51,8 @@ async def test_a_snapshot_gives_the_image_back(snapshots: SnapshotStore) -> None
 
 
 async def test_saving_and_loading_leave_turns_to_others(snapshots: SnapshotStore) -> None:
-    """Heartbeats of the quorum share the loop: of 40,000 records at most some thousand may be
-    worked off in one turn.
+    """Heartbeats of the quorum share the event loop: of 40,000 records, one turn may process only a
+    few thousand.
     """
     turns = 0
 

@@ -1,4 +1,6 @@
-"""Open, trim, commit and close: the table of checks, one test for each line, and its edge cases."""
+"""Open, trim, commit and close: one test for each line of the table of checks, and its edge
+cases.
+"""
 
 import msgspec
 import pytest
@@ -31,7 +33,7 @@ def cluster() -> ManagersCluster:
 
 @pytest.fixture
 def one(cluster: ManagersCluster) -> BrokerIncarnation:
-    """One broker that leads t-0: streams 0 (meta) and 1 (data), both open at epoch 0."""
+    """Return a broker that leads t-0: streams 0 (meta) and 1 (data), both open at epoch 0."""
     node = cluster.broker(1)
     cluster.topic("t")
     cluster.open_led(node)
@@ -319,7 +321,7 @@ class TestClose:
 class TestCompaction:
     @pytest.fixture
     def log(self, cluster: ManagersCluster, one: BrokerIncarnation) -> list[int]:
-        """Stream 1: [0,5) [5,9) [9,12) in three slots. -> object ids."""
+        """Commit [0,5) [5,9) [9,12) of stream 1 in three slots; return the object ids."""
         cluster.commit(
             one,
             slot(one, 0, part(1, 0, 5)),

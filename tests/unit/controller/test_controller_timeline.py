@@ -1,4 +1,4 @@
-"""Ages of what stands in the metadata log, by one process's monotonic clock."""
+"""Ages of records in the metadata log, by one process's monotonic clock."""
 
 from hypothesis import given
 from hypothesis import strategies as st

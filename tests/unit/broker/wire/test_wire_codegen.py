@@ -1,4 +1,4 @@
-"""The generated codec is what the generator writes, for every API of the table."""
+"""The generated codec is the generator's output, for every API of the table."""
 
 from pathlib import Path
 
