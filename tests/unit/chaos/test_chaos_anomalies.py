@@ -37,7 +37,7 @@ def at(offset: int, value: bytes, part: Part = P) -> Record:
 def write(
     outcome: Outcome, *sends: Record, process: str = "p", began_s: float = 1.0, ordered: bool = True
 ) -> Write:
-    """A transaction that ends one second after it began, its commit asked for in the middle."""
+    """Return a transaction that ends 1 s after its begin; its commit is requested in the middle."""
     return Write(
         process, outcome, began_s, began_s + 1, sends, commit_began_s=began_s + 0.5, ordered=ordered
     )
@@ -303,8 +303,8 @@ def test_a_whole_read_proves_more() -> None:
 
 
 def test_a_late_marker_is_told() -> None:
-    """T1 is aborted, T2 writes, the late copy of T1's marker ends T2: what T2 wrote before is lost,
-    the rest is there.
+    """T1 is aborted, T2 writes, and the late copy of T1's marker ends T2: the earlier writes of T2
+    are lost, the later ones are there.
     """
     history = (
         write(FAIL, at(0, b"a"), at(0, b"b", Q)),

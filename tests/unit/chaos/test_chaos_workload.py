@@ -1,4 +1,4 @@
-"""A run of the chaos that did nothing cannot pass."""
+"""A chaos run that did nothing cannot pass."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Bytecode of local clusters: kept in a place of the user's own if, and only if, Python would
-compile everything anew each time.
+"""Bytecode of local clusters is kept in a directory of the user if, and only if, Python would
+otherwise compile everything on each start.
 """
 
 import os
@@ -17,7 +17,7 @@ FORBIDDEN = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A module of an installation that nobody compiled."""
+    """Return a module of an installation that was never compiled."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     package = tmp_path / "package"
     package.mkdir()

@@ -1,5 +1,5 @@
-"""Configuration of a node: where values come from, which weigh more, and what is said about wrong
-ones.
+"""Configuration of a node: the sources of values, their order, and the errors about wrong
+values.
 """
 
 import json
@@ -70,8 +70,8 @@ def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) ->
 
 
 def test_every_setting_can_be_given_in_each_way(tmp_path: Path) -> None:
-    """As a flag, with --set, as a variable and as a key: all of the settings of a role, with their
-    own defaults as values.
+    """As a flag, with --set, as a variable and as a key: all settings of a role, with their
+    defaults as values.
     """
     for role in ROLES:
         given = {
@@ -124,7 +124,7 @@ def test_a_name_that_begins_as_a_role_is_told_from_the_role_s_table(tmp_path: Pa
 
 
 def test_names_can_be_told_apart() -> None:
-    """No name is a table of another one's, and no flag or variable stands for two."""
+    """No name is a table of another name, and no flag or variable has two settings."""
     names = sorted({name for role in ROLES for name in settings_of(role)})
     assert not [(short, long) for short in names for long in names if long.startswith(short + ".")]
     assert (
@@ -136,8 +136,8 @@ def test_names_can_be_told_apart() -> None:
 
 
 def test_variables_that_are_not_ours_are_left_alone() -> None:
-    """Kubernetes makes up variables for services; the command line has some of its own; another
-    role's settings may be there too.
+    """Kubernetes sets variables for services; the command line has its own; settings of another
+    role may be there too.
     """
     environment = {
         "PENSTOCK_PORT": "tcp://10.0.0.1:9092",

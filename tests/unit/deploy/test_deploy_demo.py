@@ -1,4 +1,4 @@
-"""The demo's data and its bookkeeping: a lost, doubled or changed record must show."""
+"""The demo's data and its bookkeeping: a lost, repeated or changed record must show."""
 
 import json
 import sys

@@ -1,5 +1,5 @@
-"""The doctor's judgement: one test for each finding, from made-up facts; and the inventory, over
-lists that are made up, too.
+"""The doctor's findings: one test for each, from made-up facts; and the inventory, over made-up
+lists.
 """
 
 from collections.abc import Mapping
@@ -144,7 +144,7 @@ MANIFEST = ManifestFacts(NOW_MS - 90_000, 7, False, 3, "leases/c/", NOW_MS)
 
 
 def told(check: CheckResult) -> dict[str, str]:
-    """Sentences by code; each finding of the check's kinds."""
+    """Return the sentences by code; check the kind of each finding."""
     for finding in check.findings:
         assert "{" not in finding.sentence + finding.mend.replace("{id}", "")
         assert KINDS[finding.code].level is finding.level
@@ -217,7 +217,7 @@ def test_a_clock_that_is_a_minute_off_fails() -> None:
 
 
 def quorum_of(**changes: object) -> QuorumFacts:
-    """With the last member changed so."""
+    """Return the quorum with these changes of its last member."""
     members = [*MEMBERS[:2], msgspec.structs.replace(MEMBERS[2], **changes)]
     return replace(CONTROLLERS, quorum=msgspec.structs.replace(QUORUM, members=members))
 
@@ -559,7 +559,7 @@ def listed(
     older_than_ms: int = 1_000,
     age_ms: int = 5_000,
 ) -> Inventory:
-    """An inventory of these keys and their sizes."""
+    """Return an inventory of these keys and their sizes."""
     inventory = Inventory("c", lambda: image, NOW_MS, older_than_ms)
     for part in PARTS:
         for key in sorted(key for key in sizes if key.startswith(part)):
@@ -638,7 +638,7 @@ def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
         0,
         2,
         3,
-    ]  # 1 is in place, 4 the fence
+    ]  # 1 is in place, 4 is the fence
     assert (inventory.backlogs[ONE].slots, inventory.backlogs[ONE].size_bytes) == (2, 200)
     assert inventory.backlogs[ONE].newest == (wal_key(ONE, WalSequence(4)), NOW_MS - 5_000)
 
@@ -687,7 +687,7 @@ def test_what_was_given_up_long_ago_is_overdue() -> None:
 
 
 class Growing:
-    """Metadata that know one more object at each look."""
+    """Metadata with one more object at each look."""
 
     is_live = True
 
@@ -700,7 +700,7 @@ class Growing:
             self.image.apply_all([self._news.pop(0)])
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
 
 async def test_what_has_become_known_since_is_not_deleted_batch_by_batch() -> None:

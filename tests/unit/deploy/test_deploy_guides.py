@@ -1,4 +1,4 @@
-"""Tutorials and how-to guides name only what exists: commands, flags, settings, values, metrics,
+"""Tutorials and how-to guides use only existing names: commands, flags, settings, values, metrics,
 log events, findings, S3 actions.
 """
 
@@ -48,14 +48,14 @@ ACTIONS = {
     "delete_objects": {"s3:DeleteObject"},
     "list_objects_v2": {"s3:ListBucket"},
 }
-"""What IAM calls the right to each S3 call."""
+"""IAM's action for each S3 call."""
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 pages = pytest.mark.parametrize("page", GUIDES, ids=lambda path: path.stem)
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a language, without their indentation."""
+    """Return the fenced blocks of a language, without their indentation."""
     return [
         re.sub(rf"^{found[1]}", "", found[3], flags=re.MULTILINE)
         for found in _FENCE.finditer(page.read_text())
@@ -64,13 +64,13 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def names(page: Path, pattern: str) -> set[str]:
-    """What stands in backticks in the text, outside of fenced blocks, and matches as a whole."""
+    """Return the spans in backticks, outside fenced blocks, that match the pattern as a whole."""
     text = _FENCE.sub("", page.read_text())
     return {name for name in re.findall(r"`([^`\n]+)`", text) if re.fullmatch(pattern, name)}
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """The words behind `penstock` of each command, in console blocks and in backticks."""
+    """Yield the words behind `penstock` of each command, in console blocks and in backticks."""
     shown = [
         line
         for block in blocks(page, "console")
@@ -88,7 +88,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """Raises if there is no such command, or if it has no such flag."""
+    """Raise if there is no such command, or if it has no such flag."""
     if words[:1] in (["broker"], ["controller"]) and words[1:2] and words[1].startswith("-"):
         role: Role = "broker" if words[0] == "broker" else "controller"
         from_flags(role, words[1:])
@@ -112,14 +112,16 @@ def flags(command: Any) -> set[str]:
 
 
 def all_flags(command: Any) -> set[str]:
-    """Those of a command and of everything below it."""
+    """Return the flags of a command and of all commands below it."""
     return flags(command).union(
         *(all_flags(child) for child in getattr(command, "commands", {}).values())
     )
 
 
 def chart_values(path: str = "", node: Any = None) -> set[str]:
-    """The dotted path of each value below a node of values.yaml, and of each table of values."""
+    """Return the dotted path of each value below a node of values.yaml, and of each table of
+    values.
+    """
     if not path:
         node = yaml.safe_load((ROOT / "helm" / "penstock" / "values.yaml").read_text())
     children = cast("dict[str, Any]", node) if isinstance(node, dict) else {}

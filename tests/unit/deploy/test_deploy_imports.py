@@ -1,4 +1,4 @@
-"""What a process loads decides how fast it starts and how small it stays: lean ways stay lean."""
+"""Nodes and light commands load few modules, which keeps them fast to start and small."""
 
 import subprocess
 import sys

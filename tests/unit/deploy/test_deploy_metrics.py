@@ -1,5 +1,5 @@
-"""The files about metrics agree with each other and with the code; what is encoded is what a reader
-says, and nothing else.
+"""The files about metrics agree with each other and with the code; the encoded text is exactly what
+a reader decodes.
 """
 
 import json
@@ -36,7 +36,7 @@ _NAME = re.compile(r"penstock(_[a-z0-9]+)+")
 
 
 def anchors(text: str) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """Return the anchors of the headings, as GitHub makes them."""
     return {
         re.sub(r"[^a-z0-9 -]", "", line.lstrip("# ").lower()).replace(" ", "-")
         for line in text.splitlines()

@@ -1,5 +1,5 @@
-"""The dev store keeps the promise that fencing rests on: of many conditional PUTs of one key, one
-wins.
+"""The dev store keeps the promise that fencing needs: of many conditional PUTs of one key, one
+succeeds.
 """
 
 import http.client
@@ -72,7 +72,7 @@ def test_one_of_many_conditional_puts_wins_and_connections_stay_open(port: int) 
 
 
 def test_a_put_that_is_cut_short_leaves_nothing_wherever_it_is_cut(port: int) -> None:
-    """Half a WAL object in a slot, or an empty one, could neither be read nor be written again."""
+    """No broker could read a partial or empty WAL object in a slot, or write the slot again."""
     head = (
         "PUT /bucket/cut HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"Authorization: {SIGNED}\r\nContent-Length: 14\r\nIf-None-Match: *\r\n\r\n"

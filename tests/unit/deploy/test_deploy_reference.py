@@ -1,4 +1,4 @@
-"""Generated pages of the reference are up to date, and cover what the code defines."""
+"""Generated pages of the reference are up to date and cover what the code defines."""
 
 import ast
 import re

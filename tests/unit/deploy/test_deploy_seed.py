@@ -1,5 +1,5 @@
-"""Topics and records that a local cluster begins with: what each line means, and that mistakes are
-told with their line.
+"""Topics and records that a local cluster starts with: the meaning of each line, and errors that
+name the line.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""What `penstock top` makes of two looks."""
+"""`penstock top` computes rates from two samples."""
 
 import pytest
 

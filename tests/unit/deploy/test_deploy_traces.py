@@ -1,5 +1,5 @@
-"""Traces at their edges: several requests in a PUT, a PUT that is fenced, requests that are not
-chosen, no OpenTelemetry.
+"""Edge cases of traces: several requests in a PUT, a fenced PUT, requests that are not sampled, no
+OpenTelemetry.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class TracedWal:
             done(error)
 
     def request(self) -> "asyncio.Future[Exception | None]":
-        """Resolved when it was answered."""
+        """Append one record; the future ends with the answer."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[Exception | None] = loop.create_future()
         trace = self.tracing.begin(loop.time(), "client")
@@ -148,7 +148,7 @@ async def test_a_group_that_never_reaches_a_put_is_forgotten_with_its_request() 
     assert trace is not None
 
     def done(_error: Exception | None) -> None:
-        """Never called."""
+        """Do nothing."""
 
     trace.appended(done)
     trace.ended(["NOT_LEADER_OR_FOLLOWER"])

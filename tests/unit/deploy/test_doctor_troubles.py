@@ -1,4 +1,4 @@
-"""What the doctor says of partitions that do not open and of objects that brokers could not
+"""The doctor's findings about partitions that do not open and objects that brokers could not
 read.
 """
 
@@ -37,7 +37,7 @@ SEEN = ClusterSeen(
 
 
 def image() -> MetadataImage:
-    """Partition 0 is led by broker 1, and its data and meta streams share one object."""
+    """Broker 1 leads partition 0, whose data and meta streams share one object."""
     found = MetadataImage()
     node = NodeRecord(
         NodeId(1), NodeEpoch(1), UUID(int=1), "", 9092, "h", None, fenced=False, version="1.0"

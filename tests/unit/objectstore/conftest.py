@@ -1,4 +1,4 @@
-"""A moto server for the module's tests of the S3 store, with a bucket per test."""
+"""Start a moto server for the module's tests of the S3 store, with a bucket per test."""
 
 import itertools
 import threading
@@ -14,8 +14,8 @@ from objectstore.config import S3Config
 
 @pytest.fixture(scope="session")
 def moto_endpoint() -> Iterator[str]:
-    """moto 5.2.5 checks If-None-Match and If-Match and writes in two steps: of concurrent large
-    PUTs several win without the lock.
+    """moto 5.2.5 checks If-None-Match and If-Match and writes in two steps, so without the lock
+    several of the concurrent large PUTs succeed.
     """
     lock = threading.Lock()
     put_object = S3Response.put_object
@@ -38,7 +38,7 @@ _bucket_numbers = itertools.count()
 
 @pytest.fixture
 def new_bucket(moto_endpoint: str) -> Callable[[], S3Config]:
-    """Makes a bucket with a plain PUT, as the credentials below would, and gives its config."""
+    """Create a bucket by a plain PUT with the credentials below, and return its config."""
 
     def make() -> S3Config:
         bucket = f"bucket-{next(_bucket_numbers)}"

@@ -1,4 +1,4 @@
-"""What every backend and every wrapper must do, the same for all."""
+"""What every backend and every wrapper must do."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -1,4 +1,4 @@
-"""The directory store between processes, crashes and the file system's limits."""
+"""The directory store with several processes, crashes and the limits of the file system."""
 
 import asyncio
 import os

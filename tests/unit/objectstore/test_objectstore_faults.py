@@ -1,4 +1,6 @@
-"""The faulty store does what it is told, and the meter counts what passes."""
+"""The faulty store injects the faults that it is configured for, and the meter counts the
+requests.
+"""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Lists and ranges against a plain model, and keys at random."""
+"""Lists and ranges of random keys against a plain model."""
 
 import asyncio
 from string import ascii_lowercase

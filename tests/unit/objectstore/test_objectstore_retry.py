@@ -1,4 +1,4 @@
-"""Retries against a store that fails on demand, on a clock that only sleeping moves."""
+"""Retries of a store that fails on demand, on a clock that only sleeping advances."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ from objectstore.retry import RetryingStore, RetryPolicy
 
 
 class RetryHarness:
-    """A memory store behind faults behind retries, with the time that was slept."""
+    """A memory store behind faults behind retries, with the seconds that were slept."""
 
     def __init__(self, policy: RetryPolicy | None = None) -> None:
         self.slept_s: list[float] = []

@@ -1,5 +1,5 @@
-"""What only the S3 store can get wrong: errors, connections that break, headers, and what moto
-really honors.
+"""Errors that only the S3 store can have: status codes, broken connections, headers, and the
+conditions that moto really checks.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ OK = b'HTTP/1.1 200 OK\r\nETag: "e"\r\nContent-Length: 0\r\n\r\n'
 
 @dataclass
 class RawServer:
-    """Speaks just enough HTTP to give prepared answers; None closes the connection instead."""
+    """Speak just enough HTTP to send prepared answers; None closes the connection instead."""
 
     answers: list[bytes | None]
     requests: list[bytes] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Store URLs: what is understood, what is refused and that no secret is shown."""
+"""Store URLs: what is accepted, what is refused, and that no secret is shown."""
 
 import asyncio
 import subprocess
@@ -116,7 +116,7 @@ async def test_moto_needs_no_credentials(new_bucket: Callable[[], S3Config]) -> 
 
 
 class IgnorantStore(MemoryStore):
-    """Answers 200 to every conditional write, as some compatible stores do."""
+    """Answer 200 to every conditional write, as some compatible stores do."""
 
     def __init__(self, ignored: str) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ async def test_the_probe_finds_stores_that_ignore_conditions(ignored: str) -> No
 
 
 class NaiveStore(MemoryStore):
-    """Looks first and writes afterwards: right as long as one request comes after the other."""
+    """Check first and write afterwards, which is correct only for one request at a time."""
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         with suppress(ObjectNotFound):
@@ -155,7 +155,7 @@ class NaiveStore(MemoryStore):
 
 
 class ForgetfulStore(MemoryStore):
-    """Refuses all but one of several at once, and keeps the bytes of the last."""
+    """Refuse all but one of several concurrent writes, but keep the bytes of the last."""
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         try:
@@ -167,8 +167,8 @@ class ForgetfulStore(MemoryStore):
 
 
 class LosingStore(MemoryStore):
-    """The answer of the one that succeeds is lost, and its repetition meets what it wrote; another
-    write is in progress now and then.
+    """Lose the answer of the successful write, so that its repetition meets its own object;
+    sometimes another write is in progress.
     """
 
     async def put_if_absent(self, key: str, body: Body) -> str:

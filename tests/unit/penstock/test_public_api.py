@@ -1,4 +1,4 @@
-"""`import penstock`: quick, complete, and clear about extras that are missing."""
+"""`import penstock` is fast and complete, and its errors name missing extras."""
 
 import importlib.metadata
 import importlib.util

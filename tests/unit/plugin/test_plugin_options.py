@@ -1,4 +1,4 @@
-"""Options from texts: every mistake names the option and what is allowed."""
+"""Parse options: every error names the option and the allowed values."""
 
 import pytest
 

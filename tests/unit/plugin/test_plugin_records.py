@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own clients put them."""
+"""Keys go to the partitions that Kafka's own clients choose."""
 
 from hypothesis import given
 from hypothesis import strategies as st

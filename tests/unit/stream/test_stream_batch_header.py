@@ -1,5 +1,5 @@
-"""Headers: what is read is what was written, nothing outside the buffer is believed, patches touch
-only what they say.
+"""Batch headers: reading returns what was written, nothing outside the buffer is trusted, and
+patches change only their fields.
 """
 
 import pytest

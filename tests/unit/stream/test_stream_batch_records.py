@@ -1,4 +1,4 @@
-"""Records: all codecs, other people's encoders, damage, bombs."""
+"""Records: all codecs, other encoders, damage, and decompression bombs."""
 
 import gzip
 import struct
@@ -25,7 +25,7 @@ CODECS = list(Compression)
 
 
 def resealed(header: tuple[int, ...], payload: bytes) -> bytearray:
-    """A batch of these header fields with length and CRC made right."""
+    """Return a batch of these header fields with a correct length and CRC."""
     batch = bytearray(HEADER_BYTES) + payload
     fields = list(header)
     fields[1] = len(batch) - 12

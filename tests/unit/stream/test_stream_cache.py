@@ -1,5 +1,5 @@
-"""Caches: the limit holds, a key is loaded once at a time, failures and cancelled waiters leave
-nothing behind.
+"""Caches keep their limit, load a key once at a time, and keep nothing of failures and canceled
+waiters.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def test_the_limit_always_holds(steps: list[tuple[str, int, int]]) -> None:
 
 
 class Loader:
-    """Loads when told to; counts."""
+    """Load when the test says so, and count the loads."""
 
     def __init__(self) -> None:
         self.calls: list[list[int]] = []
@@ -135,7 +135,7 @@ def test_read_ahead_follows_sequential_readers_only() -> None:
     assert reader is not None
     assert reader.window_bytes == 512
     reader.ahead_from, reader.ahead_until = 20, 60
-    assert ahead.took(stream, 20, 30) is None  # more than half is still ahead of it
+    assert ahead.took(stream, 20, 30) is None  # more than half is still ahead
     assert ahead.took(stream, 30, 40) is reader
     assert reader.window_bytes == 2_048
     reader.is_busy = True

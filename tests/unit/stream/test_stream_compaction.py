@@ -1,5 +1,5 @@
-"""Merging away: the log reads the same before and after, WAL objects are let go, foreign streams
-are never touched, doubt stops it.
+"""Merging: the log reads the same before and after, WAL objects are released, streams of others are
+never touched, and any doubt stops it.
 """
 
 import asyncio
@@ -258,7 +258,7 @@ class Metadata:
 
 
 class CompactionHarness:
-    """Two nodes' streams in shared WAL objects: 1..3 are ours, 4 is somebody else's."""
+    """Streams of two nodes in shared WAL objects: 1 to 3 are ours, 4 is another node's."""
 
     def __init__(self) -> None:
         self.store: MemoryStore = MemoryStore()
@@ -353,7 +353,7 @@ async def test_what_is_in_memory_is_not_read_from_the_store() -> None:
 
 
 class SlowStore(MemoryStore):
-    """Counts reads under way."""
+    """Count concurrent reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -371,7 +371,7 @@ class SlowStore(MemoryStore):
 
 @pytest.mark.parametrize(("in_haste", "at_once"), [(True, 4), (False, 1)])
 async def test_who_serves_clients_reads_one_object_at_a_time(in_haste: bool, at_once: int) -> None:
-    """Their PUTs would queue behind these GETs."""
+    """PUTs of clients would queue behind these GETs."""
     harness = CompactionHarness()
     harness.store = store = SlowStore()
     for sequence in range(8):

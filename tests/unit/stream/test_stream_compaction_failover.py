@@ -1,5 +1,5 @@
-"""After a failover the new owner merges the dead one's WAL objects away: real controller, storage,
-recovery and merging together.
+"""After a failover the new leader merges the dead one's WAL objects: controller, storage, recovery
+and merging are real.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""What is remembered of damaged objects: bounded, logged once a minute each, forgotten when no read
-meets it any more.
+"""The memory of damaged objects is bounded, logs each object once a minute, and drops objects that
+no read meets any more.
 """
 
 from stream.read.damage import (
@@ -13,7 +13,7 @@ from stream.read.damage import (
 
 
 def met(log: DamageLog, key: str, now_s: float) -> bool:
-    """-> is it to be logged?"""
+    """Record the damage; return True if it has to be logged."""
     return log.met(key, "gone", "it is gone", stream_id=1, offset=5, now_s=now_s)[1]
 
 

@@ -1,5 +1,5 @@
-"""Objects: what the writer builds the reader finds; any cut and any flipped bit is noticed; no lie
-about lengths is believed.
+"""Objects: the reader finds what the writer built, any cut and any flipped bit is noticed, and
+wrong lengths are not trusted.
 """
 
 import re
@@ -206,7 +206,7 @@ def test_a_block_with_a_flipped_bit_is_refused() -> None:
 
 
 def resealed(header: bytes, blocks: bytes, entries: list[list[int]]) -> bytes:
-    """An object with right checksums around whatever the entries say."""
+    """Return an object with correct checksums around these entries."""
     index = header + b"".join(ENTRY.pack(*entry) for entry in entries)
     footer = bytearray(
         FOOTER.pack(
@@ -334,9 +334,7 @@ def test_what_the_writer_refuses() -> None:
 
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
-    """What is stored must stay: docs/reference/formats.md is what readers in other languages were
-    written from.
-    """
+    """Stored bytes must not change: readers in other languages follow docs/reference/formats.md."""
     batch = encode_batch(
         [Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")]
     )

@@ -1,4 +1,4 @@
-"""Keys: formatted and parsed back; nothing else parses."""
+"""Keys are formatted and parsed back; other keys are refused."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,5 @@
-"""Leases: what they hold back, for how long, and whatever is written into them, deleted or renewed
-meanwhile.
+"""Leases: what they protect and for how long, with any content, and while they are deleted or
+renewed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,7 +29,7 @@ Act = Callable[[], Awaitable[object]]
 
 
 class InterleavedStore(MemoryStore):
-    """Something happens between two requests of somebody else, once."""
+    """Run something between two requests of another client, once."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms)
@@ -37,7 +37,7 @@ class InterleavedStore(MemoryStore):
         self.before_delete: Act | None = None
         self.deletes_fail = False
         self.cut_reads_count = 0
-        """So many reads get half of what they ask for."""
+        """The number of reads that get half of their bytes."""
 
     async def get_range(self, key: str, start: int, length: int) -> bytes:
         data = await super().get_range(key, start, length)
@@ -67,7 +67,9 @@ class InterleavedStore(MemoryStore):
 
 
 class LeaseHarness:
-    """wall_ms: of the controller and the store; now_s: of the controller's monotonic clock."""
+    """wall_ms: the clock of the controller and the store; now_s: the controller's monotonic
+    clock.
+    """
 
     def __init__(self) -> None:
         self.wall_ms = START_MS
@@ -157,7 +159,7 @@ async def test_a_new_leader_lets_a_lease_begin_anew(harness: LeaseHarness) -> No
 async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(
     harness: LeaseHarness,
 ) -> None:
-    """The janitor's LIST shows the old renewal only; its DELETE comes behind the next one."""
+    """The janitor's LIST shows only the old renewal; its DELETE comes after the next one."""
     lease = harness.lease()
     await lease.create(harness.root(), 5_000)
     assert await harness.kept_from() == 100
@@ -169,9 +171,7 @@ async def test_a_lease_that_is_renewed_before_an_expired_one_is_deleted_stays(
 
 
 async def test_a_lease_that_is_renewed_between_list_and_get_holds(harness: LeaseHarness) -> None:
-    """What the LIST showed is gone when it is read, and its successor came too late for the
-    LIST.
-    """
+    """The listed object is gone when it is read, and its successor came too late for the LIST."""
     lease = harness.lease()
     await lease.create(harness.root(), 5_000)
     harness.store.after_list = lambda: lease.renew(harness.root(), 5_000)

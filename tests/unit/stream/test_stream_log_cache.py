@@ -1,5 +1,5 @@
-"""The log cache: reads by offset, byte accounting, cuts, eviction, streams that leave; against a
-plain model.
+"""The log cache against a plain model: reads by offset, byte accounting, cuts, eviction, streams
+that leave.
 """
 
 from dataclasses import replace
@@ -192,7 +192,7 @@ STEPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
 def test_against_a_model(steps: list[object]) -> None:
-    """Whatever happens, uncommitted data is readable, a read has no gap, and the books balance."""
+    """Uncommitted data is always readable, a read has no gap, and the byte counts are exact."""
     cache = LogCache(CONFIG)
     ends = dict.fromkeys((1, 2, 3), 0)
     uncommitted_from = dict(ends)

@@ -1,5 +1,5 @@
-"""The manifest's bytes: exact, round, and nothing but ObjectCorrupt for whatever else lies there;
-plans of single partitions.
+"""The manifest's bytes: exact, and read back to the same; anything else raises ObjectCorrupt; plans
+of single partitions.
 """
 
 from array import array

@@ -1,5 +1,5 @@
-"""A controller that is away longer than prepared objects live, or forgets them, must not leave a
-broker that repeats a hopeless commit.
+"""A controller that forgets prepared objects, or is away longer than they live, must not make a
+broker repeat a hopeless commit.
 """
 
 from dataclasses import replace
@@ -18,7 +18,8 @@ async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None
         MemoryStore(), controller, config=replace(FAST, block_bytes_max=1, prepared_reuse_ms=20)
     )
     await node.open(stream_id)
-    node.metadata.refuse("commit", 100)  # about 300 ms of refusals, 15 lives of a prepared object
+    # About 300 ms of refusals, 15 lifetimes of a prepared object.
+    node.metadata.refuse("commit", 100)
     await node.write(stream_id, 3)
     await until(lambda: bool(controller.commits))
     (committed,) = controller.commits[0].objects
@@ -29,7 +30,7 @@ async def test_a_block_whose_prepared_objects_grew_old_is_written_anew() -> None
 
 
 async def test_a_block_whose_prepared_objects_are_forgotten_is_written_again_at_once() -> None:
-    """However long they should have lived: 30 minutes here."""
+    """For any lifetime of prepared objects: 30 minutes here."""
     controller = MemoryController()
     stream_id = controller.create_stream(1)
     node = Node(

@@ -1,4 +1,4 @@
-"""Reading committed ranges: right batches, few GETs, caches shared, damage refused."""
+"""Reading committed ranges: the right batches, few GETs, shared caches, and damage is refused."""
 
 import asyncio
 import random
@@ -61,7 +61,7 @@ def entry(
 async def put(
     store: MemoryStore, object_id: int, entries: list[RunEntry], *, block_bytes_max: int = 2_000
 ) -> ObjectRange:
-    """An object with neighbors on both sides of our stream."""
+    """Write an object with neighbors on both sides of our stream."""
     other = [entry(0)]
     runs = [
         StreamRun(StreamId(3), other),
@@ -152,7 +152,7 @@ async def test_a_small_object_is_one_get_for_all_its_streams() -> None:
 
 
 def neighbor(mine: ObjectRange) -> ObjectRange:
-    """The small stream behind ours in the same object."""
+    """Return the small stream behind ours in the same object."""
     held = replace(
         mine.range,
         stream_id=StreamId(9),
@@ -333,7 +333,7 @@ async def test_what_is_cached_is_given_though_its_object_is_gone() -> None:
 
 
 async def read_on(reader: ObjectReader, ranges: list[ObjectRange], given: list[memoryview]) -> None:
-    """Take what comes until a read raises."""
+    """Read until a read raises, and collect the batches."""
     at = 0
     while True:
         given += await reader.read(ranges, at, 1 << 30)

@@ -1,5 +1,5 @@
-"""Whatever was acknowledged can be read after a crash, whoever recovers and however often; nobody
-acknowledges behind the fence.
+"""Acknowledged records can be read after a crash, for any recoverer and any number of recoveries;
+no broker acknowledges behind the fence.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def nodes() -> AsyncIterator[list[Node]]:
 
 
 class CountingStore(MemoryStore):
-    """Counts GETs that found something."""
+    """Count GETs that found something."""
 
     get_count = 0
 
@@ -390,8 +390,8 @@ async def test_the_fence_names_who_put_it(controller: MemoryController, nodes: l
 async def test_random_crashes_under_faults(
     controller: MemoryController, nodes: list[Node], seed: int
 ) -> None:
-    """A chain of owners, each crashing at a random moment on a store that fails at random: every
-    ack survives, in order, without gaps.
+    """A chain of owners, each of which crashes at a random moment on a store with random faults:
+    every acknowledged record survives, in order and without gaps.
     """
     rng = Random(seed)
     memory = MemoryStore()

@@ -1,5 +1,5 @@
-"""A read that came short must not be taken for another writer's object: the broker would end
-although nobody fenced it.
+"""A short read must not count as another writer's object: the broker would end although it is not
+fenced.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from tests.support.stream_storage import FAST, Node
 
 
 class _ShortStore(MemoryStore):
-    """The first PUT's answer is lost; the first look at the slot gives the beginning of its tail
-    only.
+    """Lose the answer of the first PUT; the first read of the slot returns only the beginning of
+    its tail.
     """
 
     def __init__(self) -> None:

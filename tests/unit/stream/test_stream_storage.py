@@ -1,5 +1,5 @@
-"""Storage as its users see it: order of acks, fencing, failures of store and controller, closing,
-reopening, reading.
+"""Storage as its users see it: order of acknowledgements, fencing, failures of store and
+controller, closing, reopening, reading.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ def controller() -> MemoryController:
 
 @pytest.fixture
 async def nodes() -> AsyncIterator[list[Node]]:
-    """Put nodes here: they are stopped after the test."""
+    """Return a list for nodes, which are stopped after the test."""
     made: list[Node] = []
     yield made
     for node in made:

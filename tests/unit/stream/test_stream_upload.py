@@ -1,4 +1,4 @@
-"""Planning of merged objects, WAL slot book-keeping and the limits that configuration must keep."""
+"""Planning of merged objects, bookkeeping of WAL slots, and the limits of the configuration."""
 
 import pytest
 
@@ -19,7 +19,7 @@ CONFIG = StreamConfig(stream_object_bytes_min=3_000, upload_object_bytes_max=5_0
 
 
 def block_of(**bytes_by_stream: int) -> CacheSegment:
-    """s1=2500: stream 1 with entries of about 500 bytes, 2500 together."""
+    """Build a block; s1=2500: stream 1 with 2500 bytes in entries of about 500 bytes."""
     cache = LogCache(CONFIG)
     for name, size in bytes_by_stream.items():
         stream_id = int(name[1:])

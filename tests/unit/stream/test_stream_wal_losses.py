@@ -1,5 +1,5 @@
-"""A slot that the store has lost or damaged is named, never fenced over; what it cannot concern is
-recovered; a loss has to be accepted.
+"""A lost or damaged slot is reported and never fenced over; streams that it cannot concern are
+recovered; an operator has to accept a loss.
 """
 
 from collections.abc import AsyncIterator
@@ -64,8 +64,8 @@ async def recover(
 async def written(
     store: ObjectStore, controller: MemoryController, nodes: list[Node], streams: list[int]
 ) -> tuple[Node, Node]:
-    """A broker that wrote one slot for each of these streams, one after the other, and died;
-    another one.
+    """Write one slot for each of these streams, one after the other, and kill the broker. Return it
+    and another one.
     """
     dead, heir = Node(store, controller, 1), Node(store, controller, 2)
     nodes += [dead, heir]
@@ -88,7 +88,7 @@ async def depth_of(store: ObjectStore, key: str) -> int:
 
 
 async def damage(store: ObjectStore, key: str) -> bytes:
-    """-> what it was."""
+    """Damage the object and return its old bytes."""
     good = await store.get(key)
     await store.put(key, good[:-1] + b"?")
     return good
@@ -150,8 +150,8 @@ async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: lis
 async def test_streams_that_go_on_behind_a_bad_slot_are_recovered(
     controller: MemoryController, nodes: list[Node], damaged: bool
 ) -> None:
-    """Stream 1 lies in the bad slot; stream 2 follows behind it without a gap; stream 3 ends before
-    it, so nothing is proven.
+    """Stream 1 is in the bad slot; stream 2 continues behind it without a gap; stream 3 ends before
+    it, which proves nothing.
     """
     store = MemoryStore()
     dead, heir = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
@@ -192,9 +192,7 @@ async def test_an_accepted_loss_ends_each_stream_before_it(
 async def test_slots_in_flight_behind_a_hole_prove_nothing(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
-    """The first PUT hangs, all later ones land: nothing was acknowledged, however many there
-    are.
-    """
+    """The first PUT hangs and all later ones succeed: none of them was acknowledged."""
     memory = MemoryStore()
     gated = GatedStore(memory)
     zombie, heir = Node(gated, controller, 1), Node(memory, controller, 2)
@@ -236,7 +234,7 @@ def bad(sequence: int) -> BadSlot:
 
 
 def salvage() -> Salvage:
-    """Two partitions: data stream 1 with its txn stream 2 and meta stream 3; data stream 4."""
+    """Two partitions: data stream 1 with txn stream 2 and meta stream 3; data stream 4."""
     ends = {StreamId(key): Offset(0) for key in (1, 2, 3, 4)}
     return Salvage(ends, {StreamId(key): StreamId(1) for key in (1, 2, 3)})
 

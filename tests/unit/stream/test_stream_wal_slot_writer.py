@@ -1,6 +1,4 @@
-"""One slot: however often and in whatever order its tries end, the answer is the truth about what
-lies there.
-"""
+"""One slot: for any number and order of tries, the result is what the slot holds."""
 
 import asyncio
 from dataclasses import replace
@@ -43,7 +41,7 @@ def built(stream_id: int = 1) -> BuiltObject:
 
 
 class Tries(MemoryStore):
-    """Each PUT waits; the test ends it: done, done with the answer lost, or not done."""
+    """Each PUT waits for the test to end it: done, done with the answer lost, or not done."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The WAL sets its timer on the loop that brokers run on."""
+"""The WAL sets its timer on the event loop of brokers."""
 
 from random import Random
 from typing import Any
@@ -14,7 +14,7 @@ from stream.wal.wal import Wal
 
 
 class DueAtOnce:
-    """A core with a deadline that is nearly here."""
+    """A core with a deadline that is almost due."""
 
     def next_bulk(self, _: float) -> None:
         return None

@@ -1,5 +1,5 @@
-"""Metadata answers from bytes that were encoded before are those of the generated code, whatever
-changed in between.
+"""Metadata answers from bytes that were encoded before equal those of the generated code, after any
+change.
 """
 
 from uuid import UUID

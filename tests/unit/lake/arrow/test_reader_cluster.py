@@ -1,5 +1,5 @@
-"""What clients produce to a real broker, read from its objects without it: the same as what they
-consume.
+"""What clients produce to a real broker, read from its objects without it: the same records as
+consumers get.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ def produce_with_confluent(bootstrap: str, codec: str) -> None:
 
 
 def produce_with_kafka_python(bootstrap: str, codec: str) -> None:
-    """The codecs of the standard library; for the others it wants packages that nothing else here
-    needs.
+    """Produce with the codecs of the standard library; the others need packages that only this test
+    would use.
     """
     producer = KafkaProducer(
         bootstrap_servers=bootstrap,
@@ -86,7 +86,7 @@ def _bytes(data: Any) -> bytes | None:
 
 
 async def slices_of(store: ObjectStore, stream_id: int) -> list[Slice]:
-    """Of the WAL, whose slots hold everything in order as long as nothing was merged."""
+    """Return slices of the WAL, whose slots hold everything in order until brokers merge."""
     found: list[Slice] = []
     async for info in store.list(WAL_ROOT):
         data = await store.get(info.key)

@@ -1,4 +1,6 @@
-"""Batches to Arrow: every codec and encoder, both decoders, what is left out, what is refused."""
+"""Decode batches to Arrow: every codec and encoder, both decoders, what is skipped, what is
+refused.
+"""
 
 import struct
 import subprocess
@@ -363,7 +365,7 @@ def test_damage_in_headers_and_checksums(compiled: bool) -> None:
 
 
 def run(code: str, **environment: str) -> str:
-    """In a fresh interpreter of this checkout."""
+    """Run the code in a fresh interpreter of this checkout; return its output."""
     root = str(Path(__file__).resolve().parents[4])
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -396,7 +398,7 @@ def test_without_numba_the_other_decoder_is_chosen() -> None:
 
 
 def test_kernels_are_kept_where_numba_was_told(tmp_path: Path) -> None:
-    """Also if nothing can be written anywhere: then they are compiled for this process alone."""
+    """If no directory is writable, they are compiled for this process alone."""
     code = (
         "from lake.arrow import kernel_cache, decode_table\n"
         "with kernel_cache.directory(decode_table.__file__) as kept: print(kept)"

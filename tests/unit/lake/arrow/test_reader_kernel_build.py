@@ -1,6 +1,4 @@
-"""The first task on a machine does not wait for the compiler, and nobody sees a difference in the
-rows.
-"""
+"""The first task on a machine does not wait for the compiler, and gets the same rows."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""Records that the kernel reads in one go, and those next to them that it does not: same rows, and
-no byte read beyond the block.
+"""Records that the kernel reads in one step, beside records that it does not: the same rows, and no
+byte read beyond the block.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from stream.batch.records import Record, encode_batch
 from tests.support.reader_objects import ALL, decode, records_of, row_of, rows_of, sealed
 
 BORDERS = (0, 1, 62, 63, 64, 65, 8_190, 8_191, 8_192, 8_193)
-"""Numbers of one, two and three bytes begin here."""
+"""Numbers around the limits of one, two and three bytes."""
 
 VIEWS = pytest.mark.parametrize("views", [False, True], ids=["copies", "views"])
 
@@ -68,9 +68,7 @@ _PROT_NONE = 0
 
 
 class Guarded:
-    """Memory whose last byte is followed by a page that may not be touched: who does ends the
-    process.
-    """
+    """Memory before a protected page: reading beyond its last byte ends the process."""
 
     def __init__(self, pages: int) -> None:
         self._size = pages * mmap.PAGESIZE
@@ -86,8 +84,8 @@ class Guarded:
 
 
 def damaged_blocks() -> Iterator[bytes]:
-    """Of one to three short records each: sound, cut short, and with numbers changed to ones that
-    point elsewhere.
+    """Yield blocks of one to three short records: sound, cut short, and with numbers that point
+    elsewhere.
     """
     rng = Random(5)
     for _ in range(4_000):
@@ -113,8 +111,8 @@ def damaged_blocks() -> Iterator[bytes]:
 
 @VIEWS
 def test_no_byte_behind_a_block_is_read(views: bool) -> None:
-    """With views, short fields are read in steps too. Rows or an error, as from the decoder that
-    numpy checks.
+    """With views, short fields are read in steps too. The result is rows or an error, as from the
+    numpy decoder, which checks.
     """
     memory = Guarded(1)
     rows = refused = 0

@@ -1,5 +1,5 @@
-"""Plans that are renewed: the same offsets of the same streams, or an error that says which are
-lost.
+"""A renewed plan has the same offsets of the same streams, or fails with an error that names the
+lost ones.
 """
 
 import pickle

@@ -1,4 +1,4 @@
-"""Memory of Arrow batches is used again, and never while anybody can still see it."""
+"""The memory of Arrow batches is reused, but never while a reference to it exists."""
 
 import gc
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def record_of(offset: int) -> Record:
 
 
 def decoded(first: int = 0) -> Iterator[Any]:
-    """One Arrow batch after the other, each of RECORDS rows."""
+    """Yield Arrow batches of RECORDS rows each."""
     decoder = Decoder(DEFAULT, CONFIG, compiled=True)
     for number in range(first, first + BATCHES):
         base = number * RECORDS
@@ -46,7 +46,7 @@ def decoded(first: int = 0) -> Iterator[Any]:
 
 
 def is_true(batch: Any) -> bool:
-    """Its rows are those that its offsets say."""
+    """Return True if the rows are those of their offsets."""
     expected = [record_of(offset) for offset in batch["offset"].to_pylist()]
     columns = (
         batch["key"].to_pylist(),

@@ -1,4 +1,4 @@
-"""Slices from a store to Arrow: what is fetched and how, what is left to do when an object is gone,
+"""Slices from a store to Arrow: what is fetched and how, what remains when an object is gone,
 damage, threads and forks.
 """
 
@@ -32,8 +32,8 @@ from tests.support.reader_objects import ALL, build, put_object, row_of, rows_of
 
 
 class WatchedStore(MemoryStore):
-    """Notes the GETs, and how many bytes are under way at once. A GET takes a turn of the loop, as
-    in life.
+    """Record the GETs, and the number of bytes in flight. A GET takes a turn of the loop, as over a
+    network.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class WatchedStore(MemoryStore):
 def batches_of(
     first: int, count: int, *, per_batch: int = 5, size: int = 100, seed: int = 0, **options: Any
 ) -> list[bytearray]:
-    """`count` records from offset `first` on."""
+    """Return batches of `count` records from offset `first` on."""
     rng = Random(seed + first)
     found: list[bytearray] = []
     for base in range(first, first + count, per_batch):
@@ -81,7 +81,7 @@ async def offsets(
 
 
 async def take(batches: AsyncIterator[pa.RecordBatch], found: list[tuple[int, int]]) -> None:
-    """Everything up to the error, if there is one."""
+    """Collect everything up to the error, if there is one."""
     async for batch in batches:
         found += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
 
@@ -356,7 +356,7 @@ def test_what_is_at_hand_whole_is_not_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "data" / "5"
     bodies = {slices[5].key: path.read_bytes()}
     path.unlink()
-    for _ in range(2):  # the second time its index is known
+    for _ in range(2):  # the second time its index is cached
         assert read_offsets(url, slices, bodies=bodies) == list(range(800))
     damaged = bytearray(bodies[slices[5].key])
     damaged[len(damaged) // 4] ^= 1

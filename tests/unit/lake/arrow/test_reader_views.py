@@ -1,4 +1,4 @@
-"""Key and value as `binary_view`: the same rows, nothing copied, and what views point into stays as
+"""Key and value as `binary_view`: the same rows without a copy; the memory behind views lives as
 long as they do.
 """
 
@@ -110,7 +110,9 @@ def test_nothing_is_copied_and_blocks_of_one_get_are_one_buffer() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_is_held_stays_as_it_is(codec: Compression) -> None:
-    """Whatever is decompressed after it, and whoever else lets go of what was fetched."""
+    """Decompressing more, and dropping other references to the fetched bytes, does not change
+    it.
+    """
     rng, held = Random(codec), list[Any]()
 
     def decoded() -> Iterator[Any]:

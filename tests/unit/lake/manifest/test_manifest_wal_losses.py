@@ -1,5 +1,5 @@
 """Readers of the store: a lost or damaged WAL slot is an error where it may concern a partition,
-and nowhere else; an old root is none.
+and nowhere else; an old root is no error.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ async def publish(
     first_slot: int = 0,
     leaders: tuple[int, ...] = (1, 1, 2),
 ) -> None:
-    """committed: of the first topic's stream."""
+    """Publish a manifest. committed: the end of the first topic's stream."""
     draft = Draft(version)
     entries: list[TopicEntry] = []
     for number, (name, leader) in enumerate(zip(TOPICS, leaders, strict=True)):
@@ -107,8 +107,8 @@ class Store(MemoryStore):
 
 
 async def filled(slots: int = 10) -> Store:
-    """Slot i of broker 1 holds record i of the first topic, slot i of broker 2 record i of the last
-    one.
+    """Return a store in which slot i of broker 1 holds record i of the first topic, and slot i of
+    broker 2 record i of the last one.
     """
     store = Store()
     for sequence in range(slots):
@@ -123,7 +123,7 @@ async def ends(view: ClusterView, *topics: str) -> list[int]:
 
 
 def virtually(work: Awaitable[T]) -> T:
-    """Run it where sleeping takes no time."""
+    """Run it on a loop where sleeping takes no time."""
     loop = VirtualLoop()
     try:
         return loop.run_until_complete(work)
@@ -132,7 +132,7 @@ def virtually(work: Awaitable[T]) -> T:
 
 
 def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """A reader that finds a bad slot waits for a newer manifest."""
+    """Run the test in virtual time: a reader that finds a bad slot waits for a newer manifest."""
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -244,8 +244,8 @@ async def test_slots_that_were_in_flight_behind_the_end_prove_nothing() -> None:
 
 
 def test_slots_that_were_merged_during_a_slow_walk_are_found_in_a_newer_root() -> None:
-    """All slots are committed and deleted while the first one is read, and a slow walk ends later
-    than they may stay.
+    """All slots are committed and deleted while the first one is read, and a slow walk ends after
+    their grace period.
     """
 
     async def story() -> list[int]:

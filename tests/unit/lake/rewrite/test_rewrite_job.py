@@ -1,4 +1,4 @@
-"""One task of a bulk rewrite: damage on the way is read again, damage in the store is told."""
+"""One task of a bulk rewrite: damage in transit is read again, damage in the store is reported."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Which objects a bulk rewrite joins, and how much of it at once."""
+"""Which objects a bulk rewrite merges, and how much of it at once."""
 
 from array import array
 from random import Random
@@ -54,7 +54,7 @@ def spans(merges: tuple[Merge, ...]) -> list[tuple[int, int]]:
 
 
 def rewritten(log: CommittedLog, merges: tuple[Merge, ...]) -> CommittedLog:
-    """The log when all is committed."""
+    """Return the log after all commits."""
     starts = {merge.start_offset: merge for merge in merges}
     inside = {source.range.start_offset for merge in merges for source in merge.sources[1:]}
     kept = [item for item in ranges_of(log) if item.range.start_offset not in inside]

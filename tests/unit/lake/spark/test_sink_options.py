@@ -1,4 +1,4 @@
-"""Options of a write: Kafka's words, checks and texts."""
+"""Options of a write: the names, checks and messages are Kafka's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rows as records; the decision whether a batch is written already."""
+"""Rows as records, and the decision whether a batch is already written."""
 
 import pickle
 from datetime import UTC, datetime

@@ -1,4 +1,6 @@
-"""Options of `format("kafka")`: what is refused, in which words, and what the others come to."""
+"""Options of `format("kafka")`: what is refused, with which message, and the values of the
+others.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Packing, rate limits and filters: nothing lost, nothing twice, nothing larger than allowed."""
+"""Packing, rate limits and filters lose nothing, repeat nothing, and keep their limits."""
 
 import subprocess
 import sys
@@ -38,8 +38,8 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 
 @st.composite
 def planned(draw: st.DrawFn) -> list[Slice]:
-    """As a plan has them: partition by partition, in offset order, several partitions in an
-    object.
+    """Draw slices as a plan has them: partition by partition, in offset order, several partitions
+    in an object.
     """
     slices: list[Slice] = []
     for partition in range(draw(st.integers(1, 4))):
@@ -93,7 +93,7 @@ def test_each_offset_is_in_one_task(
     total_bytes = sum(part.size_bytes for part in slices)
     if (
         total_bytes > tasks_min**2 and offset_bytes_max * tasks_min * 4 < total_bytes
-    ):  # bytes are whole numbers, offsets are not cut
+    ):  # bytes are integers, and offsets are not cut
         assert len(tasks) >= tasks_min
 
 
@@ -114,7 +114,7 @@ def test_tasks_are_even_and_as_few_as_that_allows() -> None:
 
 
 def test_small_objects_leave_nothing_over_that_makes_up_one_more_task() -> None:
-    """1,690 objects of 10 to 40 bytes, cut nowhere: 16 tasks that are filled up to what fits would
+    """1,690 objects of 10 to 40 bytes that cannot be cut: filling 16 tasks to their limit would
     leave a little for a 17th.
     """
     sizes = [10 + number * 7 % 31 for number in range(1_690)]
@@ -372,7 +372,7 @@ def test_between_is_two_conditions() -> None:
 
 
 def test_who_names_columns_does_without_arrow() -> None:
-    """Spark makes a process of Python for that, every time."""
+    """Spark starts a Python process for that, every time."""
     code = (
         "import sys; sys.modules['pyarrow'] = sys.modules['numpy'] = sys.modules['numba'] = None;"
         " import pyspark_penstock as found\nprint(found.DefaultSource({'store': 's3://b',"

@@ -1,4 +1,6 @@
-"""What a worker of PySpark walks over after every task: not all that it ever imported."""
+"""A PySpark worker's collection after every task walks only over new objects, not over all
+imports.
+"""
 
 import subprocess
 import sys
@@ -30,7 +32,7 @@ print("kept")
 
 
 def test_imports_are_kept_and_garbage_is_collected() -> None:
-    """In a process of its own: what is kept is kept for ever."""
+    """In a process of its own, because what is frozen stays frozen."""
     done = subprocess.run(
         [sys.executable, "-c", CODE],
         env={"PYTHONPATH": str(ROOT)},
