@@ -1,9 +1,9 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.chaos --minutes 10 [--seed N]`: a real cluster under faults; exit status 0 if
-everything held.
+"""`python -m tests.chaos --minutes 10 [--seed N]`: run a real cluster under faults; exit with
+status 0 if no check failed.
 
-The faults follow from the seed, what the processes do at the same time does not: a seed that failed
-once may have to be repeated.
+The faults follow from the seed, the timing of the processes does not: a seed that failed once may
+need several runs to fail again.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Clients that never stop: producers with and without idempotence, readers, a consumer group whose
-members come and go.
+"""Clients that run all the time: producers with and without idempotence, readers, and a consumer
+group whose members change.
 
-Invariants: each runs in a thread of its own until it is told to end; whatever it sees goes into the
-record; an error that an application would have to handle is a violation, for deadlines are longer
-than any fault. A reader meets every offset, one after the other; a group delivers each at least
-once, and never moves past one.
+Invariants: each runs in a thread of its own until the run ends it; everything it sees goes into the
+record; an error that an application would have to handle is a violation, because deadlines are
+longer than any fault. A reader meets every offset in order; a group delivers each record at least
+once and never skips one.
 """
 
 import threading
@@ -52,16 +52,16 @@ STUCK_S: Final = 40.0
 
 
 class ClientStuck(Exception):
-    """The client library does not return."""
+    """A call of the client library does not return."""
 
 
 def within(limit_s: float, call: Callable[[], object]) -> None:
-    """Call it in a thread, which is left behind if it takes longer. Raises ClientStuck,
+    """Call it in a thread, and abandon the thread if it takes longer. Raises ClientStuck,
     KafkaException.
 
-    Once a broker was missing from an answer to Metadata, librdkafka 2.11 to 2.16 may wait for it
-    without end, whatever timeout it is given (confluentinc/librdkafka#5511, #5456). Whoever meets
-    that goes on with a new instance, which has to succeed.
+    Once a broker was missing from a Metadata response, librdkafka 2.11 to 2.16 may wait for it
+    forever, with any timeout (confluentinc/librdkafka#5511, #5456). A client that meets that
+    continues with a new instance, which has to succeed.
     """
     errors: list[KafkaException] = []
 
@@ -96,7 +96,7 @@ class Client(threading.Thread):
         raise AssertionError("a client says what it does")
 
     def end(self, patience: Patience) -> bool:
-        """True if it ended in time."""
+        """End the client. Return True if it ended in time."""
         self.ending.set()
         while self.is_alive() and patience.lasts():
             self.join(0.1)
@@ -104,7 +104,9 @@ class Client(threading.Thread):
 
 
 class SteadyProducer(Client):
-    """One record for each partition every `pause_s`. name: begins with "-" without idempotence."""
+    """Produce one record for each partition every `pause_s`. name: begins with "-" without
+    idempotence.
+    """
 
     def __init__(
         self, bootstrap: str, parts: list[Part], record: Record, name: str, pause_s: float
@@ -169,7 +171,7 @@ class SteadyProducer(Client):
 
 
 class Reader(Client):
-    """Reads partitions from their beginning, without a group."""
+    """Read partitions from their beginning, without a group."""
 
     def __init__(self, bootstrap: str, parts: list[Part], record: Record, name: str) -> None:
         super().__init__(f"reader {name}", record)
@@ -204,7 +206,7 @@ class Reader(Client):
 
 
 def seen(message: Any) -> tuple[Part, int, bytes]:
-    """Where a record lies, and its identity."""
+    """Return the position of a record and its identity."""
     return (
         (message.topic(), message.partition()),
         message.offset(),
@@ -213,7 +215,7 @@ def seen(message: Any) -> tuple[Part, int, bytes]:
 
 
 def is_passing(error: KafkaError | None) -> bool:
-    """Trouble of a client with a broker, which it gets over by itself."""
+    """Return True for an error between client and broker that the client retries by itself."""
     passing = (
         KafkaError._MAX_POLL_EXCEEDED,
         KafkaError._TRANSPORT,
@@ -230,7 +232,9 @@ def is_passing(error: KafkaError | None) -> bool:
 
 
 def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Part, tuple[int, int]]:
-    """(log start, high watermark) of each. Raises KafkaException after the timeout."""
+    """Return (log start, high watermark) of each partition. Raises KafkaException after the
+    timeout.
+    """
     consumer = Consumer({**IMPATIENT, "bootstrap.servers": bootstrap, "group.id": "none"})
     try:
         return {
@@ -244,7 +248,7 @@ def end_offsets(bootstrap: str, parts: list[Part], timeout_s: float) -> dict[Par
 def read_all(
     bootstrap: str, ends: dict[Part, tuple[int, int]], record: Record, patience: Patience
 ) -> None:
-    """Everything up to these high watermarks, with a reader of its own; what does not come is a
+    """Read everything up to these high watermarks with a new reader; a missing record is a
     violation.
     """
     reader = Reader(bootstrap, list(ends), record, "at the end")

@@ -1,9 +1,8 @@
-"""A consumer group with plain commits, and somebody who asks for the offsets of groups all the
-time.
+"""A consumer group with plain commits, and a client that reads the offsets of groups all the time.
 
-Invariants: a group delivers each record at least once and never moves past one; between two
-assignments a member meets every offset, one after the other; each acknowledged commit, each answer
-of a coordinator and each place where a member begins is written down.
+Invariants: a group delivers each record at least once and never skips one; between two assignments
+a member meets every offset in order; each acknowledged commit, each answer of a coordinator and
+each starting position of a member is recorded.
 """
 
 import threading
@@ -34,7 +33,9 @@ _COMMIT_EVERY_S: Final = 1.0
 
 
 class GroupMembers(Client):
-    """Members of one group, by turns in this thread. Now and then one leaves and another joins."""
+    """The members of one group, polled in turn in this thread. Sometimes one leaves and another
+    joins.
+    """
 
     def __init__(
         self, bootstrap: str, topic: str, parts: list[Part], record: Record, rng: Random
@@ -44,11 +45,11 @@ class GroupMembers(Client):
         self._topic = topic
         self._rng = rng
         self.frontiers: dict[Part, int] = dict.fromkeys(parts, 0)
-        """Everything below was given to some member."""
+        """Some member received everything below."""
         self.rebalance_count = 0
-        """Assignments of a member."""
+        """Assignments of members."""
         self.commit_count = 0
-        """Acknowledged, of one partition each."""
+        """Acknowledged commits, each of one partition."""
 
     def work(self) -> None:
         members = [self._join(), self._join()]
@@ -89,12 +90,12 @@ class _Member:
         self._group = group
         self._record = group.record
         self._assigned_s: dict[Part, float] = {}
-        """When each partition came whose first record is yet to come."""
+        """The assignment time of each partition whose first record has not arrived."""
         self._next: dict[Part, int] = {}
         self._committed: dict[Part, int] = {}
         self._commit_at = 0.0
         self._committing: tuple[float, dict[Part, int]] | None = None
-        """The commit that is not answered yet: since when, and which offsets."""
+        """The unanswered commit: its start time and its offsets."""
         self._consumer = Consumer(
             {
                 **settings,
@@ -109,15 +110,15 @@ class _Member:
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def close(self) -> None:
-        """Raises nothing: a library that does not return is left behind."""
+        """Raises nothing: a library call that does not return is abandoned."""
         self._commit()
         with suppress(ClientStuck):
             within(STUCK_S, self._consumer.close)
         self._settle()
 
     def poll(self) -> None:
-        """One message at a time: what came before a rebalance must not be taken for what came
-        behind it. Then a commit if it is due.
+        """Poll one message at a time, so that messages before and after a rebalance are told apart.
+        Then commit if it is due.
 
         Raises ClientStuck when a commit has had no answer for longer than any fault lasts.
         """
@@ -167,11 +168,11 @@ class _Member:
         self._next, self._committed, self._assigned_s = {}, {}, {}
 
     def _commit(self) -> None:
-        """Send the next one when the last is answered: the library repeats those that wait for each
-        other in any order.
+        """Send the next commit when the last one is answered: the library retries waiting commits
+        in any order.
 
-        Not the call that waits: it may wait without end (see `clients.within`), also inside a
-        rebalance, where no thread helps.
+        The synchronous call is no option: it may wait forever (see `clients.within`), also inside a
+        rebalance, where a thread does not help.
         """
         if self._committing is not None:
             return
@@ -203,8 +204,8 @@ class _Member:
         self._settle(acknowledged)
 
     def _settle(self, acknowledged: Collection[Part] = ()) -> None:
-        """Write down what became of the commit under way, if there is one; without an
-        acknowledgement it may have taken place.
+        """Record the result of the unanswered commit, if there is one; without an acknowledgement
+        it may have taken effect.
         """
         if self._committing is None:
             return
@@ -219,8 +220,8 @@ class _Member:
 
 
 class OffsetAsker(Client):
-    """Asks coordinators for the offsets of groups, without being a member. answer_count: offsets
-    that were told.
+    """Read the offsets of groups from coordinators, without being a member. answer_count: offsets
+    in the answers.
     """
 
     def __init__(
@@ -245,7 +246,9 @@ class OffsetAsker(Client):
 
 
 def ask_offsets(consumer: Consumer, group: str, parts: list[Part], record: Record) -> int:
-    """Of one group: written down, and how many there were; 0 if the coordinator cannot say now."""
+    """Read and record the offsets of one group. Return their number; 0 if the coordinator cannot
+    answer now.
+    """
     began_s = record.now()
     try:
         answer = consumer.committed([TopicPartition(*part) for part in parts], timeout=_ASK_S)

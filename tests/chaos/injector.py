@@ -1,7 +1,8 @@
-"""Does what the schedule says, to the processes, the links and the store; one line for each fault.
+"""Apply the schedule's faults to the processes, the links and the store, and log one line for each
+fault.
 
-Invariant: when `inject` returns the fault is over and healed, whatever happened; what it kept down
-may still be starting.
+Invariant: when `inject` returns, the fault is over and healed; processes that it held down may
+still be starting.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from tests.chaos.record import Record
 from tests.chaos.schedule import CONTROLLERS, LEADER, Fault, Kind
 
 LEAVE_TIMEOUT_S: Final = 20.0
-"""For SIGTERM, also while the controllers are away."""
+"""The time for SIGTERM, also while the controllers are down."""
 
 
 class Injector:

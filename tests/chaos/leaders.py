@@ -1,8 +1,8 @@
-"""Asks each broker for the ends of the logs that it thinks it leads, by ListOffsets and by Fetch,
+"""Ask each broker for the ends of the logs that it believes to lead, by ListOffsets and by Fetch,
 as a client with old metadata would.
 
-Invariants: no question goes to another broker than the one it is for, whatever the metadata says;
-each answer is written down with the time at which its question began, refusals are counted only.
+Invariants: a request goes only to its broker, for any metadata; each answer is recorded with the
+start time of its request, refusals are only counted.
 """
 
 from typing import Final
@@ -19,15 +19,15 @@ from tests.support.anomalies import Latest
 from tests.support.history import Part
 
 _ASK_S: Final = 20.0
-"""Longer than any fault: an answer that comes late is the interesting one."""
+"""Longer than any fault, because late answers are the interesting ones."""
 _PAUSE_S: Final = 0.3
 _LATEST: Final = -1
 _FETCH_BYTES_MAX: Final = 1
 
 
 class LeaderAsker(Client):
-    """answer_count: ends that this broker told. refused_count: partitions that it said it does not
-    lead.
+    """Ask one broker. answer_count: ends in its answers. refused_count: partitions that it refused
+    as another broker's.
     """
 
     def __init__(self, address: str, parts: list[Part], record: Record, name: str) -> None:
@@ -47,7 +47,7 @@ class LeaderAsker(Client):
                 continue  # it does not run, or is cut off from us
 
     def _ask(self, client: WireClient) -> None:
-        """Until the connection breaks or this client ends."""
+        """Send requests until the connection breaks or this client ends."""
         if not self._topic_ids:
             topics = [
                 metadata.MetadataRequestTopic(name=topic)
@@ -93,9 +93,7 @@ class LeaderAsker(Client):
                 )
 
     def _fetch(self, client: WireClient) -> None:
-        """At the offset behind what was acknowledged a lease ago: where a consumer would read
-        on.
-        """
+        """Fetch at the end that was acknowledged one lease ago, where a consumer would continue."""
         began_s = self.record.now()
         wanted = {part: self.record.acked_end(part, began_s - LEASE_S) for part in self._parts}
         topics = [

@@ -1,16 +1,16 @@
 """The network between the processes: a TCP proxy in front of each node, whose directions can be
 cut, held, slowed and reset.
 
-Invariants: each node has one address, that of its proxy, for everybody, so that redirects do not
-lead around the faults; who dialled is found out by the dialling port (Linux: /proc; elsewhere all
-are taken for clients), so that a fault hits one pair of nodes. What is cut stays in the sender's
-socket: no connection is seen to break, until the fault ends. A node that does not run refuses
-connections here too: brokers take that as proof. Must not look into what passes.
+Invariants: each node has one address for all clients and nodes, that of its proxy, so that
+redirects do not bypass the faults. The connecting port identifies the source (Linux: /proc;
+elsewhere all connections count as clients'), so that a fault hits one pair of nodes. Bytes of a cut
+connection stay in the sender's socket: no side sees an error until the fault ends. The proxy of a
+stopped node refuses connections, which brokers take as proof. Must not look into the bytes.
 
-Brokers send markers to each other's advertised addresses, so these links pass here too: the
-dialling port tells them from clients. A cut stops every connection of a pair. A hold stops those
-that exist when it begins: what its sender sends again on a newer connection arrives first, and what
-was held arrives late, when nobody waits for its answer any more.
+Brokers send markers to each other's advertised addresses, so these links pass here too. A cut stops
+every connection of a pair. A hold stops the connections that exist when it begins: what the sender
+repeats on a newer connection arrives first, and the held bytes arrive late, when no one waits for
+their answer any more.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from tests.chaos.schedule import CLIENTS
 _PIECE_BYTES: Final = 64 * 1024
 _LOOKUP_PAUSE_S: Final = 0.02
 _LOOPBACK: Final = ("0100007F", "0000000000000000FFFF00000100007F")
-"""127.0.0.1, and as a socket of IPv6 has it: those of gRPC are such."""
+"""127.0.0.1, plain and as an IPv6 socket shows it, like those of gRPC."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _END_BEHIND_S: Final = 0.5
-"""The end of a connection that was held comes this much later than its last bytes, so that they are
-served first.
+"""The end of a held connection comes this much later than its last bytes, so that they are served
+first.
 """
 
 
 class Diallers:
-    """Which node dialled: looked up in /proc for all connections that wait for it at once, so that
-    a storm costs no more than a few.
+    """Find the node behind a connection. One scan of /proc serves all connections that wait for it,
+    so that many at once cost only a few scans.
     """
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
@@ -49,7 +49,7 @@ class Diallers:
         self._task: asyncio.Task[None] | None = None
 
     async def of(self, port: int) -> str:
-        """Whose end of a connection has this port of ours; CLIENTS: no node's."""
+        """Return the node whose end of a connection has this port; CLIENTS: no node's."""
         if sys.platform != "linux":
             return CLIENTS
         found = self._waiting.setdefault(port, asyncio.get_running_loop().create_future())
@@ -99,7 +99,9 @@ def _inodes(ports: set[int]) -> dict[int, str]:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """dialled: by this node, to `to`. number: counts up with each connection of the network."""
+    """dialled: the connecting node, `to`: its peer. number: grows with each connection of the
+    network.
+    """
 
     dialled: str
     to: str
@@ -121,8 +123,8 @@ def _role(name: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """What `source` sends to `target` on these connections waits. Before there is one, the next
-    that is made becomes it.
+    """Hold what `source` sends to `target` on these connections. If there is none, hold the next
+    one.
     """
 
     source: str
@@ -134,7 +136,7 @@ class Hold:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """End it as a crashed machine's connections end: nothing that is under way arrives."""
+    """Reset the connection, as a crash of the machine does: bytes in flight are lost."""
     with suppress(OSError):
         writer.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE
@@ -143,7 +145,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Network:
-    """All links. pids: of the nodes as they run now, by name."""
+    """All links. pids: of the running nodes, by name."""
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
         self._diallers = Diallers(pids)
@@ -157,14 +159,12 @@ class Network:
         self._newest: dict[frozenset[str], int] = {}
         self._connection_count = 0
         self.connection_counts: Counter[tuple[str, str]] = Counter()
-        """Connections by who dialled whom: "broker", "controller" or "clients"."""
+        """Connections by source and target: "broker", "controller" or "clients"."""
         self.late_count = 0
-        """Pieces that were held and arrived when there was a newer connection between the same two
-        nodes.
-        """
+        """Held pieces that arrived after a newer connection between the same two nodes existed."""
 
     def add(self, name: str, port: int, target_port: int) -> None:
-        """A proxy at `port` in front of node `name`, which listens at `target_port` while it
+        """Add a proxy at `port` in front of node `name`, which listens at `target_port` while it
         runs.
         """
         self._proxies[name] = Proxy(self, name, port, target_port)
@@ -176,11 +176,13 @@ class Network:
         self._proxies[name].close()
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing that source sends reaches target; a pair may be cut by several faults at once."""
+        """Let nothing that source sends reach target. Several faults may cut a pair at once."""
         self._cuts.append((source, target))
 
     def heal(self, source: str, target: str, *, late: bool) -> None:
-        """late: what was held back goes on; else it is lost with its connections."""
+        """Heal the cut. late: the held bytes continue; otherwise they are lost with their
+        connections.
+        """
         self._cuts.remove((source, target))
         if not late:
             for connection in list(self._between(source, target)):
@@ -188,15 +190,13 @@ class Network:
         self._tell()
 
     def hold(self, source: str, target: str) -> Hold:
-        """Hold back what source sends to target on the connections that exist now; newer ones
-        pass.
-        """
+        """Hold what source sends to target on the existing connections; newer ones pass."""
         hold = Hold(source, target, set(self._between(source, target)))
         self._holds.append(hold)
         return hold
 
     def release(self, hold: Hold) -> None:
-        """What was held arrives."""
+        """Let the held bytes arrive."""
         self._holds.remove(hold)
         self._tell()
 
@@ -206,7 +206,7 @@ class Network:
                 connection.reset()
 
     def slow(self, name: str, delay_ms: float) -> None:
-        """Every piece to and from this node takes so much longer; 0: no more."""
+        """Delay every piece to and from this node; 0: no delay."""
         self._delays_s[name] = delay_ms / 1_000
 
     async def close(self) -> None:
@@ -282,7 +282,7 @@ class Network:
         connection: _Connection,
         source: str,
     ) -> None:
-        """What `source` sends on this connection, to its end."""
+        """Forward what `source` sends on this connection, to its end."""
         target = connection.to if source == connection.dialled else connection.dialled
         was_held = False
         with suppress(OSError):
@@ -302,7 +302,7 @@ class Network:
         writer.close()
 
     async def _until_free(self, connection: _Connection, source: str, target: str) -> bool:
-        """True if it was held (not only cut)."""
+        """Wait until the direction is free. Return True if it was held (not only cut)."""
         was_held = False
         while True:
             is_held = any(hold.has(connection, source) for hold in self._holds)

@@ -1,9 +1,8 @@
-"""Somebody who moves partitions about all the time: reassignments, preferred elections,
-cancellations, over the Kafka protocol.
+"""Move partitions all the time: reassignments, preferred elections and cancellations, over the
+Kafka protocol.
 
-Invariant: what is asked for follows from the seed; that a request fails while the cluster is in
-trouble is no violation, that a move which was accepted does not end is (checked at the end of the
-run).
+Invariant: the requests follow from the seed. A request that fails during a fault is no violation;
+an accepted move that does not end is one (checked at the end of the run).
 """
 
 import asyncio
@@ -25,7 +24,7 @@ class Mover:
         self.done: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is canceled."""
         while True:
             await asyncio.sleep(self._rng.uniform(1.0, 4.0))
             what = self._rng.choices(("reassign", "elect", "cancel"), (7, 2, 1))[0]
@@ -56,7 +55,7 @@ class Mover:
 
 
 async def still_moving(bootstrap: str) -> list[str]:
-    """Partitions with a move under way. Raises KafkaFailed."""
+    """Return the partitions with a move in progress. Raises KafkaFailed."""
 
     def ask() -> list[str]:
         with WireClient(bootstrap) as client:

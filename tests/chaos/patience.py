@@ -1,9 +1,7 @@
-"""Deadlines on a machine that may have much else to do: time in which we ourselves did not run
-counts for nobody.
+"""Deadlines on a busy machine: time in which this process did not run does not count.
 
-Invariant: of the time between two looks at most `_COUNTED_S_MAX` is used up, so that a machine
-which stands still for a minute is not taken for a cluster that does; `Stalls` tells how long it
-stood still at most.
+Invariant: at most `_COUNTED_S_MAX` of the time between two looks counts, so that a machine that
+stalls for a minute does not look like a cluster that does. `Stalls` measures the longest stall.
 """
 
 import asyncio
@@ -16,8 +14,8 @@ _WHOLE_FACTOR: Final = 10
 
 
 class Patience:
-    """`while trouble and patience.lasts(): wait a little`. It begins anew with each progress, but
-    is never longer than ten times.
+    """`while trouble and patience.lasts(): wait a little`. It starts again with each progress, but
+    never lasts longer than ten times.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -27,7 +25,7 @@ class Patience:
         self._progress: object = None
 
     def lasts(self, progress: object = None) -> bool:
-        """progress: anything that changes when something was achieved."""
+        """Return True while time is left. progress: anything that changes with each achievement."""
         now = time.monotonic()
         counted_s = min(now - self._looked_at, _COUNTED_S_MAX)
         self._looked_at = now
@@ -38,13 +36,13 @@ class Patience:
 
 
 class Stalls:
-    """longest_s: how much later than it asked for this process was woken, at most."""
+    """longest_s: the longest delay of a wake-up of this process."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
 
     async def measure(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is canceled."""
         while True:
             due_at = time.monotonic() + _LOOK_S
             await asyncio.sleep(_LOOK_S)

@@ -1,11 +1,11 @@
-"""The processes of the cluster, started with the commands of `penstock dev`, with the chaos between
-them.
+"""The processes of the cluster, started with the commands of `penstock dev`, with the proxies of
+the chaos test between them.
 
-Invariants: an address is that of a proxy (`links.py`, `store_proxy.py`), for clients and for nodes;
-a process that ends is started again, unless a fault keeps it down; every end is recorded, and one
-that nobody caused is told as a defect. All die with this process (`deploy.node.lifeline`, so they
-are started from the main thread only). Logs go to a file for each start. Signals go to pids, never
-to names.
+Invariants: every address is that of a proxy (`links.py`, `store_proxy.py`), for clients and for
+nodes; a process that ends is started again, unless a fault holds it down; every end is recorded,
+and an end without a fault is a defect. All end with this process (`deploy.node.lifeline`, so they
+are started from the main thread only). Each start logs to a file of its own. Signals go to pids,
+never to names.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from tests.chaos.patience import Patience
 from tests.chaos.store_proxy import StoreProxy
 
 READ_GRACE_MS: Final = 3_000
-"""Short, so that a run lasts long enough to see what nothing refers to deleted."""
+"""Short, so that a run lasts long enough to see unreferenced objects deleted."""
 
 START_TIMEOUT_S: Final = 180.0
-"""On a machine that has much else to do, too; nothing is judged by it."""
+"""Generous for busy machines; no check depends on it."""
 FENCED: Final = 3
-"""Exit code of a broker that lost its registration: part of its duties after a pause or a cut."""
+"""The exit code of a broker that lost its registration, which is correct after a pause or a cut."""
 
 _FEW_COORDINATORS: Final = (
     "--offsets-topic-num-partitions",
@@ -57,8 +57,8 @@ _LOOK_S: Final = 0.1
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """held_down: by a fault; caused: its next end is a fault's doing. port: where it listens
-    itself, behind its proxy.
+    """held_down: by a fault. caused: a fault causes its next end. port: of the node itself, behind
+    its proxy.
     """
 
     plan: ProcessPlan
@@ -79,10 +79,10 @@ class Node:
 
 
 class Processes:
-    """`async with Processes(directory, seed, defect) as processes`. defect: told of every end that
-    no fault explains.
+    """`async with Processes(directory, seed, defect) as processes`. defect: called for every end
+    that no fault explains.
 
-    planted: name of a bug of `tests.sim.mutants` that all nodes get, to see whether it is found.
+    planted: the name of a bug of `tests.sim.mutants` for all nodes, to check that the run finds it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Processes:
         self.bootstrap = plan.bootstrap
         self.controllers = plan.controller.split(",")
         self.store_url = plan.store_url
-        """Without faults, for whoever looks at the bucket; nodes get one of their own."""
+        """The store without faults, for checks of the bucket; nodes have URLs of their own."""
         own = {
             "store": (found.store,),
             "controller": found.controllers[3:],
@@ -146,7 +146,7 @@ class Processes:
         return [node for node in self.nodes.values() if node.plan.role == "broker"]
 
     async def start(self, node: Node) -> None:
-        """In the main thread: its death would else be that of its children (see
+        """Start it from the main thread: a child ends with the thread that started it (see
         `deploy.node.lifeline`).
         """
         node.starts += 1
@@ -173,8 +173,8 @@ class Processes:
             await self.network.node_runs(node.name)
 
     def signal(self, node: Node, number: signal.Signals) -> None:
-        """Whatever this ends was ended on purpose. A paused process that shall die goes by
-        SIGKILL.
+        """Send the signal. An end that it causes is intended. A paused process needs SIGKILL to
+        end.
         """
         if node.process is not None and node.process.poll() is None:
             node.caused = node.caused or number in (signal.SIGKILL, signal.SIGTERM)
@@ -188,8 +188,8 @@ class Processes:
         return process is None or process.poll() is not None
 
     async def until_serving(self) -> None:
-        """All of them. Raises TimeoutError, which says who does not; their logs say at what they
-        were.
+        """Wait until all serve. Raises TimeoutError, which names the others and their state by
+        their logs.
         """
         patience = Patience(START_TIMEOUT_S)
         while missing := [
@@ -205,7 +205,9 @@ class Processes:
             await asyncio.sleep(0.1)
 
     async def leading_controller(self) -> str:
-        """Name of the controller that says that it leads, or some name while none does."""
+        """Return the name of the controller that says that it leads, or of any controller while
+        none does.
+        """
         for _ in range(20):
             for node in self.nodes.values():
                 if node.plan.role == "controller" and await _leads(node.port):
@@ -217,7 +219,7 @@ class Processes:
         return {node.name: node.pid for node in self.nodes.values()}
 
     async def _keep(self, node: Node) -> None:
-        """Start it again whenever it ended."""
+        """Start it again after each end."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if node.process is None or (code := node.process.poll()) is None:
@@ -238,7 +240,7 @@ class Processes:
             await self.start(node)
 
     def _overrides(self, node: Node, store_fd: int) -> tuple[str, ...]:
-        """A flag that is given twice counts last."""
+        """Return the flags to override: the last occurrence of a flag counts."""
         if node.plan.role == "store":
             return ("--fd", str(store_fd))
         store = (
@@ -272,7 +274,7 @@ class Processes:
         )
 
     async def _stop(self) -> None:
-        """SIGKILL: what is left has been looked at."""
+        """Stop all by SIGKILL; nothing more is checked."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -286,7 +288,9 @@ class Processes:
 
 
 def _planting(directory: Path, name: str) -> dict[str, str]:
-    """What to add to the environment: Python itself runs the module with this name at its start."""
+    """Return the environment that plants the bug: Python itself imports the module with this name
+    at its start.
+    """
     if not name:
         return {}
     (directory / "sitecustomize.py").write_text(

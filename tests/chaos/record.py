@@ -1,8 +1,8 @@
-"""What happened in a run, from all threads: into the history that is checked, and line by line into
-a file for whoever looks for a cause.
+"""The events of a run, from all threads: into the history that is checked, and line by line into a
+file for debugging.
 
-Invariants: the first violation is kept with its time, later ones are counted too; nothing is thrown
-into a client's thread.
+Invariants: the first violation is kept with its time, later ones are counted too; no exception
+reaches a client's thread.
 """
 
 import threading
@@ -17,16 +17,16 @@ from tests.support.anomalies import Ack, Operation, Write
 from tests.support.history import History, Part
 
 LEASE_S: Final = SESSION_TIMEOUT_MS / 1_000
-"""A broker that no controller answers may serve for as long as its session lasts."""
+"""A broker without a controller may serve for as long as its session lasts."""
 _VIOLATIONS_KEPT_MAX: Final = 50
 _ACKS_EVERY_S: Final = 0.05
-"""How often an acknowledged offset is kept, for each partition: enough to find reads that are stale
-by more.
+"""How often an acknowledged offset is kept, for each partition: enough to find reads that are
+staler.
 """
 
 
 class Record:
-    """began_at: of time.monotonic(). All times told are seconds since then."""
+    """began_at: of time.monotonic(). All times are seconds since then."""
 
     def __init__(self, path: Path) -> None:
         self.began_at = time.monotonic()
@@ -39,7 +39,7 @@ class Record:
         self._acked_number: dict[tuple[bytes, Part], int] = {}
         self._acks: dict[Part, list[tuple[float, int]]] = {}
         self.operations: list[Operation] = []
-        """For `tests.support.anomalies`: transactions, what was polled of them, groups, and ends of
+        """For `tests.support.anomalies`: transactions, polls of their records, groups, and ends of
         logs.
         """
         self.faults: Counter[str] = Counter()
@@ -54,7 +54,9 @@ class Record:
                 self.violations.append(f"{self.now():.2f} s: {what}")
 
     def tell(self, line: str, *, now: bool = False) -> None:
-        """Into the file alone. now: not only when some thousand bytes have come together."""
+        """Write the line to the file only. now: flush at once, not only after some thousand
+        bytes.
+        """
         with self._lock:
             if not self._file.closed:
                 self._file.write(f"{self.now():.3f} {line}\n")
@@ -88,20 +90,20 @@ class Record:
             self.operations.append(Ack(part, offset, now))
 
     def acked_end(self, part: Part, at_s: float) -> int:
-        """The offset behind some record that was acknowledged at this time; 0: there was none."""
+        """Return the end of the acknowledged records at this time; 0: none."""
         with self._lock:
             acks = self._acks.get(part, [])
             count = bisect_right(acks, (at_s, 0))
             return acks[count - 1][1] + 1 if count else 0
 
     def operate(self, operation: Operation) -> None:
-        """Once it has ended."""
+        """Record the operation, once it has ended."""
         with self._lock:
             self.operations.append(operation)
             self.tell(str(operation), now=isinstance(operation, Write))
 
     def acked_number(self, part: Part, producer: bytes) -> int:
-        """The highest number that is acknowledged; -1: none."""
+        """Return the highest acknowledged number; -1: none."""
         with self._lock:
             return self._acked_number.get((producer, part), -1)
 
@@ -113,7 +115,7 @@ class Record:
             self.history.read(part, offset, identity)
 
     def longest_gap(self) -> tuple[float, float, Part | None]:
-        """(seconds, when it began, where) of the longest time in which a partition acknowledged
+        """Return (seconds, start, partition) of the longest time in which a partition acknowledged
         nothing.
         """
         with self._lock:

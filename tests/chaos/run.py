@@ -1,9 +1,9 @@
 """One run: a cluster, its clients, waves of faults with quiet between them, and the verdict.
 
-Invariants: between two waves every partition takes records, every transactional client ends a
-transaction and the group commits again within `RECOVERY_DEADLINE_S`, or the run ends there; in any
-case everything is checked at the end, by readers that never saw the cluster before, from brokers
-that were all killed: nothing comes from a cache. A run in which some client did nothing fails.
+Invariants: between two waves every partition accepts records, every transactional client ends a
+transaction and the group commits again within `RECOVERY_DEADLINE_S`; otherwise the run ends there.
+At the end everything is checked by new readers, after all brokers were killed, so nothing comes
+from a cache. A run in which some client did nothing fails.
 """
 
 import asyncio
@@ -41,7 +41,9 @@ class Outcome:
 
 
 async def run(seconds: float, seed: int, say: Callable[[str], None], planted: str = "") -> Outcome:
-    """seconds: how long new waves begin. planted: a bug of `tests.sim.mutants` for all nodes."""
+    """Run the chaos test. seconds: how long new waves begin. planted: a bug of `tests.sim.mutants`
+    for all nodes.
+    """
     directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
     record = Record(directory / "history.txt")
     try:
@@ -116,7 +118,9 @@ class _Chaos:
         await asyncio.gather(*(later(fault) for fault in wave.faults))
 
     async def _recovered(self, behind: str) -> None:
-        """Every process serves, and every client achieves something that it begins from now on."""
+        """Wait until every process serves, and every client completes something that it began after
+        this call.
+        """
         began, patience = self._record.now(), Patience(RECOVERY_DEADLINE_S)
         try:
             await self._processes.until_serving()
@@ -134,7 +138,7 @@ class _Chaos:
         self._record.tell(f"recovered behind {behind} in {self._record.now() - began:.2f} s")
 
     async def _settle(self) -> None:
-        """The clients end, then everything is checked."""
+        """End the clients, then check everything."""
         self._say(f"{self._record.now():7.1f} s  no more faults; checking")
         work, bootstrap, record = self._work, self._processes.bootstrap, self._record
         await asyncio.to_thread(work.end_writers, Patience(RECOVERY_DEADLINE_S))

@@ -1,10 +1,10 @@
-"""Which faults, whom they hit, for how long: an endless series of waves that follows from the seed
+"""The faults, their targets and durations: an endless series of waves that follows from the seed
 alone.
 
 Invariants: pure, the same seed gives the same waves; a wave ends (`Wave.length_s`), no node has two
-process faults in one wave, and between waves there is quiet, which the runner makes longer until
-the cluster has recovered: faults are paced so that there is progress to check.
-Must not know how a fault is done, nor who leads: "leader" as a name is looked up when the fault
+process faults in one wave, and there is quiet between waves, which the runner extends until the
+cluster has recovered, so that there is progress to check.
+Must not know how a fault is done, nor who leads: "leader" as a name is resolved when the fault
 begins.
 """
 
@@ -45,8 +45,7 @@ class Fault:
     """whom: names of nodes; of a cut or hold (from, to). after_s: since the wave began. chance: of
     each request, for store faults.
 
-    late: what was held back arrives at the end of the fault, instead of being lost with its
-    connection.
+    late: held bytes arrive at the end of the fault, instead of being lost with their connection.
     """
 
     kind: Kind
@@ -71,7 +70,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """quiet_s: at least this long nothing happens behind it."""
+    """quiet_s: the minimum of quiet time after the wave."""
 
     number: int
     faults: tuple[Fault, ...]
@@ -83,7 +82,7 @@ class Wave:
 
 
 def waves(seed: int) -> Iterator[Wave]:
-    """Without an end; take as many as there is time for."""
+    """Yield waves without end."""
     rng = Random(f"chaos/{seed}")
     number = 0
     while True:
@@ -109,7 +108,9 @@ class _Draft:
         return 0.0 if not self.faults else self.rng.uniform(0.0, 3.0)
 
     def add_process_fault(self, kind: Kind, whom: tuple[str, ...], for_s: float) -> None:
-        """Who is dead cannot be paused, and the leader may be any of the controllers."""
+        """Add the fault, unless it conflicts: a dead process cannot be paused, and the leader may
+        be any of the controllers.
+        """
         claimed = (
             set(CONTROLLERS) | {LEADER} if LEADER in whom else set(whom) | ({LEADER} & self.taken)
         )
@@ -139,7 +140,7 @@ def _kill(draft: _Draft) -> None:
 
 
 def _pause(draft: _Draft) -> None:
-    """Sessions end after 3 s, elections after 0.6 s: shorter and longer than both."""
+    """Sessions end after 3 s, elections after 0.6 s; pauses are shorter and longer than both."""
     rng = draft.rng
     if rng.random() < 0.6:
         draft.add_process_fault(
@@ -176,8 +177,8 @@ def _cut(draft: _Draft) -> None:
 
 
 def _hold(draft: _Draft) -> None:
-    """Longer than a coordinator waits for an answer about markers (5 s): it sends them again, on a
-    newer connection.
+    """Hold for longer than a coordinator waits for an answer about markers (5 s), so that it sends
+    them again on a newer connection.
 
     Not between clients and brokers: a late Produce or EndTxn of an older connection may do harm, as
     in Kafka before KIP-890.
@@ -193,8 +194,8 @@ def _hold(draft: _Draft) -> None:
 
 
 def _isolate(draft: _Draft) -> None:
-    """From all controllers, both ways; the store and clients stay. Some last longer than a session
-    (3 s), a move and a lease (3 s).
+    """Cut a broker off from all controllers, in both directions; the store and clients remain. Some
+    cuts last longer than a session (3 s), a move and a lease (3 s).
     """
     rng = draft.rng
     whom = draft.some_controller() if rng.random() < 0.5 else rng.choice(BROKERS)

@@ -1,9 +1,9 @@
-"""An HTTP proxy in front of the S3 server: it says 503, waits, cuts requests and answers, loses
-answers of what was done, and holds back.
+"""An HTTP proxy in front of the S3 server: it answers 503, delays, cuts requests and answers, loses
+answers of completed requests, and holds requests back.
 
-Invariants: a request reaches the store whole, or cut short with its connection, never changed; one
-that was held back may arrive when its sender is long dead. Each process has a port of its own here,
-so that a fault can hit one of them. Must not know what keys mean.
+Invariants: a request reaches the store unchanged, or cut short with its connection; a held request
+may arrive after its sender died. Each process has its own port here, so that a fault can hit one
+process. Must not know what keys mean.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _Message:
 
 
 class _Broken(Exception):
-    """This connection ends here."""
+    """The connection ends here."""
 
 
 class StoreProxy:
@@ -47,14 +47,14 @@ class StoreProxy:
         self._target_port = target_port
         self._rng = rng
         self._weather: list[tuple[Fault, asyncio.Event]] = []
-        """What is on now, and when it is over."""
+        """Active faults, each with an event for its end."""
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.hit_count = 0
         """Requests that met a fault."""
 
     async def open(self, source: str) -> int:
-        """The port for one process."""
+        """Open a port for one process and return it."""
 
         def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.ensure_future(self._serve(reader, writer, source))
@@ -108,7 +108,7 @@ class StoreProxy:
         writer: asyncio.StreamWriter,
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """One request to its end. Raises _Broken if its connection does not outlive it."""
+        """Handle one request to its end. Raises _Broken if its connection does not outlive it."""
         lose_answer = cut_answer = False
         for fault, over in list(self._weather):
             if fault.whom[0] not in (ALL, source) or self._rng.random() >= fault.chance:

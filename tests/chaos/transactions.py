@@ -1,12 +1,12 @@
-"""Transactional clients: each keeps one `transactional.id`, and one producer as long as nothing
-fatal happens to it, for the whole run.
+"""Transactional clients: each keeps one `transactional.id` for the whole run, and one producer
+until a fatal error.
 
 A `TransactionSender` has a transaction open nearly all the time, some for longer than links time
-out. A `Transformer` consumes in a group, produces and commits its offsets with the transaction; now
-and then it leaves the group and joins again, with the same producer.
-Invariants: each transaction is written down once, with what is known about its outcome: ok and fail
-are what the client library promises, everything else is info. A client that loses its producer goes
-on with a new one.
+out. A `Transformer` consumes in a group, produces and commits its offsets with the transaction;
+sometimes it leaves the group and joins again, with the same producer.
+Invariants: each transaction is recorded once, with what is known about its outcome: ok and fail are
+what the client library promises, everything else is info. A client that loses its producer
+continues with a new one.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ from tests.support.anomalies import UNKNOWN, Assign, Consumed, Outcome, Poll, Re
 from tests.support.history import Part
 
 _CALL_S: Final = 10.0
-"""For one call of the client library; what it had no time for is called again."""
+"""For one call of the client library; a call that timed out is repeated."""
 _TRANSACTION_TIMEOUT_MS: Final = 120_000
 _ABORTED_SHARE: Final = 0.4
 _INPUT_COUNT_MAX: Final = 300
@@ -43,7 +43,7 @@ TRANSFORM_GROUP: Final = "chaos-transform"
 
 @dataclass(slots=True)
 class Transaction:
-    """One that is under way."""
+    """A transaction in progress."""
 
     number: int
     began_s: float
@@ -68,11 +68,11 @@ class TransactionalClient(Client):
         self.finished: Counter[Outcome] = Counter()
         self.producer_count = 0
         self.settled_s = -1.0
-        """When the last transaction began that the client knows to be over."""
+        """The start time of the last transaction that the client knows to have ended."""
         self._number = 0
         self._producer: Producer | None = None
         self._stuck: list[Producer | Consumer] = []
-        """Kept, for closing one may take as long as what it waits for."""
+        """Kept, because closing one may block like the call that is stuck."""
         self._settings: dict[str, Any] = {
             **IMPATIENT,
             "bootstrap.servers": bootstrap,
@@ -85,18 +85,18 @@ class TransactionalClient(Client):
         }
 
     def prepare(self) -> tuple[Consumed, ...] | None:
-        """What the next transaction consumes. None: there is nothing to do yet."""
+        """Return the input of the next transaction. None: there is nothing to do yet."""
         return ()
 
     def fill(self, transaction: Transaction) -> None:
-        """Produce its records."""
+        """Produce the records of the transaction."""
         raise AssertionError("a client says what its transactions hold")
 
     def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
-        """Before it is committed, if it consumed anything."""
+        """Add the consumed offsets before the commit, if it consumed anything."""
 
     def over(self, transaction: Transaction, outcome: Outcome) -> None:
-        """It has ended."""
+        """Handle the end of the transaction."""
 
     def work(self) -> None:
         while not self.ending.is_set():
@@ -122,14 +122,16 @@ class TransactionalClient(Client):
         producer.poll(0)
 
     def pause(self, seconds: float) -> None:
-        """With the transaction open; its deliveries are served."""
+        """Wait with the transaction open, and serve delivery reports."""
         assert self._producer is not None
         until = self.record.now() + seconds
         while (left_s := until - self.record.now()) > 0 and not self.ending.is_set():
             self._producer.poll(min(left_s, 0.1))
 
     def _begin_anew(self) -> Producer | None:
-        """A producer that has ended what the one before left open. None: this is over."""
+        """Return a producer that has ended what its predecessor left open. None: the run is
+        over.
+        """
         producer = Producer(self._settings)
         self.producer_count += 1
         try:
@@ -195,8 +197,8 @@ class TransactionalClient(Client):
         return Outcome.OK
 
     def _give_up(self, producer: Producer, transaction: Transaction, error: KafkaError) -> Outcome:
-        """Abort it if the library asks for that: then it is aborted for sure. After a fatal error
-        only the cluster knows.
+        """Abort if the library requires it: then the outcome is certain. After a fatal error only
+        the cluster knows it.
         """
         if error.txn_requires_abort():
             try:
@@ -212,7 +214,7 @@ class TransactionalClient(Client):
 
     @staticmethod
     def _again(call: Callable[[], object]) -> None:
-        """Until it has an answer. Raises KafkaException."""
+        """Repeat the call until it has an answer. Raises KafkaException."""
         while True:
             try:
                 call()
@@ -224,11 +226,11 @@ class TransactionalClient(Client):
 
 
 class TransactionSender(TransactionalClient):
-    """Records into some of its partitions, a few at a time, then a commit or an abort."""
+    """Write a few records at a time to some of its partitions, then commit or abort."""
 
     def fill(self, transaction: Transaction) -> None:
-        """Many last as long as a few requests, some longer than the 5 s after which brokers give up
-        a connection.
+        """Produce. Many transactions last a few requests, some longer than the 5 s after which
+        brokers close an unanswered connection.
         """
         lasts_s = self.rng.choices((0.05, 0.5, 2.0, 6.0), (4, 3, 3, 1))[0]
         every_s = self.rng.choice((0.2, lasts_s))
@@ -242,9 +244,7 @@ class TransactionSender(TransactionalClient):
 
 
 class Transformer(TransactionalClient):
-    """One output for each partition of the input that it got something from: which offsets it
-    got.
-    """
+    """Write one record for each input partition with the offsets that it consumed from it."""
 
     def __init__(
         self,
@@ -271,16 +271,16 @@ class Transformer(TransactionalClient):
         }
         self._consumer: Consumer | None = None
         self._membership: Any = None
-        """Of the consumer, as of its last assignment: asking a consumer that is stuck would hold
-        the interpreter's lock without end.
+        """The group membership at the last assignment: a call on a stuck consumer would hold the
+        interpreter's lock forever.
         """
         self._polled: dict[Part, list[int]] = {}
         self._leave_at = 0.0
         self.rebalance_count = 0
 
     def prepare(self) -> tuple[Consumed, ...] | None:
-        """What a rebalance takes away while it is polled belongs to another member, or comes again
-        from the group's offset.
+        """Return the input. Records that a rebalance takes away during a poll belong to another
+        member, or come again from the group's offset.
         """
         consumer = self._consumer or self._join()
         until = self.record.now() + _POLL_S
@@ -319,8 +319,8 @@ class Transformer(TransactionalClient):
         producer.send_offsets_to_transaction(offsets, self._membership, _CALL_S)
 
     def over(self, transaction: Transaction, outcome: Outcome) -> None:
-        """What was not committed is consumed anew: what was aborted from its first offset, else
-        from where the group is.
+        """Consume uncommitted input again: after an abort from its first offset, otherwise from the
+        group's offset.
         """
         if outcome is Outcome.OK:
             return
@@ -372,12 +372,12 @@ class Transformer(TransactionalClient):
 
 
 class CommittedReader(Client):
-    """Polls partitions with read_committed from their beginning. polled_count: values."""
+    """Poll partitions with read_committed from their beginning. polled_count: values."""
 
     def __init__(self, bootstrap: str, parts: list[Part], record: ChaosRecord, name: str) -> None:
         super().__init__(f"committed {name}", record)
         self.ends: dict[Part, int] = {}
-        """Where the log was found to end, up to the last stable offset."""
+        """The ends of the logs that it found, up to the last stable offset."""
         self.polled_count = 0
         settings = {
             **IMPATIENT,

@@ -1,8 +1,8 @@
-"""What is looked at when the faults are over: metadata, bucket, leaders and logs against each other
-and against the history.
+"""Check metadata, bucket, leaders and logs against each other and against the history, when the
+faults are over.
 
-Invariants: looks at the cluster as any client and observer can, past the faults; what may take a
-while (moves, deletes) has a deadline, what may never be is a violation at once.
+Invariants: uses the cluster as any client and observer can, without faults; what may take a while
+(moves, deletes) has a deadline, what may never happen is a violation at once.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ MOVES_DEADLINE_S: Final = 45.0
 LEADERS_DEADLINE_S: Final = 30.0
 _SHOWN_EACH_MAX: Final = 3
 _DELETE_MS: Final = 30_000
-"""What the janitor may need for an object whose grace is over."""
+"""The time that the janitor may take for an object whose grace period is over."""
 
 _TROUBLE: Final = re.compile(r'Traceback|"exception":|"level": ?"critical"|was never retrieved')
 
@@ -60,8 +60,8 @@ async def check_end(processes: Processes, record: Record, parts: list[Part]) -> 
 
 
 def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
-    """Transactions, groups and ends of logs, for what `tests.support.anomalies` finds. output_ends:
-    read to there with read_committed.
+    """Check transactions, groups and ends of logs with `tests.support.anomalies`. output_ends: read
+    to there with read_committed.
     """
     anomalies = find_anomalies(record.operations, LEASE_S, output_ends)
     for name in ANOMALIES:
@@ -71,7 +71,7 @@ def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
 
 
 async def until(problem: Callable[[], Awaitable[str]], timeout_s: float, record: Record) -> None:
-    """Until there is none, or it is a violation."""
+    """Wait until there is no problem; at the deadline it is a violation."""
     patience = Patience(timeout_s)
     while text := await problem():
         if not patience.lasts(text):
@@ -89,7 +89,9 @@ async def _moves(processes: Processes) -> str:
 
 
 async def _leaders(processes: Processes, parts: list[Part]) -> str:
-    """Every broker names the same leader for each partition, and it is one that is there."""
+    """Check that every broker names the same leader for each partition, and that this leader
+    exists.
+    """
     answers = [
         await asyncio.to_thread(_leaders_by, f"127.0.0.1:{node.plan.port}", parts)
         for node in processes.brokers()
@@ -115,7 +117,7 @@ def _leaders_by(address: str, parts: list[Part]) -> dict[Part, int]:
 
 
 async def _bucket(follower: MetadataFollower, store: ObjectStore, record: Record) -> str:
-    """The bucket against the metadata of before and after the LIST."""
+    """Check the bucket against the metadata of before and after the LIST."""
     try:
         before = _missing_from(follower.image, set())
         keys = {info.key async for info in store.list("")}
@@ -134,8 +136,8 @@ def _missing_from(image: MetadataImage, keys: set[str]) -> set[str]:
 
 
 def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
-    """Data objects without references, and slots of WALs that ended which nothing names; but none
-    that has time left.
+    """Return data objects without references, and unreferenced slots of ended WALs, except those
+    that still have time.
     """
     now_ms = time.time_ns() // 1_000_000
     due = {state.key for state in image.objects if not _has_time_left(state, now_ms)}
@@ -161,8 +163,8 @@ def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
 
 
 def _has_time_left(state: ObjectState, now_ms: int) -> bool:
-    """It is being written, or its read grace is not long over. The active controller measures by
-    its own clock how long it is prepared.
+    """Return True if the object is being written, or its read grace ended only recently. The active
+    controller times preparation by its own clock.
     """
     return (
         state.phase == ObjectPhase.PREPARED or now_ms < state.since_ms + READ_GRACE_MS + _DELETE_MS
@@ -170,7 +172,7 @@ def _has_time_left(state: ObjectState, now_ms: int) -> bool:
 
 
 def trouble_in_logs(directory: Path) -> list[str]:
-    """Lines that a program writes only about its own defects."""
+    """Return log lines that a program writes only about its own defects."""
     return [
         f"{path.name}: {line.strip()[:300]}"
         for path in sorted((*directory.glob("broker-*.log"), *directory.glob("controller-*.log")))

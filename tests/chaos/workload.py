@@ -1,8 +1,7 @@
-"""All clients of a run: who writes, who reads, who asks; what each must have achieved, and what the
-verdict tells about them.
+"""All clients of a run, what each of them must have achieved, and what the verdict says about them.
 
-Invariants: every client starts before the first fault and ends behind the last; one that achieved
-nothing is a violation, so that a run that did nothing cannot pass.
+Invariants: every client starts before the first fault and ends after the last; a client that
+achieved nothing is a violation, so that a run that did nothing cannot pass.
 """
 
 import sys
@@ -33,10 +32,10 @@ from tests.support.history import Part
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 6
 OUTPUT: Final = "chaos-out"
-"""What transactions write."""
+"""The topic of the transactions."""
 OUTPUT_PARTITIONS: Final = 4
 _PAUSE_S: Final = 0.06
-"""Between two records of one producer for one partition: two producers and six partitions are 200
+"""Between two records of one producer for one partition: two producers and six partitions make 200
 records a second.
 """
 _END_S: Final = 30.0
@@ -46,7 +45,9 @@ _LINKS: Final = (
     ("controller", "controller"),
     ("clients", "broker"),
 )
-"""Faults hit these: a link that nobody uses, or whose dialler is not recognized, is no test."""
+"""Faults hit these links: a fault on an unused link, or on one whose source is not recognized,
+tests nothing.
+"""
 
 
 class Workload:
@@ -94,7 +95,7 @@ class Workload:
         return self.reader, self.group, self.committed
 
     def stuck_since_now(self) -> Callable[[], list[str]]:
-        """Who has not achieved anything that began after this call."""
+        """Return a function that names the clients that completed nothing since this call."""
         records = [
             (part, producer, producer.sent[part])
             for producer in self.producers
@@ -146,7 +147,7 @@ class Workload:
     def read_on(
         self, ends: dict[Part, tuple[int, int]], output_ends: dict[Part, int], patience: Patience
     ) -> None:
-        """Until those who read all the time have everything; then they end."""
+        """Wait until the continuous readers have everything, then end them."""
         while behind := self._behind(ends, output_ends):
             if not patience.lasts(behind):
                 self._record.violate(f"nothing more is read by {'; '.join(behind)}")
@@ -167,8 +168,8 @@ class Workload:
         return found + _short(self.committed, output_ends)
 
     def read_outputs(self, ends: dict[Part, int], patience: Patience) -> None:
-        """All committed records, by a new reader. What keeps it from the end is a transaction that
-        hangs.
+        """Read all committed records with a new reader. Only a hanging transaction can keep it from
+        the end.
         """
         reader = CommittedReader(self._processes.bootstrap, list(ends), self._record, "at the end")
         reader.start()
@@ -180,7 +181,7 @@ class Workload:
             self._record.violate(f"{reader.name} does not end")
 
     def ask_offsets(self, patience: Patience) -> None:
-        """Once more, of coordinators that had to load them."""
+        """Ask again, from coordinators that had to load the offsets."""
         for group in (GROUP, TRANSFORM_GROUP):
             consumer = Consumer(
                 {**IMPATIENT, "bootstrap.servers": self._processes.bootstrap, "group.id": group}
@@ -192,7 +193,7 @@ class Workload:
             consumer.close()
 
     def check_that_all_worked(self) -> None:
-        """A client that did nothing proves nothing."""
+        """Report clients that did nothing: they prove nothing."""
         links = self._processes.network.connection_counts if sys.platform == "linux" else None
         idle = idle_work(
             {client.name: client.finished for client in self.transactional}, self._counts(), links
@@ -240,8 +241,8 @@ def idle_work(
     counts: Iterable[tuple[str, int]],
     links: Mapping[tuple[str, str], int] | None,
 ) -> list[str]:
-    """What a run did not do once. links: connections by who dialled whom; None: where that cannot
-    be found out.
+    """Return the kinds of work that a run did not do once. links: connections by source and target;
+    None: unknown on this machine.
     """
     idle = [
         f"{outcome} {name}"
@@ -260,7 +261,7 @@ def idle_work(
 
 
 def _short(reader: CommittedReader, ends: dict[Part, int]) -> list[str]:
-    """Partitions that a reader of committed records has not seen the end of."""
+    """Return the partitions whose end a read_committed reader has not seen."""
     found = [(part, reader.ends.get(part, 0), end) for part, end in ends.items()]
     return [
         f"{reader.name} of {part[0]}-{part[1]} to {reached} of {end}"
