@@ -1,6 +1,6 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.sim --seeds 200 [--jobs 2] [--seed N] [--scenario S]`: run seeds, tell how fast,
-and how to run a failing one again.
+"""`python -m tests.sim --seeds 200 [--jobs 2] [--seed N] [--scenario S]`: run seeds, print their
+speed, and print how to repeat a failing one.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def run(seeds: Sequence[int], scenario: str | None, tail: int, grep: str, *, jobs: int = 1) -> int:
-    """-> how many failed."""
+    """Run the seeds and return the number of failures."""
     began = shown = time.monotonic()
     count = failed = steps = acked = read = 0
     virtual_s = 0.0

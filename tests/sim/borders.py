@@ -1,6 +1,6 @@
-"""What one run of the simulator replaces at the borders of the product, and how it guards itself.
+"""Replace the borders of the product for one run of the simulator, and guard the run.
 
-Invariant: everything is put back when the run ends, however it ends.
+Invariant: everything is restored when the run ends, also after an error.
 """
 
 import gc
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _STEP_LIMIT_S = 10.0
-"""Of the processor's time; a step needs less than a millisecond."""
+"""CPU time; a step needs less than a millisecond."""
 
 
 @contextmanager
 def patched_borders(world: "World") -> Iterator[None]:
-    """The product's borders: transport, ids, logs, and the life of prepared objects (an hour is too
-    long to wait for).
+    """Replace the product's borders: transport, ids, logs, and the lifetime of prepared objects (1
+    h is too long to wait for).
     """
     rng = Random(f"{world.seed}/ids")
     real_prepare = objects_manager.prepare_objects
@@ -91,7 +91,7 @@ def _log_to(world: "World") -> Callable[..., Any]:
 
 @contextmanager
 def step_limit(world: "World") -> Iterator[None]:
-    """Code that never gives the loop a turn ends the run, wherever it is."""
+    """End the run when code never returns to the event loop."""
     steps = -1
 
     def look(_: int, __: object) -> None:
@@ -111,12 +111,12 @@ def step_limit(world: "World") -> Iterator[None]:
 
 @contextmanager
 def quiet_collector() -> Iterator[None]:
-    """Finalizers run when memory happens to be full: not inside a run."""
+    """Keep the garbage collector out of a run, because finalizers run at arbitrary times."""
     was_enabled = gc.isenabled()
     gc.disable()
     if not gc.get_freeze_count():
         gc.collect()
-        gc.freeze()  # modules and their like: not to be looked at after every run
+        gc.freeze()  # modules and the like, which need no scan after every run
     try:
         yield
     finally:

@@ -1,14 +1,15 @@
-"""What must hold in every run, checked from outside: on what lies in the bucket, what brokers
-answer and what the metadata says.
+"""Check what must hold in every run, from outside: the objects in the bucket, the answers of
+brokers, and the metadata.
 
-Checked at once: acknowledged and readable data is durable (its slot is there, so are all before it,
-none is a fence, its WAL did not end before it); an offset is one record for ever, a record of an
-idempotent producer has one offset; the watermark never goes back, no leader begins below what was
-acknowledged; a stream epoch has one writer; nothing is deleted that is referred to or that recovery
-needs.
+Checked at once: acknowledged and readable data is durable (its slot exists, and so do all slots
+before it, none of them is a fence, and its WAL did not end before it); an offset holds one record
+forever, a record of an idempotent producer has one offset; the high watermark never goes back, no
+leader begins below what was acknowledged; a stream epoch has one writer; nothing is deleted that
+metadata refers to or that recovery needs.
 Checked at the end: everything acknowledged can be read, offsets are contiguous, every referenced
 object exists, no data object is left over.
-Must not look into brokers' memory. What clients could check as well is `tests.support.history`.
+Must not look into brokers' memory. Checks that clients could do as well are in
+`tests.support.history`.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +27,7 @@ from tests.support.history import History, Part, missing_objects, orphaned_objec
 
 
 class Violation(Exception):
-    """Something happened that must not."""
+    """Something happened that must never happen."""
 
 
 @dataclass(slots=True)
@@ -56,8 +57,8 @@ class Checker:
         self._stretches: dict[StreamId, list[_Stretch]] = {}
         self._history = History(fail)
         self._acked_end: dict[Part, dict[int, int]] = {}
-        """By leader epoch: a paused process may open late, what its successors acknowledged is not
-        its to know.
+        """By leader epoch: a paused process may open late, and does not have what its successors
+        acknowledged.
         """
         self._watermarks: dict[tuple[Part, int], int] = {}
         self._owners: dict[tuple[Part, int], BrokerIncarnation] = {}
@@ -65,11 +66,11 @@ class Checker:
         self.check_all_read = self._history.check_all_read
         self.check_order = self._history.check_order
         self.forgotten_ids: list[range] = []
-        """Object ids that a recovery skipped: what an old broker puts under them afterwards, nobody
-        can know.
+        """Object ids that a recovery skipped: an old broker may put anything under them
+        afterwards.
         """
         self.stream_of: Callable[[Part], StreamId] = self._stream_of
-        """Finds the data stream of a partition; replaced where names are given to several topics,
+        """Find the data stream of a partition; replaced where several topics have the same name,
         one after the other.
         """
         bucket.listener = self
@@ -151,7 +152,7 @@ class Checker:
     def opened(
         self, part: Part, epoch: int, writer: BrokerIncarnation, high_watermark: int
     ) -> None:
-        """A leader begins to serve."""
+        """Note that a leader begins to serve."""
         self._own(part, epoch, writer)
         acked = max(
             (end for acked_in, end in self._acked_end.get(part, {}).items() if acked_in <= epoch),
@@ -172,7 +173,7 @@ class Checker:
         base: int,
         identities: list[bytes],
     ) -> None:
-        """A broker says that these records are safe, at these offsets."""
+        """Note that a broker confirms these records as durable, at these offsets."""
         if epoch is not None:
             self._own(part, epoch, writer)
         end = base + len(identities)
@@ -191,8 +192,8 @@ class Checker:
             ends[epoch] = max(ends.get(epoch, 0), end)
 
     def delivered(self, part: Part, base: int, identities: list[bytes]) -> None:
-        """A client takes these records for acknowledged. base -1: it was not told where they
-        lie.
+        """Note that a client considers these records acknowledged. base -1: it did not get their
+        offset.
         """
         for at, identity in enumerate(identities):
             self._history.acknowledged(part, base + at if base >= 0 else -1, identity)
@@ -200,7 +201,7 @@ class Checker:
     def fetched(
         self, part: Part, high_watermark: int, offset: int, batches: list[list[Record]]
     ) -> None:
-        """A broker lets somebody read from `offset`."""
+        """Note that a broker lets a client read from `offset`."""
         expected: int | None = None
         for records in batches:
             first, end = records[0].offset, records[-1].offset + 1
@@ -223,11 +224,11 @@ class Checker:
                 self._history.read(part, record.offset, identity_of(record))
 
     def acked_end(self, part: Part) -> int:
-        """Of everything that was acknowledged so far."""
+        """Return the end of everything that was acknowledged so far."""
         return max(self._acked_end.get(part, {}).values(), default=0)
 
     def is_owner(self, part: Part, epoch: int, writer: BrokerIncarnation) -> bool:
-        """Is this the leader of that epoch?"""
+        """Return True if the writer leads in that epoch."""
         return self._owners.get((part, epoch)) == writer
 
     def _own(self, part: Part, epoch: int, writer: BrokerIncarnation) -> None:
@@ -285,8 +286,8 @@ class Checker:
             self._fail(missing)
 
     def orphans(self, *, prepared: bool) -> list[str]:
-        """Data objects that nothing refers to; those that were prepared and never committed only if
-        wanted: they have a long grace.
+        """Return data objects that nothing refers to. prepared: also those that were prepared and
+        never committed, which have a long grace period.
         """
         image = self._image()
         never_committed = {state.key for state in image.objects if not state.was_committed}
@@ -310,20 +311,18 @@ def identity_of(record: Record) -> bytes:
 
 
 class StableOffsets:
-    """The last stable offset of a partition does not go back, whoever leads: readers have taken
-    what lies before it for decided.
+    """The last stable offset of a partition never goes back, under any leader: readers treat what
+    lies before it as decided.
     """
 
     def __init__(self, fail: Callable[[str], None]) -> None:
         self._fail = fail
         self._known: dict[Part, tuple[int, int]] = {}
-        """The newest leader epoch that was heard of, and the highest offset that it, or one before
-        it, told.
-        """
+        """The newest leader epoch seen, and the highest offset of it or of an earlier one."""
 
     def told(self, part: Part, epoch: int, offset: int) -> None:
-        """By the leader of this epoch. Answers of earlier leaders may come later, and do not count
-        then.
+        """Note an answer of the leader of this epoch. Late answers of earlier leaders do not
+        count.
         """
         known_epoch, known = self._known.get(part, (epoch, 0))
         if epoch > known_epoch and offset < known:

@@ -1,9 +1,9 @@
-"""Producers and consumers, as Kafka's clients behave: they find the leader in stale metadata,
+"""Producers and consumers that behave like Kafka's clients: they find the leader in stale metadata,
 retry, time out, and never give up.
 
-Invariants: an idempotent producer has one request for a partition under way and repeats it with the
-same sequence until it is answered; late copies of timed-out requests still arrive. A consumer asks
-with the newest leader epoch that it knows. Every record names itself.
+Invariants: an idempotent producer has one request for a partition in flight and repeats it with the
+same sequence until it is answered; late copies of timed-out requests still arrive. A consumer sends
+the newest leader epoch that it has seen. Every record names itself.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Producer:
             await asyncio.sleep(self._think_s * self._rng.random() * 2 + 0.01)
 
     async def write(self, parts: list[Part]) -> None:
-        """Until everything is acknowledged."""
+        """Write until everything is acknowledged."""
         pending = {part: self._batch(part) for part in parts}
         while pending:
             by_leader: dict[SimBroker, dict[Part, tuple[bytes, list[bytes]]]] = {}
@@ -90,7 +90,7 @@ class Producer:
     async def _attempt(
         self, broker: SimBroker, batches: dict[Part, tuple[bytes, list[bytes]]]
     ) -> list[Part]:
-        """The parts that are acknowledged now."""
+        """Send one attempt; return the partitions that are acknowledged now."""
         world, loop = self._world, self._world.loop
         answer: asyncio.Future[dict[Part, Any]] = loop.create_future()
         body = produce_request(
@@ -138,9 +138,10 @@ class Producer:
 
 
 def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
-    """A former leader that believes in itself refuses what it does not know. With leases it would
-    not answer, unless its node has come back in another process: then its lease is worth nothing,
-    and only what it acknowledges is kept back, by the WAL's fence.
+    """Return True if the broker may lag. A former leader that still believes in its leadership
+    refuses newer offsets. With leases it would not answer, unless its node has come back in another
+    process: then its lease is worth nothing, and the WAL's fence holds back only what it
+    acknowledges.
     """
     return (not world.leases or broker in world.zombies) and world.leader(part, rng, exact=True)[
         0
@@ -153,7 +154,7 @@ def settle(answer: "asyncio.Future[Any]", results: Any) -> None:
 
 
 class Consumer:
-    """Reads everything, from the beginning, again and again from where it is."""
+    """Read everything from the beginning, again and again from its position."""
 
     def __init__(self, world: "World", number: int) -> None:
         self._world = world
@@ -172,7 +173,7 @@ class Consumer:
             await asyncio.sleep(self._rng.uniform(0.01, 0.3))
 
     def has_read(self, part: Part) -> bool:
-        """Up to the end that the last answer told."""
+        """Return True if it has read up to the end in the last answer."""
         return part in self.watermarks and self.positions[part] >= self.watermarks[part]
 
     async def poll(self, max_wait_ms: int, *, exact: bool = False) -> None:

@@ -1,11 +1,10 @@
-"""Wall clocks that step in the middle of a run, and the durations that must survive it.
+"""Wall clocks that step during a run, and the durations that must survive it.
 
 A step moves the wall clock of one process (a broker, a controller) or of the store by up to an
-hour, forward or back; later it steps back. Readers with leases look at no wall clock. Monotonic
-clocks never step. `Graces` checks by virtual time, from committed records and
-deletions: a prepared object lives for its whole time, a destroyed one for its grace, no source of a
-move is fenced before the move's timeout, and nothing is deleted that a lease holds. Must not look
-into any process.
+hour, forward or back; later it steps back. Readers with leases use no wall clock. Monotonic clocks
+never step. `Graces` checks by virtual time, from committed records and deletions: a prepared object
+lives for its whole time, a destroyed one for its grace period, no source of a move is fenced before
+the move's timeout, and nothing is deleted that a lease holds. Must not look into any process.
 """
 
 from dataclasses import dataclass, field, replace
@@ -36,9 +35,7 @@ _STEPS_MS = (HOUR_MS, HOUR_MS, -HOUR_MS, 600_000, -600_000, 5_000)
 
 
 def stepping(limits: Limits) -> Limits:
-    """Compaction releases objects all the time, they are deleted soon, manifests are behind it,
-    sources of moves are late now and then.
-    """
+    """Return limits with constant compaction, early deletions, and late sources of moves."""
     controller = msgspec.structs.replace(
         limits.controller,
         move_timeout_ms=2_000,
@@ -52,14 +49,14 @@ def stepping(limits: Limits) -> Limits:
 
 
 class WallClock:
-    """One machine's, wrong by `skew_ms`."""
+    """One machine's wall clock, wrong by `skew_ms`."""
 
     def __init__(self, skew_ms: int = 0) -> None:
         self.skew_ms = skew_ms
 
 
 def step_a_clock(world: "World", rng: Random) -> None:
-    """One clock steps now, and back after a while, whether the chaos is over then or not."""
+    """Step one clock now, and back after a while, even if the chaos has ended by then."""
     clocks: list[tuple[str, Any]] = [
         (broker.process.name, broker) for _, broker in sorted(world.brokers.items())
     ]
@@ -88,8 +85,8 @@ def step_a_clock(world: "World", rng: Random) -> None:
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """What a reader's lease keeps. until_s: by virtual time; the reader takes the lease for over
-    then.
+    """What a reader's lease protects. until_s: the end of the lease for the reader, in virtual
+    time.
     """
 
     who: str
@@ -108,8 +105,8 @@ class _Seen:
     prepared: dict[ObjectId, float] = field(default_factory=dict[ObjectId, float])
     destroyed: dict[str, _Destroyed] = field(default_factory=dict[str, _Destroyed])
     named: dict[str, int] = field(default_factory=dict[str, int])
-    """Manifests of this metadata offset and later ones name the object, up to those that are in
-    `released`.
+    """By object, the metadata offset of the first manifest that names it; later ones do, up to
+    those in `released`.
     """
     named_now: set[ObjectId] = field(default_factory=set[ObjectId])
     released: dict[str, int] = field(default_factory=dict[str, int])
@@ -117,7 +114,7 @@ class _Seen:
 
 
 class Graces:
-    """Stands between the bucket and the checker, and behind the metadata log."""
+    """A listener between the bucket and the checker, and behind the metadata log."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -131,7 +128,7 @@ class Graces:
         self.held: list[Held] = []
         store_clock = WallClock()
         self.clocks: list[tuple[str, Any]] = [("the store", store_clock)]
-        """Of what is neither a broker nor a controller."""
+        """Clocks of neither a broker nor a controller."""
         world.bucket._now_ms = lambda: world.now_ms(store_clock.skew_ms)
 
     # --- the metadata -----------------------------------------------------------------------------

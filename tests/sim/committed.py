@@ -1,7 +1,7 @@
-"""Readers of committed records: through the leaders, and (without asking anybody) in the bucket.
+"""Readers of committed records: through the leaders, and in the bucket alone.
 
-Checked while it goes on: what is given belongs to a transaction that may be committed; the last
-stable offset in the store never goes back, and what was read of a range stays so.
+Checked at once: every value belongs to a transaction that may be committed; the last stable offset
+in the store never goes back, and the content of a range that was read never changes.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """Whose records are these, and may they be seen?"""
+    """Judge which transaction a record belongs to, and whether it may be visible."""
 
     def __init__(self, ledgers: list[Ledger]) -> None:
         self._ledgers = {ledger.name: ledger for ledger in ledgers}
@@ -57,9 +57,7 @@ class Judge:
 
 
 class StoreReader:
-    """Reads committed records from the bucket. What it read of a range it reads again, now and
-    then.
-    """
+    """Read committed records from the bucket. Sometimes read a range again."""
 
     def __init__(self, world: "World", judge: Judge) -> None:
         self._world = world
@@ -69,7 +67,7 @@ class StoreReader:
         self._objects = ObjectReader(world.bucket, BlockCache(1))
         self._ends: dict[Part, int] = {}
         self._starts: list[int] = []
-        """Of the slices that were read last: where a range may be cut."""
+        """Starts of the slices of the last read, where a range may be cut."""
         self._known: dict[tuple[Part, int, int], list[bytes]] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -131,7 +129,9 @@ class StoreReader:
         return values
 
     async def _read(self, item: Slice) -> list[Buffer]:
-        """Whole batches of it, from the bucket. Raises ObjectNotFound, ObjectCorrupt."""
+        """Return whole batches of the slice, from the bucket. Raises ObjectNotFound,
+        ObjectCorrupt.
+        """
         held = StreamRange(
             StreamId(item.stream_id),
             Offset(item.start_offset),
@@ -173,7 +173,7 @@ def _kept(
 
 
 class CommittedReader:
-    """Takes committed values from the leaders' answers as Kafka's consumer does, from the beginning
+    """Take committed values from the leaders' answers as Kafka's consumer does, from the beginning
     on.
     """
 
@@ -188,7 +188,7 @@ class CommittedReader:
         self.values: dict[Part, list[bytes]] = {part: [] for part in world.txn_parts}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """From whomever it takes for the leader."""
+        """Read from the broker that the reader believes to lead."""
         while not stop.is_set():
             for part in self._offsets:
                 broker, epoch = self._world.leader(part, self._rng)
@@ -201,7 +201,7 @@ class CommittedReader:
             await asyncio.sleep(self._rng.uniform(*self.pauses_s))
 
     async def to_the_end(self) -> None:
-        """Until every partition has neither an open transaction nor anything more."""
+        """Read until every partition has neither an open transaction nor more records."""
         for part in self._offsets:
             while True:
                 broker, epoch = self._world.leader(part, self._rng, exact=True)
@@ -210,7 +210,7 @@ class CommittedReader:
                 await asyncio.sleep(0.1)
 
     async def _poll(self, broker: SimBroker, part: Part, epoch: int) -> bool:
-        """-> is this the end, and nothing open before it?"""
+        """Poll once. Return True at the end, with no transaction open before it."""
         offset = self._offsets[part]
         if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
             return False

@@ -1,12 +1,12 @@
-"""A connection between a client, or a broker, and one process of a broker: requests arrive in their
+"""A connection between a client, or a broker, and one process of a broker: requests arrive in
 order, or it breaks.
 
-As over TCP, a request is not doubled and does not overtake another of its connection; whoever gives
-up on an answer closes the connection, which the other side sees behind the request, and then
-cancels what still runs, as `broker.network.connection` does. What was carried out by then, nobody
-knows. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered
-as clients make them: real clients speak (ApiVersions) on one before they use it, so that brokers
-accept them in that order.
+As over TCP, a request is not repeated and does not overtake another one of its connection. A client
+that gives up on an answer closes the connection. The broker sees that behind the request, and
+cancels what still runs, as `broker.network.connection` does; the request may be done by then or
+not. Requests are whole Kafka frames and go through the real dispatcher. Connections are numbered in
+the order in which clients make them: real clients send ApiVersions on one before they use it, so
+that brokers accept them in that order.
 Must not: retry.
 """
 
@@ -33,7 +33,7 @@ _MARKERS_VERSION = 1
 
 
 class Unanswered(Exception):
-    """The connection broke, or nothing came in time: the request was carried out, or not."""
+    """The connection broke, or no answer came in time: the request was carried out, or not."""
 
 
 class Connection:
@@ -42,8 +42,8 @@ class Connection:
         self.id = next(world.connection_ids)
         self.is_broken = False
         self._is_cut = False
-        """Something was lost on the way there, or the broker closed it: nothing behind it is looked
-        at.
+        """Something was lost on the way there, or the broker closed it: nothing behind it is
+        processed.
         """
         self._world = world
         process = PROCESS.get()
@@ -75,7 +75,7 @@ class Connection:
             self._travel(self.broker.deliver, self._cancel)
 
     def _travel(self, what: Any, *args: Any) -> None:
-        """To the broker's machine, behind everything that was sent before."""
+        """Send to the broker's machine, behind everything that was sent before."""
         now_s = self._world.loop.time()
         self._arrival_s = max(self._arrival_s, now_s + self._world.network.delay_s())
         self._world.later(self._arrival_s - now_s, what, *args)
@@ -91,7 +91,7 @@ class Connection:
             broker.deliver(self._start, frame, answer)
 
     def _start(self, frame: bytes, answer: "asyncio.Future[Any]") -> None:
-        """In the broker's process."""
+        """Run in the broker's process."""
         broker = self.broker
         if self._is_cut or not broker.serving:
             self._reset(answer)
@@ -118,12 +118,14 @@ class Connection:
         self._back(answer, None)
 
     def _cancel(self) -> None:
-        """The client has gone. What came just before it may have had its first step, or not."""
+        """Handle the client's departure. The request just before it may have had its first step, or
+        not.
+        """
         for task in self._running:
             self._world.loop.call_later(self._world.network.rng.choice((0, 0.001)), task.cancel)
 
     def _back(self, answer: "asyncio.Future[Any]", response: Any) -> None:
-        """None: the connection is reset."""
+        """Send the answer back. None: the connection is reset."""
         network = self._world.network
         if network.links.blocked(self.broker.process.link, self._link):
             return
@@ -142,8 +144,8 @@ class Connection:
 
 
 class SimMarkerPeers(MarkerPeers):
-    """Markers to other brokers over the simulated network; everything but the sockets is the real
-    class.
+    """Send markers to other brokers over the simulated network; everything but the sockets is the
+    real class.
     """
 
     def __init__(self, world: "World", broker: "SimBroker") -> None:

@@ -1,9 +1,8 @@
 """One start of a simulated controller: the real `ControllerServer` with its quorum, journal,
 standby, reign, snapshots and service.
 
-Simulated are its disk, its network and its clock. A kill loses what the disk had not synced; the
-next start begins from disk and store alone. Every proposal, commit and reign is shown to the
-metadata log, which judges.
+Its disk, network and clock are simulated. A kill loses what the disk had not synced; the next start
+begins from disk and store alone. The metadata log sees and judges every proposal, commit and reign.
 """
 
 from collections.abc import Sequence
@@ -38,15 +37,15 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _ENDS = (JournalFailed, BackupCorrupt, SnapshotCorrupt, SnapshotMissing, ObjectStoreError)
-"""What may end a controller's process: its disk fails, or the store does while it starts or what it
-holds reads damaged for the moment.
+"""Errors that may end a controller's process: its disk fails, or the store fails during the start
+or returns damaged reads.
 """
 
 _FORGOT = (JournalForgot, JournalCorrupt)
-"""What ends a controller whose disk is not as it left it: in the scenario `rollback` only."""
+"""Errors that end a controller whose disk was changed, in the scenario `rollback` only."""
 
 _HISTORY_OVER = (BackupFenced, LogBehindBackup)
-"""What ends the process of a controller that a recovery has left behind, and no other."""
+"""Errors that end the process of a controller that a recovery left behind, and no other."""
 
 
 def addresses(count: int) -> list[str]:
@@ -70,7 +69,7 @@ class SimController:
         self.number = number
         self.disk = disk
         self.metadata = world.metadata
-        """Of the history that it belongs to."""
+        """The log of its history."""
         self.rng = Random(f"{world.seed}/controller/{number}/{start}")
         self.process = Process(f"c{number}.{start}", link=f"c{number}")
         self.process.network = world.network
@@ -135,7 +134,7 @@ def _of_this_process() -> SimController:
 
 
 class SimQuorum(RaftQuorum):
-    """The real one; what it decides is shown to the metadata log."""
+    """The real quorum, which shows its decisions to the metadata log."""
 
     def __init__(self, *args: Any) -> None:
         self._sim = _of_this_process()

@@ -1,8 +1,8 @@
-"""Objects that the store loses or damages for a while, under running brokers.
+"""The store loses or damages objects for a while, under running brokers.
 
-Invariant: only objects that committed metadata refer to are struck, and each comes back, so that in
-the end everything acknowledged has to be read. Meanwhile readers may get errors; they must not get
-wrong records, nor miss any between those that they get: the checkers of every run see to that.
+Invariant: only objects that committed metadata refers to are struck, and each is restored, so that
+in the end all acknowledged records can be read. Meanwhile readers may get errors; they must not get
+wrong records, nor miss any between those that they get, as the checkers of every run verify.
 """
 
 from random import Random
@@ -37,7 +37,7 @@ def strike_object(world: "World", rng: Random) -> None:
 
 
 def _may_be_put_again(world: "World", key: str) -> bool:
-    """A late copy of its PUT would take the place of a slot that is gone, in a WAL that goes on."""
+    """Return True if a late copy of its PUT would replace a lost slot, in a WAL that continues."""
     slot = parse_wal_key(key)
     record = world.metadata.image.nodes.wal(slot.writer) if slot is not None else None
     return (

@@ -1,10 +1,10 @@
-"""The disks of all controllers are lost, and the cluster is rebuilt from the store by the real
-recovery, while brokers and clients go on.
+"""All controllers lose their disks, and the real recovery rebuilds the cluster from the store,
+while brokers and clients continue.
 
 Sometimes the old controller still runs, or is only paused: it must find out by itself that its
-history is over. The checkers' truth is the old log until the snapshot of the new history is there,
-and that snapshot from then on. Must not decide what a recovery may lose: whatever was acknowledged
-is checked as in every other run.
+history is over. The checkers compare with the old log until the snapshot of the new history exists,
+and with that snapshot from then on. Must not decide what a recovery may lose: acknowledged records
+are checked as in every other run.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _TRIES_MAX = 100
 
 
 def lose_disks(world: "World") -> None:
-    """At a moment at which a controller runs. They die with their disks, or are left behind."""
+    """Lose the disks while a controller runs. The controllers die with them, or are left behind."""
     running = [
         controller
         for _, controller in sorted(world.controllers.items())
@@ -85,7 +85,7 @@ def _begin(world: "World") -> None:
 
 
 async def _go_on(world: "World") -> None:
-    """Controllers start with empty disks: with the snapshot, that is."""
+    """Start controllers with empty disks, which begin with the snapshot."""
     loaded = await SnapshotStore(
         world.bucket, world.limits.controller.cluster_id, kept=2
     ).load_newest()

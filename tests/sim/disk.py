@@ -1,10 +1,11 @@
-"""A controller's disk in virtual time: slow, failing, and forgetful of what was not synced.
+"""A controller's disk in virtual time: slow, failing, and without what was not synced after a
+crash.
 
-Invariants: what a crash leaves is what was synced, and of the rest any beginning, torn in the
-middle of a write or filled with zeros; names likewise. One piece of work runs at a time, at once
-and in its process; its syncs count, and its answer comes, when the disk's time has passed.
-Implements `controller.raft.directory.DataDirectory`. `durable` is what a restart would read, kept
-to judge what voters tell each other.
+Invariants: a crash leaves what was synced, and of the rest any beginning, torn in the middle of a
+write or filled with zeros; the same for names. One job runs at a time, at once and in its process;
+its syncs take effect, and its answer comes, when the disk's time has passed. Implements
+`controller.raft.directory.DataDirectory`. `durable` is what a restart would read; checks compare
+what voters say with it.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ class _Noted:
 
 
 _Operation = tuple[_Inode, int] | _Names | _Noted
-"""A file synced up to a length, the names as they are then, or a note."""
+"""A file synced up to a length, the names at that time, or a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class DiskCopy:
 
 
 class Disk:
-    """What survives the controller's processes. slow_factor, failing: the scenario changes them."""
+    """What survives the controller's processes. The scenario changes slow_factor and failing."""
 
     def __init__(self, rng: Random, sync_ms: float) -> None:
         self._rng = rng
@@ -73,16 +74,16 @@ class Disk:
         self._durable_names: dict[str, _Inode] = {}
         self._unsynced_names: list[dict[str, _Inode]] = []
         self._under_way: list[_Operation] = []
-        """Of the piece of work that runs, in order; they count when it is over."""
+        """Operations of the running job, in order; they take effect when it ends."""
         self.durable = Recovered()
         self.forgot: Recovered | None = None
-        """What it held before somebody took it away: an acknowledgement of that may still be on its
-        way, and counts.
+        """What it held before the disk was replaced: an acknowledgement of that may still be in
+        flight, and counts.
         """
 
     def holds(self, index: int, term: int) -> bool:
-        """True if this place in the log would be there after a crash, or would have been before
-        somebody took it away.
+        """Return True if the entry would exist after a crash, or would have before the disk was
+        replaced.
         """
         return any(
             held is not None and _holds(held, index, term) for held in (self.durable, self.forgot)
@@ -92,20 +93,18 @@ class Disk:
         return self.durable.hard.term > vote.term or self.durable.hard == vote
 
     def delay_s(self) -> float:
-        """For the work that was just done."""
+        """Return the duration of the job that was just done."""
         syncs_count = sum(
             not isinstance(operation, _Names) or operation.synced for operation in self._under_way
         )
         return _SEEK_S + syncs_count * self._sync_ms * self.slow_factor * self._rng.random() / 1000
 
     def complete(self) -> None:
-        """The work is done."""
+        """End the job."""
         self._carry_out(len(self._under_way))
 
     def crash(self) -> None:
-        """Its machine lost power, or its process was killed: any beginning of what was under way
-        has happened.
-        """
+        """Lose power or kill the process: any beginning of the running job has happened."""
         self._carry_out(self._rng.randint(0, len(self._under_way)))
         states = [self._durable_names, *self._unsynced_names]
         self.names = dict(states[self._rng.randrange(len(states))])
@@ -117,7 +116,7 @@ class Disk:
         self._read_again()
 
     def copy(self) -> DiskCopy:
-        """Of what is durable."""
+        """Copy what is durable."""
         files = {
             name: bytes(inode.data[: inode.synced_bytes])
             for name, inode in self._durable_names.items()
@@ -125,7 +124,7 @@ class Disk:
         return DiskCopy(files, self.identity | {_JOURNAL: self._durable_note})
 
     def restore(self, files: dict[str, bytes], identity: dict[str, str]) -> None:
-        """Somebody puts this in the place of what a crash left."""
+        """Replace what a crash left by these files."""
         self.forgot = self.durable
         self.names = {name: _Inode(data) for name, data in files.items()}
         self._durable_names = dict(self.names)
@@ -141,7 +140,7 @@ class Disk:
         self._under_way.append(_Noted(number))
 
     def note_names(self, *, synced: bool) -> None:
-        """A name came, went or changed, or all of them shall be durable."""
+        """Note that a name came, went or changed; synced: all names become durable."""
         self._under_way.append(_Names(dict(self.names), synced))
 
     def _carry_out(self, count: int) -> None:
@@ -243,8 +242,8 @@ class _Files:
 
 
 class _Thread(Executor):
-    """`VirtualLoop.run_in_executor` gives it work; a stopped process begins none, what is begun
-    ends without it.
+    """Runs work for `VirtualLoop.run_in_executor`. A stopped process begins none; work that has
+    begun ends without it.
     """
 
     def __init__(self, disk: Disk, process: Process) -> None:
@@ -292,7 +291,7 @@ class _Thread(Executor):
 
 
 class _Identity(Identity):
-    """As the disk keeps it; what it holds is durable at once."""
+    """The identity on the disk; what it holds is durable at once."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -319,7 +318,7 @@ class _Identity(Identity):
 
 
 class SimDirectory:
-    """A disk as one process has it."""
+    """The disk as one process sees it."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk

@@ -1,4 +1,4 @@
-"""Kafka's messages as frames, as the real handlers take and give them."""
+"""Kafka's messages as frames, as the real handlers read and write them."""
 
 from types import SimpleNamespace
 from typing import Any

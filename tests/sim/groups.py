@@ -1,10 +1,10 @@
 """Plain consumer groups: members that join, commit and stall, committers without membership,
 readers, and administrators who delete groups.
 
-They ask as clients do: any broker for the coordinator, then the coordinator over one connection
-until it fails or says that it is none; requests that nobody answered count as unknown, and are not
-repeated. `OffsetHistory` and `Generations` judge what they are answered.
-Must not: know what brokers remember.
+They behave like clients: they ask any broker for the coordinator, then send requests to it over one
+connection until it fails or denies to be the coordinator. Requests without an answer count as
+unknown, and are not repeated. `OffsetHistory` and `Generations` judge the answers.
+Must not: use what brokers have in memory.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _KEYS_MAX: Final = 3
 _REFUSALS: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
 )
-"""Nothing was written."""
+"""Answers that prove that nothing was written."""
 _FIND_AGAIN: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _RETRIED: Final = _FIND_AGAIN | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 _NOT_KNOWN_YET: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -60,11 +60,11 @@ class ConsumerGroup:
         }
         self.generations = Generations(name, world.fail)
         self.quiet_until_s = 0.0
-        """No committer commits before."""
+        """No committer commits before this time."""
 
 
 class Asker:
-    """Somebody with a connection to the coordinator of a group."""
+    """A client with a connection to the coordinator of a group."""
 
     def __init__(self, world: "World", group: ConsumerGroup, name: str) -> None:
         self.world = world
@@ -81,7 +81,7 @@ class Asker:
         code_of: Callable[[Any], int],
         timeout_s: float | None = None,
     ) -> Any:
-        """The answer, whatever it says. Raises Unanswered."""
+        """Return the answer, with any error code. Raises Unanswered."""
         connection = await self._coordinator()
         try:
             response = await connection.ask(
@@ -132,8 +132,8 @@ class Asker:
         *,
         behind: dict[Part, Change] | None = None,
     ) -> ErrorCode:
-        """Of a new offset of each. Returns the answer. behind: deletions that were just sent over
-        this connection. Raises Unanswered.
+        """Commit a new offset of each partition and return the answer. behind: deletions that were
+        just sent over this connection. Raises Unanswered.
         """
         changes = {part: self.group.offsets[part].commit(self.now_s()) for part in parts}
         by_topic: dict[str, list[Any]] = {}
@@ -176,7 +176,9 @@ class Asker:
             change.is_refused = True
 
     async def read(self, timeout_s: float | None = None) -> bool:
-        """Every offset of the group. False: the coordinator could not say. Raises Unanswered."""
+        """Read every offset of the group. Return False if the coordinator cannot answer. Raises
+        Unanswered.
+        """
         by_topic: dict[str, list[int]] = {}
         for topic, index in self.group.parts:
             by_topic.setdefault(topic, []).append(index)
@@ -224,7 +226,7 @@ class Asker:
 
 
 class Member(Asker):
-    """Joins, commits, stalls now and then, and leaves."""
+    """A member that joins, commits, sometimes stalls, and leaves."""
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -276,7 +278,7 @@ class Member(Asker):
         return await self.ask(apis.JOIN_GROUP, 5, request, _code_at_top, timeout_s=6.0)
 
     async def _sync(self, joined: Any) -> list[Part] | None:
-        """The partitions assigned to this member. None: the group has moved on."""
+        """Return the partitions assigned to this member. None: the group has moved on."""
         assignments: list[Any] = []
         members = [member.member_id for member in joined.members]
         for at, member_id in enumerate(members):
@@ -301,7 +303,7 @@ class Member(Asker):
         joined_s: float,
         mine: list[Part],
     ) -> None:
-        """Until the group has moved on."""
+        """Consume and commit until the group has moved on."""
         rng = self.rng
         while not stop.is_set() and self.now_s() < end_s:
             await asyncio.sleep(
@@ -332,8 +334,8 @@ class Member(Asker):
 
 
 class Committer(Asker):
-    """Commits without being a member, as Spark and Flink do. Now and then all of them pause for so
-    long that offsets expire.
+    """Commit without membership, as Spark and Flink do. Sometimes all committers pause until
+    offsets expire.
     """
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -367,8 +369,8 @@ class Reader(Asker):
 
 
 class LateReader(Reader):
-    """Takes any broker for the coordinator, also one that is stopped or was replaced, and waits
-    long for its answer.
+    """Take any broker for the coordinator, also a stopped or replaced one, and wait long for its
+    answer.
     """
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -395,9 +397,7 @@ class LateReader(Reader):
 
 
 class Deleter(Asker):
-    """Deletes the group, and sometimes commits right behind that, without waiting for the
-    answer.
-    """
+    """Delete the group, and sometimes commit right behind that, without waiting for the answer."""
 
     def __init__(self, world: "World", group: ConsumerGroup, name: str, *, commits: bool) -> None:
         super().__init__(world, group, name)
@@ -426,8 +426,8 @@ class Deleter(Asker):
 
 
 class Groups:
-    """One group with members, one with committers alone, each with readers and somebody who deletes
-    it.
+    """One group with members and one with committers only, each with readers and a client that
+    deletes it.
     """
 
     def __init__(self, world: "World", *, is_on: bool) -> None:
@@ -456,14 +456,14 @@ class Groups:
         return [actor.run(stop) for actor in self._actors]
 
     async def ready(self) -> None:
-        """There are coordinators to disturb."""
+        """Wait until there are coordinators to disturb."""
         for group in self._groups:
             asker = Asker(self._world, group, f"first {group.name}")
             await _until(asker.read)
 
     async def check(self) -> None:
-        """Every group can be read and committed to, and coordinators that load the logs anew say
-        the same.
+        """Check that every group can be read and committed to, and that coordinators that load the
+        logs again return the same.
         """
         askers = [Asker(self._world, group, f"checker {group.name}") for group in self._groups]
         for asker in askers:

@@ -1,13 +1,13 @@
 """Messages that arrive late, after a newer connection was made, and producers that live long enough
 to meet them.
 
-A connection may stand still for longer than its users wait, as TCP does while it sends again, or
-while a link is cut. Its users give up and make another one; what they had sent arrives later all
-the same, in its order, and then the end of the connection. Long-lived applications have one
-instance and one producer epoch, commit every other transaction, and pause in some for longer than
-anybody waits for an answer. Left out, because with transaction version 1 no broker can tell: a
-client's request that arrives when a coordinator has changed meanwhile. The broker may be
-coordinator again by then and know no newer connection (ADR 0032).
+A connection may stall for longer than its users wait, as TCP does while it retransmits, or while a
+link is cut. Its users give up and make another one; what they had sent arrives later all the same,
+in order, and then the end of the connection. Long-lived applications have one instance and one
+producer epoch, commit every other transaction, and pause in some for longer than any client waits
+for an answer. Left out, because with transaction version 1 no broker can tell: a client's request
+that arrives after a change of coordinator. The broker may be coordinator again by then without a
+record of the newer connection (ADR 0032).
 """
 
 import asyncio
@@ -38,17 +38,17 @@ _HELD_SHARES: Final = {
     apis.TXN_OFFSET_COMMIT.key: 0.15,
 }
 _HELD_SHARE: Final = 0.02
-"""Of other requests."""
+"""The share of other requests."""
 _HELD_S: Final = (1.0, 9.0)
 MARKERS_TIMEOUT_S: Final = 1.0
-"""Instead of `broker.transactions.markers.REQUEST_TIMEOUT_S`, so that a copy is sent soon."""
+"""Replaces `broker.transactions.markers.REQUEST_TIMEOUT_S`, so that a copy is sent soon."""
 _RETRANSMISSION_S: Final = 0.05
 _MARKERS: Final = apis.WRITE_TXN_MARKERS.key.to_bytes(2, "big")
 
 
 def late_limits(drawn: Limits) -> Limits:
-    """Quick and with few steps: what is looked for lies between processes, and takes many
-    transactions to be met.
+    """Return fast limits with few steps: the bugs are between processes, and need many transactions
+    to show.
     """
     stream = StreamConfig(
         wal_linger_ms=drawn.stream.wal_linger_ms,
@@ -74,9 +74,9 @@ class LateConnection(Connection):
         super().__init__(world, broker)
         self._rng = Random(f"{world.seed}/late/{self.id}")
         self._held_s = 0.0
-        """How much longer the next thing takes."""
+        """The additional delay of the next message."""
         self._arrived: deque[tuple[Any, tuple[Any, ...]]] = deque()
-        """What waits for the link to be mended."""
+        """Messages that wait until the link is healed."""
 
     async def ask(self, api: Any, version: int, message: Any, timeout_s: float) -> Any:
         if not self._world.calm and self._rng.random() < _HELD_SHARES.get(api.key, _HELD_SHARE):
@@ -111,7 +111,7 @@ class LateConnection(Connection):
             strike(self.broker)
 
     def _coordinators(self) -> tuple[int, ...]:
-        """The leader epochs of all partitions of coordinators."""
+        """Return the leader epochs of all partitions of coordinators."""
         topics = self._world.metadata.image.topics
         found = [
             topic
@@ -143,7 +143,7 @@ class LongLivedApplication(Application):
         self.timeout_ms = 120_000
 
     async def run(self, stop: asyncio.Event) -> None:
-        """One instance, whatever happens; another one would fence it."""
+        """Run one instance all the time, because another one would fence it."""
         instance = self.world.loop.create_task(self._instance().run(stop))
         with suppress(Fenced):
             await instance
@@ -154,12 +154,12 @@ class LongLivedApplication(Application):
 
 
 class LateChaos(Chaos):
-    """Between two acts there is time for a few transactions."""
+    """Leave time for a few transactions between two acts."""
 
     paces_s = (1.5, 3.0, 6.0)
 
     def cut_brokers(self) -> None:
-        """One direction between two brokers, or both."""
+        """Cut one direction between two brokers, or both."""
         links = [broker.process.link for _, broker in sorted(self._world.brokers.items())]
         one, other = self._rng.sample(links, 2)
         duration_s = self._rng.choice((0.5, 4.0, 6.0, 12.0))
@@ -169,8 +169,8 @@ class LateChaos(Chaos):
             self._cut_link(other, one, duration_s)
 
     def cut_coordinator(self) -> None:
-        """A coordinator of transactions from everybody but its clients, who still find it, for
-        longer than its session lasts.
+        """Cut a coordinator of transactions off from everything but its clients for longer than its
+        session lasts.
         """
         broker = self._leader(TRANSACTIONS_TOPIC)
         if broker is not None:
@@ -182,7 +182,7 @@ class LateChaos(Chaos):
                 self._cut_link(other, link, 12.0)
 
     def move_offsets(self) -> None:
-        """Group coordinators change while a transaction with offsets ends."""
+        """Change group coordinators while a transaction with offsets ends."""
         delay_s = self._rng.choice((0.0, 0.05, 0.3))
         act = self._rng.choice((self._crash_at_once, self._move_groups))
 
@@ -194,9 +194,7 @@ class LateChaos(Chaos):
         self._world.on_end_txn = on_end_txn
 
     def strike_leader(self) -> None:
-        """The next broker that gets a marker is slow to make it durable, and crashes before it
-        has.
-        """
+        """The next broker that gets a marker makes it durable slowly, and crashes before that."""
         delay_s = self._rng.choice((0.1, 0.3, 0.6))
 
         def on_marker(broker: "SimBroker") -> None:

@@ -1,9 +1,9 @@
 """Readers of the store with leases, while brokers compact and the janitor deletes.
 
 A reader takes the newest root, writes a lease for it, and looks again: if that root is still the
-newest, everything that it names stays until the lease is over, renewed or not. The reader measures
-the lease from the moment it asked for it, by its own monotonic clock. Must
-not: ask brokers or controllers.
+newest, everything that it names stays until the lease ends, renewed or not. The reader measures the
+lease from the moment of its request, by its own monotonic clock. Must not: ask brokers or
+controllers.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class LeaseReader:
                 await self._pass(stop)
 
     async def _pass(self, stop: asyncio.Event) -> None:
-        """One job: plan, hold, renew some times, end."""
+        """Run one job: plan, hold, renew a few times, end."""
         rng, world = self._rng, self._world
         view = ClusterView(self._store)
         root = await view.refresh()
@@ -95,7 +95,7 @@ class LeaseReader:
             await lease.release()
 
     async def _named(self, view: ClusterView) -> frozenset[str]:
-        """Data objects that the root names; slots of WALs obey no lease."""
+        """Return the data objects that the root names; leases do not protect slots of WALs."""
         topics = [topic.name for topic in view.topics()]
         states = await view.partitions(topics)
         ranges = [
@@ -107,7 +107,7 @@ class LeaseReader:
 
 
 def lease_readers(world: "World", stop: asyncio.Event) -> "list[asyncio.Task[None]]":
-    """They run where graces are checked, and nowhere else."""
+    """Start readers where graces are checked, and nowhere else."""
     readers = [
         LeaseReader(world, number)
         for number in range(_READERS_COUNT if world.graces is not None else 0)

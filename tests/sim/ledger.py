@@ -1,13 +1,13 @@
-"""What became of the transactions of one transactional id, as its producers know it, and what
+"""The outcomes of the transactions of one transactional id, as its producers know them, and what
 readers may therefore see.
 
-A transaction has a serial number, in the order in which they began; the records of a later one lie
-behind those of an earlier one, for an earlier one is decided before the next epoch writes. The
-offset that a transaction commits to its group is its serial number.
-Checked at once: nothing is seen of a transaction that nobody asked to commit, or that was aborted;
+Transactions have serial numbers in the order of their begin. The records of a later one lie behind
+those of an earlier one, because an earlier one is decided before the next epoch writes. The offset
+that a transaction commits to its group is its serial number.
+Checked at once: no reader sees a transaction whose commit was never requested, or that was aborted;
 committed offsets do not go back.
-Checked at the end: committed ones are there whole, the others not at all; one whose outcome no
-producer knows is there whole or not at all, and its offset with it. Pure.
+Checked at the end: committed transactions are complete, aborted ones invisible; one with an outcome
+unknown to its producers is complete or invisible, and so is its offset. Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +52,7 @@ class Ledger:
 
     @property
     def committed_offset(self) -> int:
-        """At least this is committed."""
+        """Return the lowest offset that may be committed."""
         return max(
             (
                 entry.serial
@@ -63,7 +63,7 @@ class Ledger:
         )
 
     def values(self, entry: Entry, part: Part, count: int) -> list[bytes]:
-        """New records of it."""
+        """Return new records of the transaction."""
         first = len(entry.written.setdefault(part, []))
         added = [
             f"{self.name}/{entry.serial}/{part[1]}/{number}".encode()
@@ -89,9 +89,9 @@ class Ledger:
             )
 
     def saw_offset(self, offset: int, at_least: int, begun_before: int) -> None:
-        """The group has this offset. at_least: was committed before it was asked for; begun_before:
-        so many transactions had begun when the epoch of who asks was asked for, so that they are
-        decided.
+        """Check the group's offset. at_least: committed before the request; begun_before: the
+        number of transactions that had begun when the reader requested its epoch, and that are
+        decided therefore.
         """
         if offset < at_least:
             self._fail(
@@ -111,8 +111,8 @@ class Ledger:
                 self.settle(entry, Fate.ABORTED)
 
     def check(self, seen: Mapping[Part, Sequence[tuple[int, int]]], offset: int) -> None:
-        """seen: (serial, number) of all records of this id that readers are given, partition by
-        partition.
+        """Check the records of this id that readers get, partition by partition, as (serial,
+        number).
         """
         for part, found in seen.items():
             if list(found) != sorted(set(found)):

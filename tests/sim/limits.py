@@ -1,5 +1,5 @@
-"""Configurations drawn from the seed: mostly extreme, because bugs live where a limit is met at
-every second step.
+"""Draw configurations from the seed: mostly extreme ones, because bugs show where a limit is
+reached at every second step.
 """
 
 from dataclasses import dataclass, replace
@@ -103,7 +103,7 @@ class Coordination:
 def draw_coordination(
     rng: Random, skew_ms: int, *, has_groups: bool, compacts: bool
 ) -> Coordination:
-    """Offsets never expire for wrong clocks alone."""
+    """Draw the limits. Offsets never expire by wrong clocks alone."""
     compaction = _compaction(rng) if compacts else None
     if not has_groups:
         return Coordination(GroupLimits(), 6_000, compaction)

@@ -1,13 +1,12 @@
 """Leaders change while transactions end: coordinators of groups load long logs slowly, and markers
 arrive meanwhile.
 
-Logs of offsets are read in small pieces from a store that answers slowly, so that a load takes
-longer than the write of a marker. Partitions with records move while transactions are open, so that
-a later leader ends them, with slow PUTs, and a reader asks it again and again for what is
-committed. Applications have one instance, always commit one transaction and abort the next one;
-when one was aborted they ask for the offset of the
-group: a coordinator that missed the end of the committed transaction has dropped its offset with
-that of the aborted one.
+Logs of offsets are read in small pieces from a slow store, so that a load takes longer than the
+write of a marker. Partitions with records move while transactions are open, so that a later leader
+ends them, with slow PUTs, and a reader polls it all the time for committed records. Applications
+have one instance, and commit and abort transactions in turn. After an abort they read the offset of
+the group: a coordinator that missed the end of the committed transaction has dropped its offset
+with that of the aborted one.
 """
 
 from dataclasses import replace
@@ -30,15 +29,15 @@ if TYPE_CHECKING:
 
 LOADING_APPLICATIONS: Final = 8
 LOAD_READ_BYTES: Final = 1
-"""Instead of `broker.coordination.log.READ_BYTES`: one batch at a time."""
+"""Replaces `broker.coordination.log.READ_BYTES`: one batch at a time."""
 
 SLOW_PUT_FACTOR: Final = 10.0
-"""Reads stay quick: one may end between two PUTs that began together."""
+"""Reads stay fast: one may end between two PUTs that began together."""
 SLOW_PUTS_S: Final = 4.0
 
 
 def loading_limits(drawn: Limits) -> Limits:
-    """Many PUTs at once, each of which takes its time; nothing is read twice from a cache."""
+    """Allow many slow PUTs at once, and make caches too small to read anything twice."""
     stream = StreamConfig(
         wal_linger_ms=0,
         wal_linger_idle_ms=0,
@@ -83,13 +82,13 @@ class LoadingApplication(LongLivedApplication):
 
 
 class EagerReader(CommittedReader):
-    """Sees what is visible for a moment only."""
+    """Poll often enough to see what is visible only for a moment."""
 
     pauses_s = (0.005, 0.05)
 
 
 class LoadChaos(Chaos):
-    """Between two acts there is time for a few transactions."""
+    """Leave time for a few transactions between two acts."""
 
     paces_s = (1.0, 2.0)
 
@@ -97,7 +96,7 @@ class LoadChaos(Chaos):
         self._move_groups()
 
     def move_groups_at_end(self) -> None:
-        """Group coordinators change while a transaction ends."""
+        """Change group coordinators while a transaction ends."""
         delay_s = self._rng.choice((0.0, 0.05, 0.3))
 
         def on_end_txn(_coordinator: "SimBroker", _end_client: object) -> None:
@@ -109,7 +108,7 @@ class LoadChaos(Chaos):
         self._move_away(self._rng.choice(self._world.txn_parts))
 
     def move_records_at_end(self) -> None:
-        """The next leader writes the marker, slowly, while producers that waited for it write,
+        """Let the next leader write the marker slowly, while producers that waited for it write
         too.
         """
         delay_s = self._rng.choice((0.0, 0.05))

@@ -5,7 +5,7 @@ Invariants: time moves only when nothing is ready, straight to the next timer, s
 its seed alone; tasks and futures hash by their serial number, so that sets of them have the same
 order in every run; nothing runs in another thread; "no timer and no ready task" is an error. Every
 task belongs to the process in whose context it was made: a paused process runs nothing (as after
-SIGSTOP, time goes on without it), a dead one never runs again. Must not know what is simulated.
+SIGSTOP, time continues without it), a dead one never runs again. Must not know what is simulated.
 Source: FoundationDB's simulator.
 """
 
@@ -21,16 +21,16 @@ _TIMER_DELAY_S = 1e-6
 
 
 class SimDeadlock(Exception):
-    """Nothing is ready and no timer is set: whoever waits would wait for ever."""
+    """Nothing is ready and no timer is set, so waiting tasks would wait forever."""
 
 
 class Process:
-    """Something with a life of its own: a broker start, a controller start. `held` is what could
-    not run because it is stopped.
+    """A start of a broker or a controller. `held` has the callbacks that could not run because it
+    is stopped.
     """
 
     def __init__(self, name: str, link: str = "") -> None:
-        """link: what the network knows it by; the same for all starts at one address, else the
+        """link: its name in the network, the same for all starts at one address; default: the
         name.
         """
         self.name = name
@@ -45,7 +45,7 @@ class Process:
         return self.held is not None and not self.dead
 
     def context(self) -> contextvars.Context:
-        """A new context of this process, for one task or callback."""
+        """Return a new context of this process, for one task or callback."""
         return self._context.copy()
 
     def pause(self) -> None:
@@ -57,8 +57,8 @@ class Process:
             self._release(loop)
 
     def kill(self) -> None:
-        """As SIGKILL. What it would still have done is kept only so that the run can be cleaned up
-        in order.
+        """Kill it as SIGKILL does. Its remaining callbacks are kept only to clean up the run in
+        order.
         """
         self.pause()
         self.dead = True
@@ -80,7 +80,7 @@ def process_name() -> str:
 
 
 class _Handle:
-    """`asyncio.Handle` and `TimerHandle` as far as tasks, futures and timeouts use them."""
+    """`asyncio.Handle` and `TimerHandle`, as far as tasks, futures and timeouts use them."""
 
     __slots__ = ("args", "callback", "context", "is_cancelled")
 
@@ -124,7 +124,7 @@ class SimTask(asyncio.Task):
 
 
 class VirtualLoop(base_events.BaseEventLoop):
-    """Its own queue and heap: most of a run's time goes through here."""
+    """Its own queue and heap, because most of the time of a run goes through here."""
 
     def __init__(self) -> None:
         self._virtual_s = 0.0
@@ -185,8 +185,8 @@ class VirtualLoop(base_events.BaseEventLoop):
         return handle
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """The simulated disk's executor takes its virtual time. Nothing may run in another thread:
-        what only computes runs at once.
+        """Run the function at once, because nothing may run in another thread. The executor of a
+        simulated disk takes its virtual time.
         """
         if executor is not None:
             return executor.begin(func, *args)
@@ -210,7 +210,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             self._run_waiting(len(waiting))
 
     def _run_waiting(self, count: int) -> None:
-        """What is ready now; what becomes ready meanwhile has its turn after the timers."""
+        """Run what is ready now; what becomes ready meanwhile runs after the timers."""
         waiting = self._waiting
         self.steps += count
         for _ in range(count):
@@ -232,8 +232,8 @@ class VirtualLoop(base_events.BaseEventLoop):
                 )
 
     def _advance(self) -> None:
-        """To the next timer and a little further, as real clocks are when a timer runs: one that
-        finds itself early, by rounding, and sets itself again must not stop the time.
+        """Advance to the next timer and a little further, as real clocks do: otherwise a timer that
+        finds itself early by rounding, and sets itself again, would stop the time.
         """
         timers = self._timers
         while timers and timers[0][2].is_cancelled:

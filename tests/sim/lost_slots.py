@@ -1,11 +1,10 @@
-"""The store loses or damages WAL slots that were acknowledged, under brokers that die at that
-moment; an operator restores them later.
+"""The store loses or damages acknowledged WAL slots, under brokers that die at that moment; an
+operator restores them later.
 
-Checked while it goes on: nobody puts a fence into a lost slot; nobody claims that a slot is lost
-which is not; a reader that has only the store never ends before what was acknowledged without an
-error, and what it gives is durable and stays. Everything else is checked as in every run, for in
-the end every slot is back. Lost are only slots whose loss can be proven: a later one says that they
-were durable.
+Checked at once: no process puts a fence into a lost slot, or reports an intact slot as lost; a
+reader of the store alone never ends before what was acknowledged without an error, and what it
+returns is durable and stays. All other checks are those of every run, because in the end every slot
+is restored. Only slots whose loss can be proven are lost: a later one says that they were durable.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ _RESTORED_AFTER_S = (0.3, 2.0, 8.0)
 
 
 class LostSlots:
-    """Stands between the bucket and its listener. Lost slots: by key, what was in them."""
+    """A layer between the bucket and its listener. Lost slots: their bytes by key."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -88,9 +87,7 @@ class LostSlots:
     # --- losing and restoring ---------------------------------------------------------------------
 
     def strike(self) -> None:
-        """A broker dies, or stands still and is replaced, and one of its slots is gone or
-        damaged.
-        """
+        """Kill a broker, or pause and replace it, and lose or damage one of its slots."""
         world, rng = self._world, self._rng
         brokers = [
             broker
@@ -111,7 +108,7 @@ class LostSlots:
             world.later(rng.choice((0.5, 4.0, 15.0)), broker.process.resume, world.loop)
 
     def _candidates(self, writer: BrokerIncarnation) -> list[str]:
-        """Slots that are not committed, and were durable by the word of the last one; at most one
+        """Return slots that are not committed, but durable according to the last one; at most one
         WAL of each broker is damaged at once.
         """
         wal = self._world.metadata.image.nodes.wal(writer)
@@ -147,7 +144,7 @@ class LostSlots:
         return None if isinstance(index, NeedMore) else index
 
     def _lose(self, key: str) -> None:
-        """Without a word to the listener: no process does this."""
+        """Lose the slot without telling the listener, because no process did it."""
         bucket, rng = self._world.bucket, self._rng
         data = bucket.peek(key)
         assert data is not None
@@ -162,7 +159,7 @@ class LostSlots:
         self._world.later(rng.choice(_RESTORED_AFTER_S), self._restore, key)
 
     def _restore(self, key: str) -> None:
-        """From the versions of the bucket. What is committed by now needs no slot."""
+        """Restore the slot from the versions of the bucket, unless it is committed by now."""
         data = self._lost.pop(key, None)
         slot, image = _slot(key), self._world.metadata.image
         if data is None or (
@@ -175,7 +172,7 @@ class LostSlots:
 
 
 class TailReader:
-    """Follows the topic with nothing but the store."""
+    """Follow the topic with the store alone."""
 
     def __init__(self, world: "World", number: int, lost: set[str]) -> None:
         self._world = world
@@ -208,8 +205,8 @@ class TailReader:
                     self._world.fail(f"a reader takes an object for damaged that is not: {error}")
 
     async def _look(self, is_due: bool) -> None:
-        """is_due: it has to see what is acknowledged. One that follows the store asks for lost
-        slots only now and then.
+        """is_due: it has to see what is acknowledged. A reader that follows the store looks for
+        lost slots only sometimes.
         """
         due = {part: self._due(part) for part in self._world.parts}
         root = await self._view.refresh()
@@ -249,7 +246,7 @@ class TailReader:
                 self._world.checker.fetched(part, state.end_offset, state.log_start, batches)
 
     def _due(self, part: Part) -> tuple[int, int, set[BrokerIncarnation], int]:
-        """What is acknowledged, what is committed, which WALs run, and who leads, now."""
+        """Return what is acknowledged, what is committed, which WALs run, and who leads, now."""
         image = self._world.metadata.image
         topic = image.topics.by_name(part[0])
         if topic is None:

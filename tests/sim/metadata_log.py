@@ -1,11 +1,11 @@
-"""The metadata as a majority decided it, kept from outside, and what controllers say about it.
+"""The metadata as a majority decided it, kept from outside, and checks of what controllers say
+about it.
 
-Checked at once: a commit lies on a majority of disks; every controller commits the same entry in
-the same place, whatever becomes of the leader; a term has one leader; a leader begins with exactly
-the image of what is committed; a vote or an acknowledgement that leaves is on the disk; brokers are
-told committed records only; an answer tells what is committed, and at least what was committed when
-it was asked for.
-Must not look into anybody's image but at the begin of its reign.
+Checked at once: a commit is on a majority of disks; every controller commits the same entry at the
+same index, under any leader; a term has one leader; a leader begins with exactly the committed
+image; a vote or an acknowledgement that leaves is on the disk; brokers get committed records only;
+an answer has only committed state, and at least what was committed at its request.
+Must not look into a controller's image except at the begin of its reign.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -36,34 +36,34 @@ class MetadataLog:
         now: Callable[[], float],
         begin: LoadedSnapshot | None = None,
     ) -> None:
-        """One history. on_commit: called when the image has moved. begin: what a rebuilt cluster
-        begins with; its image is taken over.
+        """One history. on_commit: called when the image has changed. begin: the start of a rebuilt
+        cluster, whose image it takes over.
         """
         self._disks = disks
         self._fail = fail
         self.on_commit = on_commit
         self._now = now
         self.image = MetadataImage() if begin is None else begin.image
-        """What the committed records add up to: the truth to check against."""
+        """The state of the committed records, which checks compare with."""
         self._first_offset, self._first_index = (
             (0, 0) if begin is None else (begin.base.offset, begin.base.index)
         )
         self.records: list[bytes] = []
-        """Behind the begin."""
+        """Records behind the begin."""
         self.successor: MetadataLog | None = None
-        """The history that a recovery has begun after this one."""
+        """The history that a recovery began after this one."""
         self._entries: list[Entry] = []
         self._leaders: dict[int, int] = {}
         self._asked: dict[str, int] = {}
         self._heard: dict[tuple[int, int], dict[int, float]] = {}
-        """When a voter last answered the leader of a term, by leader and term."""
+        """The time at which a voter last answered the leader of a term, by leader and term."""
 
     @property
     def end_offset(self) -> int:
         return self._first_offset + len(self.records)
 
     def committed(self, controller: int, quorum: RaftQuorum, since: int) -> int:
-        """A controller's commit stands at the returned index now; it stood at `since`."""
+        """Note that a controller's commit is at the returned index now; it was at `since`."""
         core = quorum.core
         log, commit = core.log, core.commit
         for index in range(max(since, log.base.index) + 1, commit + 1):
@@ -89,8 +89,8 @@ class MetadataLog:
             )
 
     def compare(self, image: MetadataImage) -> None:
-        """Somebody has got this image, whole. Cost: every record so far, for a history that began
-        with nothing.
+        """Check a complete image. Cost: every record so far, for a history that began with
+        nothing.
         """
         if image.end_offset > self.end_offset:
             self._fail(
@@ -108,7 +108,7 @@ class MetadataLog:
                 )
 
     def says(self, message: Message) -> None:
-        """A voter tells another one, who will rely on it."""
+        """Check a message from one voter to another, which will rely on it."""
         disk = self._disks[message.sender]
         if isinstance(message, VoteReply) and message.granted and not message.pre:
             if not disk.has_voted(HardState(message.term, message.to)):
@@ -127,7 +127,7 @@ class MetadataLog:
                 )
 
     def proposed(self, epoch: int, records: Sequence[bytes], end_offset: int) -> None:
-        """A proposal of this epoch was answered with success."""
+        """Check a proposal of this epoch that was answered with success."""
         end = end_offset - self._first_offset
         if self.records[end - len(records) : end] != list(records):
             self._fail(
@@ -138,7 +138,7 @@ class MetadataLog:
     def confirmed(
         self, controller: int, epoch: int, voters: Collection[int], since_s: float
     ) -> None:
-        """A controller takes it for confirmed that at some moment since then nobody else led.
+        """Check a controller's claim that at some moment since then no other controller led.
         voters: its own newest ones.
         """
         heard = self._heard.get((controller, epoch), {})
@@ -171,7 +171,7 @@ class MetadataLog:
             )
 
     def told(self, controller: str, data: bytes) -> None:
-        """A message of a stream of committed records."""
+        """Check a message of a stream of committed records."""
         batch = _batch_decoder.decode(data)
         if batch.snapshot and self.successor is not None and batch.base_offset > self.end_offset:
             self.successor.told(controller, data)  # left behind, it has loaded what the store has

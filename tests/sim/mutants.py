@@ -1,8 +1,7 @@
 """Planted bugs: each is a small, plausible mistake in the real code. If the simulator does not find
 one, it proves nothing about that rule.
 
-A mutant replaces one function or method for as long as a run takes. Must never be imported by the
-product.
+A mutant replaces one function or method during a run. Must never be imported by the product.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """gRPC as `controller.api.transport` offers it, and voters' messages, between simulated processes.
 
-Invariants: voters' messages are lost, doubled and overtaken; links are cut in both directions or in
-one. A unary request may be late (later than its caller waits), lost, carried out without an answer,
-or carried out twice; a stream delivers in order and breaks; while a link is cut nothing passes and
-streams hang; a killed process's connections are reset (or, after a "power failure", just fall
-silent). Nobody but the product decides what that means. Source: Kafka's `RaftEventSimulationTest`.
+Invariants: voters' messages are lost, repeated and reordered; links are cut in both directions or
+in one. A unary request may be late (later than its caller waits), lost, carried out without an
+answer, or carried out twice; a stream delivers in order and breaks; while a link is cut nothing
+passes and streams hang; a killed process's connections are reset (or, after a "power failure", just
+fall silent). Only the product decides what that means. Source: Kafka's `RaftEventSimulationTest`.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Aborted(Exception):
 
 
 class Links:
-    """Which directions are cut. From or to ANY: everything that a process sends or is sent."""
+    """Which directions are cut. From or to ANY: everything that a process sends or receives."""
 
     ANY = ""
 
@@ -59,7 +59,7 @@ class Links:
         self._rejected: set[tuple[str, str]] = set()
 
     def reject(self, source: str, target: str) -> None:
-        """Refuse connections from one process to another, as a firewall does that rejects."""
+        """Refuse connections from one process to another, as a rejecting firewall does."""
         self._rejected.add((source, target))
 
     def admit(self, source: str, target: str) -> None:
@@ -106,7 +106,7 @@ class Network:
         self._serial = 0
 
     def spawn(self, travel: Coroutine[Any, Any, None]) -> None:
-        """A task that belongs to no process."""
+        """Start a task that belongs to no process."""
         task = asyncio.get_running_loop().create_task(travel, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard, context=Context())
@@ -126,8 +126,8 @@ class Network:
         message: Message,
         answered: Callable[[int, str], None],
     ) -> None:
-        """A message between voters: lost, doubled, overtaken by later ones. The stream in which it
-        travels may be refused.
+        """Send a message between voters: it may be lost, repeated or overtaken. The stream that
+        carries it may be refused.
         """
         sender.controller.metadata.says(message)
         if isinstance(message, TimeoutNow) and self.on_handover is not None:
@@ -157,8 +157,8 @@ class Network:
         data: bytes,
         answered: Callable[[int, str], None],
     ) -> None:
-        """The hello of a controller and what comes behind it reach another one. The answer takes no
-        time, but needs the way back.
+        """Deliver a controller's hello and what follows it to another controller. The answer takes
+        no time, but needs the way back.
         """
         listener = self.listeners.get(address)
         if (
@@ -190,8 +190,8 @@ class Network:
             }
 
     def reject(self, source: str, target: str) -> None:
-        """From now on `Links.admit` alone lets connections through; those that exist are reset at
-        both ends.
+        """Let only `Links.admit` pass connections from now on; existing ones are reset at both
+        ends.
         """
         self.links.reject(source, target)
         for stream in list(self._streams.values()):
@@ -203,7 +203,7 @@ class Network:
                 stream.reset()
 
     def process_died(self, process: Process, *, resets: bool) -> None:
-        """Its connections are reset, or fall silent."""
+        """Reset its connections, or let them fall silent."""
         for address, listener in list(self.listeners.items()):
             if listener.process is process:
                 del self.listeners[address]
@@ -218,7 +218,7 @@ class Network:
 def _receive(
     peers: PeerTransport, hello: Hello, data: bytes, answer: Callable[[str], None]
 ) -> None:
-    """As `PeerTransport.serve` does with a stream that has one message, or none yet."""
+    """Handle a stream with one message, or none yet, as `PeerTransport.serve` does."""
     refused = peers._refusal(hello)
     if refused is not None:
         if refused.forgot:
@@ -270,7 +270,7 @@ class SimRaftSender:
             )
 
     def _greet(self) -> None:
-        """Dial until the stream is taken: it begins before there is anything to say."""
+        """Connect until the stream is accepted: it begins before there is anything to send."""
         addresses = self._addresses_of(self._node_id)
         if self._is_welcome or self._stopped or self._process.dead:
             return
@@ -458,7 +458,7 @@ class SimChannel:
 
 
 class _Pipe:
-    """One direction of a stream: in order, late, and standing still while the link is cut."""
+    """One direction of a stream: in order, late, and stalled while the link is cut."""
 
     def __init__(
         self, network: Network, source: str, target: str, deliver: Callable[[Any], None]
@@ -492,7 +492,7 @@ class _Pipe:
 
 
 class _Inbox:
-    """What one end of a stream has received; an exception in it is raised, again and again."""
+    """What one end of a stream has received; an exception in it is raised again and again."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()

@@ -1,9 +1,9 @@
-"""One start of a simulated broker: the real client, follower, storage, partitions, merger and
+"""One start of a simulated broker: the real client, follower, storage, partitions, compactor and
 recovery duty, and the real Kafka handlers.
 
 Wired as `broker.node.Broker` wires it, with coordinators of groups and transactions, without
-sockets. Every request and answer is a Kafka frame. Must not judge; it hands what it answers to the
-checker in the moment in which it answers.
+sockets. Every request and answer is a Kafka frame. Must not judge: it shows its answers to the
+checker at the moment of answering.
 """
 
 import asyncio
@@ -92,7 +92,7 @@ class FetchResult:
 
 
 class SimBroker:
-    """Implements `broker.handlers.node.Node` as far as clients of the simulator need it."""
+    """Implement `broker.handlers.node.Node` as far as clients of the simulator need it."""
 
     def __init__(self, world: "World", node_id: int, start: int) -> None:
         self.world = world
@@ -329,7 +329,7 @@ class SimBroker:
             self.world.broker_ended(self, reason)
 
     async def leave(self) -> None:
-        """Stop in order, as `broker.node.Broker.stop`."""
+        """Stop in order, as `broker.node.Broker.stop` does."""
         self.leaving = True
         try:
             async with asyncio.timeout(20):
@@ -360,7 +360,7 @@ class SimBroker:
     # --- requests ---------------------------------------------------------------------------------
 
     def deliver(self, handler: Callable[..., None], *args: Any) -> None:
-        """Something arrives from the network: handled when this process runs."""
+        """Deliver something from the network; it is handled when this process runs."""
         self.world.loop.call_soon(handler, *args, context=self.process.context())
 
     def context(self, api: Any, version: int, body: bytes) -> RequestContext:
@@ -376,7 +376,7 @@ class SimBroker:
         sent: dict[Part, list[bytes]],
         answered: Callable[[dict[Part, Any]], None],
     ) -> None:
-        """sent: for the checker, which records the request holds."""
+        """sent: the records in the request, for the checker."""
         if not self.serving:
             return
         epochs = {part: self._epoch(part) for part in sent}

@@ -1,12 +1,12 @@
-"""What readers of committed offsets may be given, from what committers and administrators sent and
-were answered.
+"""Check the committed offsets that readers get against what committers and administrators sent and
+their answers.
 
 The offset of a group and a partition is a register with unique values. A commit takes effect
 between its request and its answer, one without an answer at any time after its request, or never. A
-read must not give what was replaced for certain before it began, nor what a reader was given before
-something else, nor an offset whose commit was refused. No offset is right before the first commit,
-after a deletion, and when the newest commit may be past its retention. Must not: know how offsets
-are kept.
+read must not return what was replaced for certain before it began, nor what a reader got before
+something else, nor an offset whose commit was refused. No offset is correct before the first
+commit, after a deletion, and when the newest commit may be past its retention. Must not: know how
+offsets are kept.
 Source: Herlihy and Wing (linearizability), for one register.
 """
 
@@ -29,7 +29,7 @@ class Change:
 
 @dataclass(slots=True)
 class OffsetHistory:
-    """Of one partition in one group. kept_s: younger commits do not expire."""
+    """The offset of one partition in one group. kept_s: younger commits do not expire."""
 
     name: str
     kept_s: float
@@ -37,9 +37,9 @@ class OffsetHistory:
     commits: dict[int, Change] = field(default_factory=dict[int, Change])
     deletions: list[Change] = field(default_factory=list[Change])
     _given: tuple[int, float] = (-1, -inf)
-    """What the newest read gave, and when that read ended."""
+    """The value of the newest read, and the end of that read."""
     _gone_s: dict[int, float] = field(default_factory=dict[int, float])
-    """Values that a reader saw replaced, by when."""
+    """Values that a reader saw replaced, and by when."""
 
     def commit(self, now_s: float) -> Change:
         value = len(self.commits)
@@ -51,7 +51,7 @@ class OffsetHistory:
         return self.deletions[-1]
 
     def read(self, value: int, began_s: float, ended_s: float) -> None:
-        """A reader was given this offset; -1: none."""
+        """Check an offset that a reader got; -1: none."""
         if value < 0:
             self._read_nothing(began_s, ended_s)
         else:
@@ -101,8 +101,8 @@ class OffsetHistory:
 
 
 class Generations:
-    """Of one group: a commit with a generation is refused when a later one was durable before it
-    was sent.
+    """Generations of one group: a commit with a generation is refused when a later one was durable
+    before it was sent.
     """
 
     def __init__(self, name: str, fail: Callable[[str], None]) -> None:
@@ -117,8 +117,8 @@ class Generations:
         self._synced.append((began_s, ended_s, generation))
 
     def committed(self, joined_s: float, generation: int, began_s: float) -> None:
-        """A commit that was sent at `began_s` by a member that had been answered its generation at
-        `joined_s` is acknowledged.
+        """Check an acknowledged commit that a member sent at `began_s`, whose generation was
+        answered at `joined_s`.
 
         Deleted groups begin again with generation 1, so only generations that were synced after the
         member had joined count.
