@@ -1,13 +1,12 @@
-"""Clients that ask where logs end, which offset a time has and where an epoch ended, and go on
-asking brokers that lead no more.
+"""Clients that ask for ends of logs, offsets of times and ends of epochs, also from brokers that no
+longer lead.
 
-Invariants, checked at once: whoever answers knows everything that was acknowledged before the
-question was asked. `ListOffsets` gives no smaller end, an offset that was acknowledged is never out
-of range, a fetch that names a leader epoch is answered by the leader of that epoch. A process that
-was replaced while it still existed may be behind by one session timeout: it was not fenced for its
-silence. No broker says that it leads a session timeout after it was fenced. Checked at the end,
-against the whole log: offsets of timestamps, the newest timestamp, epochs of records and ends of
-epochs.
+Invariants, checked at once: an answering broker has everything that was acknowledged before the
+request. `ListOffsets` returns no smaller end, an acknowledged offset is never out of range, and a
+fetch that names a leader epoch is answered by the leader of that epoch. A process that was replaced
+while it still existed may lag by one session timeout: it was not fenced for its silence. No broker
+claims to lead a session timeout after it was fenced. Checked at the end, against the whole log:
+offsets of timestamps, the newest timestamp, epochs of records and ends of epochs.
 Must not: run where logs are trimmed.
 """
 
@@ -43,27 +42,27 @@ _EARLIEST: Final = -2
 _NEWEST: Final = -3
 _ASKERS: Final = 5
 _TIMED: Final = 50
-"""Number of the first producer whose records have times in no order."""
+"""The number of the first producer whose records have timestamps in no order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was true when a question was asked."""
+    """What was true at the time of a request."""
 
     part: Part
     acked_end: int
-    """Of what was acknowledged by then, as the broker asked has to know it."""
+    """The end of what was acknowledged by then, which the broker has to have."""
 
 
 @dataclass(slots=True)
 class Log:
-    """A partition, whole: timestamp and leader epoch of each record."""
+    """A whole partition: timestamp and leader epoch of each record."""
 
     timestamps: list[int] = field(default_factory=list[int])
     epochs: list[int] = field(default_factory=list[int])
 
     def add(self, data: memoryview) -> None:
-        """Whole batches, behind what is there."""
+        """Add whole batches at the end."""
         for at, header in iter_headers(data):
             self.timestamps += [record.timestamp_ms for record in decode_records(data[at:])]
             self.epochs += [header.partition_leader_epoch] * (
@@ -76,14 +75,14 @@ class Log:
         )
 
     def first_after_epoch(self, epoch: int) -> int:
-        """Where records of a later epoch begin; the end of the log if there are none."""
+        """Return the start of the records of later epochs; the end of the log if there are none."""
         return next(
             (offset for offset, found in enumerate(self.epochs) if found > epoch), len(self.epochs)
         )
 
 
 class TimedProducer(Producer):
-    """Times of its records go back and forth, within a batch, too."""
+    """Write records whose timestamps go back and forth, within a batch too."""
 
     def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
         first = self._next.get(part, 0)
@@ -108,12 +107,12 @@ class TimedProducer(Producer):
 
 
 class Offsets:
-    """All of it for one run; does nothing in other scenarios."""
+    """All of these clients for one run; does nothing in other scenarios."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self._answers: list[tuple[Moment, SimBroker, Any, Any]] = []
-        """(when it was asked, of whom, question, answer) of what only the whole log can judge."""
+        """(moment, broker, request, answer) of answers that only the whole log can judge."""
         self._ends: deque[tuple[float, dict[Part, int]]] = deque()
         self._fenced_at: dict[SimBroker, float] = {}
 
@@ -141,7 +140,7 @@ class Offsets:
             await asyncio.sleep(0.1)
 
     def is_long_fenced(self, broker: SimBroker) -> bool:
-        """Whatever it believes, its session is over."""
+        """Return True if its session is over, for any belief of the broker."""
         since_s = self._world.loop.time() - self._world.limits.controller.session_timeout_ms / 1000
         return self._fenced_at.get(broker, float("inf")) < since_s
 
@@ -194,7 +193,7 @@ class Offsets:
 
 
 def _judge_time(log: Log, moment: Moment, question: Any, answer: Any) -> str:
-    """What is wrong with an offset that was found by a time."""
+    """Return what is wrong with the offset found for a time."""
     target, offset = question.timestamp, answer.offset
     known = log.timestamps[: moment.acked_end]
     if target == _NEWEST:
@@ -217,7 +216,7 @@ def _judge_time(log: Log, moment: Moment, question: Any, answer: Any) -> str:
 
 
 def _judge_epoch(log: Log, moment: Moment, question: Any, answer: Any) -> str:
-    """What is wrong with the end of an epoch."""
+    """Return what is wrong with the end of an epoch."""
     end = log.first_after_epoch(question.leader_epoch)
     if answer.end_offset < 0:
         known = max(log.epochs[: moment.acked_end], default=-1)
@@ -253,8 +252,8 @@ def _fetch(wanted: dict[Part, tuple[int, int]], max_wait_ms: int) -> fetch.Fetch
 
 
 class _Asker:
-    """Asks one broker after the other for every partition at once: those that it does not lead are
-    refused.
+    """Ask one broker after the other for every partition at once; it refuses those that it does not
+    lead.
     """
 
     def __init__(self, world: "World", offsets: Offsets, number: int) -> None:
@@ -293,7 +292,7 @@ class _Asker:
             raise
 
     def _epoch(self, part: Part) -> int:
-        """What it may know of the leader's epoch."""
+        """Return a leader epoch that the client may have seen."""
         _, epoch = self._world.leader(part, self._rng)
         return self._rng.choice((-1, -1, -1, epoch, epoch, epoch - 1, epoch + 1))
 
@@ -379,7 +378,7 @@ class _Asker:
                 self._offsets.keep(moment, broker, question, answer)
 
     async def _ask_for_more(self, broker: SimBroker) -> None:
-        """A consumer that has read everything from the present leader asks another broker for
+        """Let a consumer that has read everything from the present leader ask another broker for
         more.
         """
         moments = {part: self._offsets.moment(part, broker) for part in self._world.parts}

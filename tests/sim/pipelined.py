@@ -1,9 +1,9 @@
-"""A producer with up to five batches of a partition under way at once, as librdkafka has them.
+"""A producer with up to five batches of a partition in flight, like librdkafka.
 
-They go out one behind the other on one connection. Unless all are acknowledged the rest is awaited,
-and what is left goes out again, the same batches in the same order. A batch that is acknowledged is
-taken for an acknowledgement of those before it. `OUT_OF_ORDER_SEQUENCE_NUMBER` is never right then:
-librdkafka would begin a new epoch upon it and send what has no answer a second time, or give up.
+Batches are sent in order on one connection. Unless all are acknowledged, it waits for the rest and
+sends the remaining batches again, unchanged and in the same order. The acknowledgement of a batch
+covers those before it. `OUT_OF_ORDER_SEQUENCE_NUMBER` is never correct then: librdkafka would begin
+a new epoch and send unanswered batches a second time, or give up.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class PipelinedProducer:
         )
 
     async def _attempt(self, broker: SimBroker, part: Part, left: "deque[_Batch]") -> None:
-        """Take away what is acknowledged."""
+        """Remove what is acknowledged."""
         connection, asked = (
             Connection(self._world, broker),
             list[asyncio.Task[produce.PartitionProduceResponse | None]](),

@@ -1,8 +1,8 @@
-"""A job that is no broker rewrites ranges: with metadata of a while ago, slowly, several at once;
-it may stand still or die at any point.
+"""A job outside the brokers rewrites ranges: with old metadata, slowly, several at once; it may
+stall or die at any point.
 
-Plans as it pleases (any neighbors of a partition, many times over); reads, writes and commits with
-the product's own functions.
+It plans at random (any neighbors of a partition, many times); it reads, writes and commits with the
+product's own functions.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class SimRewriter:
             self.world.trace("rewriter gives up", self.process.name, type(error).__name__)
 
     def _planned(self) -> list[tuple[StreamId, list[Merge]]]:
-        """Runs of neighbors in some partitions, as a manifest of now would show them."""
+        """Return runs of neighbors in some partitions, as the current manifest would show them."""
         image = self.world.metadata.image
         topic = image.topics.by_name(self.world.parts[0][0])
         if topic is None:
@@ -120,11 +120,11 @@ class SimRewriter:
 
     async def _written(self, task: RewriteTask) -> RewriteResult:
         if self.rng.random() < 0.1:
-            await rewrite(self.store, task, self.now_ms)  # an attempt that is repeated
+            await rewrite(self.store, task, self.now_ms)  # a repeated attempt
         return await rewrite(self.store, task, self.now_ms)
 
     def _is_there(self, object_id: ObjectId) -> bool:
-        """Committed, and not merged away by somebody since."""
+        """Return True if it is committed, and not merged away since."""
         state = self.world.metadata.image.objects.get(object_id)
         return state is not None and state.phase == ObjectPhase.COMMITTED and state.refs > 0
 

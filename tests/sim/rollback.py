@@ -1,12 +1,12 @@
 """A controller's data directory comes back older than it was: restored from a copy, emptied, or
-damaged. And an operator who replaces it.
+damaged; an operator replaces it.
 
-One disk at a time, and only while every controller runs and hears the others: then somebody who
-remembers what the disk promised can be reached, and it must neither vote nor be counted. The two
-others may lose sight of each other at that moment, so that its vote would be enough for a leader
-without what was committed. A disk whose controller ends for that reason is replaced as the error
-says: `controller remove`, an empty directory, `controller add`. Copies that are restored when
-nobody is left who remembers are outside of what is promised.
+One disk at a time, and only while every controller runs and reaches the others: then a controller
+that remembers what the disk promised can be reached, and the disk must neither vote nor be counted.
+The two others may lose their connection at that moment, so that its vote would be enough for a
+leader without what was committed. A disk whose controller ends for that reason is replaced as the
+error says: `controller remove`, an empty directory, `controller add`. Copies that are restored when
+no controller is left that remembers are outside the guarantees.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ class Rollbacks:
         return msgspec.structs.replace(config, peers=(), join=tuple(addresses))
 
     def restore(self, controller: "SimController", kind: str, rng: Random) -> None:
-        """After a crash, before the next start."""
+        """Restore the disk after a crash, before the next start."""
         disk, copy = controller.disk, rng.choice(self.copies[controller.number])
         self._world.trace("rollback", controller.process.name, kind)
         if kind == "whole":
@@ -76,8 +76,8 @@ class Rollbacks:
         self._world.later(_SETTLED_S, self._settled, disk)
 
     def ended(self, controller: "SimController", reason: str) -> bool:
-        """A controller ended because of its disk. False: nobody touched that. The same disk is
-        tried once more; then it is replaced.
+        """Handle the end of a controller because of its disk. Return False if the disk was not
+        changed. The same disk is tried once more; then it is replaced.
         """
         world, victim = self._world, self.victims.get(controller.number)
         if victim is None or victim.disk is not controller.disk or controller.process.dead:
@@ -129,8 +129,8 @@ async def _until_done(world: "World", ask: Any) -> None:
 
 
 def _damaged(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
-    """One bit is another one: anywhere, or in the last frame, where it looks like a write that a
-    crash tore.
+    """Flip one bit: anywhere, or in the last frame, where it looks like a write that a crash
+    tore.
     """
     name = max(files) if rng.random() < 0.5 else rng.choice(sorted(files))
     data = bytearray(files[name])
@@ -144,10 +144,10 @@ def _damaged(files: dict[str, bytes], rng: Random) -> dict[str, bytes]:
 
 
 class RollbackChaos(Chaos):
-    """Disturbs controllers only while no disk is looked after."""
+    """Disturb controllers only while no disk is being repaired."""
 
     def copy_disks(self) -> None:
-        """What a backup of the volumes takes, while they are in use."""
+        """Copy the volumes while they are in use, as a backup does."""
         copies = self._world.rollbacks.copies
         for number, disk in sorted(self._world.disks.items()):
             copy = disk.copy()
@@ -201,7 +201,7 @@ class RollbackChaos(Chaos):
         world.rollbacks.restore(victim, kind, self._rng)
 
     def _leader_and_follower(self) -> "tuple[SimController, SimController] | None":
-        """When all is well: the leader, and one of whom it knows what it has promised."""
+        """Return the leader, and a follower whose promises it knows, when the quorum is healthy."""
         world = self._world
         if not world.rollbacks.copies:
             self.copy_disks()
@@ -239,10 +239,10 @@ class RollbackChaos(Chaos):
 
 
 async def wander(world: "World") -> None:
-    """Follow the records from one controller after the other, with the image that there is or from
-    the beginning.
+    """Follow the records from one controller after the other, with the current image or from the
+    beginning.
 
-    Fails the run if an image goes back, or holds what was not committed.
+    Fails the run if an image goes back, or has records that were not committed.
     """
     rng = Random(f"{world.seed}/wanderer")
     image = MetadataImage()

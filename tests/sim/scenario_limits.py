@@ -1,4 +1,4 @@
-"""Adapt the limits that a seed draws to what a scenario is about.
+"""Adapt the limits that a seed draws to the subject of a scenario.
 
 Invariant: scenarios that are not named here keep the drawn limits, and no scenario's random draws
 depend on another's.

@@ -1,5 +1,5 @@
-"""Who breaks what, how often. A scenario is weights; `Chaos` draws from them until its time is
-over.
+"""The kinds and rates of faults. A scenario is a set of weights; `Chaos` draws from them until its
+time is over.
 
 Must not do anything that a real cluster cannot suffer.
 """
@@ -228,55 +228,53 @@ _SLOW_P99_MS_MAX = 3_000.0
 """A PUT that lands after its object was given up for good is outside what the store promises."""
 
 BALANCED = frozenset({"balance"})
-"""Here the controller moves partitions by itself, as quickly as it can."""
+"""The controller moves partitions by itself, as fast as it can."""
 
 WITHOUT_LEASE = frozenset({"clock"})
-"""Here brokers measure time so wrongly that they never give up by themselves: only the fence in the
-WAL protects.
+"""Brokers measure time so wrongly that they never stop by themselves: only the fence in the WAL
+protects.
 """
 
 
 STEPPING = frozenset({"steps"})
-"""Here wall clocks step by up to an hour, readers of the store hold leases, and every duration is
+"""Wall clocks step by up to an hour, readers of the store hold leases, and every duration is
 checked.
 """
 
 TRANSACTIONAL = frozenset({"transactions", "coordinators", "steps", "late", "short_logs", "loads"})
-"""Here transactions go on in a topic of their own, and are read from the store while they do."""
+"""Transactions run in a topic of their own, and readers of the store read them meanwhile."""
 
 COORDINATING = frozenset({"coordinators", "late", "loads"})
-"""Here almost nothing else goes on."""
+"""Almost nothing else runs."""
 
 LATE = frozenset({"late"})
-"""Here messages between brokers, and between clients and brokers, arrive after newer connections
-were made.
+"""Messages between brokers, and between clients and brokers, arrive after newer connections were
+made.
 """
 
 LOADING = frozenset({"loads"})
-"""Here leaders change while transactions end, and coordinators of groups load slowly."""
+"""Leaders change while transactions end, and coordinators of groups load slowly."""
 
 GROUPED = frozenset({"groups"})
-"""Here plain consumer groups join, commit and are deleted."""
+"""Plain consumer groups join, commit and are deleted."""
 
 COMPACTING = frozenset({"groups", "short_logs"})
-"""Here coordinators compact their logs again and again."""
+"""Coordinators compact their logs again and again."""
 
 LONG = GROUPED | LATE | LOADING
-"""Here faults go on for twice as long."""
+"""Faults last twice as long."""
 
 PIPELINED = frozenset({"pipeline"})
-"""Here some producers have several batches of a partition under way."""
+"""Some producers have several batches of a partition in flight."""
 
 ROLLED_BACK = frozenset({"rollback"})
-"""Here the disk of one of three controllers comes back older than it was: see
-`tests.sim.rollback`.
-"""
+"""The disk of one of three controllers comes back older than it was: see `tests.sim.rollback`."""
 
 LOSING_SLOTS = frozenset({"lost_slots"})
-"""Here the store loses WAL slots, and gets them back; some read from it meanwhile."""
+"""The store loses WAL slots and gets them back; some readers read from it meanwhile."""
 
 READING = frozenset({"controller", "quorum"})
-"""Here somebody asks the controllers all the time, without changing anything."""
+"""A client reads from the controllers all the time, without changing anything."""
 
 
 class Chaos:
@@ -318,12 +316,12 @@ class Chaos:
             self._replace(broker)
 
     def cut(self) -> None:
-        """A broker from all controllers, or only its requests, or only their answers."""
+        """Cut a broker off from all controllers, or only its requests, or only their answers."""
         if (broker := self._running()) is not None:
             self._cut_off(broker.process.link, self._rng.choice((0.3, 3.0, 12.0)))
 
     def isolate(self) -> None:
-        """A broker from the controllers only: clients and the store reach it."""
+        """Cut a broker off from the controllers only: clients and the store reach it."""
         duration_s, kind = (
             self._rng.choice((1.0, 4.0, 8.0)),
             self._rng.choice(("both", "both", "to", "from")),
@@ -339,8 +337,8 @@ class Chaos:
                 self._cut_link(controller.process.link, broker.process.link, duration_s)
 
     def reject(self) -> None:
-        """A firewall between a broker and the leading controller, or all of them: connections are
-        reset, new ones refused.
+        """Put a firewall between a broker and the leading controller, or all of them: connections
+        are reset, new ones refused.
         """
         duration_s, at_all = self._rng.choice((1.0, 4.0, 8.0)), self._rng.random() < 0.3
         (broker, _), active = (
@@ -364,12 +362,12 @@ class Chaos:
             )
 
     def cut_controller(self) -> None:
-        """A controller, most often the leader, from everybody."""
+        """Cut a controller off from everything, most often the leader."""
         if (controller := self._controller()) is not None:
             self._cut_off(controller.process.link, self._rng.choice((0.3, 2.0, 8.0)))
 
     def split(self) -> None:
-        """One direction between a controller and another process."""
+        """Cut one direction between a controller and another process."""
         controller = self._controller()
         others = [controller.process.link for controller in self._world.controllers.values()]
         others += [broker.process.link for _, broker in sorted(self._world.brokers.items())]
@@ -423,8 +421,8 @@ class Chaos:
         return self._rng.choice(parts)
 
     def haunt(self) -> None:
-        """A coordinator of groups is stopped and taken for dead, and wakes up when others have
-        taken its place.
+        """Pause a coordinator of groups, so that it is declared dead, and resume it after it was
+        replaced.
         """
         topic = self._world.metadata.image.topics.by_name(OFFSETS_TOPIC)
         leader = (
@@ -436,7 +434,9 @@ class Chaos:
             self._replace(leader)
 
     def expire(self) -> None:
-        """Coordinators look for expired offsets several times, as if the intervals were over."""
+        """Let coordinators check for expired offsets several times, as if the intervals were
+        over.
+        """
         for delay_s in (0.0, 0.05, 0.3, 1.0):
             for _, broker in sorted(self._world.brokers.items()):
                 self._later(
@@ -445,8 +445,8 @@ class Chaos:
                 )
 
     def strike(self) -> None:
-        """The next one who asks for the end of a transaction: something happens to its coordinator
-        or to a leader, perhaps to itself.
+        """Disturb the next end of a transaction: its coordinator, a leader, or sometimes the
+        requester.
         """
         rng = self._rng
         act = rng.choice(
@@ -469,7 +469,7 @@ class Chaos:
             if is_slow and not self._world.calm:
                 self._slow(
                     coordinator, 800.0
-                )  # between the decision and its durability there is time
+                )  # there is time between the decision and its durability
             if leader is not None and leader is not coordinator and at_both:
                 self._later(0.0, lambda: self._hit(leader, self._crash_at_once))
                 self._later(delay_s, lambda: self._hit(coordinator, self._stop))
@@ -509,7 +509,7 @@ class Chaos:
             )
 
     def rewrite(self) -> None:
-        """A job from outside; some stand still for a while, some die."""
+        """Start a rewrite from outside; some stall for a while, some die."""
         rewriter = SimRewriter(self._world, len(self._world.processes))
         rewriter.start()
         fate, delay_s = self._rng.random(), self._rng.choice((0.05, 0.5, 2.0))
@@ -559,7 +559,7 @@ class Chaos:
         step_a_clock(self._world, self._rng)
 
     def blackout(self) -> None:
-        """All of them at once."""
+        """Kill all of them at once."""
         for _, controller in sorted(self._world.controllers.items()):
             self._world.crash_controller(controller, self._rng.choice((0.01, 1.0, 3.0)))
 
@@ -575,7 +575,7 @@ class Chaos:
         lose_disks(self._world)
 
     def transfer(self) -> None:
-        """The leader hands over, and hears nothing of it for a while."""
+        """Let the leader hand over, and isolate it for a while."""
         world = self._world
         active = world.active_controller()
         others = [
@@ -616,7 +616,7 @@ class Chaos:
             controller.disk.failing = True
 
     def coup(self) -> None:
-        """The leader of the controllers fails in the middle of a move, a recovery or a commit."""
+        """Fail the leading controller in the middle of a move, a recovery or a commit."""
         self._rng.choice((self.move, self.ping_pong, self.crash, self.leave, self.nothing))()
         fail = self._rng.choice(
             (
@@ -629,7 +629,7 @@ class Chaos:
         self._later(self._rng.choice((0.02, 0.1, 0.5, 1.5)) * self._rng.random() * 2, fail)
 
     def _controller(self) -> "SimController | None":
-        """The one that leads, or sometimes any."""
+        """Return the leading controller, or sometimes any."""
         running = [
             controller
             for _, controller in sorted(self._world.controllers.items())

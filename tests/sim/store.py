@@ -1,9 +1,9 @@
 """The object store of a simulated cluster: one bucket in memory, and for each process a client
 whose calls travel.
 
-Invariants: a call that left its process goes on without it: a paused or killed caller's PUT may
-still land, an answer may come when nobody waits any more; calls overtake one another by latency; a
-cancelled call may have happened or not. Faults are those of `objectstore.faults`, drawn from the
+Invariants: a call that left its process continues without it: a paused or killed caller's PUT may
+still land, and an answer may come when no task waits for it; calls overtake one another by latency;
+a canceled call may have happened or not. Faults are those of `objectstore.faults`, drawn from the
 seed. Must not judge what is stored: the bucket's listener does.
 """
 
@@ -21,7 +21,9 @@ from objectstore.ports import Body, ObjectInfo, ObjectTail
 
 T = TypeVar("T")
 PUT_DEADLINE_S = 6.0
-"""Of one overwriting PUT, as every client of a real store has one (`S3Config.deadline_ms`)."""
+"""The deadline of one overwriting PUT, which every client of a real store has
+(`S3Config.deadline_ms`).
+"""
 
 
 class BucketListener(Protocol):
@@ -30,13 +32,13 @@ class BucketListener(Protocol):
 
 
 class Bucket(MemoryStore):
-    """What is durable. Tells its listener of every change, in the moment in which it happens."""
+    """What is durable. It reports every change to its listener at the moment of the change."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms)
         self.listener: BucketListener | None = None
         self.struck: dict[str, bytes] = {}
-        """What the store has lost or damaged for a while, as it was."""
+        """Original bytes of what the store has lost or damaged for a while."""
 
     def peek(self, key: str) -> bytes | None:
         if key in self.struck:
@@ -45,8 +47,8 @@ class Bucket(MemoryStore):
         return None if stored is None else stored.cut(0, stored.info.size_bytes)
 
     def strike(self, key: str, spoiled: bytes | None) -> None:
-        """Lose an object, or change its bytes, until `restore`. The listener does not hear of it,
-        and `peek` shows it whole.
+        """Lose an object, or change its bytes, until `restore`. The listener gets no event, and
+        `peek` returns the original.
         """
         whole = self.peek(key)
         assert whole is not None
@@ -82,12 +84,12 @@ class Bucket(MemoryStore):
 
 
 class StoreWeather:
-    """How the store is at present, the same for all clients. The scenario changes it."""
+    """The state of the store, the same for all clients. The scenario changes it."""
 
     def __init__(
         self, rng: Random, *, fault_share: float, p50_ms: float, p99_ms: float, put_lingers_s: float
     ) -> None:
-        """put_lingers_s: an overwriting PUT that its sender has given up lands within this, or
+        """put_lingers_s: an overwriting PUT that its sender has given up lands within this time, or
         never: the read grace relies on that.
         """
         self.p50_ms = p50_ms
@@ -131,14 +133,14 @@ class SimStore:
         self._trace = trace
         self._faulty = FaultyStore(bucket, rng)
         self.slow_factor = 1.0
-        """For this client alone: its way to the store is bad."""
+        """For this client only: its connection to the store is bad."""
         self.put_factor = 1.0
-        """Likewise, for conditional PUTs."""
+        """The same for conditional PUTs."""
         self._under_way: dict[int, tuple[str, asyncio.Task[None]]] = {}
         self._serial = 0
 
     def process_died(self) -> None:
-        """Requests that are on their way arrive, or do not."""
+        """Let requests in flight arrive, or not."""
         for operation, task in self._under_way.values():
             self._sender_gone(operation, task)
 

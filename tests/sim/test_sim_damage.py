@@ -1,5 +1,5 @@
-"""What the store loses for good is found by the reader of the store, when it reads, and not only by
-the last look at the bucket.
+"""A permanent loss in the store is found by its readers when they read, not only by the final check
+of the bucket.
 """
 
 from tests.sim.committed import StoreReader

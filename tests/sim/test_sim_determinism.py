@@ -1,5 +1,5 @@
-"""A seed is worth something only if it tells the same story every time, in this process and in
-another with other string hashes.
+"""A seed gives the same run every time, in this process and in another one with other string
+hashes.
 """
 
 import asyncio

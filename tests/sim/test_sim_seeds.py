@@ -1,5 +1,5 @@
-"""A few seeds of every scenario at every run of the tests; thousands at night with `python -m
-tests.sim`.
+"""Run a few seeds of every scenario with the tests; `python -m tests.sim` runs thousands at
+night.
 """
 
 import pytest

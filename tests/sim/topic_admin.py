@@ -1,9 +1,8 @@
-"""Administrators of topics that come and go: they ask a controller, or any broker, and repeat what
-they already asked.
+"""Administrators of topics that are created and deleted: they ask a controller, or any broker, and
+repeat their requests.
 
-Invariant: there is one administrator for a name, who asks for one thing at a time. An answer "done"
-is judged at once against the committed metadata; a request without an answer may take effect later,
-or never.
+Invariant: one administrator per name, with one request at a time. An answer "done" is judged at
+once against the committed metadata; a request without an answer may take effect later, or never.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ _STATUS: Final = {
     ErrorCode.INVALID_PARTITIONS: Status.INVALID_PARTITIONS,
     ErrorCode.TOPIC_ALREADY_EXISTS: Status.TOPIC_EXISTS,
 }
-"""Left out: a broker that does not know a topic yet says UNKNOWN_TOPIC_ID: that proves nothing."""
+"""Left out: UNKNOWN_TOPIC_ID of a broker that does not have the topic yet proves nothing."""
 
 
 class TopicAdmin:
@@ -67,14 +66,14 @@ class TopicAdmin:
                 await self._here(self._create(name))
 
     async def renew(self, name: str) -> None:
-        """Until the topic is another one of the same name."""
+        """Repeat until the topic is another one of the same name."""
         old = self._find(name)
         while old is not None and not old.is_gone:
             await self._here(self._delete(old))
         await self.create_missing()
 
     async def _here(self, work: Coroutine[Any, Any, None]) -> None:
-        """In the administrators' own process."""
+        """Run it in the administrators' own process."""
         await self._world.loop.create_task(work, context=self._process.context())
 
     def _find(self, name: str) -> "Incarnation | None":
@@ -174,7 +173,7 @@ class TopicAdmin:
             self._world.fail(f"{broker.process.name} deleted {known} and still has it")
 
     def _crash(self, broker: SimBroker) -> None:
-        """While it may still hold records that are to be committed nowhere any more."""
+        """Crash it while it may hold records that must not be committed any more."""
         if (
             broker.process.held is None
             and self._world.brokers.get(broker.node_id) is broker
@@ -240,7 +239,7 @@ class TopicAdmin:
         return 30_000 if self._world.calm else self._rng.choice((1_000, 10_000))
 
     def _broker(self) -> SimBroker | None:
-        """Whom to ask; None: the controllers."""
+        """Return the broker to ask; None: the controllers."""
         serving = [
             broker
             for _, broker in sorted(self._world.brokers.items())
@@ -249,7 +248,7 @@ class TopicAdmin:
         return self._rng.choice(serving) if serving and self._rng.random() < 0.5 else None
 
     async def _ask_controller(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """None: nobody knows whether it was done."""
+        """Return None if it is unknown whether it was done."""
         try:
             return await work
         except (TimeoutError, ControllerError) as error:
@@ -258,7 +257,7 @@ class TopicAdmin:
             return None
 
     async def _ask_broker(self, broker: SimBroker, api: Any, version: int, message: Any) -> Any:
-        """None: nobody knows whether it was done."""
+        """Return None if it is unknown whether it was done."""
         try:
             return await Connection(self._world, broker).ask(
                 api, version, message, self._timeout_s() * 2

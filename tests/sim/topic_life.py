@@ -1,15 +1,16 @@
-"""Topics that come, grow and go while clients use them, and come back under the same name.
+"""Topics that are created, grow and are deleted while clients use them, and are created again under
+the same name.
 
-An incarnation is a topic from its creation to its deletion. Clients look for topics by name, as a
+An incarnation is a topic from its creation to its deletion. Clients find topics by name, as a
 Produce does; a record names the incarnation that the broker had under that name when the request
 arrived, so a record in any other incarnation is a violation. Checked at once, on every committed
-change: only a topic that was asked to be deleted goes, with all its streams; partitions never
-become fewer and keep their streams; new partitions have streams that no partition ever had; a count
-is one that was asked for; configurations of an earlier incarnation do not come back. A broker whose
+change: a topic disappears only after a request, with all its streams; partitions never become fewer
+and keep their streams; new partitions have streams that no partition ever had; a partition count is
+one that was requested; configurations of an earlier incarnation do not come back. A broker whose
 image has no such topic neither acknowledges writes to it nor serves reads.
 Checked at the end: each partition of each live topic is writable, and what was acknowledged is
-readable; a deletion in peace takes effect. `Checker` judges the records of an incarnation under the
-name that `place_of` gives it.
+readable; a deletion without faults takes effect. `Checker` judges the records of an incarnation
+under the name that `place_of` gives it.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LIVING: Final = frozenset({"topics"})
-"""Scenarios in which topics come and go."""
+"""Scenarios in which topics are created and deleted."""
 
 _NAMES: Final = tuple(f"{PREFIX}{number}" for number in range(2))
 _WRITERS: Final = 3
@@ -54,7 +55,7 @@ class Incarnation:
     number: int
     configs: dict[str, str]
     is_doomed: bool = False
-    """Its deletion was asked for."""
+    """Its deletion was requested."""
     is_gone: bool = False
     streams: list[tuple[StreamId, ...]] = field(default_factory=list[tuple[StreamId, ...]])
 
@@ -72,11 +73,11 @@ class TopicLife:
         self.names = _NAMES if world.scenario in LIVING else ()
         self.incarnations: dict[UUID, Incarnation] = {}
         self.totals: dict[str, set[int]] = {name: set() for name in self.names}
-        """Partition counts that were asked for."""
+        """Partition counts that were requested."""
         self.configs: dict[str, list[dict[str, str]]] = {name: [] for name in self.names}
-        """Configurations that were asked for, one for each creation."""
+        """Configurations that were requested, one for each creation."""
         self._streams: set[StreamId] = set()
-        """All that a partition ever had."""
+        """All streams that a partition ever had."""
 
     @property
     def live(self) -> list[Incarnation]:
@@ -84,11 +85,11 @@ class TopicLife:
 
     @property
     def parts(self) -> list[Part]:
-        """Of the topics that exist now."""
+        """Return the partitions of the current topics."""
         return [(known.name, index) for known in self.live for index in range(len(known.streams))]
 
     def stream_of(self, place: Part) -> StreamId:
-        """The data stream, also of a topic that is gone; -1: there never was such a partition."""
+        """Return the data stream, also of a deleted topic; -1: there never was such a partition."""
         if not place[0].startswith(PREFIX):
             return self._stream_of_others(place)
         label = place[0].partition(SEPARATOR)[2]
@@ -102,7 +103,7 @@ class TopicLife:
     # --- what the metadata says -------------------------------------------------------------------
 
     def look(self, image: MetadataImage) -> None:
-        """The committed metadata have changed."""
+        """Check a change of the committed metadata."""
         for known in self.live:
             if image.topics.by_id(known.topic_id) is None:
                 known.is_gone = True
@@ -159,7 +160,7 @@ class TopicLife:
 
 
 class _Batch:
-    """Records of one request; what they say depends on where it arrives."""
+    """Records of one request; their content depends on where it arrives."""
 
     def __init__(self, who: str, first: int, count: int, producer_id: int, padding: bytes) -> None:
         self._who, self._first, self._count, self._producer_id, self._padding = (
@@ -194,8 +195,8 @@ class _Batch:
 
 
 class _Writer:
-    """Writes to one partition after the other, and gives a batch up only when its topic is gone.
-    Number 0 has no sequences.
+    """Write to one partition after the other, and drop a batch only when its topic is gone. Number
+    0 has no sequences.
     """
 
     def __init__(self, world: "World", life: TopicLife, number: int) -> None:
@@ -230,7 +231,7 @@ class _Writer:
             await asyncio.sleep(rng.uniform(0.02, 0.2))
 
     async def _attempt(self, broker: SimBroker, place: Part, part: Part, batch: _Batch) -> bool:
-        """Is it acknowledged, in this incarnation?"""
+        """Send the batch once. Return True if it is acknowledged in this incarnation."""
         world = self._world
         answer: asyncio.Future[tuple[Part, Any]] = world.loop.create_future()
         timeout_ms = int(self._timeout_s * 1_000)
@@ -277,7 +278,7 @@ class _Writer:
 
 
 class _Reader:
-    """Reads by topic id, from the beginning of each partition, also from topics that are gone."""
+    """Read by topic id, from the beginning of each partition, also from deleted topics."""
 
     def __init__(self, world: "World", life: TopicLife, number: int) -> None:
         self._world = world
@@ -300,7 +301,7 @@ class _Reader:
             await asyncio.sleep(self._rng.uniform(0.01, 0.3))
 
     async def read_all(self) -> None:
-        """Everything that was acknowledged to live topics by now."""
+        """Read everything that was acknowledged to live topics by now."""
         for known in self._life.live:
             places = [known.place(index) for index in range(len(known.streams))]
             acked = {place: self._world.checker.acked(place) for place in places}
@@ -387,7 +388,7 @@ class _Reader:
 
 
 class TopicClients:
-    """All of it for one run; does nothing in other scenarios."""
+    """All of these clients for one run; does nothing in other scenarios."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -408,7 +409,9 @@ class TopicClients:
         ]
 
     async def check(self) -> None:
-        """In peace: what is there works; a topic can be deleted, and created again."""
+        """Without faults, check that live topics work, and that a topic can be deleted and created
+        again.
+        """
         if self._admin is None:
             return
         await self._admin.create_missing()
@@ -417,8 +420,8 @@ class TopicClients:
         await self._use()
 
     async def check_cleaned(self) -> None:
-        """What nothing refers to went; slots of WALs that served as objects, too. What is referred
-        to can be read.
+        """Check that unreferenced objects are gone, also slots of WALs that served as objects, and
+        that referenced ones can be read.
         """
         objects = self._world.metadata.image.objects
         while self._admin is not None and any(  # noqa: ASYNC110 - virtual time

@@ -1,14 +1,14 @@
-"""Applications that consume, transform, produce exactly once: one transactional id each, with
+"""Applications that consume, transform and produce exactly once: one transactional id each, with
 instances that crash, follow and overlap.
 
-An instance asks as librdkafka does: it finds coordinators from any broker, repeats what is
-retriable or was not answered, adds partitions and offsets by request, repeats batches with their
-sequences until they are settled, and is over when it is fenced. Its requests to one broker do not
-overtake each other (`Connection`); copies of batches come late. Invariants, from which follows that
-a hanging transaction is the brokers' fault (ADR 0019, protocol of before KIP-890): an instance ends
-a transaction only when every batch of it is settled; one that dies in the middle leaves it to the
-next epoch.
-Must not: know what brokers remember.
+An instance behaves like librdkafka: it finds coordinators from any broker, repeats requests with
+retriable errors or without answers, adds partitions and offsets by request, repeats batches with
+their sequences until they are settled, and ends when it is fenced. Its requests to one broker do
+not overtake each other (`Connection`); copies of batches come late. Invariants, from which follows
+that a hanging transaction is the brokers' fault (ADR 0019, protocol of before KIP-890): an instance
+ends a transaction only when every batch of it is settled; one that dies in the middle leaves it to
+the next epoch.
+Must not: use what brokers have in memory.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 TXN_TOPIC: Final = "x"
 PARTITIONS: Final = 2
 INPUT: Final = (TXN_TOPIC, 0)
-"""The partition whose offsets the transactions commit; any that exists will do."""
+"""The partition whose offsets the transactions commit; any existing one will do."""
 
 _GROUP, _TRANSACTIONAL_ID = 0, 1
 _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
@@ -74,12 +74,12 @@ class Application:
         self.inits_count = 0
         """Requests for an epoch that were sent."""
         self.answered_inits_count = 0
-        """Those that were not may be carried out at any time."""
+        """Requests without an answer may be carried out at any time."""
         self._instances_count = 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Instances one after the other; some are gone in the middle of what they do, some go on
-        though their successor is there.
+        """Run instances one after the other; some end in the middle of a step, some continue beside
+        their successor.
         """
         running: list[asyncio.Task[None]] = []
         is_abandoned = self.rng.random() < 0.4
@@ -103,8 +103,8 @@ class Application:
                 await instance
 
     async def finish(self) -> None:
-        """Whatever was left open: a new instance comes through with one more transaction."""
-        self.timeout_ms = 60_000  # on a slow store a transaction would time out again and again
+        """Finish what was left open: a new instance completes one more transaction."""
+        self.timeout_ms = 60_000  # a shorter one could expire again and again on a slow store
         while True:
             with suppress(Fenced):
                 instance = self._instance()
@@ -126,7 +126,7 @@ class Instance:
     timeouts_s: tuple[float, ...] = (2.0, 3.0, 5.0)
     """For an answer; one instance has one of them."""
     renewed_share = 0.1
-    """Of transactions behind which it asks for another epoch."""
+    """The share of transactions after which it requests another epoch."""
     is_mortal = True
     """It may be struck while it waits for the end of a transaction."""
 
@@ -141,7 +141,7 @@ class Instance:
         self._coordinators: dict[int, Connection] = {}
         self._timeout_s = self._rng.choice(self.timeouts_s)
         self._inits_before = 0
-        """Those that were carried out before its own, and its own: any other may fence it."""
+        """Requests carried out before its own, and its own: any other may fence it."""
         self._began_s: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -162,8 +162,8 @@ class Instance:
         self._ledger.saw_offset(offset, at_least, begun_before)
 
     async def _take_epoch(self, expected: Identity) -> int:
-        """-> how many transactions had begun when the epoch was asked for. expected: the epoch that
-        it has, which any other may fence until there is an answer.
+        """Request an epoch. Return the number of transactions that had begun by then. expected: its
+        epoch, which any other instance may fence until there is an answer.
         """
         application, begun_before, inits_before = self._application, 0, 0
         request = init_producer_id.InitProducerIdRequest(
@@ -281,7 +281,7 @@ class Instance:
         )
 
     async def committed_offset(self) -> int:
-        """Of the group, once no transaction can change it any more. -1: none."""
+        """Return the group's offset, once no transaction can change it any more. -1: none."""
         name = self._application.name
         group = offset_fetch.OffsetFetchRequestGroup(
             name, topics=[offset_fetch.OffsetFetchRequestTopics(INPUT[0], [INPUT[1]])]
@@ -317,7 +317,7 @@ class Instance:
     # --- batches ----------------------------------------------------------------------------------
 
     async def _produce(self, entry: Entry, part: Part) -> None:
-        """Until it is settled. Copies that come late are of what was sent then."""
+        """Send until the batch is settled. Late copies have the content of their time."""
         world, rng = self._world, self._rng
         values = self._ledger.values(entry, part, rng.randint(1, 3))
         sequence = self._sequences.get(part, 0)
@@ -378,7 +378,7 @@ class Instance:
         code_of: Callable[[Any], int],
         sending: Callable[[], None] | None = None,
     ) -> Any:
-        """The answer without an error. Raises Fenced."""
+        """Repeat until there is an answer without an error, and return it. Raises Fenced."""
         while True:
             try:
                 connection = await self._coordinator(kind)

@@ -1,10 +1,9 @@
 """Transactions from end to end: applications, the real coordinators of transactions and groups, and
-readers of what is committed.
+readers of committed records.
 
-In the end every transaction is over: by its producer, by the next instance, or by its timeout;
-every id is ready for another one; and readers through the leaders, one that was there all the time
-and one that begins now, and readers of the bucket are given the same: what the ledgers of the
-applications say.
+At the end every transaction is over: by its producer, by the next instance, or by its timeout;
+every id is ready for another one. Readers through the leaders, an old one and a new one, and
+readers of the bucket get the same: what the ledgers of the applications say.
 """
 
 import asyncio

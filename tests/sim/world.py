@@ -1,9 +1,9 @@
-"""One simulated cluster, from a seed: brokers, controllers, a store, clients, and somebody who
-breaks things for a while.
+"""One simulated cluster, from a seed: brokers, controllers, a store, clients, and faults for a
+while.
 
 Invariants: everything that happens follows from (seed, scenario); the same run twice has the same
-`trace hash`. A run ends by a `Violation` or after the cluster had its peace again, served every
-partition, and was read and cleaned completely.
+`trace hash`. A run ends by a `Violation`, or after the cluster recovered without faults, served
+every partition, and was read and cleaned completely.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Outcome:
     acked_count: int
     read_count: int
     tail: tuple[str, ...]
-    """The last events before the end, for whoever looks into a failure."""
+    """The last events before the end, to debug a failure."""
 
 
 class World:
@@ -129,7 +129,7 @@ class World:
         }
         self.metadata = MetadataLog(self.disks, self.fail, self.note_leaders, self.loop.time)
         self.has_disks = True
-        """Not between the loss of the controllers' disks and the end of the recovery."""
+        """False between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
         self.life = TopicLife(self, self.checker)
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
@@ -142,8 +142,8 @@ class World:
             else []
         )
         self.on_end_txn: Callable[[SimBroker, Callable[[], object]], None] | None = None
-        """Called once, when somebody asks this coordinator to end a transaction; what it is given
-        ends the asker.
+        """Called once, when a client asks this coordinator to end a transaction, with a function
+        that ends the client.
         """
         self.on_marker: Callable[[SimBroker], None] | None = None
         """Called once, when markers of transactions arrive at this broker."""
@@ -175,7 +175,7 @@ class World:
         return Millis(_START_MS + int(self.loop.time() * 1000) + skew_ms)
 
     def draw_skew_ms(self, rng: Random) -> int:
-        """How wrong the wall clock of one process is."""
+        """Return the error of one process's wall clock."""
         return rng.randint(-self.limits.skew_ms, self.limits.skew_ms)
 
     def trace(self, kind: str, *parts: Any) -> None:
@@ -184,16 +184,16 @@ class World:
         self._tail.append(line)
 
     def phase(self, name: str) -> None:
-        """For the trace, and for whoever wants to know where the time goes."""
+        """Note the phase in the trace, and for measurements of time."""
         self.trace("phase", name)
         self.phases.append((name, self.loop.time(), self.loop.steps))
 
     def later(self, delay_s: float, what: Callable[..., object], *args: Any) -> None:
-        """Outside of every process, whoever asks for it."""
+        """Call it outside every process."""
         self.loop.call_later(delay_s, what, *args, context=Context())
 
     def note(self, event: dict[str, Any]) -> None:
-        """What the product logs: shown after a failure, not part of the hash."""
+        """Keep an event that the product logs: shown after a failure, not part of the hash."""
         name = event.pop("event")
         self._tail.append(f"{self.loop.time():.6f}   [{process_name()}] {name} {event}")
         if self.graces is not None:
@@ -212,7 +212,7 @@ class World:
             self._violation.exception()
 
     def connect(self, broker: SimBroker) -> Connection:
-        """A connection of the process that asks for it."""
+        """Return a connection of the process that calls this."""
         return (LateConnection if self.scenario in scenarios.LATE else Connection)(self, broker)
 
     # --- who leads --------------------------------------------------------------------------------
@@ -238,8 +238,8 @@ class World:
     def leader(
         self, part: Part, rng: Random, *, exact: bool = False
     ) -> tuple[SimBroker | None, int]:
-        """Whom a client takes for the leader, and the epoch: often from old metadata, sometimes an
-        old process under the same address.
+        """Return the broker that a client believes to lead, and the epoch: often from old metadata,
+        sometimes an old process under the same address.
         """
         if not self._images:
             return None, -1
@@ -278,7 +278,7 @@ class World:
         return broker
 
     def broker_ended(self, broker: SimBroker, reason: str) -> None:
-        """The process exits by itself; its supervisor starts it anew."""
+        """Handle the exit of the process; its supervisor starts it again."""
         if broker.process.dead or self._over:
             return
         self.trace("ended", broker.process.name, reason.split(":")[0])
@@ -306,7 +306,7 @@ class World:
         self._restart_later(broker, delay_s)
 
     def replace(self, broker: SimBroker) -> None:
-        """The process is stopped, and taken for dead: another start of the same node takes its
+        """Pause the process so that it is declared dead: another start of the same node takes its
         place while it still exists.
         """
         broker.process.pause()
@@ -333,11 +333,13 @@ class World:
         controller.start()
 
     def is_left_behind(self, controller: SimController) -> bool:
-        """It belongs to a history that a recovery has ended, or is about to."""
+        """Return True if its history was ended by a recovery, or is about to be."""
         return controller.metadata is not self.metadata or not self.has_disks
 
     def rebuilt(self, begin: LoadedSnapshot) -> None:
-        """All controllers' disks were lost; new ones begin with this snapshot and nothing else."""
+        """Note the loss of all controllers' disks: new ones begin with this snapshot and nothing
+        else.
+        """
         self.trace("rebuilt", begin.base.index, begin.offset)
         self.disks = {
             number: Disk(
@@ -358,7 +360,7 @@ class World:
             self.start_controller(number)
 
     def controller_ended(self, controller: SimController, reason: str) -> None:
-        """The process exits by itself; its supervisor starts it anew."""
+        """Handle the exit of the process; its supervisor starts it again."""
         self._tail.append(f"      because {reason}")
         self.crash_controller(controller, self.rng.choice((0.05, 1.0)))
 
@@ -369,7 +371,7 @@ class World:
                 self.later(delay_s, self.start_controller, controller.number)
 
     def stop_controller(self, controller: SimController) -> None:
-        """As `crash_controller`, and nobody starts it anew."""
+        """Crash the controller, as `crash_controller`, but do not start it again."""
         self.trace("crash", controller.process.name)
         controller.process.kill()
         controller.disk.crash()
@@ -377,7 +379,7 @@ class World:
         self.network.process_died(controller.process, resets=self.rng.random() < 0.7)
 
     def active_controller(self) -> SimController | None:
-        """One that takes itself for the leader, the newest if there are two."""
+        """Return a controller that believes to lead, the newest if there are two."""
         leading = [
             controller
             for _, controller in sorted(self.controllers.items())
@@ -386,8 +388,8 @@ class World:
         return max(leading, key=lambda controller: controller.epoch, default=None)
 
     def move(self, part: Part, target: NodeId) -> None:
-        """Reassign a partition to one broker, dead or alive; to where it is already, what moves is
-        cancelled.
+        """Reassign a partition to one broker, dead or alive; if it is there already, cancel its
+        move.
         """
         self.trace("move", part, target)
         topic = self.metadata.image.topics.by_name(part[0])
@@ -534,8 +536,8 @@ class World:
         await self.loop.create_task(create(), context=self._admin_process.context())
 
     def _watch_as_observer(self) -> None:
-        """Somebody without a session follows the committed records, from whichever controller
-        serves them, and asks for what is there.
+        """Follow the committed records without a session, from any controller that serves them, and
+        read the state.
         """
         process = self._new_process("observer")
 
@@ -551,7 +553,7 @@ class World:
         process.context().run(lambda: self.loop.create_task(follow()))
 
     async def _write_and_read(self, rng: Random) -> None:
-        """The writer asks anybody for the leader, the reader asks whom it knows."""
+        """Write and read: the writer asks any broker for the leader, the reader a known one."""
         known = addresses(self.limits.controllers)
         writer, reader = ControllerClient(known, rng=rng), ControllerClient(known, rng=rng)
         while not self._over:
@@ -571,7 +573,7 @@ class World:
                 self.fail(f"the metadata is broken: {error}")
 
     def _calm_down(self) -> None:
-        """From here on everything works; what is stopped goes on, what is dead starts."""
+        """End the faults: resume what is paused and start what is dead."""
         self.trace("calm")
         self.calm = True
         self.weather.faults = self.weather.down = False
@@ -594,7 +596,7 @@ class World:
             await asyncio.Event().wait()
 
     async def _read_all(self, number: int) -> None:
-        """A new consumer, from the beginning to the end of every partition."""
+        """Read every partition from the beginning to the end with a new consumer."""
         acked = {part: self.checker.acked(part) for part in self.parts}
         consumer = Consumer(self, number)
         while not all(consumer.has_read(part) for part in self.parts):
@@ -606,14 +608,14 @@ class World:
             )
 
     async def _clean(self) -> None:
-        """What nothing refers to goes. What was never committed goes so late that only every
-        twentieth run waits for it.
+        """Wait until unreferenced objects are gone. What was never committed goes so late that only
+        every twentieth run waits for it.
         """
         is_patient = self.rng.random() < 0.05
         await asyncio.sleep(self._grace_s() if is_patient else 1)
         end = (
             self.loop.time() + 5 * _QUIET_LIMIT_S
-        )  # a merger with tiny limits rewrites hundreds of slots, one stream after the other
+        )  # with tiny limits, compaction rewrites hundreds of slots, one stream after the other
         while (orphans := self.checker.orphans(prepared=is_patient)) and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.5)
         if orphans:
@@ -651,8 +653,8 @@ class World:
         self.fail(f"the loop reports: {context.get('message')} {context.get('exception')!r}")
 
     def _dispose(self) -> None:
-        """Let every task end in order, also those of dead processes: nothing of this run may reach
-        into the next one.
+        """End every task in order, also those of dead processes: nothing of this run may reach into
+        the next one.
         """
         self._over = True
         with warnings.catch_warnings():
@@ -683,6 +685,6 @@ class World:
 
 
 def outcome_of(scenario: str | None, seed: int) -> Outcome:
-    """One run; the seed chooses the scenario if nobody else does."""
+    """Run once; the seed chooses the scenario unless one is given."""
     names = list(scenarios.SCENARIOS)
     return World(seed, scenario or names[seed % len(names)]).run()

@@ -1,6 +1,6 @@
 # ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.sim.raft --seeds 200 [--seed N]`: run the Raft core's simulator, tell how fast,
-and how to run a failing seed again.
+"""`python -m tests.sim.raft --seeds 200 [--seed N]`: run the Raft core's simulator, print its
+speed, and print how to repeat a failing seed.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def run(seeds: Iterable[int]) -> int:
-    """-> how many failed."""
+    """Run the seeds and return the number of failures."""
     began = time.monotonic()
     count = failed = entries = versions = virtual_ms = 0
     for seed in seeds:

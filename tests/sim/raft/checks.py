@@ -17,7 +17,7 @@ class Violation(AssertionError):
 
 
 class Moment(Protocol):
-    """Where a run is."""
+    """The state of a run."""
 
     seed: int
     now_ms: int
@@ -25,7 +25,7 @@ class Moment(Protocol):
 
 
 class Holder(Protocol):
-    """All disks that a controller had so far."""
+    """All disks that a controller has had so far."""
 
     def held(self, directory: str, index: int, term: int) -> bool: ...
 
@@ -38,14 +38,14 @@ class Checks:
         self.log: dict[int, Entry] = {}
         self.last_committed = 0
         self.members = moment.members
-        """The newest that are committed."""
+        """The newest committed members."""
 
     def check(self, holds: bool, what: str) -> None:
         if not holds:
             raise Violation(f"{what} (seed {self._moment.seed}, at {self._moment.now_ms} ms)")
 
     def leads(self, node_id: int, incarnation: int, core: RaftCore) -> bool:
-        """True if its leadership is news."""
+        """Return True if its leadership is new."""
         is_news = core.term not in self._leaders
         known = self._leaders.setdefault(core.term, (node_id, incarnation))
         self.check(
@@ -107,8 +107,8 @@ class Checks:
         )
 
     def read_done(self, core: RaftCore, round_number: int, missing: int) -> bool:
-        """missing: entries committed elsewhere that this leader did not know of when it was
-        asked.
+        """Check a completed read. missing: entries committed elsewhere that this leader did not
+        have at the request.
         """
         if core.confirmed_round < round_number:
             return False

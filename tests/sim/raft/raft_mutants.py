@@ -1,4 +1,4 @@
-"""Bugs planted in the core, for the test of the simulator."""
+"""Bugs planted in the core, to test the simulator."""
 
 from collections.abc import Callable
 
@@ -18,8 +18,8 @@ from tests.sim.raft.raft_world import CoreType, Disk, Knobs
 
 
 def stage_figure_8(node_id: int, disk: Disk) -> None:
-    """Figure 8 (b): 0 and 1 have an entry of term 1, 4 has another one of term 2 in its place; from
-    here chance may do the rest.
+    """Figure 8 (b): 0 and 1 have an entry of term 1, and 4 has another one of term 2 at its index;
+    random faults can do the rest.
     """
     disk.entries = [Entry(1, 1, 0, [])]
     if node_id in {0, 1}:
@@ -32,7 +32,7 @@ def stage_figure_8(node_id: int, disk: Disk) -> None:
 
 
 class VoteNotDurable:
-    """M1 as a disk: terms and votes never reach it."""
+    """M1, as a disk: terms and votes never reach it."""
 
     def __call__(self, write: Write) -> Write:
         return Write(None, write.base, write.entries, write.messages, write.last_index)
@@ -46,21 +46,21 @@ class CommitsOldTerms(RaftCore):
 
 
 class AcknowledgesEarly(RaftCore):
-    """M3: an append is answered before it is on the disk."""
+    """M3: an append is acknowledged before it is on the disk."""
 
     def _reply(self, reply: AppendReply) -> None:
         self._messages.append(reply)
 
 
 class VotesForAnybody(RaftCore):
-    """M4: no look at the candidate's log."""
+    """M4: votes ignore the candidate's log."""
 
     def _is_up_to_date(self, request: object) -> bool:
         return True
 
 
 class AlwaysTruncates(RaftCore):
-    """M5: an append cuts the log behind itself even where it agrees."""
+    """M5: an append cuts the log behind itself even if it agrees."""
 
     def _on_append(self, append: Append) -> None:
         if append.prev_index >= self.commit and self.log.matches(
@@ -81,7 +81,7 @@ class CountsUnsynced(RaftCore):
 
 
 class ReadsStale(RaftCore):
-    """M7: a read is answered without asking anybody."""
+    """M7: a read is answered without asking the other voters."""
 
     @property
     def confirmed_round(self) -> int:
@@ -89,7 +89,7 @@ class ReadsStale(RaftCore):
 
 
 class VotesTwice(RaftCore):
-    """M8: a vote is forgotten when the election is over but the term is the same."""
+    """M8: a vote is forgotten when the election is over in the same term."""
 
     def _reset_election_timer(self) -> None:
         super()._reset_election_timer()
@@ -98,14 +98,14 @@ class VotesTwice(RaftCore):
 
 
 class SnapshotWithoutTerm(RaftCore):
-    """M9: a snapshot is installed with the term that the follower happens to be in."""
+    """M9: a snapshot is installed with the follower's current term."""
 
     def installed(self, base: Base) -> None:
         super().installed(Base(base.index, self.term, base.offset, base.members))
 
 
 class ChangesOverlap(RaftCore):
-    """M10: members change whether or not the change before is committed."""
+    """M10: members change even if the previous change is not committed."""
 
     def propose_members(self, members: Members) -> str | None:
         why = membership.refusal(
@@ -117,7 +117,7 @@ class ChangesOverlap(RaftCore):
 
 
 class PromotesTwice(RaftCore):
-    """M11: a learner that becomes a voter is counted as two."""
+    """M11: a learner that becomes a voter counts twice."""
 
     def propose_members(self, members: Members) -> str | None:
         new = [voter for voter in members.voters if voter not in self.log.members.voters]
@@ -137,9 +137,7 @@ class PromotesTwice(RaftCore):
 
 
 class VotesForOldDisk(RaftCore):
-    """M12: whoever has the id votes, with whichever disk; and nobody looks who it is that says
-    something.
-    """
+    """M12: any disk with the id votes, and receivers do not check the sender's disk."""
 
     @property
     def is_voter(self) -> bool:

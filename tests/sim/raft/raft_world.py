@@ -1,10 +1,10 @@
 """Raft cores on an event heap: virtual time, slow disks, a lossy network, crashes; every step is
 checked.
 
-A crash loses what the disk had not finished. Messages are dropped, doubled, delayed out of order
+A crash loses what the disk had not finished. Messages are dropped, repeated, delayed out of order
 and cut off by partitions, one-way ones too. Two controllers more than there are voters wait to
 join; leaders add, promote and remove at random, and a disk may be lost: then its controller comes
-back as another one, and the quorum has to remove what it was. The same seed gives the same run:
+back as another one, and the quorum has to remove the old one. The same seed gives the same run:
 nothing iterates over sets.
 """
 
@@ -32,7 +32,7 @@ from tests.sim.raft.checks import Checks, Violation
 
 CoreType = type[RaftCore]
 EVENTS_MAX = 200_000
-"""A run needs some ten thousand."""
+"""A run needs about ten thousand."""
 
 JOINERS = 2
 SLOW_FSYNC_MS = (80, 200)
@@ -40,7 +40,7 @@ SLOW_FSYNC_MS = (80, 200)
 
 @dataclass
 class Knobs:
-    """How hostile a run is; `draw` picks everything from the seed."""
+    """How hostile a run is; `draw` takes everything from the seed."""
 
     voters: int = 3
     drop: float = 0.05
@@ -53,7 +53,7 @@ class Knobs:
     restart_ms_max: int = 3_000
     pause: float = 0.0
     coup: float = 0.0
-    """How often a new leader crashes within moments: Raft's figure 8 needs several such in a
+    """How often a new leader crashes at once: Raft's figure 8 needs several such crashes in a
     row.
     """
     propose: float = 0.5
@@ -63,7 +63,7 @@ class Knobs:
     """How often a leader tries to change the quorum."""
     disk_loss: float = 0.0
     slow_disk: int = -1
-    """Whose disk is slow; -1: nobody's."""
+    """The node with a slow disk; -1: none."""
 
     @staticmethod
     def draw(rng: Random) -> "Knobs":
@@ -141,22 +141,22 @@ class Node:
 
     @property
     def members(self) -> Members:
-        """By the log in memory, else by that on the disk."""
+        """Return the members by the log in memory, else by that on the disk."""
         if self.core is not None:
             return self.core.log.members
         named = [entry.members for entry in self.disk.entries if entry.members is not None]
         return named[-1] if named else self.disk.base.members
 
     def held(self, directory: str, index: int, term: int) -> bool:
-        """What was acknowledged counts, even if the disk was lost before its acknowledgement
-        arrived.
+        """Return True if the disk has or had the entry: acknowledgements count, even if the disk
+        was lost before they arrived.
         """
         disk = self.disk if directory == self.directory else self.lost.get(directory)
         return disk is not None and disk.holds(index, term)
 
     def lose_disk(self) -> None:
-        """What comes back is another controller under the same id. It begins with a snapshot if
-        there is one, as a real one does.
+        """Lose the disk. Another controller returns under the same id; like a real one it begins
+        with a snapshot if there is one.
         """
         self.crash()
         self.lost[self.directory] = self.disk
@@ -199,7 +199,7 @@ class Node:
         self.incarnation += 1
 
     def pump(self) -> None:
-        """What the driver does after every input."""
+        """Do what the driver does after every input."""
         core, world = self.core, self.world
         if core is None:
             return
@@ -293,7 +293,7 @@ class World:
         *,
         hears_impostors: bool = False,
     ) -> None:
-        """on_disk: what becomes of a write. staged: fills the disks with which the voters begin.
+        """on_disk: changes each write. staged: fills the disks with which the voters begin.
         hears_impostors: a planted bug.
         """
         self.seed = seed
@@ -379,8 +379,8 @@ class World:
             self.after(delay_ms, lambda: self._deliver(message, call))
 
     def _deliver(self, message: Message, call: tuple[str, int, str]) -> None:
-        """call: the sender's disk, the version of its members, and the disk that it looked for:
-        what a stream between two begins with.
+        """call: the sender's disk, the version of its members, and the disk that it expects, as at
+        the begin of a stream.
         """
         node = self.nodes[message.to]
         if self.later(node, lambda: self._deliver(message, call)):
@@ -403,7 +403,7 @@ class World:
             node.pump()
 
     def later(self, node: Node, action: Callable[[], None]) -> bool:
-        """A paused process sees nothing; everything happens to it when it goes on."""
+        """Delay the action while the node is paused. Return True if it is."""
         if self.now_ms > node.paused_until_ms:
             return False
         self.after(node.paused_until_ms + 1 - self.now_ms, action)
@@ -417,7 +417,7 @@ class World:
         self.now_ms = until_ms
 
     def play(self, duration_ms: int = 20_000, step_ms: int = 50) -> None:
-        """Faults and proposals for a while, then quiet: then everything has to come together."""
+        """Run faults and proposals for a while, then quiet, in which the quorum has to settle."""
         while self.now_ms < duration_ms:
             self.run(self.now_ms + step_ms)
             self._disturb()
@@ -425,7 +425,7 @@ class World:
         self.quiet()
 
     def quiet(self, timeouts: int = 12) -> None:
-        """No faults any more: liveness."""
+        """Run without faults and check liveness."""
         self.faults = False
         self._cut.clear()
         for node in self.nodes:
@@ -445,7 +445,7 @@ class World:
         )
 
     def _is_settled(self, index: int) -> bool:
-        """Every member has what was committed, and all name the same members."""
+        """Return True if every member has what was committed, and all have the same members."""
         members = self.checks.members
         cores = [self.nodes[member].core for member in members.everyone]
         return all(
@@ -483,7 +483,7 @@ class World:
     # --- changes of the quorum --------------------------------------------------------------------
 
     def _change(self, node: Node) -> None:
-        """What an administrator may ask of whoever leads, sensible or not."""
+        """Request a change from a leader, as an administrator may, sensible or not."""
         core, rng = node.core, self.rng
         if core is None or not core.is_leader:
             return
@@ -511,7 +511,7 @@ class World:
         node.pump()
 
     def _lost(self) -> list[int]:
-        """Members whose disk is not the one that the quorum knows."""
+        """Return the members whose disk is not the one that the quorum knows."""
         members = self.checks.members
         return [
             member
@@ -520,10 +520,10 @@ class World:
         ]
 
     def _lose_a_disk(self) -> None:
-        """Only when the quorum is whole and agrees about itself: it survives one loss at a time, as
-        long as that is not repaired.
+        """Lose a disk, but only when the quorum is complete and agrees: it survives one loss at a
+        time, until that is repaired.
 
-        Somebody who is no member (any more) may lose everything at any time.
+        A controller that is not a member (any more) may lose everything at any time.
         """
         node, members = self.rng.choice(self.nodes), self.checks.members
         is_outside = node.id not in members.everyone and all(
@@ -540,7 +540,9 @@ class World:
             )
 
     def _replace_lost(self) -> None:
-        """What an administrator does about a lost disk: remove; and add what came in its place."""
+        """Do what an administrator does about a lost disk: remove its controller, and add the new
+        one.
+        """
         for node in self.nodes:
             core = node.core
             if core is None or not core.is_ready_to_serve:

@@ -1,4 +1,4 @@
-"""The test of the simulator: bugs planted on purpose are found within a bounded number of seeds."""
+"""Test the simulator: planted bugs are found within a bounded number of seeds."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -41,7 +41,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 def test_the_bug_of_figure_8_is_found_when_leaders_die_young() -> None:
-    """M2, staged: unstaged it takes chance some hundred to some thousand seeds."""
+    """M2, staged: without staging it takes hundreds to thousands of seeds."""
     worlds = (
         World(seed, CommitsOldTerms, FIGURE_8, staged=stage_figure_8)
         for seed in range(FIGURE_8_SEEDS_MAX)

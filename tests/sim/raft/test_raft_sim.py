@@ -1,4 +1,6 @@
-"""Random runs of the Raft core: many seeds without a finding, the same seed twice the same run."""
+"""Random runs of the Raft core: many seeds without a violation, and the same seed twice gives the
+same run.
+"""
 
 import os
 
