@@ -1,8 +1,8 @@
-"""Planted bugs of durations, graces and leases, for `tests.sim.mutants`; and one that does no harm,
+"""Planted bugs of durations, graces and leases, for `tests.sim.mutants`; and one harmless mutant,
 with the reason.
 
-Two that need more luck than 25 seeds have are tried by unit tests: renewals that share a key, and
-open transactions that are timed by another coordinator's clock.
+Two bugs that 25 seeds rarely find have unit tests instead: renewals that share a key, and open
+transactions that are timed by another coordinator's clock.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def _prepared_objects_expire_by_the_wall_clock() -> list[Patch]:
 
 
 def _moves_end_by_the_wall_clock() -> list[Patch]:
-    """As the deadline in the record says, whoever wrote it."""
+    """Moves end by the deadline in the record, on any machine's clock."""
 
     async def fence_overdue(self: Any) -> None:
         ended: list[SessionEnded] = []
@@ -70,7 +70,7 @@ def _moves_end_by_the_wall_clock() -> list[Patch]:
 
 
 def _graces_begin_with_the_log() -> list[Patch]:
-    """A new leader takes everything that it finds for old."""
+    """A new leader treats everything that it finds as old."""
     real = Timeline.age_s
 
     def age_s(self: Timeline, offset: MetadataOffset, now_s: float) -> float:
@@ -98,7 +98,9 @@ def _leases_are_ignored() -> list[Patch]:
 
 
 def _leases_expire_by_wall_clocks() -> list[Patch]:
-    """The store's, which stamps objects, and the controller's."""
+    """Leases expire by the wall clocks of the store, which stamps objects, and of the
+    controller.
+    """
 
     async def read(self: Any, key: str, etag: str, modified_ms: int) -> _Known:
         lease = msgspec.json.decode(await self._store.get_range(key, 0, 4_096), type=Lease)

@@ -18,9 +18,7 @@ def _late_markers_end_what_is_open() -> list[Patch]:
 
 
 def _late_markers_settle_offsets() -> list[Patch]:
-    """They are not appended, but the group takes them for the end of the transaction whose offsets
-    it holds.
-    """
+    """Late markers are not appended, but the group ends the transaction whose offsets it holds."""
     real = PartitionAppend._await_repetition
 
     def await_repetition(
@@ -45,7 +43,7 @@ def _serials_begin_anew() -> list[Patch]:
 
 
 class _AnyOrder(ConnectionOrder):
-    """Connections of any age may ask."""
+    """Accept requests on connections of any age."""
 
     def admit(self, name: str, producer_id: int, producer_epoch: int, connection_id: int) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Planted bugs of what is done about lost and damaged WAL slots, for `tests.sim.mutants`."""
+"""Planted bugs in the handling of lost and damaged WAL slots, for `tests.sim.mutants`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _hole_fenced_although_slots_behind_prove_it() -> list[Patch]:
-    """As if a LIST could tell nothing: the first free slot is the end."""
+    """The first free slot is the end, without a LIST of the slots behind it."""
 
     async def proof_of(_: SlotsBehind, __: Any) -> str:
         return ""
@@ -23,7 +23,7 @@ def _hole_fenced_although_slots_behind_prove_it() -> list[Patch]:
 
 
 def _slots_behind_a_hole_always_prove_it() -> list[Patch]:
-    """PUTs that were in flight are taken for slots that were acknowledged."""
+    """PUTs in flight count as acknowledged slots."""
     real = SlotsBehind.proof_of
 
     async def proof_of(self: SlotsBehind, hole: Any) -> str:
@@ -39,7 +39,7 @@ def _doubtful_partitions_handed_over() -> list[Patch]:
 
 
 def _readers_bridge_holes() -> list[Patch]:
-    """Ranges of a stream are put together although offsets between them are missing."""
+    """Ranges of a stream are joined although offsets between them are missing."""
 
     def joined_tail(position: int, found: Any) -> list[TailRange]:
         joined: list[TailRange] = []
@@ -54,7 +54,7 @@ def _readers_bridge_holes() -> list[Patch]:
         return joined
 
     async def lost(self: _Cursor, _: float, __: Any) -> Any:
-        """The walk goes on behind every hole that has something behind it."""
+        """Continue the walk behind every hole that has a slot behind it."""
         for ahead in range(1, 8):
             index = await self._read(self._next + ahead)  # type: ignore[arg-type]
             if index is not None:

@@ -118,7 +118,7 @@ def _recovery_skips_a_slot() -> list[Patch]:
 
 
 def _recovery_stops_early() -> list[Patch]:
-    """A 412 on the fence is taken for somebody else's fence, although the writer's last PUT landed
+    """A 412 on the fence counts as another recoverer's fence, although the writer's last PUT landed
     in between.
     """
     real = WalWalk._fence
@@ -232,7 +232,7 @@ def _watermark_moves_at_append() -> list[Patch]:
 
 
 def _closed_at_the_appended_end() -> list[Patch]:
-    """The close does not wait for what is under way: its end is what was durable when it began."""
+    """The close does not wait for what is in flight: its end is what was durable when it began."""
 
     async def flush(_: Storage) -> None:
         await asyncio.sleep(0)
@@ -241,7 +241,7 @@ def _closed_at_the_appended_end() -> list[Patch]:
 
 
 def _acknowledges_after_a_fence() -> list[Patch]:
-    """The writer that met a fence goes on as if nothing had happened."""
+    """The writer that met a fence continues as if nothing had happened."""
 
     async def attempt(self: SlotWriter, key: str, sequence: WalSequence, built: Any) -> None:
         try:
@@ -297,7 +297,7 @@ def _old_leader_answers_reads() -> list[Patch]:
 
 
 def _uncommitted_records_are_served() -> list[Patch]:
-    """The end of the log is taken for the end of what is committed."""
+    """The end of the log counts as the end of what is committed."""
 
     def read(self: Any, offset: Any, max_bytes: int) -> Any:
         core = self.core
@@ -340,13 +340,13 @@ def _wal_trimmed_by_list() -> list[Patch]:
 
 
 def _sources_not_compared() -> list[Patch]:
-    """What a broker compacted meanwhile is taken out a second time."""
+    """What a broker compacted meanwhile is removed a second time."""
     return [(replacement, "_check_source", lambda stream, source: None)]
 
 
 def _refused_batches_not_remembered() -> list[Patch]:
-    """What was sent behind a refused batch is looked at by itself: a gap, or the first batch of a
-    producer that nobody knows.
+    """A batch behind a refused one is judged alone: as a gap, or as the first batch of an unknown
+    producer.
     """
     return [(RefusedBatches, "held_back", lambda *_: None)]
 

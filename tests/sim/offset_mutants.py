@@ -19,7 +19,7 @@ Patch = tuple[Any, str, Any]
 
 
 def _lease_never_ends() -> list[Patch]:
-    """Once there is a session, only the controller's word ends it."""
+    """Once there is a session, only the controller ends it."""
 
     def until(self: Any) -> float:
         return float("-inf") if self._ended or self._until == float("-inf") else float("inf")
@@ -28,17 +28,17 @@ def _lease_never_ends() -> list[Patch]:
 
 
 def _ends_told_without_a_lease() -> list[Patch]:
-    """Only writing needs the session."""
+    """Only writes need the session."""
     return [(SimBroker, "leads_alone", lambda _: True)]
 
 
 def _refused_connection_is_a_proof() -> list[Patch]:
-    """A firewall is taken for the death of the controller."""
+    """A firewall counts as the death of the controller."""
     return [(Lease, "alone_until", property(lambda self: self.until))]
 
 
 def _sequences_judged_without_a_lease() -> list[Patch]:
-    """A leader that may lead no more says what is out of order."""
+    """A leader without a lease returns errors of sequence."""
     return [(PartitionAppend, "_certain", lambda _, plan: (plan.code, plan.message))]
 
 

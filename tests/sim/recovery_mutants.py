@@ -45,7 +45,7 @@ def _old_history_not_fenced() -> list[Patch]:
 
 
 def _only_the_owners_wal_is_read() -> list[Patch]:
-    """As if the backup knew who has opened which stream since."""
+    """Only the owner's WAL is read, as if the backup had every later open of a stream."""
     real = plan._pieces
 
     def pieces(image: Any, wals: Any, rebuilt: Any) -> Any:

@@ -17,16 +17,14 @@ Patch = tuple[Any, str, Any]
 
 
 def _restored_disk_votes() -> list[Patch]:
-    """Nobody compares what a disk has with what it promised. Only the directory's own notes are
-    looked at.
+    """What a disk has is not compared with what it promised. Only the directory's own notes are
+    checked.
     """
     return [(promises, "forgotten", lambda _start, _promised: "")]
 
 
 def _emptied_journal_votes() -> list[Patch]:
-    """Neither the directory nor the other controllers notice that the journal is not the one that
-    was written.
-    """
+    """Neither the directory nor the other controllers notice that the journal is another one."""
 
     def open_(self: Journal) -> Any:
         owner = self._owner
@@ -51,8 +49,8 @@ class _Unknowing:
 
 
 def _hears_at_once() -> list[Patch]:
-    """A controller votes before those who remember more than its disk have had the time to say
-    so.
+    """A controller votes before the controllers that remember more than its disk have had time to
+    object.
     """
     return [(RaftNode, "_is_deaf", property(lambda _: False, lambda _self, _value: None))]
 
