@@ -90,7 +90,7 @@ async def _plain_puts(url: str, seconds: float) -> float:
 
 
 def store_writes() -> list[Measure]:
-    """What reaches moto per second through the broker, WAL and merge, against plain PUTs to that
+    """What reaches moto per second through the broker, WAL and upload, against plain PUTs to that
     moto.
     """
     pairs: list[tuple[float, float]] = []
@@ -122,8 +122,8 @@ def store_writes() -> list[Measure]:
 
 
 async def _plain_gets(url: str) -> float:
-    """MB/s of 4 MiB ranged GETs from objects of 16 MiB (what the merge writes), 2 at once, with our
-    own S3 client.
+    """MB/s of 4 MiB ranged GETs from objects of 16 MiB (what the upload writes), 2 at once, with
+    our own S3 client.
     """
     store, keys, done = open_store(url), [f"plain/get/{number}" for number in range(16)], 0
     for key in keys:
@@ -190,7 +190,7 @@ def slow_store_latency() -> list[Measure]:
 
 
 def puts_per_mb() -> list[Measure]:
-    """At about 20 MB/s open loop. What the merge has not done when the run ends (at most one block
+    """At about 20 MB/s open loop. What the upload has not done when the run ends (at most one block
     of 64 MiB) is not counted.
     """
     with harness.moto() as url, harness.server(store=url, linger_ms=250) as system:
@@ -202,7 +202,11 @@ def puts_per_mb() -> list[Measure]:
     value = (after["put_count"] - before["put_count"]) / megabytes
     return [
         Measure(
-            f"PUTs per MB at {rate.mb_per_s:.0f} MB/s, WAL and merge", value, "PUT/MB", 0.5, "lower"
+            f"PUTs per MB at {rate.mb_per_s:.0f} MB/s, WAL and upload",
+            value,
+            "PUT/MB",
+            0.5,
+            "lower",
         )
     ]
 

@@ -120,7 +120,7 @@ def produce(bootstrap: str, count: int) -> None:
 
 
 def until_settled(store_url: str, count: int) -> list[PartitionOffsets]:
-    """Everything is merged and committed, so that the brokers rest."""
+    """Everything is uploaded and committed, so that the brokers rest."""
     cluster, deadline = StoreCluster(store_url), time.monotonic() + SETTLED_S
     while time.monotonic() < deadline:
         try:

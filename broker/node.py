@@ -73,7 +73,7 @@ from objectstore.metered import StoreStats
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
 from stream.cache.block_cache import BlockCache
-from stream.compaction.compactor import Merger
+from stream.compaction.compactor import Compactor
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.errors import StreamError
@@ -86,7 +86,7 @@ from stream.wal.tracing import Tracing
 log = structlog.get_logger()
 
 PROBE_PREFIX: Final = "probe/"
-MERGER_CACHE_BYTES: Final = 1 << 20
+COMPACTOR_CACHE_BYTES: Final = 1 << 20
 _DRAIN_SHARE: Final = 0.6
 """Part of the time for a graceful stop that giving up the partitions may take; the rest is for
 uploading and saying goodbye.
@@ -136,7 +136,7 @@ class Broker:
         self.partitions: PartitionManager
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
-        self.merger: Merger
+        self.compactor: Compactor
         self.recoveries: RecoveryDuty
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
@@ -258,9 +258,9 @@ class Broker:
         self.follower.subscribe(self.recoveries.on_batch)
         self.follower.subscribe(self._on_batch)
         await self.partitions.start()
-        self.merger = self._merger(metadata, me)
-        self._merging = asyncio.get_running_loop().create_task(self.merger.run())
-        self._parts.push_async_callback(self._stop_merging)
+        self.compactor = self._build_compactor(metadata, me)
+        self._compaction_task = asyncio.get_running_loop().create_task(self.compactor.run())
+        self._parts.push_async_callback(self._stop_compaction)
         self._start_load_reports(me)
         await self.server.serve(
             RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
@@ -313,14 +313,16 @@ class Broker:
         )
         self._in_background(reporter.run())
 
-    def _merger(self, metadata: ControllerStreamMetadata, me: BrokerIncarnation) -> Merger:
+    def _build_compactor(
+        self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
+    ) -> Compactor:
         """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the
         clients by.
         """
-        reader = ObjectReader(self.store, BlockCache(MERGER_CACHE_BYTES))
+        reader = ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES))
         storage, config = self.storage, self.compaction_config
         owned, cached = storage.open_handles, storage.cached_entries
-        return Merger(
+        return Compactor(
             self.store,
             metadata,
             reader,
@@ -475,7 +477,7 @@ class Broker:
         await self._abandon()
 
     async def _leave(self, timeout_s: float) -> None:
-        await self._stop_merging()
+        await self._stop_compaction()
         if self.storage.fenced or self.follower.fenced:
             return
         async with asyncio.timeout(timeout_s * _DRAIN_SHARE):
@@ -500,10 +502,10 @@ class Broker:
             remaining = (await self.client.drain_broker(request, timeout_s=timeout_s)).remaining
             await self.partitions.settled()
 
-    async def _stop_merging(self) -> None:
+    async def _stop_compaction(self) -> None:
         """A round that is cut short leaves prepared objects only, which expire."""
-        self._merging.cancel()
-        await asyncio.wait([self._merging])
+        self._compaction_task.cancel()
+        await asyncio.wait([self._compaction_task])
 
     async def _stop_reports(self) -> None:
         for task in self._reports:

@@ -130,7 +130,7 @@ class StreamConfig:
     block_slots_max: Annotated[int, Setting("upload.block.max.slots", Kind.INT, 1, 10_000_000)] = 64
     """... or at this many WAL slots, once it is 1 s old and holds at most 4 streams for each: every
     slot is a GET for whoever recovers the WAL, and one more for each new leader. 64 slots are 1.3 s
-    of small PUTs; the merge that ends them is one PUT more.
+    of small PUTs; the upload that ends them is one PUT more.
     """
 
     block_slots_age_ms: int = 1_000
@@ -153,7 +153,7 @@ class StreamConfig:
     upload_object_bytes_max: Annotated[int, Setting("upload.object.max.bytes", Kind.BYTES, 1)] = (
         16 * MIB
     )
-    """One PUT of the merge. Larger objects hold the event loop longer while they are built and
+    """One PUT of an upload. Larger objects hold the event loop longer while they are built and
     handed to the client (1 ms per MiB).
     """
 
@@ -170,7 +170,7 @@ class StreamConfig:
     upload_attempt_ms: Annotated[
         int, Setting("upload.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """The first try of a step of the merge: preparing ids, or a PUT of up to
+    """The first try of a step of an upload: preparing ids, or a PUT of up to
     `upload_object_bytes_max`. Later ones get up to a minute.
     """
 
@@ -212,12 +212,12 @@ class StreamConfig:
     """Object ranges looked up for one cold read."""
 
     close_in_place_ranges_max: int = 2_000
-    """More uncommitted (slot, stream) pairs than this and closing streams first waits for a merge:
-    one upload (about a second) instead of thousands of ranges in the metadata.
+    """With more uncommitted (slot, stream) pairs than this, closing streams first waits for an
+    upload (about a second), which replaces thousands of ranges in the metadata.
     """
 
     close_upload_wait_ms: int = 5_000
-    """How long closing waits for that merge before it names the slots all the same."""
+    """How long closing waits for that upload before it names the slots all the same."""
 
     commit_ranges_max: int = 16_000
     """Ranges in one commit; the controller refuses more than 20,000."""

@@ -1,4 +1,4 @@
-"""The stream layer of one broker start: streams, WAL, cache and merge behind one facade. The only
+"""The stream layer of one broker start: streams, WAL, cache and upload behind one facade. The only
 place that knows all of them.
 
 Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, after the
@@ -228,7 +228,7 @@ class Storage:
         raise WalFenced(WalSequence(0), "an earlier start with the same node epoch")
 
     async def close(self, *, timeout_s: float = 30.0) -> None:
-        """End: flush and merge what is left, as far as `timeout_s` allows; the rest is in the WAL
+        """End: flush and upload what is left, as far as `timeout_s` allows; the rest is in the WAL
         for recovery. Never raises for that.
         """
         if self._failure is None:
@@ -461,7 +461,7 @@ class Storage:
     def cached_entries(
         self, stream_id: StreamId, start: Offset, end: Offset
     ) -> list[AppendEntry] | None:
-        """What was appended here and covers [start, end) exactly, for merging without the store;
+        """What was appended here and covers [start, end) exactly, for compaction without the store;
         None: not all of it is in memory.
         """
         return self._cache.entries_of(stream_id, start, end)

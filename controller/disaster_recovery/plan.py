@@ -130,8 +130,8 @@ def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
 
 
 def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[ObjectId]:
-    """Objects in the store that were prepared after the backup: merged copies of what lies in WALs,
-    or compacted ones.
+    """Objects in the store that were prepared after the backup: uploaded copies of what lies in
+    WALs, or compacted ones.
     """
     first = image.next_object_id
     return [object_id for object_id in data_ids if first <= object_id < first + IDS_SKIPPED]

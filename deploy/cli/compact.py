@@ -111,7 +111,7 @@ def _rewrite(
     from deploy.cli.compact_job import plan_rewrite, rewrite_topic
     from deploy.output import Progress, print_json
 
-    total = sum(item.merged_bytes for item in plan_rewrite(target, options))
+    total = sum(item.compacted_bytes for item in plan_rewrite(target, options))
     with Progress(f"compact {target.topic}", total, "bytes") as progress:
         report = rewrite_topic(target, address, engine, options, progress.advance)
     if as_json:
@@ -124,7 +124,7 @@ def _rewrite(
         )
     if report.unresolved:
         raise DeployError(
-            f"{report.unresolved} merges were still in conflict at the end: their objects were"
+            f"{report.unresolved} compactions were still in conflict at the end: their objects were"
             " compacted or trimmed by others meanwhile. Nothing is lost; run the same again"
         )
 
@@ -162,8 +162,8 @@ def _show_plan(target: "Target", options: "RewriteOptions", *, as_json: bool) ->
                 p.object_count,
                 size(p.size_bytes),
                 p.source_count,
-                size(p.merged_bytes),
-                len(p.merges),
+                size(p.compacted_bytes),
+                len(p.compactions),
             )
             for p in sorted(plans, key=lambda item: item.partition)
         ],
@@ -176,8 +176,8 @@ def _summary(plan: "PartitionPlan") -> "dict[str, int]":
         "objects": plan.object_count,
         "size_bytes": plan.size_bytes,
         "sources": plan.source_count,
-        "rewritten_bytes": plan.merged_bytes,
-        "new_objects": len(plan.merges),
+        "rewritten_bytes": plan.compacted_bytes,
+        "new_objects": len(plan.compactions),
     }
 
 

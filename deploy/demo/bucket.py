@@ -24,7 +24,7 @@ _NAMES: Final = {
     ObjectRole.STREAM_SET: "stream-set objects (many partitions each)",
     ObjectRole.STREAM: "stream objects (one partition each)",
 }
-_OLD_WAL: Final = "WAL objects already merged (deleted after a minute), and fences"
+_OLD_WAL: Final = "WAL objects already uploaded (deleted after a minute), and fences"
 _SNAPSHOTS: Final = "metadata snapshots"
 
 

@@ -80,7 +80,7 @@ class SparkDemo(Demo):
                 "the end of the brokers",
             )
         self._note(
-            "what they had not merged yet lies in their write-ahead logs, in the bucket like"
+            "what they had not uploaded yet lies in their write-ahead logs, in the bucket like"
             " everything else"
         )
 

@@ -341,7 +341,7 @@ WAL_SLOT_LOST: Final = Kind(
 WAL_SLOT_AT_RISK: Final = Kind(
     "wal-slot-at-risk",
     Level.FAIL,
-    "WAL slot {slot} of broker {node_id} is lost or damaged: until that broker has merged its"
+    "WAL slot {slot} of broker {node_id} is lost or damaged: until that broker has uploaded its"
     " records, only its memory has them.",
     "Do not stop that broker until `penstock doctor` does not find this any more"
     " (upload.block.max.age.ms), and find out who deletes or writes below wal/.",

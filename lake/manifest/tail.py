@@ -43,7 +43,7 @@ walk goes on from there.
 
 LOOK_BEHIND_S = 30.0
 """How often a LIST looks for slots behind the end of a WAL. A slot that the store lost under a
-living writer does not matter any more when the writer has merged and committed its data, which it
+living writer does not matter any more when the writer has uploaded and committed its data, which it
 does in this time (`upload.block.max.age.ms`).
 """
 

@@ -18,7 +18,7 @@ from objectstore.errors import ObjectNotFound
 from objectstore.ports import ObjectStore
 from objectstore.url import open_store
 from stream.cache.block_cache import BlockCache
-from stream.compaction.plan import Merge, Output, check_outputs
+from stream.compaction.plan import Compaction, Output, check_outputs
 from stream.compaction.rewrite import build_output, read_entries
 from stream.errors import NotContiguous, ObjectCorrupt
 from stream.ports import BrokerIncarnation, NewObject, ObjectRole, PreparedObject
@@ -38,7 +38,7 @@ class RewriteTask:
     """
 
     partition: int
-    merge: Merge
+    compaction: Compaction
     target: PreparedObject
     created_ms: Millis
     put_until_ms: int
@@ -77,10 +77,10 @@ class RewriteJob:
 
 async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> RewriteResult:
     """Raises ObjectStoreError."""
-    output = Output(ObjectRole.STREAM, (task.merge,))
+    output = Output(ObjectRole.STREAM, (task.compaction,))
     reader = ObjectReader(store, BlockCache(1), _READING)
     try:
-        entries = await read_entries(reader, output.merges)
+        entries = await read_entries(reader, output.compactions)
         built = build_output(output, NO_BROKER, task.created_ms, entries)
         check_outputs((output,), (built.ranges,))
     except ObjectNotFound as error:

@@ -16,7 +16,7 @@ from base.ids import (
     Offset,
     StreamId,
 )
-from stream.compaction.plan import CompactionConfig, Merge, plan_stream
+from stream.compaction.plan import Compaction, CompactionConfig, plan_stream
 from stream.format.manifest.model import CommittedLog
 from stream.ports import ObjectRange, ObjectRole, StreamRange
 
@@ -41,7 +41,7 @@ class RewriteOptions:
     round_objects_max: int = 1_000
     """Written in one round; the controller prepares and commits no more at once."""
 
-    merge_sources_max: int = 4_000
+    compaction_sources_max: int = 4_000
     """In one object. Fewer of them are less likely to meet what brokers compact at the end of the
     log.
     """
@@ -62,13 +62,13 @@ class RewriteOptions:
             small_bytes_max=self.target_bytes // 2,
             small_count_min=2,
             object_bytes_max=self.target_bytes,
-            round_ranges_max=min(self.merge_sources_max, self.commit_sources_max),
+            round_ranges_max=min(self.compaction_sources_max, self.commit_sources_max),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """object_count, size_bytes: of the whole partition as it is. merges: each becomes one
+    """object_count, size_bytes: of the whole partition as it is. compactions: each becomes one
     object.
     """
 
@@ -76,19 +76,19 @@ class PartitionPlan:
     stream_id: StreamId
     object_count: int
     size_bytes: int
-    merges: tuple[Merge, ...]
+    compactions: tuple[Compaction, ...]
 
     @property
     def source_count(self) -> int:
-        return sum(len(merge.sources) for merge in self.merges)
+        return sum(len(compaction.sources) for compaction in self.compactions)
 
     @property
-    def merged_bytes(self) -> int:
-        return sum(merge.size_bytes for merge in self.merges)
+    def compacted_bytes(self) -> int:
+        return sum(compaction.size_bytes for compaction in self.compactions)
 
 
 def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[PartitionPlan]:
-    """A plan for each partition, without merges where there is nothing worth it."""
+    """A plan for each partition, without compactions where there is nothing worth it."""
     plans: list[PartitionPlan] = []
     for log in logs:
         ranges = ranges_of(log)
@@ -99,43 +99,43 @@ def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[Pa
                 log.stream_id,
                 len(ranges),
                 size_bytes,
-                tuple(_merges(ranges, options)),
+                tuple(_compactions(ranges, options)),
             )
         )
     return plans
 
 
 def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPlan]:
-    """The first merges of the topic, as many as there are bytes for."""
+    """The first compactions of the topic, as many as there are bytes for."""
     found: list[PartitionPlan] = []
     for plan in plans:
-        taken: list[Merge] = []
-        for merge in plan.merges:
-            if merge.size_bytes > size_bytes:
+        taken: list[Compaction] = []
+        for compaction in plan.compactions:
+            if compaction.size_bytes > size_bytes:
                 size_bytes = 0
                 break
-            size_bytes -= merge.size_bytes
-            taken.append(merge)
-        found.append(replace(plan, merges=tuple(taken)))
+            size_bytes -= compaction.size_bytes
+            taken.append(compaction)
+        found.append(replace(plan, compactions=tuple(taken)))
     return found
 
 
 def cut_rounds(
     plans: Iterable[PartitionPlan], options: RewriteOptions
 ) -> list[list[PartitionPlan]]:
-    """The same merges, in rounds of bounded size, in order; a partition occurs once in a round:
-    that is its commit.
+    """The same compactions, in rounds of bounded size, in order; a partition occurs once in a
+    round: that is its commit.
     """
     rounds: list[list[PartitionPlan]] = [[]]
     left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
     for plan in plans:
-        taken: list[Merge] = []
+        taken: list[Compaction] = []
         left_sources = options.commit_sources_max
-        for merge in plan.merges:
+        for compaction in plan.compactions:
             too_much = (
-                merge.size_bytes > left_bytes
+                compaction.size_bytes > left_bytes
                 or not left_objects
-                or len(merge.sources) > left_sources
+                or len(compaction.sources) > left_sources
             )
             if too_much and (taken or rounds[-1]):
                 _take(rounds[-1], plan, taken)
@@ -143,17 +143,19 @@ def cut_rounds(
                 taken = []
                 left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
                 left_sources = options.commit_sources_max
-            taken.append(merge)
-            left_bytes -= merge.size_bytes
+            taken.append(compaction)
+            left_bytes -= compaction.size_bytes
             left_objects -= 1
-            left_sources -= len(merge.sources)
+            left_sources -= len(compaction.sources)
         _take(rounds[-1], plan, taken)
     return [round_ for round_ in rounds if round_]
 
 
-def _take(round_: list[PartitionPlan], plan: PartitionPlan, merges: Sequence[Merge]) -> None:
-    if merges:
-        round_.append(replace(plan, merges=tuple(merges)))
+def _take(
+    round_: list[PartitionPlan], plan: PartitionPlan, compactions: Sequence[Compaction]
+) -> None:
+    if compactions:
+        round_.append(replace(plan, compactions=tuple(compactions)))
 
 
 def ranges_of(log: CommittedLog) -> list[ObjectRange]:
@@ -177,27 +179,27 @@ def ranges_of(log: CommittedLog) -> list[ObjectRange]:
     return found
 
 
-def _merges(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iterable[Merge]:
+def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iterable[Compaction]:
     """One after the other, until the end of the log."""
     config, at = options.compaction, 0
     while at < len(ranges):
         window = _window(ranges, at, 4 * options.target_bytes)
-        merge, settled = plan_stream(window, config)
+        compaction, settled = plan_stream(window, config)
         reached = settled
-        if merge is not None:
-            yield merge
-            reached = merge.end_offset
+        if compaction is not None:
+            yield compaction
+            reached = compaction.end_offset
         step = next(
             (index for index, item in enumerate(window) if item.range.start_offset >= reached),
             len(window),
         )
-        # Nothing settled and nothing to merge: a few small ones at the end that are not worth it.
+        # Nothing settled and nothing to compact: a few small ones at the end that are not worth it.
         at += step or len(window)
 
 
 def _window(ranges: Sequence[ObjectRange], at: int, bytes_max: int) -> Sequence[ObjectRange]:
-    """Enough for the next merge, whatever it is, and no more: it is looked at again for the one
-    behind.
+    """Enough for the next compaction, whatever it is, and no more: it is looked at again for the
+    one behind.
     """
     size_bytes = 0
     for end in range(at, min(at + _WINDOW_RANGES, len(ranges))):

@@ -4,8 +4,8 @@ the controller.
 Invariants: an object has an id of the controller's before its first byte is written, so that
 whatever a killed run leaves behind is collected; nothing changes before a commit, and a commit
 changes where offsets lie, never which there are. A conflict (brokers, retention or another run were
-faster) costs the work of the merges concerned, which are planned anew. Nothing is asked of brokers.
-Any number of runs may go on at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
+faster) costs the work of the compactions concerned, which are planned anew. Nothing is asked of
+brokers. Any number of runs may go on at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from lake.rewrite.plan import (
     plan_topic,
     within,
 )
-from stream.compaction.plan import Merge
+from stream.compaction.plan import Compaction
 from stream.ports import NewObject, ObjectRange, PreparedObject
 
 _log = get_logger()
@@ -79,8 +79,8 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class RewriteReport:
-    """unresolved: merges that were still in conflict at the end. damaged: what could not be read,
-    and was left alone.
+    """unresolved: compactions that were still in conflict at the end. damaged: what could not be
+    read, and was left alone.
     """
 
     topic: str
@@ -124,9 +124,10 @@ class BulkRewrite:
         ObjectStoreError.
         """
         await self._view.refresh()
-        fewer = max(_SOURCES_MIN, self._options.merge_sources_max >> 3 * self._passes)
+        fewer = max(_SOURCES_MIN, self._options.compaction_sources_max >> 3 * self._passes)
         plans = plan_topic(
-            await self._view.committed(self._topic), replace(self._options, merge_sources_max=fewer)
+            await self._view.committed(self._topic),
+            replace(self._options, compaction_sources_max=fewer),
         )
         return within((_without(plan, self._left_alone) for plan in plans), self._left_bytes)
 
@@ -142,7 +143,7 @@ class BulkRewrite:
             if not rounds:
                 break
             self._report.unresolved = 0
-            handled: list[Merge] = []
+            handled: list[Compaction] = []
             for plans_of_round in rounds:
                 handled += await self._round(plans_of_round)
             await self._until_published(handled)
@@ -152,46 +153,50 @@ class BulkRewrite:
         self._report.partitions = [self._reports[partition] for partition in sorted(self._reports)]
         return self._report
 
-    async def _round(self, plans: Sequence[PartitionPlan]) -> list[Merge]:
-        """-> the merges of which the next manifest should not show all sources any more."""
+    async def _round(self, plans: Sequence[PartitionPlan]) -> list[Compaction]:
+        """-> the compactions of which the next manifest should not show all sources any more."""
         self._report.rounds += 1
         options, began_ms = self._options, self._now_ms()
-        merges = [(plan.partition, merge) for plan in plans for merge in plan.merges]
-        prepared = await self._metadata.prepare(len(merges), options.ttl_ms)
+        compactions = [
+            (plan.partition, compaction) for plan in plans for compaction in plan.compactions
+        ]
+        prepared = await self._metadata.prepare(len(compactions), options.ttl_ms)
         # Executors' clocks may differ: half of the time is for them.
         put_until_ms = began_ms + options.ttl_ms // 2
         tasks = [
-            RewriteTask(partition, merge, target, began_ms, put_until_ms)
-            for (partition, merge), target in zip(merges, prepared, strict=True)
+            RewriteTask(partition, compaction, target, began_ms, put_until_ms)
+            for (partition, compaction), target in zip(compactions, prepared, strict=True)
         ]
         results: dict[int, list[RewriteResult]] = {}
         for result in await self._run_tasks(tasks):
             results.setdefault(result.task.partition, []).append(result)
-        handled: list[Merge] = []
+        handled: list[Compaction] = []
         for plan in plans:
             handled += await self._commit(plan, results.get(plan.partition, []))
         return handled
 
-    async def _commit(self, plan: PartitionPlan, results: Sequence[RewriteResult]) -> list[Merge]:
+    async def _commit(
+        self, plan: PartitionPlan, results: Sequence[RewriteResult]
+    ) -> list[Compaction]:
         report = self._reports[plan.partition]
-        handled: list[Merge] = []
+        handled: list[Compaction] = []
         exchanges: list[Exchange] = []
-        for result in sorted(results, key=lambda result: result.task.merge.start_offset):
-            merge = result.task.merge
+        for result in sorted(results, key=lambda result: result.task.compaction.start_offset):
+            compaction = result.task.compaction
             if result.new is not None:
-                exchanges.append(Exchange(result.new, merge.sources))
+                exchanges.append(Exchange(result.new, compaction.sources))
             elif result.gone or result.late:
                 self._conflict(report, result.detail)
-                handled += [merge] if result.gone else []
+                handled += [compaction] if result.gone else []
             else:
                 self._report.damaged.append(f"{self._topic}-{plan.partition}: {result.detail}")
-                self._left_alone.update(_places(merge))
+                self._left_alone.update(_places(compaction))
         if not exchanges:
             return handled
         for exchange, conflict in zip(
             exchanges, await self._metadata.commit(plan.stream_id, exchanges), strict=True
         ):
-            handled.append(Merge(exchange.sources))
+            handled.append(Compaction(exchange.sources))
             if conflict:
                 self._conflict(report, conflict)
                 continue
@@ -208,13 +213,13 @@ class BulkRewrite:
         self._report.unresolved += 1
         _log.info("rewrite_conflict", topic=self._topic, partition=report.partition, detail=detail)
 
-    async def _until_published(self, handled: Sequence[Merge]) -> None:
+    async def _until_published(self, handled: Sequence[Compaction]) -> None:
         """Until a manifest misses a source of each of these where it was, so that the next plan is
         not made of what is over.
 
         After a conflict the others stay where they are.
         """
-        left = [set(_places(merge)) for merge in handled]
+        left = [set(_places(compaction)) for compaction in handled]
         deadline = asyncio.get_running_loop().time() + PUBLISH_S
         while left and asyncio.get_running_loop().time() < deadline:
             await self._view.refresh()
@@ -232,16 +237,19 @@ class BulkRewrite:
             _log.warning(
                 "rewrite_not_published",
                 topic=self._topic,
-                merges=len(left),
+                compactions=len(left),
                 hint="does a controller publish the manifest?",
             )
 
 
 def _without(plan: PartitionPlan, places: set[tuple[str, Offset]]) -> PartitionPlan:
     return replace(
-        plan, merges=tuple(merge for merge in plan.merges if places.isdisjoint(_places(merge)))
+        plan,
+        compactions=tuple(
+            compaction for compaction in plan.compactions if places.isdisjoint(_places(compaction))
+        ),
     )
 
 
-def _places(merge: Merge) -> list[tuple[str, Offset]]:
-    return [(source.key, source.range.start_offset) for source in merge.sources]
+def _places(compaction: Compaction) -> list[tuple[str, Offset]]:
+    return [(source.key, source.range.start_offset) for source in compaction.sources]

@@ -14,9 +14,9 @@ from typing import Final
 from lake.table.commits import commit_rewrite
 from lake.table.engines import Engine, new_attempt
 from lake.table.errors import CommitConflict
-from lake.table.job import MergeJob
+from lake.table.job import CompactionJob
 from lake.table.model import Commit, TaskResult
-from lake.table.plan import merge_tasks
+from lake.table.plan import compaction_tasks
 from lake.table.tables import ExportTable
 
 TARGET_BYTES: Final = 256 << 20
@@ -47,13 +47,13 @@ def compact(
     for _ in range(ROUNDS_MAX):
         base = table.state()
         files = table.files()
-        tasks = merge_tasks(files, target_bytes, new_attempt())
+        tasks = compaction_tasks(files, target_bytes, new_attempt())
         if not tasks:
             return CompactReport(
                 len(files), len(files), 0, 0, 0, int((time.monotonic() - began) * 1_000)
             )
         results: list[TaskResult] = []
-        for result in engine.map(MergeJob(table.place(), table.layout, target_bytes), tasks):
+        for result in engine.map(CompactionJob(table.place(), table.layout, target_bytes), tasks):
             results.append(result)
             on_files(result.row_count)
         added = [file for result in results for file in result.added]

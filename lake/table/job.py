@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from lake.arrow.pyarrow_untyped import Array, pa
 from lake.table.files import FilePlace, GroupedFiles
 from lake.table.model import (
+    CompactionTask,
     FileEntry,
     FileTask,
     Layout,
-    MergeTask,
     TaskResult,
 )
 from lake.table.pyarrow_untyped import Table, pc
@@ -119,14 +119,14 @@ class ExportJob:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeJob:
+class CompactionJob:
     """Small files of one group become one, in the order of their first offsets."""
 
     place: FilePlace
     layout: Layout
     file_bytes: int
 
-    def __call__(self, task: MergeTask, attempt: Callable[[], str]) -> TaskResult:
+    def __call__(self, task: CompactionTask, attempt: Callable[[], str]) -> TaskResult:
         files = GroupedFiles(
             self.place, self.layout, f"{task.name}{ATTEMPT_SEPARATOR}{attempt()}", self.file_bytes
         )

@@ -85,7 +85,7 @@ class FileTask:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeTask:
+class CompactionTask:
     """Small files of one group that become one."""
 
     name: str

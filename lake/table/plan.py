@@ -13,9 +13,9 @@ from lake.fetch.slices import Slice
 from lake.manifest.plan import OffsetRange
 from lake.spark.packing import cut
 from lake.table.errors import RecordsLost
-from lake.table.model import FileEntry, FileTask, MergeTask
+from lake.table.model import CompactionTask, FileEntry, FileTask
 
-MERGE_FILES_MAX = 1_000
+COMPACTION_FILES_MAX = 1_000
 """Files that become one at most: all their footers are read by one task."""
 
 
@@ -99,7 +99,9 @@ def file_tasks(
     return tasks
 
 
-def merge_tasks(files: Iterable[FileEntry], target_bytes: int, prefix: str) -> list[MergeTask]:
+def compaction_tasks(
+    files: Iterable[FileEntry], target_bytes: int, prefix: str
+) -> list[CompactionTask]:
     """Neighbors of one group that are smaller than half the target, as many as make up one file;
     never a single one.
     """
@@ -107,12 +109,14 @@ def merge_tasks(files: Iterable[FileEntry], target_bytes: int, prefix: str) -> l
         (file for file in files if file.size_bytes * 2 < target_bytes),
         key=lambda file: (file.group, file.first, file.path),
     )
-    tasks: list[MergeTask] = []
+    tasks: list[CompactionTask] = []
     for _, neighbors in groupby(small, key=lambda file: file.group):
         run: list[FileEntry] = []
         size_bytes = 0
         for file in neighbors:
-            if run and (size_bytes + file.size_bytes > target_bytes or len(run) == MERGE_FILES_MAX):
+            if run and (
+                size_bytes + file.size_bytes > target_bytes or len(run) == COMPACTION_FILES_MAX
+            ):
                 _close(run, tasks, prefix)
                 run, size_bytes = [], 0
             run.append(file)
@@ -121,9 +125,9 @@ def merge_tasks(files: Iterable[FileEntry], target_bytes: int, prefix: str) -> l
     return tasks
 
 
-def _close(run: list[FileEntry], tasks: list[MergeTask], prefix: str) -> None:
+def _close(run: list[FileEntry], tasks: list[CompactionTask], prefix: str) -> None:
     if len(run) > 1:
-        tasks.append(MergeTask(f"merged-{len(tasks):05}-{prefix}", tuple(run)))
+        tasks.append(CompactionTask(f"merged-{len(tasks):05}-{prefix}", tuple(run)))
 
 
 def _pieces(parts: list[Slice], bytes_max: int) -> list[list[Slice]]:

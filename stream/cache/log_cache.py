@@ -1,4 +1,4 @@
-"""Recent batches of all streams in memory: tail reads never touch the store, and merging them into
+"""Recent batches of all streams in memory: tail reads never touch the store, and uploading them in
 objects needs no GET.
 
 Invariants: per stream the entries follow one another without a gap; they enter in WAL order when
@@ -30,7 +30,7 @@ slots) and the buffer's own object.
 """
 
 _HEAD_SLACK_COUNT = 256
-_MERGED_BLOCKS = 8
+_SMALL_BLOCKS = 8
 
 
 @dataclass(slots=True)
@@ -214,9 +214,9 @@ class LogCache:
         if (
             index > 0
             and self._blocks[index - 1].size_bytes + block.size_bytes
-            <= self._config.block_bytes_max // _MERGED_BLOCKS
+            <= self._config.block_bytes_max // _SMALL_BLOCKS
         ):
-            _merge(self._blocks[index - 1], block)
+            _join_blocks(self._blocks[index - 1], block)
             del self._blocks[index]
         self._evict()
 
@@ -336,7 +336,7 @@ class LogCache:
                     del self._streams[stream_id]
 
 
-def _merge(older: CacheSegment, newer: CacheSegment) -> None:
+def _join_blocks(older: CacheSegment, newer: CacheSegment) -> None:
     """Two small committed blocks become one, so that an idle broker does not collect thousands of
     them.
     """

@@ -1,4 +1,4 @@
-"""Merge ranges away: read what the plan names, write it as objects of our own, exchange the ranges
+"""Compact ranges: read what the plan names, write it as objects of our own, exchange the ranges
 in one transaction.
 
 Invariant: only streams that this process holds open are touched, asked again right before writing
@@ -19,8 +19,8 @@ from base.clock import WallClock
 from base.ids import Offset, StreamId
 from objectstore.ports import ObjectStore
 from stream.compaction.plan import (
+    Compaction,
     CompactionConfig,
-    Merge,
     Output,
     check_outputs,
     plan_round,
@@ -64,9 +64,9 @@ class RoundReport:
 
 
 @dataclass(slots=True)
-class MergeCounts:
+class CompactionCounts:
     """They only grow, but for `settled_at`: of the loop's clock, when a look last found nothing to
-    merge (at first: when it began).
+    compact (at first: when it began).
     """
 
     settled_at: float
@@ -77,7 +77,7 @@ class MergeCounts:
     written_bytes: int = 0
 
 
-class Merger:
+class Compactor:
     """owned: the streams open here now; asked again and again. writer: who this is, for the headers
     of objects. cached: of what was written a short while ago; it spares a GET for each WAL object
     (50 a second, 2 ms of CPU each) and the store's share of that.
@@ -105,23 +105,23 @@ class Merger:
         self._config = config or CompactionConfig()
         self._settled: dict[StreamId, Offset] = {}
         self._set_aside: set[StreamId] = set()
-        self.counts = MergeCounts(asyncio.get_running_loop().time())
+        self.counts = CompactionCounts(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """Rounds until there is nothing to do, then a pause, for ever. Cancel it to stop; ends by
         itself when this node is fenced.
         """
         while True:
-            merged = False
+            compacted = False
             try:
-                merged = await self.run_round() is not None
+                compacted = await self.run_round() is not None
             except WalFenced as error:
                 _log.warning("compaction_ended", reason=str(error))
                 return
             except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans afresh
                 self.counts.failures += 1
                 _log.warning("compaction_round_failed", error=repr(error))
-            await asyncio.sleep(0 if merged else self._config.interval_ms / 1000)
+            await asyncio.sleep(0 if compacted else self._config.interval_ms / 1000)
 
     async def run_round(self) -> RoundReport | None:
         """One exchange; None if nothing is worth one. Raises what store and metadata raise; damaged
@@ -134,7 +134,7 @@ class Merger:
         try:
             entries = await read_entries(
                 self._reader,
-                [merge for output in outputs for merge in output.merges],
+                [compaction for output in outputs for compaction in output.compactions],
                 self._cached,
                 in_haste=False,
             )
@@ -146,10 +146,10 @@ class Merger:
         await self._metadata.commit(
             CommitObjects(objects=tuple(objects), replaced=replaced_by(outputs))
         )
-        merges = [merge for output in outputs for merge in output.merges]
+        compactions = [compaction for output in outputs for compaction in output.compactions]
         report = RoundReport(
-            len(merges),
-            sum(len(merge.sources) for merge in merges),
+            len(compactions),
+            sum(len(compaction.sources) for compaction in compactions),
             len(objects),
             sum(new.size_bytes for new in objects),
         )
@@ -158,7 +158,7 @@ class Merger:
         self.counts.objects += report.object_count
         self.counts.written_bytes += report.size_bytes
         _log.info(
-            "ranges_merged",
+            "ranges_compacted",
             streams=report.stream_count,
             sources=report.source_count,
             size_bytes=report.size_bytes,
@@ -167,8 +167,8 @@ class Merger:
 
     # --- finding ----------------------------------------------------------------------------------
 
-    async def _find(self) -> list[Merge]:
-        merges: list[Merge] = []
+    async def _find(self) -> list[Compaction]:
+        compactions: list[Compaction] = []
         settled: dict[StreamId, Offset] = {}
         for ordinal, stream in enumerate(list(self._owned())):
             if ordinal % _STREAMS_PER_TURN == _STREAMS_PER_TURN - 1:
@@ -176,7 +176,7 @@ class Merger:
             if stream.stream_id in self._set_aside:
                 continue
             try:
-                merge, settled[stream.stream_id] = self._plan_stream(stream)
+                compaction, settled[stream.stream_id] = self._plan_stream(stream)
             except NotContiguous as error:
                 # The image may be ahead of `start_offset` while a trim is under way: left alone
                 # this time, looked at again.
@@ -184,12 +184,12 @@ class Merger:
                     "log_index_not_contiguous", stream_id=stream.stream_id, error=str(error)
                 )
                 continue
-            if merge is not None:
-                merges.append(merge)
+            if compaction is not None:
+                compactions.append(compaction)
         self._settled = settled
-        return merges
+        return compactions
 
-    def _plan_stream(self, stream: OwnedStream) -> tuple[Merge | None, Offset]:
+    def _plan_stream(self, stream: OwnedStream) -> tuple[Compaction | None, Offset]:
         start = max(stream.start_offset, self._settled.get(stream.stream_id, Offset(0)))
         end = self._metadata.committed_end(stream.stream_id)
         for _ in range(_PAGES_PER_LOOK):
@@ -200,9 +200,9 @@ class Merger:
             )
             if not ranges:
                 break
-            merge, settled = plan_stream(ranges, self._config)
-            if merge is not None or settled <= start or len(ranges) < self._config.page_ranges:
-                return merge, max(start, settled)
+            compaction, settled = plan_stream(ranges, self._config)
+            if compaction is not None or settled <= start or len(ranges) < self._config.page_ranges:
+                return compaction, max(start, settled)
             start = settled
         return None, start
 
@@ -224,20 +224,21 @@ class Merger:
     def _check_still_owned(self, outputs: Sequence[Output]) -> None:
         owned = {stream.stream_id for stream in self._owned()}
         for output in outputs:
-            for merge in output.merges:
-                if merge.stream_id not in owned:
+            for compaction in output.compactions:
+                if compaction.stream_id not in owned:
                     raise StreamFenced(
-                        merge.stream_id, "it was closed here while its ranges were being merged"
+                        compaction.stream_id,
+                        "it was closed here while its ranges were being compacted",
                     )
 
     def _set_aside_damaged(
         self, outputs: Sequence[Output], error: ObjectCorrupt | NotContiguous
     ) -> None:
         for output in outputs:
-            for merge in output.merges:
-                if any(_is_blamed(source, error) for source in merge.sources):
-                    self._set_aside.add(merge.stream_id)
-                    _log.error("stream_set_aside", stream_id=merge.stream_id, error=str(error))
+            for compaction in output.compactions:
+                if any(_is_blamed(source, error) for source in compaction.sources):
+                    self._set_aside.add(compaction.stream_id)
+                    _log.error("stream_set_aside", stream_id=compaction.stream_id, error=str(error))
 
 
 def _is_blamed(source: ObjectRange, error: ObjectCorrupt | NotContiguous) -> bool:

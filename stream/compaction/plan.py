@@ -1,4 +1,4 @@
-"""What to merge away: which committed ranges of our own streams are rewritten together, and into
+"""What to compact: which committed ranges of our own streams are rewritten together, and into
 which objects.
 
 Invariant, checked by `check_outputs` before anything is committed: outputs hold exactly the offsets
@@ -25,7 +25,7 @@ class CompactionConfig:
         20_000
     )
     """Pause between looks at the metadata. A WAL object that was committed in place costs its full
-    size until it is merged away.
+    size until it is compacted.
     """
 
     small_bytes_max: Annotated[int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1)] = (
@@ -67,7 +67,7 @@ class CompactionConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class Compaction:
     """Neighboring ranges of one stream, to become one range."""
 
     sources: tuple[ObjectRange, ...]
@@ -90,20 +90,20 @@ class Merge:
 
 
 class StreamPlan(NamedTuple):
-    """merge: the next one for this stream, if any. settled_offset: nothing before it will ever be
-    merged; look from there next time.
+    """compaction: the next one for this stream, if any. settled_offset: nothing before it will ever
+    be compacted; look from there next time.
     """
 
-    merge: Merge | None
+    compaction: Compaction | None
     settled_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One object to write; merges are sorted by stream."""
+    """One object to write; compactions are sorted by stream."""
 
     role: ObjectRole
-    merges: tuple[Merge, ...]
+    compactions: tuple[Compaction, ...]
 
 
 def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> StreamPlan:
@@ -112,24 +112,24 @@ def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> Stre
     settled = ranges[0].range.start_offset
     run: list[ObjectRange] = []
     for source in ranges:
-        if _is_mergeable(source, config):
+        if _is_compactable(source, config):
             run.append(source)
             continue
         chosen = _choose(run, config)
         if chosen:
-            return StreamPlan(Merge(chosen), settled)
+            return StreamPlan(Compaction(chosen), settled)
         # A range that stays separates this run from all that will ever come: its lot is decided.
         settled, run = source.range.end_offset, []
     chosen = _choose(run, config)
-    return StreamPlan(Merge(chosen) if chosen else None, settled)
+    return StreamPlan(Compaction(chosen) if chosen else None, settled)
 
 
-def _is_mergeable(source: ObjectRange, config: CompactionConfig) -> bool:
+def _is_compactable(source: ObjectRange, config: CompactionConfig) -> bool:
     return source.role == ObjectRole.WAL or source.range.size_bytes < config.small_bytes_max
 
 
 def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """The part of a run of mergeable neighbors that is worth a rewrite now: all if many, else the
+    """The part of a run of compactable neighbors that is worth a rewrite now: all if many, else the
     stretch of WAL ranges in it.
     """
     many = list(run)
@@ -156,38 +156,43 @@ def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Obje
     return tuple(run[:count]) if count > 1 or run[0].role == ObjectRole.WAL else ()
 
 
-def plan_round(merges: Iterable[Merge], config: CompactionConfig) -> tuple[Output, ...]:
-    """Outputs for as many merges as one round may carry, one per stream, WAL ranges first: they
-    keep whole WAL objects alive.
+def plan_round(compactions: Iterable[Compaction], config: CompactionConfig) -> tuple[Output, ...]:
+    """Outputs for as many compactions as one round may carry, one per stream, WAL ranges first:
+    they keep whole WAL objects alive.
     """
-    taken: dict[StreamId, Merge] = {}
+    taken: dict[StreamId, Compaction] = {}
     bytes_left, ranges_left = config.round_bytes_max, config.round_ranges_max
-    for merge in sorted(
-        merges, key=lambda merge: all(source.role != ObjectRole.WAL for source in merge.sources)
+    for compaction in sorted(
+        compactions,
+        key=lambda compaction: all(source.role != ObjectRole.WAL for source in compaction.sources),
     ):
-        size_bytes, count = merge.size_bytes, len(merge.sources)
-        if merge.stream_id in taken or (taken and (size_bytes > bytes_left or count > ranges_left)):
+        size_bytes, count = compaction.size_bytes, len(compaction.sources)
+        if compaction.stream_id in taken or (
+            taken and (size_bytes > bytes_left or count > ranges_left)
+        ):
             continue
-        taken[merge.stream_id] = merge
+        taken[compaction.stream_id] = compaction
         bytes_left -= size_bytes
         ranges_left -= count
     own: list[Output] = []
-    shared: list[list[Merge]] = []
+    shared: list[list[Compaction]] = []
     shared_bytes = 0
-    for _, merge in sorted(taken.items()):
-        if merge.size_bytes >= config.stream_object_bytes_min:
-            own.append(Output(ObjectRole.STREAM, (merge,)))
+    for _, compaction in sorted(taken.items()):
+        if compaction.size_bytes >= config.stream_object_bytes_min:
+            own.append(Output(ObjectRole.STREAM, (compaction,)))
             continue
-        if not shared or shared_bytes + merge.size_bytes > config.object_bytes_max:
+        if not shared or shared_bytes + compaction.size_bytes > config.object_bytes_max:
             shared.append([])
             shared_bytes = 0
-        shared[-1].append(merge)
-        shared_bytes += merge.size_bytes
+        shared[-1].append(compaction)
+        shared_bytes += compaction.size_bytes
     return (*(_shared_output(part) for part in shared), *own)
 
 
-def _shared_output(merges: Sequence[Merge]) -> Output:
-    return Output(ObjectRole.STREAM if len(merges) == 1 else ObjectRole.STREAM_SET, tuple(merges))
+def _shared_output(compactions: Sequence[Compaction]) -> Output:
+    return Output(
+        ObjectRole.STREAM if len(compactions) == 1 else ObjectRole.STREAM_SET, tuple(compactions)
+    )
 
 
 def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
@@ -200,8 +205,8 @@ def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
             source.range.end_offset,
         )
         for output in outputs
-        for merge in output.merges
-        for source in merge.sources
+        for compaction in output.compactions
+        for source in compaction.sources
     )
 
 
@@ -211,16 +216,18 @@ def check_outputs(outputs: Sequence[Output], written: Sequence[tuple[StreamRange
     """
     seen: set[StreamId] = set()
     for output, ranges in zip(outputs, written, strict=True):
-        for merge, found in zip(output.merges, ranges, strict=True):
-            _check_contiguous(merge.sources)
+        for compaction, found in zip(output.compactions, ranges, strict=True):
+            _check_contiguous(compaction.sources)
             if (
-                found.stream_id != merge.stream_id
+                found.stream_id != compaction.stream_id
                 or found.stream_id in seen
-                or found.start_offset != merge.start_offset
+                or found.start_offset != compaction.start_offset
             ):
-                raise NotContiguous(merge.stream_id, merge.start_offset, found.start_offset)
-            if found.end_offset != merge.end_offset:
-                raise NotContiguous(merge.stream_id, merge.end_offset, found.end_offset)
+                raise NotContiguous(
+                    compaction.stream_id, compaction.start_offset, found.start_offset
+                )
+            if found.end_offset != compaction.end_offset:
+                raise NotContiguous(compaction.stream_id, compaction.end_offset, found.end_offset)
             seen.add(found.stream_id)
 
 

@@ -1,5 +1,5 @@
-"""Read the sources of merges, and build the objects that take their place: by a broker for its own
-streams, by a job for a whole topic.
+"""Read the sources of compactions, and build the objects that take their place: by a broker for its
+own streams, by a job for a whole topic.
 
 Invariants: an entry is a whole block's part of its source's range, from a block whose checksum
 held, without a hole (`NotContiguous`), or what was appended here and is still in memory; an object
@@ -18,7 +18,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.compaction.plan import Merge, Output
+from stream.compaction.plan import Compaction, Output
 from stream.format.block_walk import Piece, entry_of
 from stream.format.builder import (
     BuiltObject,
@@ -47,7 +47,7 @@ def nothing_cached(stream_id: StreamId, start: Offset, end: Offset) -> None:
 
 async def read_entries(
     reader: ObjectReader,
-    merges: Iterable[Merge],
+    compactions: Iterable[Compaction],
     cached: Cached = nothing_cached,
     *,
     in_haste: bool = True,
@@ -63,8 +63,8 @@ async def read_entries(
     """
     entries: SourceEntries = {}
     by_object: dict[str, list[ObjectRange]] = {}
-    for merge in merges:
-        for source in merge.sources:
+    for compaction in compactions:
+        for source in compaction.sources:
             held = source.range
             found = cached(held.stream_id, held.start_offset, held.end_offset)
             if found is None:
@@ -106,9 +106,10 @@ def build_output(
     """
     runs = [
         StreamRun(
-            merge.stream_id, [entry for source in merge.sources for entry in entries[_key(source)]]
+            compaction.stream_id,
+            [entry for source in compaction.sources for entry in entries[_key(source)]],
         )
-        for merge in output.merges
+        for compaction in output.compactions
     ]
     return build_object(output.role, writer, WalSequence(NO_SEQUENCE), created_ms, runs)
 

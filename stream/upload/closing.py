@@ -1,8 +1,8 @@
-"""Close streams without rewriting a byte: name the WAL slots that hold what is not merged yet, and
-close, in one transaction.
+"""Close streams without rewriting a byte: name the WAL slots that hold what is not uploaded yet,
+and close, in one transaction.
 
 Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which
-it was closed, so no merge that is under way can commit it again, and a later opening of the same
+it was closed, so no upload that is under way can commit it again, and a later opening of the same
 stream starts clean (A -> B -> A). Everything of it must be confirmed before.
 Source: AutoMQ `S3Stream#close`, `S3Storage#forceUpload`.
 """
@@ -62,7 +62,7 @@ class Closer:
             self._slots.range_count([handle.stream_id for handle in handles])
             > self._config.close_in_place_ranges_max
         ):
-            await self._merge_first()
+            await self._upload_first()
         async with self._lane.turn:
             wanted = [handle for handle in handles if self._handles.get(handle.stream_id) is handle]
             objects = self._slots.take_in_place(
@@ -77,11 +77,11 @@ class Closer:
                 await self._send([], wanted, wanted[at : at + most])
             self._forget(wanted)
 
-    async def _merge_first(self) -> None:
+    async def _upload_first(self) -> None:
         self._cut()
-        merging = asyncio.ensure_future(self._uploader.drained())
-        await asyncio.wait([merging], timeout=self._config.close_upload_wait_ms / 1000)
-        merging.cancel()
+        uploading = asyncio.ensure_future(self._uploader.drained())
+        await asyncio.wait([uploading], timeout=self._config.close_upload_wait_ms / 1000)
+        uploading.cancel()
 
     async def _send(
         self,

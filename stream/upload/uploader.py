@@ -1,4 +1,4 @@
-"""Merge what the log cache holds into objects, commit them in WAL order, then let go of the WAL
+"""Upload what the log cache holds as objects, commit them in WAL order, then let go of the WAL
 slots behind them.
 
 Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a
@@ -191,7 +191,7 @@ class Uploader:
         except Exception as error:  # noqa: BLE001 - nothing after this block may be committed: the storage has to know
             _log.exception("upload_failed_unexpectedly", end_sequence=block.end_sequence)
             self._on_failed(
-                WalFailed(block.end_sequence, f"its data could not be merged: {error!r}")
+                WalFailed(block.end_sequence, f"its data could not be uploaded: {error!r}")
             )
             return False
         if keys:

@@ -1,4 +1,4 @@
-"""Durable WAL slots whose data is not all in merged objects yet: what can be committed in place,
+"""Durable WAL slots whose data is not all in uploaded objects yet: what can be committed in place,
 and what may be deleted.
 
 Invariants: slots are in order; a slot that was named in a commit in place is never given out for

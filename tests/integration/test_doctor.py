@@ -45,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedCluste
     with ThreadedCluster(tmp_path_factory.mktemp("doctor"), brokers=2) as running:
         running.create(TOPIC, 1)
         running.produce({"topic": TOPIC, "value": b"v%d" % number} for number in range(100))
-        running.until_merged(TOPIC, set())
+        running.until_uploaded(TOPIC, set())
         yield running
 
 
@@ -154,7 +154,7 @@ def test_without_an_answer_to_its_question_nothing_is_deleted(cluster: ThreadedC
 def test_a_deleted_object_is_data_loss_by_topic_partition_and_offsets(
     cluster: ThreadedCluster,
 ) -> None:
-    key = cluster.until_merged(TOPIC, set())
+    key = cluster.until_uploaded(TOPIC, set())
     data = cluster.run(cluster.store.get(key))
     cluster.run(cluster.store.delete([key]))
     for answer in (whole(cluster, code=1), examined("--store", cluster.store_url, code=1)):

@@ -77,7 +77,7 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
                 {"topic": topic, "value": b"%s-%d" % (topic.encode(), number)}
                 for number in range(COUNT)
             )
-        key = cluster.until_merged("t", set())
+        key = cluster.until_uploaded("t", set())
         whole = cluster.run(cluster.store.get(key))
         expected = [b"t-%d" % number for number in range(COUNT)]
 

@@ -1,5 +1,5 @@
 """A reader of the store alone sees every acknowledged record, and the same rows while brokers lead,
-die or merge.
+die or upload.
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ from tests.support.store_reader import Follower
 from tests.support.waiting import until
 
 PARTITIONS = [0, 1, 2]
-MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)
-"""Brokers merge data, and delete WAL slots, during the test."""
+FAST_UPLOADS = StreamConfig(wal_linger_ms=0, block_age_max_ms=400, wal_delete_grace_ms=3_000)
+"""Brokers upload data, and delete WAL slots, during the test."""
 
 
 async def create(cluster: Cluster) -> None:
@@ -33,13 +33,13 @@ async def create(cluster: Cluster) -> None:
         await cluster.until_served("t", partition)
 
 
-async def test_what_was_acknowledged_is_seen_through_merges_a_kill_and_a_move(
+async def test_what_was_acknowledged_is_seen_through_uploads_a_kill_and_a_move(
     tmp_path: Path,
 ) -> None:
     async with Cluster(
         tmp_path,
         brokers=3,
-        stream_config=MERGING,
+        stream_config=FAST_UPLOADS,
         controller_settings={"session_timeout_ms": 2_000},
     ) as cluster:
         await create(cluster)

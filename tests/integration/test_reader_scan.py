@@ -275,26 +275,29 @@ def test_views_are_the_same_rows_for_polars_pandas_duckdb_and_parquet(
     assert pq.read_table(tmp_path / "views.parquet", schema=expected.schema).equals(expected)
 
 
-def test_a_scan_survives_that_its_objects_are_merged_and_deleted(cluster: ThreadedCluster) -> None:
-    create(cluster, "merged", 1)
+def test_a_scan_survives_that_its_objects_are_uploaded_and_deleted(
+    cluster: ThreadedCluster,
+) -> None:
+    create(cluster, "uploaded", 1)
     tail = bytes(TAIL_BYTES)  # a slot that is no larger arrives whole with its index
     for number in range(12):
-        cluster.produce([{"topic": "merged", "partition": 0, "value": b"%d" % number + tail}])
+        cluster.produce([{"topic": "uploaded", "partition": 0, "value": b"%d" % number + tail}])
     found = scan(
         cluster.store_url,
-        "merged",
+        "uploaded",
         columns=["offset", "value"],
         config=replace(ONE_BY_ONE, rows_max=1),
     )
     keys = {
-        part.key for part in StoreCluster(cluster.store_url).plan([OffsetRange("merged", 0, 0, 12)])
+        part.key
+        for part in StoreCluster(cluster.store_url).plan([OffsetRange("uploaded", 0, 0, 12)])
     }
     with structlog.testing.capture_logs() as logs:
         batches = iter(found)
         rows = next(batches).to_pylist()
         deadline = time.monotonic() + 60
         while keys & cluster.run(keys_of(cluster)):
-            cluster.produce([{"topic": "merged", "partition": 0, "value": b"later"}])
+            cluster.produce([{"topic": "uploaded", "partition": 0, "value": b"later"}])
             assert time.monotonic() < deadline
             time.sleep(0.1)  # a pace: the store announces no change
         for batch in batches:
@@ -352,7 +355,7 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
     cluster.produce(
         {"topic": "lost", "partition": 0, "value": b"%d" % number} for number in range(8)
     )
-    key = cluster.until_merged("lost", set())
+    key = cluster.until_uploaded("lost", set())
     deadline = time.monotonic() + 30
     while {
         part.key

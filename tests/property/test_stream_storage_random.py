@@ -1,5 +1,5 @@
 """Seeded chaos over whole storages: zombies against recoverers, and streams that wander while
-merges are under way on a store that fails.
+uploads are under way on a store that fails.
 
 The claims: an acknowledged record is in the committed log, whoever acknowledged it and when; logs
 have no gaps; acks are in order.

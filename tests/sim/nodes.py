@@ -50,7 +50,7 @@ from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.batch.records import Record, decode_records
 from stream.cache.block_cache import BlockCache
-from stream.compaction.compactor import Merger
+from stream.compaction.compactor import Compactor
 from stream.errors import StreamError, WalFenced
 from stream.format.keys import wal_key
 from stream.ports import BrokerIncarnation
@@ -225,7 +225,7 @@ class SimBroker:
         self.follower.failed.add_done_callback(lambda _: self._end("the follower is over"))
         self.follower.subscribe(recovery.on_batch)
         await self.partitions.start()
-        merger = Merger(
+        compactor = Compactor(
             self.store,
             metadata,
             ObjectReader(self.store, BlockCache(limits.stream.block_cache_bytes_max)),
@@ -236,7 +236,7 @@ class SimBroker:
             config=limits.compaction,
         )
         if limits.compacting:
-            self._tasks.append(world.loop.create_task(merger.run()))
+            self._tasks.append(world.loop.create_task(compactor.run()))
         if world.limits.controller.auto_balance:
 
             async def probe() -> None:

@@ -18,7 +18,7 @@ from deploy.errors import DeployError
 from lake.rewrite.job import RewriteResult, RewriteTask, rewrite
 from lake.rewrite.run import Exchange
 from objectstore.errors import ObjectStoreError
-from stream.compaction.plan import Merge
+from stream.compaction.plan import Compaction
 from stream.errors import StreamError
 from tests.sim.control import addresses
 from tests.sim.limits import PREPARED_TTL_MS
@@ -53,19 +53,19 @@ class SimRewriter:
     async def _run(self) -> None:
         client = ControllerClient(addresses(self.world.limits.controllers), rng=self.rng)
         try:
-            for stream_id, merges in self._planned():
+            for stream_id, compactions in self._planned():
                 await asyncio.sleep(self.rng.choice((0.0, 0.5, 3.0)))
-                await self._rewrite(ControllerRewrites(client), stream_id, merges)
+                await self._rewrite(ControllerRewrites(client), stream_id, compactions)
         except (ControllerError, DeployError, StreamError, ObjectStoreError, TimeoutError) as error:
             self.world.trace("rewriter gives up", self.process.name, type(error).__name__)
 
-    def _planned(self) -> list[tuple[StreamId, list[Merge]]]:
+    def _planned(self) -> list[tuple[StreamId, list[Compaction]]]:
         """Return runs of neighbors in some partitions, as the current manifest would show them."""
         image = self.world.metadata.image
         topic = image.topics.by_name(self.world.parts[0][0])
         if topic is None:
             return []
-        found: list[tuple[StreamId, list[Merge]]] = []
+        found: list[tuple[StreamId, list[Compaction]]] = []
         for partition in self.rng.sample(
             list(topic.partitions), self.rng.randint(1, len(topic.partitions))
         ):
@@ -73,28 +73,28 @@ class SimRewriter:
             ranges = image.find_ranges(
                 stream.stream_id, stream.start_offset, stream.end_offset, _READ_FROM_STORE_MAX
             )
-            merges: list[Merge] = []
+            compactions: list[Compaction] = []
             while ranges:
                 count = self.rng.randint(1, SOURCES_MAX)
                 taken, ranges = ranges[:count], ranges[count:]
                 if self.rng.random() < 0.7:
-                    merges.append(Merge(tuple(taken)))
-            if merges:
-                found.append((stream.stream_id, merges))
+                    compactions.append(Compaction(tuple(taken)))
+            if compactions:
+                found.append((stream.stream_id, compactions))
         return found
 
     async def _rewrite(
-        self, metadata: ControllerRewrites, stream_id: StreamId, merges: list[Merge]
+        self, metadata: ControllerRewrites, stream_id: StreamId, compactions: list[Compaction]
     ) -> None:
-        prepared = await metadata.prepare(len(merges), PREPARED_TTL_MS)
+        prepared = await metadata.prepare(len(compactions), PREPARED_TTL_MS)
         began_ms = self.now_ms()
         exchanges: list[Exchange] = []
-        for merge, target in zip(merges, prepared, strict=True):
+        for compaction, target in zip(compactions, prepared, strict=True):
             result = await self._written(
-                RewriteTask(0, merge, target, began_ms, began_ms + PREPARED_TTL_MS // 2)
+                RewriteTask(0, compaction, target, began_ms, began_ms + PREPARED_TTL_MS // 2)
             )
             if result.new is not None:
-                exchanges.append(Exchange(result.new, merge.sources))
+                exchanges.append(Exchange(result.new, compaction.sources))
             elif (
                 not result.gone and not result.late and not self.world.weather.faults
             ):  # answers of a faulty store may be damaged twice in a row
@@ -124,7 +124,7 @@ class SimRewriter:
         return await rewrite(self.store, task, self.now_ms)
 
     def _is_there(self, object_id: ObjectId) -> bool:
-        """Return True if it is committed, and not merged away since."""
+        """Return True if it is committed, and not compacted since."""
         state = self.world.metadata.image.objects.get(object_id)
         return state is not None and state.phase == ObjectPhase.COMMITTED and state.refs > 0
 

@@ -254,8 +254,8 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluste
 def test_objects_that_go_while_a_query_runs_are_planned_anew(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
-    """Planned while the records lie in WAL slots, read when they have been merged and the slots are
-    deleted.
+    """Planned while the records lie in WAL slots, read when they have been uploaded and the slots
+    are deleted.
     """
     cluster.create("moving", 2)
     before = cluster.keys("wal/")
@@ -277,7 +277,7 @@ def test_damage_is_an_error_that_names_it(spark: SparkSession, cluster: Threaded
     cluster.create("damaged", 1)
     before = cluster.keys("data/")
     cluster.produce([{"topic": "damaged", "value": b"x" * 1_000} for _ in range(50)])
-    key = cluster.until_merged("damaged", before)
+    key = cluster.until_uploaded("damaged", before)
     cluster.damage(key, b"x" * 1_000)
     with pytest.raises(PythonException, match=rf"object {key}, damaged-0 at offset 0"):
         reader(spark, cluster, subscribe="damaged").load().collect()

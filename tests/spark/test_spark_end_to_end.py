@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture
 def cluster() -> Iterator[HurriedCluster]:
-    with HurriedCluster(["--brokers", "3"], merging=True) as started:
+    with HurriedCluster(["--brokers", "3"], compacting=True) as started:
         assert (
             penstock(
                 started, "topics", "create", "t", "--partitions", str(len(PARTITIONS))

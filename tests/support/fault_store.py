@@ -150,7 +150,7 @@ class FaultCluster(Cluster):
     """A cluster with faulty stores and links, by node id. Both belong to the newest start of the
     broker.
 
-    Blocks and caches are small, so brokers merge and read all the time.
+    Blocks and caches are small, so brokers upload and read all the time.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """`penstock dev` with brokers that write small objects every 0.5 s, and controllers that delete
 soon: minutes of work in seconds.
 
-merging: brokers merge their own small objects too, a few at a time; otherwise they leave them to
-the code under test. Replaced objects stay for 10 s: readers plan by a manifest that may be 1 s old,
-or more on a busy machine.
+compacting: brokers compact their own small objects too, a few at a time; otherwise they leave them
+to the code under test. Replaced objects stay for 10 s: readers plan by a manifest that may be 1 s
+old, or more on a busy machine.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ _SETTINGS: Final = (
 
 
 class HurriedCluster(LocalCluster):
-    def __init__(self, arguments: Sequence[str] = (), *, merging: bool = False) -> None:
-        settings = (*_SETTINGS, f"compaction.small.range.min.count={3 if merging else 1_000}")
+    def __init__(self, arguments: Sequence[str] = (), *, compacting: bool = False) -> None:
+        settings = (*_SETTINGS, f"compaction.small.range.min.count={3 if compacting else 1_000}")
         super().__init__(
             (
                 "--log-level",

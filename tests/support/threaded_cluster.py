@@ -32,8 +32,8 @@ from tests.support.waiting import wait_until
 
 _T = TypeVar("_T")
 _WAIT_S = 60.0
-MERGING = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
-"""Brokers merge data soon, and the slots of the WAL go soon after: a reader sees both, and objects
+FAST_UPLOADS = StreamConfig(wal_linger_ms=0, block_age_max_ms=500, wal_delete_grace_ms=3_000)
+"""Brokers upload data soon, and the slots of the WAL go soon after: a reader sees both, and objects
 that vanish.
 """
 
@@ -52,7 +52,7 @@ Row = tuple[
 
 class ThreadedCluster:
     def __init__(
-        self, directory: Path, *, brokers: int = 2, stream_config: StreamConfig = MERGING
+        self, directory: Path, *, brokers: int = 2, stream_config: StreamConfig = FAST_UPLOADS
     ) -> None:
         self._stream_config = stream_config
         listening = listen(0)
@@ -228,7 +228,7 @@ class ThreadedCluster:
     def until_deleted(self, keys: set[str]) -> None:
         wait_until(lambda: not keys & self.keys("wal/"))
 
-    def until_merged(self, topic: str, before: set[str]) -> str:
+    def until_uploaded(self, topic: str, before: set[str]) -> str:
         """Return the key of the object that holds all of the topic's only partition, once there is
         one.
         """

@@ -1,5 +1,5 @@
-"""Batches and tasks take every offset once, whatever their limits; merges never mix what must stay
-apart.
+"""Batches and tasks take every offset once, whatever their limits; compactions never mix what must
+stay apart.
 """
 
 from hypothesis import given
@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from lake.fetch.slices import Slice
 from lake.table.model import Commit, FileEntry, TableState
 from lake.table.plan import (
+    compaction_tasks,
     cut_batch,
     end_offsets,
     file_tasks,
-    merge_tasks,
 )
 from lake.table.settle import Verdict, verdict
 
@@ -92,14 +92,14 @@ def test_batches_and_tasks_cover_each_offset_once(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(1, 100)), max_size=40),
     st.integers(1, 200),
 )
-def test_merges_join_neighbors_of_one_group(
+def test_compactions_join_neighbors_of_one_group(
     found: list[tuple[int, int, int]], target_bytes: int
 ) -> None:
     files = [
         FileEntry(f"f{index}", 1, size, (group,), (0, first))
         for index, (group, first, size) in enumerate(found)
     ]
-    tasks = merge_tasks(files, target_bytes, "x")
+    tasks = compaction_tasks(files, target_bytes, "x")
     named = [file.path for task in tasks for file in task.files]
     assert len(set(named)) == len(named)
     for task in tasks:

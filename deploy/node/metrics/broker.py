@@ -126,18 +126,18 @@ def _wal(broker: Broker) -> Iterator[Reading]:
 
 
 def _background(broker: Broker) -> Iterator[Reading]:
-    uploads, merges = broker.storage.uploads, broker.merger.counts
+    uploads, compactions = broker.storage.uploads, broker.compactor.counts
     for step, latencies in uploads.latencies.items():
         yield table.UPLOAD_LATENCY, (step,), latencies.freeze()
         yield table.UPLOAD_FAILURES, (step,), uploads.failures[step]
     yield table.UPLOAD_WRITTEN, (), uploads.written_bytes
     yield table.UPLOAD_OBJECTS, (), uploads.object_count
-    yield table.COMPACTION_ROUNDS, (), merges.rounds
-    yield table.COMPACTION_FAILURES, (), merges.failures
-    yield table.COMPACTION_SOURCES, (), merges.sources
-    yield table.COMPACTION_OBJECTS, (), merges.objects
-    yield table.COMPACTION_WRITTEN, (), merges.written_bytes
-    yield table.COMPACTION_LAG, (), max(0.0, broker.server.loop.time() - merges.settled_at)
+    yield table.COMPACTION_ROUNDS, (), compactions.rounds
+    yield table.COMPACTION_FAILURES, (), compactions.failures
+    yield table.COMPACTION_SOURCES, (), compactions.sources
+    yield table.COMPACTION_OBJECTS, (), compactions.objects
+    yield table.COMPACTION_WRITTEN, (), compactions.written_bytes
+    yield table.COMPACTION_LAG, (), max(0.0, broker.server.loop.time() - compactions.settled_at)
 
 
 def _caches(broker: Broker) -> Iterator[Reading]:

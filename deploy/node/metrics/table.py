@@ -253,7 +253,7 @@ WAL_WAITING_AGE: Final = _of_broker(
 WAL_BACKLOG: Final = _of_broker(
     "gauge",
     "penstock_wal_backlog_bytes",
-    "Acknowledged, in WAL objects only: to be merged and committed.",
+    "Acknowledged, in WAL objects only: to be uploaded and committed.",
 )
 WAL_BACKLOG_MAX: Final = _of_broker(
     "gauge", "penstock_wal_backlog_limit_bytes", "At so many, Produce requests wait."
@@ -272,16 +272,16 @@ WAL_LOST_SLOTS: Final = _of_broker(
 UPLOAD_LATENCY: Final = _of_broker(
     "histogram",
     "penstock_upload_step_seconds",
-    "Steps of merging the log cache into objects: prepare, put, commit; with all tries.",
+    "Steps of an upload of the log cache: prepare, put, commit; with all tries.",
     "step",
 )
 UPLOAD_FAILURES: Final = _of_broker(
     "counter", "penstock_upload_failures_total", "Tries of these steps that failed.", "step"
 )
 UPLOAD_WRITTEN: Final = _of_broker(
-    "counter", "penstock_upload_written_bytes_total", "Bytes of merged objects."
+    "counter", "penstock_upload_written_bytes_total", "Bytes of uploaded objects."
 )
-UPLOAD_OBJECTS: Final = _of_broker("counter", "penstock_upload_objects_total", "Merged objects.")
+UPLOAD_OBJECTS: Final = _of_broker("counter", "penstock_upload_objects_total", "Uploaded objects.")
 COMPACTION_ROUNDS: Final = _of_broker(
     "counter", "penstock_compaction_rounds_total", "Exchanges of small ranges for large ones."
 )
@@ -289,7 +289,7 @@ COMPACTION_FAILURES: Final = _of_broker(
     "counter", "penstock_compaction_failures_total", "Rounds that failed."
 )
 COMPACTION_SOURCES: Final = _of_broker(
-    "counter", "penstock_compaction_sources_total", "Ranges that were merged away."
+    "counter", "penstock_compaction_sources_total", "Ranges that were compacted."
 )
 COMPACTION_OBJECTS: Final = _of_broker(
     "counter", "penstock_compaction_objects_total", "Objects that took their place."
@@ -300,7 +300,7 @@ COMPACTION_WRITTEN: Final = _of_broker(
 COMPACTION_LAG: Final = _of_broker(
     "gauge",
     "penstock_compaction_lag_seconds",
-    "Since a look last found nothing that was worth merging; without work about one interval.",
+    "Since a look last found nothing that was worth a compaction; without work about one interval.",
 )
 LOG_CACHE: Final = _of_broker("gauge", "penstock_log_cache_bytes", "Recent batches in memory.")
 LOG_CACHE_READS: Final = _of_broker(

@@ -86,8 +86,8 @@ async def state(view):
     return found
 
 
-async def merged(broker):
-    """Wait until merged objects hold everything that was acknowledged so far."""
+async def upload(broker):
+    """Wait until uploaded objects hold everything that was acknowledged so far."""
     broker.storage._cut()
     await broker.storage._uploader.drained()
 
@@ -120,7 +120,7 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harnes
         await one.mark("t", 7, commit=number == 2)
     await one.produce("t", transactional(8, 0, b"open"))
     partition = await one.opened("t")
-    await merged(one)
+    await upload(one)
     await one.storage.trim(partition.log.data, 7)
     await one.partitions._life.checkpoint([partition])
     await harness.publish()
@@ -138,7 +138,7 @@ async def test_a_reader_and_a_consumer_see_the_same(harness, seed):
     for _ in range(60):
         leader = harness.brokers[-1]
         step = rng.choices(
-            ["write", "plain", "commit", "abort", "merge", "publish", "look", "move", "crash"],
+            ["write", "plain", "commit", "abort", "upload", "publish", "look", "move", "crash"],
             [12, 3, 4, 4, 2, 2, 4, 1, 1],
         )[0]
         pid = rng.randint(1, 4)
@@ -153,8 +153,8 @@ async def test_a_reader_and_a_consumer_see_the_same(harness, seed):
             await leader.produce("t", batch(b"plain", b"plain"))
         elif step in {"commit", "abort"}:
             assert await leader.mark("t", pid, commit=step == "commit") == ErrorCode.NONE
-        elif step == "merge":
-            await merged(leader)
+        elif step == "upload":
+            await upload(leader)
         elif step == "publish":
             await harness.publish()
         elif step in {"move", "crash"}:

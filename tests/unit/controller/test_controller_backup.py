@@ -240,7 +240,7 @@ async def test_brokers_and_janitor_delete_nothing_before_the_backup(start: Start
     broker, leaving = await cluster.broker(), (await cluster.broker()).node
     left_over = wal_key(leaving, WalSequence(0))
     gated(cluster).gate.clear()
-    await cluster.store.put(left_over, b"what a merge has made useless")
+    await cluster.store.put(left_over, b"what a compaction has made useless")
     await broker.client.put_key_value(m.PutKeyValue(key="k", value=b"v"))
     backed_up = asyncio.ensure_future(broker.metadata.backed_up(broker.metadata.position()))
     ended = m.UnregisterBroker(

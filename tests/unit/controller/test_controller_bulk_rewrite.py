@@ -20,7 +20,7 @@ from lake.rewrite.run import (
     RewriteReport,
 )
 from objectstore.memory import MemoryStore
-from stream.compaction.plan import Merge
+from stream.compaction.plan import Compaction
 from stream.ports import NewObject, ObjectRole, PreparedObject, StreamRange
 from tests.support.managers_cluster import part, replaced, uploaded
 from tests.support.published_cluster import PublishedCluster
@@ -31,7 +31,7 @@ class Job:
 
     def __init__(self, published: PublishedCluster, publisher: ManifestPublisher) -> None:
         self.published, self.publisher = published, publisher
-        self.merges: list[Merge] = []
+        self.compactions: list[Compaction] = []
         self.meanwhile: list[Callable[[RewriteTask], RewriteResult | None]] = []
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
@@ -44,22 +44,24 @@ class Job:
         return [self._written(task) for task in tasks]
 
     def _written(self, task: RewriteTask) -> RewriteResult:
-        self.merges.append(task.merge)
+        self.compactions.append(task.compaction)
         found = self.meanwhile.pop(0)(task) if self.meanwhile else None
         if found is not None:
             return found
-        merge, target = task.merge, task.target
+        compaction, target = task.compaction, task.target
         held = StreamRange(
-            merge.sources[0].range.stream_id,
-            merge.start_offset,
-            merge.end_offset,
+            compaction.sources[0].range.stream_id,
+            compaction.start_offset,
+            compaction.end_offset,
             1,
-            merge.size_bytes,
+            compaction.size_bytes,
             Millis(0),
         )
         return RewriteResult(
             task,
-            NewObject(target.object_id, target.key, ObjectRole.STREAM, merge.size_bytes, (held,)),
+            NewObject(
+                target.object_id, target.key, ObjectRole.STREAM, compaction.size_bytes, (held,)
+            ),
         )
 
     async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
@@ -101,12 +103,12 @@ def published() -> PublishedCluster:
 async def test_sources_that_somebody_else_took_are_not_waited_for(
     published: PublishedCluster,
 ) -> None:
-    """The first half of the merge stays in its sources."""
+    """The first half of the compaction stays in its sources."""
     store = MemoryStore()
     job = Job(published, published.publisher(store, 1))
     job.meanwhile.append(lambda _: published.compact(0, 6, 6))
     report = await rewritten(published, job, store)
-    assert [len(merge.sources) for merge in job.merges] == [12, 7]
+    assert [len(compaction.sources) for compaction in job.compactions] == [12, 7]
     assert (
         report.unresolved,
         report.partitions[0].conflicts,
@@ -125,7 +127,7 @@ async def test_a_task_that_was_too_late_is_planned_anew_at_once(
         lambda task: RewriteResult(task, None, late=True, detail="prepared too long ago")
     )
     report = await rewritten(published, job, store)
-    assert [len(merge.sources) for merge in job.merges] == [12, 12]
+    assert [len(compaction.sources) for compaction in job.compactions] == [12, 12]
     assert (
         report.unresolved,
         report.partitions[0].conflicts,

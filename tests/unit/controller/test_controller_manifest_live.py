@@ -106,7 +106,7 @@ async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads
     try:
         broker, leaving = await cluster.broker(), (await cluster.broker()).node
         left_over = wal_key(leaving, WalSequence(0))
-        await store.put(left_over, b"what a merge has made useless")
+        await store.put(left_over, b"what a compaction has made useless")
         store.is_open = False
         await broker.metadata.commit(CommitObjects(wal_committed=WalSequence(3)))
         shown = asyncio.ensure_future(broker.metadata.backed_up(broker.metadata.position()))

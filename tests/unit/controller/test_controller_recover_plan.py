@@ -136,8 +136,8 @@ class Life:
                 found.append((sequence, ranges))
         return found
 
-    def merge(self, node: BrokerIncarnation) -> None:
-        """Merge the whole WAL into one object; its slots are not needed after that."""
+    def upload(self, node: BrokerIncarnation) -> None:
+        """Upload the whole WAL into one object; its slots are not needed after that."""
         ends = {stream_id: self.cluster.end(stream_id) for stream_id in self.opened(node)}
         parts = [
             part(stream_id, end, self.durable[stream_id])
@@ -210,7 +210,7 @@ class Life:
         action = self.rng.choices(
             (
                 lambda: self.write(node),
-                lambda: self.merge(node),
+                lambda: self.upload(node),
                 lambda: self.move(self.rng.randrange(4)),
                 lambda: self.crash(node),
                 lambda: self.trim(node),

@@ -1,5 +1,5 @@
-"""Merging: the log reads the same before and after, WAL objects are released, streams of others are
-never touched, and any doubt stops it.
+"""Compaction: the log reads the same before and after, WAL objects are released, streams of others
+are never touched, and any doubt stops it.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from base.ids import (
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
 from stream.cache.block_cache import BlockCache
-from stream.compaction.compactor import Merger
+from stream.compaction.compactor import Compactor
 from stream.compaction.plan import (
+    Compaction,
     CompactionConfig,
-    Merge,
     check_outputs,
     plan_round,
     plan_stream,
@@ -109,8 +109,8 @@ def test_what_is_worth_a_rewrite(
     plan = plan_stream(chain(*parts), SMALL)
     assert plan.settled_offset == settled
     assert (
-        (plan.merge.start_offset, len(plan.merge.sources)) == (first, count)
-        if plan.merge
+        (plan.compaction.start_offset, len(plan.compaction.sources)) == (first, count)
+        if plan.compaction
         else count == 0
     )
 
@@ -129,45 +129,56 @@ def test_rounds_are_bounded_and_cover_what_they_replace(
     plans = [
         plan_stream(chain(*parts, stream_id=stream_id), SMALL) for stream_id, parts in logs.items()
     ]
-    merges = [plan.merge for plan in plans if plan.merge is not None]
-    outputs = plan_round(merges, SMALL)
-    taken = [merge for output in outputs for merge in output.merges]
-    assert bool(taken) == bool(merges)
-    assert set(taken) <= set(merges)
-    assert len({merge.stream_id for merge in taken}) == len(taken)
-    assert len(taken) == 1 or sum(merge.size_bytes for merge in taken) <= SMALL.round_bytes_max
+    compactions = [plan.compaction for plan in plans if plan.compaction is not None]
+    outputs = plan_round(compactions, SMALL)
+    taken = [compaction for output in outputs for compaction in output.compactions]
+    assert bool(taken) == bool(compactions)
+    assert set(taken) <= set(compactions)
+    assert len({compaction.stream_id for compaction in taken}) == len(taken)
+    assert (
+        len(taken) == 1
+        or sum(compaction.size_bytes for compaction in taken) <= SMALL.round_bytes_max
+    )
     for output in outputs:
-        assert [merge.stream_id for merge in output.merges] == sorted(
-            merge.stream_id for merge in output.merges
+        assert [compaction.stream_id for compaction in output.compactions] == sorted(
+            compaction.stream_id for compaction in output.compactions
         )
         assert (
-            len(output.merges) == 1
-            or sum(merge.size_bytes for merge in output.merges) <= SMALL.object_bytes_max
+            len(output.compactions) == 1
+            or sum(compaction.size_bytes for compaction in output.compactions)
+            <= SMALL.object_bytes_max
         )
     cover = [
         tuple(
-            StreamRange(merge.stream_id, merge.start_offset, merge.end_offset, 0, 0, Millis(0))
-            for merge in output.merges
+            StreamRange(
+                compaction.stream_id,
+                compaction.start_offset,
+                compaction.end_offset,
+                0,
+                0,
+                Millis(0),
+            )
+            for compaction in output.compactions
         )
         for output in outputs
     ]
     check_outputs(outputs, cover)
-    assert len(replaced_by(outputs)) == sum(len(merge.sources) for merge in taken)
+    assert len(replaced_by(outputs)) == sum(len(compaction.sources) for compaction in taken)
 
 
 @given(PARTS)
-def test_merging_comes_to_an_end(parts: list[tuple[int, ObjectRole]]) -> None:
+def test_compaction_comes_to_an_end(parts: list[tuple[int, ObjectRole]]) -> None:
     ranges = chain(*parts)
     total = sum(item.range.size_bytes for item in ranges)
     for _ in range(200):
-        merge = plan_stream(ranges, SMALL).merge
-        if merge is None:
+        compaction = plan_stream(ranges, SMALL).compaction
+        if compaction is None:
             break
-        at = ranges.index(merge.sources[0])
-        merged = source(merge.start_offset, merge.end_offset, merge.size_bytes)
-        ranges = [*ranges[:at], merged, *ranges[at + len(merge.sources) :]]
+        at = ranges.index(compaction.sources[0])
+        compacted = source(compaction.start_offset, compaction.end_offset, compaction.size_bytes)
+        ranges = [*ranges[:at], compacted, *ranges[at + len(compaction.sources) :]]
     else:
-        pytest.fail("still merging")
+        pytest.fail("still compacting")
     assert not any(item.role == WAL for item in ranges)
     assert sum(item.range.size_bytes for item in ranges) == total
 
@@ -177,7 +188,7 @@ def test_doubtful_plans_are_refused() -> None:
         plan_stream([source(0, 10), source(11, 20)], SMALL)
     with pytest.raises(NotContiguous):
         plan_stream([source(0, 10), source(10, 20, stream_id=2)], SMALL)
-    outputs = plan_round([Merge((source(0, 10, role=WAL), source(10, 20, role=WAL)))], SMALL)
+    outputs = plan_round([Compaction((source(0, 10, role=WAL), source(10, 20, role=WAL)))], SMALL)
     good = StreamRange(StreamId(1), Offset(0), Offset(20), 20, 200, Millis(0))
     check_outputs(outputs, [(good,)])
     for field, value in (
@@ -266,9 +277,9 @@ class CompactionHarness:
         self.reader = ObjectReader(self.store, BlockCache(1 << 20))
         self.owned = [Owned(StreamId(i)) for i in (1, 2, 3)]
         self.in_memory: dict[tuple[StreamId, Offset, Offset], list[RunEntry]] = {}
-        self.merger = Merger(
+        self.compactor = Compactor(
             self.store,
-            self.metadata,  # type: ignore[arg-type]  # what merging needs of it
+            self.metadata,  # type: ignore[arg-type]  # what compaction needs of it
             self.reader,
             WRITER,
             owned=lambda: self.owned,
@@ -322,20 +333,20 @@ class CompactionHarness:
         return data
 
 
-async def test_wal_ranges_are_merged_away_and_the_log_stays_the_same() -> None:
+async def test_wal_ranges_are_compacted_and_the_log_stays_the_same() -> None:
     harness = CompactionHarness()
     for sequence in range(6):
         await harness.wal_object(sequence, 3)
     before = [await harness.log(stream_id) for stream_id in (1, 2, 3, 4)]
     foreign = list(harness.metadata.logs[StreamId(4)])
-    report = await harness.merger.run_round()
+    report = await harness.compactor.run_round()
     assert report is not None
     assert (report.stream_count, report.source_count) == (3, 18)
-    assert await harness.merger.run_round() is None
+    assert await harness.compactor.run_round() is None
     for stream_id in (1, 2, 3):
-        (merged,) = harness.metadata.logs[StreamId(stream_id)]
-        assert merged.role != WAL
-        assert merged.range.record_count == 36
+        (compacted,) = harness.metadata.logs[StreamId(stream_id)]
+        assert compacted.role != WAL
+        assert compacted.range.record_count == 36
     assert harness.metadata.logs[StreamId(4)] == foreign
     assert [await harness.log(stream_id) for stream_id in (1, 2, 3, 4)] == before
 
@@ -346,7 +357,7 @@ async def test_what_is_in_memory_is_not_read_from_the_store() -> None:
         await harness.wal_object(sequence, 3, in_memory=sequence > 1)
     before = [await harness.log(stream_id) for stream_id in (1, 2, 3)]
     await harness.store.delete([f"wal/1/1/{sequence:020d}" for sequence in range(2, 6)])
-    report = await harness.merger.run_round()
+    report = await harness.compactor.run_round()
     assert report is not None
     assert (report.stream_count, report.source_count) == (3, 18)
     assert [await harness.log(stream_id) for stream_id in (1, 2, 3)] == before
@@ -377,8 +388,8 @@ async def test_who_serves_clients_reads_one_object_at_a_time(in_haste: bool, at_
     for sequence in range(8):
         await harness.wal_object(sequence, 3)
     reader = ObjectReader(store, BlockCache(1))
-    merge = Merge(tuple(harness.metadata.logs[StreamId(1)]))
-    entries = await read_entries(reader, [merge], in_haste=in_haste)
+    compaction = Compaction(tuple(harness.metadata.logs[StreamId(1)]))
+    entries = await read_entries(reader, [compaction], in_haste=in_haste)
     assert len(entries) == 8
     assert store.under_way_max == at_once
     await reader.close()
@@ -391,14 +402,18 @@ async def test_only_the_committed_part_of_an_object_moves() -> None:
     part = replace(log[0].range, start_offset=Offset(4), end_offset=Offset(12))
     log[0] = replace(log[0], range=part)
     before = await harness.log(1)
-    await harness.merger.run_round()
-    (merged,) = harness.metadata.logs[StreamId(1)]
-    assert (merged.range.start_offset, merged.range.end_offset, merged.range.record_count) == (
+    await harness.compactor.run_round()
+    (compacted,) = harness.metadata.logs[StreamId(1)]
+    assert (
+        compacted.range.start_offset,
+        compacted.range.end_offset,
+        compacted.range.record_count,
+    ) == (
         4,
         12,
         8,
     )
-    assert merged.range.size_bytes == len(before)
+    assert compacted.range.size_bytes == len(before)
     assert await harness.log(1) == before
 
 
@@ -406,7 +421,7 @@ async def test_a_large_stream_gets_an_object_of_its_own() -> None:
     harness = CompactionHarness()
     await harness.wal_object(0, 60)
     before = await harness.log(2)
-    while await harness.merger.run_round() is not None:
+    while await harness.compactor.run_round() is not None:
         pass
     assert harness.metadata.logs[StreamId(2)][0].role == ObjectRole.STREAM
     assert await harness.log(2) == before
@@ -419,7 +434,7 @@ async def test_long_logs_are_looked_at_page_by_page() -> None:
     for sequence in range(30, 32):
         await harness.wal_object(sequence, 1)
     before = await harness.log(3)
-    while await harness.merger.run_round() is not None:
+    while await harness.compactor.run_round() is not None:
         pass
     assert len(harness.metadata.logs[StreamId(3)]) == 31
     assert await harness.log(3) == before
@@ -436,9 +451,9 @@ async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
 
     harness.metadata.prepare_objects = prepare_and_lose  # type: ignore[method-assign]
     with pytest.raises(StreamFenced):
-        await harness.merger.run_round()
+        await harness.compactor.run_round()
     assert harness.metadata.commits == []
-    assert await harness.merger.run_round() is not None
+    assert await harness.compactor.run_round() is not None
     assert {entry.stream_id for entry in harness.metadata.commits[0].replaced} == {1, 3}
 
 
@@ -454,11 +469,11 @@ async def test_damage_sets_streams_aside_and_the_rest_goes_on() -> None:
     harness.metadata.logs[StreamId(3)] = [entry]
     await harness.store.put(entry.key, await good.store.get(entry.key))
     with pytest.raises(ObjectCorrupt):
-        await harness.merger.run_round()
+        await harness.compactor.run_round()
     assert harness.metadata.commits == []
-    assert await harness.merger.run_round() is not None
+    assert await harness.compactor.run_round() is not None
     assert {item.stream_id for item in harness.metadata.commits[0].replaced} == {3}
-    assert await harness.merger.run_round() is None
+    assert await harness.compactor.run_round() is None
 
 
 async def test_a_hole_in_the_data_is_never_bridged() -> None:
@@ -477,6 +492,6 @@ async def test_a_hole_in_the_data_is_never_bridged() -> None:
     ]
     harness.owned = harness.owned[:1]
     with pytest.raises(NotContiguous):
-        await harness.merger.run_round()
-    assert await harness.merger.run_round() is None
+        await harness.compactor.run_round()
+    assert await harness.compactor.run_round() is None
     assert harness.metadata.commits == []

@@ -1,5 +1,5 @@
-"""After a failover the new leader merges the dead one's WAL objects: controller, storage, recovery
-and merging are real.
+"""After a failover the new leader compacts the WAL objects of the dead one: controller, storage,
+recovery and compaction are real.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from controller.api import messages as m
 from controller.metadata.topics import PartitionKey
 from objectstore.errors import ObjectNotFound
 from stream.cache.block_cache import BlockCache
-from stream.compaction.compactor import Merger
+from stream.compaction.compactor import Compactor
 from stream.format.keys import wal_key
 from stream.ports import ObjectRole, OpenStream
 from stream.read.object_reader import ObjectReader
@@ -62,7 +62,7 @@ async def append(storage: Storage, handle: StreamHandle, count: int) -> None:
     await done
 
 
-async def test_the_next_owner_merges_the_wal_of_the_dead_one_away(tmp_path: Path) -> None:
+async def test_the_next_owner_compacts_the_wal_of_the_dead_one(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "controller", read_grace_ms=50, janitor_interval_ms=50)
     await cluster.start()
     try:
@@ -96,7 +96,7 @@ async def test_the_next_owner_merges_the_wal_of_the_dead_one_away(tmp_path: Path
         }
 
         reader = ObjectReader(cluster.store, BlockCache(1 << 20))
-        merger = Merger(
+        compactor = Compactor(
             cluster.store,
             alive.metadata,
             reader,
@@ -104,13 +104,13 @@ async def test_the_next_owner_merges_the_wal_of_the_dead_one_away(tmp_path: Path
             owned=lambda: handles,
             now_ms=lambda: NOW_MS,
         )
-        report = await merger.run_round()
+        report = await compactor.run_round()
         assert report is not None
         assert report.source_count == 4 * len(inherited)
-        assert await merger.run_round() is None
+        assert await compactor.run_round() is None
         for handle in inherited:
-            (merged,) = alive.metadata.objects(handle.stream_id, Offset(0), Offset(1 << 60), 10)
-            assert merged.role != ObjectRole.WAL
+            (compacted,) = alive.metadata.objects(handle.stream_id, Offset(0), Offset(1 << 60), 10)
+            assert compacted.role != ObjectRole.WAL
             assert offsets(
                 await new.read(handle.stream_id, Offset(0), handle.confirmed_offset, 1 << 20)
             ) == list(range(20))

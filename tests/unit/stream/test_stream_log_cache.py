@@ -168,7 +168,7 @@ def test_a_stream_leaves_every_block_and_may_come_back_elsewhere() -> None:
     assert read(cache, S2, 0) == [0, 1]
 
 
-def test_small_committed_blocks_are_merged() -> None:
+def test_small_committed_blocks_are_joined() -> None:
     cache = LogCache(StreamConfig(block_bytes_max=80_000, log_cache_bytes_max=160_000))
     for sequence in range(50):
         add(cache, sequence, entry(1, sequence))

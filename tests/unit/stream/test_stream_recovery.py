@@ -78,10 +78,10 @@ async def read_back(node: Node, stream_id: int) -> list[int]:
     return await node.read_all(stream_id)
 
 
-@pytest.mark.parametrize("merged_after", [None, 0, 2, 5])
+@pytest.mark.parametrize("uploaded_after", [None, 0, 2, 5])
 @pytest.mark.parametrize("slot_count", [0, 1, 2, 7])
 async def test_a_crash_at_every_slot_loses_nothing(
-    controller: MemoryController, nodes: list[Node], slot_count: int, merged_after: int | None
+    controller: MemoryController, nodes: list[Node], slot_count: int, uploaded_after: int | None
 ) -> None:
     store = MemoryStore()
     dead, heir = Node(store, controller, 1), Node(store, controller, 2)
@@ -89,7 +89,7 @@ async def test_a_crash_at_every_slot_loses_nothing(
     await dead.open(*STREAMS)
     for slot in range(slot_count):
         await dead.write(1 + slot % 3, 1 + slot % 2)
-        if slot == merged_after:
+        if slot == uploaded_after:
             dead.storage._cut()
             await dead.storage._uploader.drained()
     await dead.storage.abandon()

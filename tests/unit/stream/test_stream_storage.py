@@ -291,7 +291,7 @@ async def test_what_is_held_back_fails_when_the_writer_is_fenced(
     assert [end for _, end, _ in node.failed] == [1, 2]
 
 
-# --- merge ----------------------------------------------------------------------------------------
+# --- upload ---------------------------------------------------------------------------------------
 
 
 async def cut(node: Node) -> None:
@@ -299,7 +299,7 @@ async def cut(node: Node) -> None:
     await node.storage._uploader.drained()
 
 
-async def test_merge_commits_in_order_and_lets_go_of_the_slots(
+async def test_upload_commits_in_order_and_lets_go_of_the_slots(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
@@ -375,7 +375,7 @@ async def test_a_controller_that_fails_delays_commits_but_not_appends(
 
 
 @pytest.mark.parametrize("slow", ["store", "controller"])
-async def test_a_merge_ends_though_each_step_takes_longer_than_its_first_try(
+async def test_an_upload_ends_though_each_step_takes_longer_than_its_first_try(
     controller: MemoryController, nodes: list[Node], slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FaultyStore(MemoryStore(), Random(1))
@@ -511,7 +511,7 @@ async def test_close_commits_in_place_and_rewrites_nothing(
     assert await reader.read_all(1) == [0, 1, 2, 3]
 
 
-async def test_close_while_the_merge_of_the_same_stream_is_under_way(
+async def test_close_while_the_upload_of_the_same_stream_is_under_way(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = GatedStore(MemoryStore(), prefix="data/")
@@ -613,7 +613,7 @@ async def test_a_stream_moves_away_and_back(
         assert await node.read_all(1) == list(range(14))
 
 
-async def test_many_ranges_are_merged_before_a_close(
+async def test_many_ranges_are_uploaded_before_a_close(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     node = Node(MemoryStore(), controller, config=replace(FAST, close_in_place_ranges_max=5))
@@ -624,8 +624,8 @@ async def test_many_ranges_are_merged_before_a_close(
         node.append(2)
         await node.storage.flush()
     await node.storage.close_streams(handles)
-    merge, close = controller.commits
-    assert [item.role for item in merge.objects] == [ObjectRole.STREAM_SET]
+    upload, close = controller.commits
+    assert [item.role for item in upload.objects] == [ObjectRole.STREAM_SET]
     assert close.objects == ()
     assert len(close.closes) == 2
 

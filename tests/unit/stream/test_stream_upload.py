@@ -1,4 +1,4 @@
-"""Planning of merged objects, bookkeeping of WAL slots, and the limits of the configuration."""
+"""Planning of uploaded objects, bookkeeping of WAL slots, and the limits of the configuration."""
 
 import pytest
 

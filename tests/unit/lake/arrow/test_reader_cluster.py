@@ -86,7 +86,7 @@ def _bytes(data: Any) -> bytes | None:
 
 
 async def slices_of(store: ObjectStore, stream_id: int) -> list[Slice]:
-    """Return slices of the WAL, whose slots hold everything in order until brokers merge."""
+    """Return slices of the WAL, whose slots hold everything in order until brokers upload."""
     found: list[Slice] = []
     async for info in store.list(WAL_ROOT):
         data = await store.get(info.key)

@@ -243,7 +243,7 @@ async def test_slots_that_were_in_flight_behind_the_end_prove_nothing() -> None:
     assert await ends(view, "busy") == [3]
 
 
-def test_slots_that_were_merged_during_a_slow_walk_are_found_in_a_newer_root() -> None:
+def test_slots_that_were_uploaded_during_a_slow_walk_are_found_in_a_newer_root() -> None:
     """All slots are committed and deleted while the first one is read, and a slow walk ends after
     their grace period.
     """
@@ -251,13 +251,13 @@ def test_slots_that_were_merged_during_a_slow_walk_are_found_in_a_newer_root() -
     async def story() -> list[int]:
         store = await filled()
 
-        async def merge() -> None:
+        async def upload() -> None:
             store.before_slot = None
             await publish(store, 2, committed=10, first_slot=10)
             await asyncio.sleep(GRACE_MS / 1_000 + 5)
             await store.delete([key_of(sequence) for sequence in range(10)])
 
-        store.before_slot = merge
+        store.before_slot = upload
         view = ClusterView(store)
         await view.refresh()
         return await ends(view, "busy")

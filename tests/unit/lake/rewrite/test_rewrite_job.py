@@ -7,7 +7,7 @@ from lake.rewrite.job import RewriteTask, rewrite
 from objectstore.faults import Fault, FaultConfig, FaultRule, FaultyStore, Selection
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
-from stream.compaction.plan import Merge
+from stream.compaction.plan import Compaction
 from stream.ports import ObjectRange, ObjectRole, PreparedObject
 from tests.support.reader_objects import build
 
@@ -25,7 +25,7 @@ async def put_sources(store: MemoryStore) -> RewriteTask:
                 ObjectId(at), f"data/{at}", ObjectRole.STREAM_SET, built.size_bytes, built.ranges[0]
             )
         )
-    return RewriteTask(0, Merge(tuple(sources)), TARGET, Millis(0), 1_000)
+    return RewriteTask(0, Compaction(tuple(sources)), TARGET, Millis(0), 1_000)
 
 
 def now_ms() -> Millis:

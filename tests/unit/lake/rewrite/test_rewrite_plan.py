@@ -1,4 +1,4 @@
-"""Which objects a bulk rewrite merges, and how much of it at once."""
+"""Which objects a bulk rewrite compacts, and how much of it at once."""
 
 from array import array
 from random import Random
@@ -15,7 +15,7 @@ from lake.rewrite.plan import (
     ranges_of,
     within,
 )
-from stream.compaction.plan import Merge
+from stream.compaction.plan import Compaction
 from stream.format.manifest.model import CommittedLog, Entries
 from stream.ports import ObjectRole
 
@@ -49,14 +49,16 @@ def log_of(
     )
 
 
-def spans(merges: tuple[Merge, ...]) -> list[tuple[int, int]]:
-    return [(merge.start_offset, merge.end_offset) for merge in merges]
+def spans(compactions: tuple[Compaction, ...]) -> list[tuple[int, int]]:
+    return [(compaction.start_offset, compaction.end_offset) for compaction in compactions]
 
 
-def rewritten(log: CommittedLog, merges: tuple[Merge, ...]) -> CommittedLog:
+def rewritten(log: CommittedLog, compactions: tuple[Compaction, ...]) -> CommittedLog:
     """Return the log after all commits."""
-    starts = {merge.start_offset: merge for merge in merges}
-    inside = {source.range.start_offset for merge in merges for source in merge.sources[1:]}
+    starts = {compaction.start_offset: compaction for compaction in compactions}
+    inside = {
+        source.range.start_offset for compaction in compactions for source in compaction.sources[1:]
+    }
     kept = [item for item in ranges_of(log) if item.range.start_offset not in inside]
     sizes = [
         starts[item.range.start_offset].size_bytes
@@ -74,8 +76,8 @@ def rewritten(log: CommittedLog, merges: tuple[Merge, ...]) -> CommittedLog:
 
 def test_small_neighbors_become_one_and_large_ones_stay() -> None:
     (plan,) = plan_topic([log_of([100, 200, 500, 100, 100, 900, 10])], OPTIONS)
-    assert spans(plan.merges) == [(0, 300), (800, 1_000)]
-    assert (plan.object_count, plan.size_bytes, plan.source_count, plan.merged_bytes) == (
+    assert spans(plan.compactions) == [(0, 300), (800, 1_000)]
+    assert (plan.object_count, plan.size_bytes, plan.source_count, plan.compacted_bytes) == (
         7,
         1_910,
         4,
@@ -85,7 +87,7 @@ def test_small_neighbors_become_one_and_large_ones_stay() -> None:
 
 def test_what_lies_in_a_wal_object_is_moved_out_whatever_its_size() -> None:
     (plan,) = plan_topic([log_of([700, 700, 10], wal={1})], OPTIONS)
-    assert spans(plan.merges) == [(700, 1_410)]
+    assert spans(plan.compactions) == [(700, 1_410)]
 
 
 @given(st.integers(0, 1 << 30), st.integers(0, 300), st.sampled_from([0.0, 0.1, 1.0]))
@@ -101,24 +103,26 @@ def test_a_plan_keeps_the_offsets_and_leaves_nothing_for_the_next(
     )
     (plan,) = plan_topic([log], OPTIONS)
     ranges = ranges_of(log)
-    places = [ranges.index(source) for merge in plan.merges for source in merge.sources]
+    places = [
+        ranges.index(source) for compaction in plan.compactions for source in compaction.sources
+    ]
     assert places == sorted(set(places))
-    for merge in plan.merges:
-        assert [source.range.start_offset for source in merge.sources[1:]] == [
-            source.range.end_offset for source in merge.sources[:-1]
+    for compaction in plan.compactions:
+        assert [source.range.start_offset for source in compaction.sources[1:]] == [
+            source.range.end_offset for source in compaction.sources[:-1]
         ]
-        assert merge.size_bytes <= TARGET or len(merge.sources) == 1
-        assert len(merge.sources) > 1 or merge.sources[0].role == ObjectRole.WAL
-    after = rewritten(log, plan.merges)
+        assert compaction.size_bytes <= TARGET or len(compaction.sources) == 1
+        assert len(compaction.sources) > 1 or compaction.sources[0].role == ObjectRole.WAL
+    after = rewritten(log, plan.compactions)
     assert sum(item.range.size_bytes for item in ranges_of(after)) == plan.size_bytes
     (again,) = plan_topic([after], OPTIONS)
-    assert again.merged_bytes <= 2 * TARGET, (
+    assert again.compacted_bytes <= 2 * TARGET, (
         "but for the end of the log, there is nothing left to do"
     )
 
 
 @given(st.integers(0, 1 << 30))
-def test_rounds_hold_the_same_merges_within_their_limits(seed: int) -> None:
+def test_rounds_hold_the_same_compactions_within_their_limits(seed: int) -> None:
     dice = Random(seed)
     logs = [
         log_of([dice.choice([5, 100, 450]) for _ in range(dice.randrange(200))], partition=number)
@@ -126,20 +130,20 @@ def test_rounds_hold_the_same_merges_within_their_limits(seed: int) -> None:
     ]
     plans = plan_topic(logs, OPTIONS)
     rounds = cut_rounds(plans, OPTIONS)
-    assert [merge for part in rounds for plan in part for merge in plan.merges] == [
-        merge for plan in plans for merge in plan.merges
+    assert [compaction for part in rounds for plan in part for compaction in plan.compactions] == [
+        compaction for plan in plans for compaction in plan.compactions
     ]
     for part in rounds:
         assert part
         assert len({plan.partition for plan in part}) == len(part), "one commit each"
-        assert sum(plan.merged_bytes for plan in part) <= OPTIONS.round_bytes_max
-        assert sum(len(plan.merges) for plan in part) <= OPTIONS.round_objects_max
+        assert sum(plan.compacted_bytes for plan in part) <= OPTIONS.round_bytes_max
+        assert sum(len(plan.compactions) for plan in part) <= OPTIONS.round_objects_max
         assert all(plan.source_count <= OPTIONS.commit_sources_max for plan in part)
 
 
 def test_no_more_than_there_are_bytes_for() -> None:
     plans = plan_topic([log_of([100, 200, 500, 100, 100]), log_of([5, 5], partition=1)], OPTIONS)
-    assert [spans(plan.merges) for plan in within(plans, 400)] == [[(0, 300)], []]
+    assert [spans(plan.compactions) for plan in within(plans, 400)] == [[(0, 300)], []]
     assert within(plans, 1_000) == plans
 
 
