@@ -46,7 +46,7 @@ from stream.read.object_reader import ObjectReader
 from stream.read.stream_reader import StreamReader
 from stream.stream import StreamHandle
 from stream.upload.closing import Closer, ClosingTimes
-from stream.upload.commits import CommitLane
+from stream.upload.commits import CommitSequencer
 from stream.upload.uploader import UploadCounts, Uploader
 from stream.wal.append import AppendDone, WalAppend
 from stream.wal.slots import SlotTable
@@ -103,13 +103,13 @@ class Storage:
         self.damage = DamageLog()
         """Objects that reads of this process found damaged or gone."""
         self._reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
-        self._lane = CommitLane(metadata, config, rng, self._on_stream_fenced)
+        self._commits = CommitSequencer(metadata, config, rng, self._on_stream_fenced)
         self._uploader = Uploader(
             store,
             metadata,
             identity,
             config,
-            lane=self._lane,
+            commits=self._commits,
             now_ms=now_ms,
             rng=rng,
             on_committed=self._on_block_committed,
@@ -119,7 +119,7 @@ class Storage:
             config,
             handles=self._handles,
             slots=self._slots,
-            lane=self._lane,
+            commits=self._commits,
             uploader=self._uploader,
             cut=self._cut,
             forget=self._forget,

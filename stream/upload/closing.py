@@ -1,9 +1,9 @@
 """Close streams without rewriting a byte: name the WAL slots that hold what is not uploaded yet,
 and close, in one transaction.
 
-Invariant: a stream leaves the cache and the slot table in the same turn of the commit lane in which
-it was closed, so no upload that is under way can commit it again, and a later opening of the same
-stream starts clean (A -> B -> A). Everything of it must be confirmed before.
+Invariant: a stream leaves the cache and the slot table while the commit that closes it holds the
+lock of `CommitSequencer`, so no upload that is under way can commit it again, and a later opening
+of the same stream starts clean (A -> B -> A). Everything of it must be confirmed before.
 Source: AutoMQ `S3Stream#close`, `S3Storage#forceUpload`.
 """
 
@@ -15,7 +15,7 @@ from base.ids import StreamId
 from stream.config import StreamConfig
 from stream.ports import CloseStream, CommitObjects, NewObject
 from stream.stream import StreamHandle
-from stream.upload.commits import CommitLane
+from stream.upload.commits import CommitSequencer
 from stream.upload.uploader import Uploader
 from stream.wal.slots import SlotTable
 
@@ -36,7 +36,7 @@ class Closer:
         *,
         handles: dict[StreamId, StreamHandle],
         slots: SlotTable,
-        lane: CommitLane,
+        commits: CommitSequencer,
         uploader: Uploader,
         cut: Callable[[], None],
         forget: Callable[[Iterable[StreamHandle]], None],
@@ -47,7 +47,7 @@ class Closer:
         self._config = config
         self._handles = handles
         self._slots = slots
-        self._lane = lane
+        self._commits = commits
         self._uploader = uploader
         self._cut = cut
         self._forget = forget
@@ -63,7 +63,7 @@ class Closer:
             > self._config.close_in_place_ranges_max
         ):
             await self._upload_first()
-        async with self._lane.turn:
+        async with self._commits.lock:
             wanted = [handle for handle in handles if self._handles.get(handle.stream_id) is handle]
             objects = self._slots.take_in_place(
                 [handle.stream_id for handle in wanted if not handle.fenced]
@@ -103,7 +103,7 @@ class Closer:
             )
 
         if objects or any(not handle.fenced for handle in closing):
-            await self._lane.send(build)
+            await self._commits.send(build)
 
 
 def _only(item: NewObject, stream_ids: set[StreamId]) -> NewObject | None:

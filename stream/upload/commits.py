@@ -22,9 +22,11 @@ from stream.ports import CommitObjects, StreamMetadata
 _log = structlog.get_logger(__name__)
 
 
-class CommitLane:
-    """Callers take their turn, send one or more commits, and update their own state before they
-    leave it.
+class CommitSequencer:
+    """Send commits one after the other.
+
+    Callers acquire `lock`, send one or more commits, and update their own state before they release
+    it.
     """
 
     def __init__(
@@ -41,17 +43,17 @@ class CommitLane:
         self._config = config
         self._rng = rng
         self._on_stream_fenced = on_stream_fenced
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()
 
     async def send(self, build: Callable[[], CommitObjects], *, until: float | None = None) -> bool:
         """Commit what `build` gives, with pauses of up to retry_backoff_max_ms between tries and no
         limit to their number.
 
         until: of the loop's clock, begin no try after it; then the answer is False and the outcome
-        unknown. It is False at once when a prepared object has expired. Only inside a turn. Raises
-        WalFenced: this start of the broker may not commit any more.
+        unknown. It is False at once when a prepared object has expired. The caller must hold
+        `lock`. Raises WalFenced: this start of the broker may not commit any more.
         """
-        assert self.turn.locked(), "commits are sent inside a turn"
+        assert self.lock.locked(), "hold the lock to send commits"
         backoff = Backoff(
             self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
         )

@@ -39,7 +39,7 @@ from stream.ports import (
     PreparedObject,
     StreamMetadata,
 )
-from stream.upload.commits import CommitLane
+from stream.upload.commits import CommitSequencer
 
 _log = structlog.get_logger(__name__)
 
@@ -130,20 +130,20 @@ class Uploader:
         identity: BrokerIncarnation,
         config: StreamConfig,
         *,
-        lane: CommitLane,
+        commits: CommitSequencer,
         now_ms: WallClock,
         rng: Random,
         on_committed: Callable[[CacheSegment], list[str]],
         on_failed: Callable[[StreamError], None],
     ) -> None:
-        """on_committed: inside the commit's turn; returns the keys of WAL slots to delete after the
-        grace.
+        """on_committed: called while the commit lock is held; returns the keys of WAL slots to
+        delete after the grace.
         """
         self._store = store
         self._metadata = metadata
         self._identity = identity
         self._config = config
-        self._lane = lane
+        self._commits = commits
         self._now_ms = now_ms
         self._rng = rng
         self._on_committed = on_committed
@@ -182,7 +182,7 @@ class Uploader:
             uploaded, prepared_at = await self._upload(block)
             if before is not None and not await asyncio.shield(before):
                 return False
-            async with self._lane.turn:
+            async with self._commits.lock:
                 await self._commit(block, uploaded, prepared_at)
                 keys = self._on_committed(block)
         except WalFenced as error:
@@ -211,7 +211,7 @@ class Uploader:
         backoff = Backoff(
             self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
         )
-        while not await self._lane.send(
+        while not await self._commits.send(
             partial(_commit_of, block, uploaded), until=prepared_at + reuse_s
         ):
             _log.warning(
