@@ -55,7 +55,7 @@ from stream.format.keys import (
     parse_wal_key,
 )
 from stream.ports import BrokerIncarnation
-from stream.recovery.recoverer import WalWalk
+from stream.recovery.recoverer import WalWalker
 from stream.recovery.salvage import BadSlot
 
 QUIET_MS_MIN = 30_000
@@ -339,7 +339,7 @@ class Recovery:
             nonlocal slot_count
             async with turns:
                 slots: list[WalkedSlot] = []
-                walking = WalWalk(
+                walker = WalWalker(
                     self._store,
                     writer,
                     start,
@@ -348,16 +348,16 @@ class Recovery:
                     config=_READING,
                 )
                 bad: list[BadSlot] = []
-                async for key, found in walking.slots():
+                async for key, found in walker.slots():
                     if isinstance(found, BadSlot):
                         bad.append(found)
                     else:
                         slots.append(
-                            WalkedSlot(walking.end, key, found.object_size_bytes, found.ranges)
+                            WalkedSlot(walker.end, key, found.object_size_bytes, found.ranges)
                         )
                     slot_count += 1
                     self._progress("reading the WALs", slot_count)
-                return WalkedWal(writer, start, walking.end, tuple(slots), tuple(bad))
+                return WalkedWal(writer, start, walker.end, tuple(slots), tuple(bad))
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -21,7 +21,7 @@ from controller.metadata.wal_losses import accepted_losses, data_streams_of
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
 from stream.ports import BrokerIncarnation
-from stream.recovery.recoverer import WalWalk
+from stream.recovery.recoverer import WalWalker
 from stream.recovery.salvage import BadSlot, Loss, Salvage
 
 WALKS_AT_ONCE: Final = 8
@@ -105,14 +105,14 @@ async def _survey(store: ObjectStore, image: MetadataImage, wal: WalState) -> Wa
     streams = (image.streams.known(stream_id) for stream_id in image.streams.opened_by(wal.writer))
     ends = {stream.stream_id: stream.next_offset for stream in streams}
     salvage = Salvage(ends, data_streams_of(image, ends))
-    walk = WalWalk(
+    walker = WalWalker(
         store, wal.writer, wal.committed, recoverer=None, now_ms=Millis(0), config=_READING
     )
-    async for _, found in walk.slots():
+    async for _, found in walker.slots():
         if isinstance(found, BadSlot):
             salvage.add_bad(found)
         else:
-            salvage.take(walk.end, found.ranges)
+            salvage.take(walker.end, found.ranges)
     if not salvage.bad_slots:
         return None
     accepted = accepted_losses(image, wal.writer)

@@ -1,26 +1,26 @@
-"""Take over the WAL of a dead writer: find its last durable slot, make sure that it stays the last,
-commit what is not committed yet.
+"""Recover the WAL of a dead broker: find its last durable slot, fence the slot after it, and commit
+what is not committed yet.
 
-Invariants: every slot below the returned end was read before the fence was put, or by the 412 that
-refused it, so nothing that was ever acknowledged is left out; nothing behind the fence can ever be
-acknowledged. A free slot is fenced only if nothing proves that it was
-durable: each slot says which slots were durable when it was written, and a LIST shows the slots
-behind a hole. A lost slot and a damaged one hold back the partitions that they may concern
-(`stream.recovery.salvage`), until the slot is back or an operator accepts the loss.
-Safe to repeat and to race: a fence that is there is taken as the end, slots that are committed are
-skipped here and by the controller. The writer must be fenced in the metadata before (its streams'
-committed ends stand still). Must not delete anything.
+Invariants: every slot below the returned end was read before the fence was put, or read after the
+fence failed with 412 (Precondition Failed), so recovery leaves out nothing that was acknowledged.
+Nothing behind the fence can ever be acknowledged. A free slot is fenced only if nothing proves that
+it was durable: each slot says which slots were durable when it was written, and a LIST shows the
+slots behind a hole. A lost or damaged slot holds back the partitions whose records it may hold
+(`stream.recovery.salvage`), until the slot is restored or an operator accepts the loss.
+Recovery is safe to repeat and to race: an existing fence is the end, and both this module and the
+controller skip slots that are committed. The metadata must fence the broker first, so that the
+committed ends of its streams do not move. Must not delete anything.
 Source: AutoMQ `WALRecovery`; ADR 0037.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from base.ids import Millis, WalSequence
+from base.ids import Millis, StreamId, WalSequence
 from objectstore.errors import PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
@@ -38,7 +38,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """end: the fenced slot. committed_object_count: slots that were named in place by this call."""
+    """What one recovery did.
+
+    end: the fenced slot. committed_object_count: the WAL objects that this call committed in place.
+    """
 
     failed: BrokerIncarnation
     start: WalSequence
@@ -61,63 +64,96 @@ async def recover_wal(
 ) -> RecoveryReport:
     """Recover from slot `start` (the committed one in the metadata) and end the WAL.
 
-    keep: given the small slots, so that a new leader in this process need not read them again.
-    Cost: one GET of at most config.recovery_tail_bytes per slot, config.recovery_read_ahead_count
-    at once, one LIST beside the first of them, one PUT. Raises errors of the store and of the
-    metadata, NotContiguous, and WalDamaged when partitions have to wait because slots are lost or
-    damaged (all others are recovered then); after any of them call it again with the then committed
-    slot.
+    keep: called with each slot that came whole, so that a new leader in this process does not read
+    it again. Cost: one GET of at most config.recovery_tail_bytes per slot,
+    config.recovery_read_ahead_count GETs at once, one LIST in parallel, and one PUT.
+
+    Raises NotContiguous and the errors of the store and the metadata. Raises WalDamaged after it
+    recovered all other partitions, if partitions have to wait for lost or damaged slots. After any
+    error, call it again with the slot that is committed by then.
     """
-    walk = WalWalk(
+    walker = WalWalker(
         store, failed, start, recoverer=recoverer, now_ms=now_ms, config=config, keep=keep
     )
     ends = metadata.streams_owned_by(failed)
     salvage = Salvage(ends, metadata.data_streams_of(ends))
-    pending: list[NewObject] = []
-    range_count = object_count = committed_bytes = 0
-    async for key, found in walk.slots():
+    commits = _RecoveryCommits(metadata, failed, config)
+    async for key, found in walker.slots():
         if isinstance(found, BadSlot):
             salvage.add_bad(found)
             continue
-        ranges = salvage.take(walk.end, found.ranges)
-        if not ranges:
-            continue
-        full = (
-            len(pending) >= config.recovery_commit_objects_max
-            or range_count + len(ranges) > config.recovery_commit_ranges_max
-        )
-        if pending and full:
-            await metadata.commit_recovered(failed, pending, done=False, end=WalSequence(0))
-            pending, range_count = [], 0
-        pending.append(NewObject(None, key, ObjectRole.WAL, found.object_size_bytes, ranges))
-        range_count += len(ranges)
-        object_count += 1
-        committed_bytes += sum(item.size_bytes for item in ranges)
+        ranges = salvage.take(walker.end, found.ranges)
+        if ranges:
+            await commits.add(NewObject(None, key, ObjectRole.WAL, found.object_size_bytes, ranges))
     losses = list(salvage.losses(metadata.accepted_losses(failed)))
     held = [loss.stream_id for loss in losses]
-    await metadata.commit_recovered(failed, pending, done=True, end=walk.end, held=held)
+    await commits.finish(walker.end, held)
     if held:
-        # Only now: whose WAL has ended meanwhile finds slots deleted, and is refused by the
-        # controller.
+        # Raise only after the last commit: if another recoverer has ended this WAL meanwhile, slots
+        # are missing because they were deleted, and the controller has refused the commit.
         raise WalDamaged(
             tuple(dict.fromkeys(slot.key for loss in losses for slot in loss.slots)), len(held)
         )
     report = RecoveryReport(
-        failed, start, walk.end, object_count, committed_bytes, walk.fenced_by_us
+        failed,
+        start,
+        walker.end,
+        commits.object_count,
+        commits.committed_bytes,
+        walker.fenced_by_us,
     )
     _log.info(
         "wal_recovered",
         node_id=failed.node_id,
         node_epoch=failed.node_epoch,
-        end=walk.end,
-        object_count=object_count,
+        end=walker.end,
+        object_count=report.committed_object_count,
     )
     return report
 
 
-class WalWalk:
-    """The slots of a WAL from `start` to its end, which it fences. Tails are read ahead; only the
-    first free slot is ever written to.
+class _RecoveryCommits:
+    """Commit WAL objects in place, in slot order, as few requests as their limits allow."""
+
+    def __init__(
+        self, metadata: StreamMetadata, failed: BrokerIncarnation, config: StreamConfig
+    ) -> None:
+        self._metadata = metadata
+        self._failed = failed
+        self._objects_max = config.recovery_commit_objects_max
+        self._ranges_max = config.recovery_commit_ranges_max
+        self._pending: list[NewObject] = []
+        self._pending_range_count = 0
+        self.object_count = 0
+        self.committed_bytes = 0
+
+    async def add(self, item: NewObject) -> None:
+        """Add an object; commit the pending ones first if they fill a request."""
+        full = (
+            len(self._pending) >= self._objects_max
+            or self._pending_range_count + len(item.ranges) > self._ranges_max
+        )
+        if self._pending and full:
+            await self._metadata.commit_recovered(
+                self._failed, self._pending, done=False, end=WalSequence(0)
+            )
+            self._pending, self._pending_range_count = [], 0
+        self._pending.append(item)
+        self._pending_range_count += len(item.ranges)
+        self.object_count += 1
+        self.committed_bytes += sum(part.size_bytes for part in item.ranges)
+
+    async def finish(self, end: WalSequence, held: Sequence[StreamId]) -> None:
+        """Commit the rest and end the WAL at slot `end`; the streams `held` stay open."""
+        await self._metadata.commit_recovered(
+            self._failed, self._pending, done=True, end=end, held=held
+        )
+
+
+class WalWalker:
+    """Read the slots of one WAL in order from `start`, then fence the first free slot.
+
+    It reads the tails of several slots ahead and writes to no slot but the first free one.
     """
 
     def __init__(
@@ -131,8 +167,8 @@ class WalWalk:
         config: StreamConfig,
         keep: Keep | None = None,
     ) -> None:
-        """recoverer: who fences; None: nobody does, it is only looked at, and the end may move
-        on.
+        """recoverer: the writer of the fence. With None, the walk puts no fence, and the WAL may
+        grow after it.
         """
         self._store = store
         self._failed = failed
@@ -146,10 +182,10 @@ class WalWalk:
         self.fenced_by_us = False
 
     async def slots(self) -> AsyncIterator[tuple[str, ObjectIndex | BadSlot]]:
-        """(key, index) of every data slot in order, a BadSlot in place of the index of one that is
-        lost or damaged.
+        """Yield (key, index) of every data slot in order, with a BadSlot instead of the index for a
+        lost or damaged slot.
 
-        When it stops by itself, `end` is fenced (if somebody fences).
+        When the iteration ends by itself, slot `end` is a fence, unless `recoverer` is None.
         """
         reads: deque[asyncio.Task[ObjectIndex | None]] = deque()
         listing = asyncio.ensure_future(self._behind.list())
@@ -159,27 +195,11 @@ class WalWalk:
                     reads.append(
                         asyncio.ensure_future(self._read(WalSequence(self.end + len(reads))))
                     )
-                found = await self._sound(reads.popleft())
+                found = await self._index_or_bad(reads.popleft())
                 if found is None:
                     await listing
-                    proof = await self._behind.proof_of(self.end)
-                    if proof:
-                        # A writer that still runs may have filled it since it was read.
-                        key = wal_key(self._failed, self.end)
-                        found = await self._sound(self._read(self.end)) or BadSlot(
-                            self.end, key, WalSlotLost(key, proof)
-                        )
-                    elif self._recoverer is None or await self._fence(self._recoverer, self.end):
-                        return
-                    else:
-                        found = await self._sound(self._read(self.end))
-                if found is None:
-                    raise ObjectCorrupt(
-                        wal_key(self._failed, self.end),
-                        0,
-                        "is taken, but not there: somebody deletes from this WAL",
-                    )
-                if isinstance(found, ObjectIndex) and found.is_fence:
+                    found = await self._close_hole()
+                if found is None or (isinstance(found, ObjectIndex) and found.is_fence):
                     return
                 yield wal_key(self._failed, self.end), found
                 self.end = WalSequence(self.end + 1)
@@ -188,7 +208,31 @@ class WalWalk:
                 task.cancel()
             await asyncio.gather(*reads, listing, return_exceptions=True)
 
-    async def _sound(self, read: Awaitable[ObjectIndex | None]) -> ObjectIndex | BadSlot | None:
+    async def _close_hole(self) -> ObjectIndex | BadSlot | None:
+        """Decide what the missing slot at `end` is.
+
+        Return None at the end of the WAL, a BadSlot for a lost slot, and otherwise the index of the
+        slot, which was written after the first read.
+        """
+        key = wal_key(self._failed, self.end)
+        proof = await self._behind.proof_of(self.end)
+        if proof:
+            # A live writer may have filled the slot after it was read.
+            return await self._index_or_bad(self._read(self.end)) or BadSlot(
+                self.end, key, WalSlotLost(key, proof)
+            )
+        if self._recoverer is None or await self._fence(self._recoverer, self.end):
+            return None
+        found = await self._index_or_bad(self._read(self.end))
+        if found is None:
+            raise ObjectCorrupt(
+                key, 0, "exists for a PUT but not for a GET: something deletes slots of this WAL"
+            )
+        return found
+
+    async def _index_or_bad(
+        self, read: Awaitable[ObjectIndex | None]
+    ) -> ObjectIndex | BadSlot | None:
         try:
             return await read
         except ObjectCorrupt as error:
@@ -200,8 +244,9 @@ class WalWalk:
         )
 
     async def _fence(self, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
-        """Close the first free slot. False: it is not free any more, read it again. Retries inside
-        the store may meet our own fence.
+        """Fence the first free slot. Return False if it is not free: read it again.
+
+        A retry inside the store may find the fence of its own first try.
         """
         try:
             await self._store.put_if_absent(

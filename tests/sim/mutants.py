@@ -27,7 +27,7 @@ from objectstore.errors import PreconditionFailed
 from stream.errors import WalFenced
 from stream.format.keys import wal_prefix
 from stream.ports import BrokerIncarnation
-from stream.recovery.recoverer import WalWalk
+from stream.recovery.recoverer import WalWalker
 from stream.storage import Storage
 from stream.upload.uploader import Uploader
 from stream.wal.core import WalCore
@@ -101,11 +101,11 @@ def _recovery_without_fence() -> list[Patch]:
     async def fence(_: Any, __: BrokerIncarnation, ___: WalSequence) -> bool:
         return True
 
-    return [(WalWalk, "_fence", fence)]
+    return [(WalWalker, "_fence", fence)]
 
 
 def _recovery_skips_a_slot() -> list[Patch]:
-    real = WalWalk.slots
+    real = WalWalker.slots
 
     async def slots(self: Any) -> Any:
         number = 0
@@ -114,20 +114,20 @@ def _recovery_skips_a_slot() -> list[Patch]:
             if number % 5:
                 yield found
 
-    return [(WalWalk, "slots", slots)]
+    return [(WalWalker, "slots", slots)]
 
 
 def _recovery_stops_early() -> list[Patch]:
     """A 412 on the fence counts as another recoverer's fence, although the writer's last PUT landed
     in between.
     """
-    real = WalWalk._fence
+    real = WalWalker._fence
 
     async def fence(self: Any, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:
         await real(self, recoverer, sequence)
         return True
 
-    return [(WalWalk, "_fence", fence)]
+    return [(WalWalker, "_fence", fence)]
 
 
 def _wal_deleted_before_the_commit() -> list[Patch]:
