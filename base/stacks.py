@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def tell_on_quit(loop: asyncio.AbstractEventLoop) -> None:
+def dump_stacks_on_quit(loop: asyncio.AbstractEventLoop) -> None:
     """Call in the main thread. The order matters: faulthandler passes the signal on to whoever had
     it before, which is the loop.
     """
-    loop.add_signal_handler(signal.SIGQUIT, _tell_tasks)
+    loop.add_signal_handler(signal.SIGQUIT, _dump_tasks)
     faulthandler.register(signal.SIGQUIT, chain=True)
 
 
-def _tell_tasks() -> None:
+def _dump_tasks() -> None:
     lines: list[str] = []
     for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
         lines += [f"task {task.get_name()}:", *(f"  {place}" for place in _places(task.get_coro()))]

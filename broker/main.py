@@ -15,7 +15,7 @@ import structlog
 
 from base.collector import tune_collector
 from base.health import ServeHealth, no_health_endpoint
-from base.stacks import tell_on_quit
+from base.stacks import dump_stacks_on_quit
 from broker.config import BrokerConfig
 from broker.health import BrokerHealth, StoreProbe
 from stream.compaction.plan import CompactionConfig
@@ -72,7 +72,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop_asked.set)
-    tell_on_quit(loop)
+    dump_stacks_on_quit(loop)
     health = BrokerHealth()
     try:
         store = open_store(store_url, meter=health.requests)

@@ -248,7 +248,7 @@ class Broker:
                 recoverer=me,
                 now_ms=self.now_ms(),
                 config=self.stream_config,
-                keep=self.storage.keep,
+                cache_slot=self.storage.cache_object,
             ),
             self._rng,
         )

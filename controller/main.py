@@ -21,7 +21,7 @@ import structlog
 from base.clock import WallClock, wall_ms
 from base.collector import tune_collector
 from base.health import ServeHealth, no_health_endpoint
-from base.stacks import tell_on_quit
+from base.stacks import dump_stacks_on_quit
 from controller.api.errors import NotLeader, QuorumClosed
 from controller.backup.snapshots import (
     LoadedSnapshot,
@@ -425,7 +425,7 @@ async def run_controller(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    tell_on_quit(loop)
+    dump_stacks_on_quit(loop)
     server = ControllerServer(config, store, moved=moved)
     health = ControllerHealth(server, requests)
     async with serve_health(health):

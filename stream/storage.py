@@ -356,7 +356,7 @@ class Storage:
         for at, entry in enumerate(entries):
             handle = handles.get(entry.stream_id)
             if handle is None or not handle.accepting:
-                _take_back(handles, entries[:at])
+                _restore_next_offsets(handles, entries[:at])
                 raise _refusal(entry.stream_id, handle)
             payload_bytes = len(entry.payload)
             if (
@@ -364,7 +364,7 @@ class Storage:
                 or entry.end_offset <= entry.base_offset
                 or not payload_bytes
             ):
-                _take_back(handles, entries[:at])
+                _restore_next_offsets(handles, entries[:at])
                 raise NotContiguous(entry.stream_id, handle.next_offset, entry.base_offset)
             handle.next_offset = entry.end_offset
             size_bytes += payload_bytes
@@ -391,7 +391,7 @@ class Storage:
         if uncommitted_bytes > self._cache_max:
             over_bytes = max(over_bytes, uncommitted_bytes - self._cache_max + backlog_bytes)
         if over_bytes > self._overshoot_max:
-            _take_back(self._handles, entries)
+            _restore_next_offsets(self._handles, entries)
             raise WalFull(
                 backlog_bytes + uncommitted_bytes, backlog_bytes + uncommitted_bytes - over_bytes
             )
@@ -415,8 +415,8 @@ class Storage:
             else:
                 handle.confirmed_offset = item.end_offset
         if fenced:
-            runs = {stream_id: run for stream_id, run in runs.items() if self._is_ours(stream_id)}
-            ranges = tuple(item for item in ranges if self._is_ours(item.stream_id))
+            runs = {stream_id: run for stream_id, run in runs.items() if self._owns(stream_id)}
+            ranges = tuple(item for item in ranges if self._owns(item.stream_id))
         self._slots.add(bulk.sequence, bulk.key, bulk.size_bytes, ranges)
         now = self._loop.time()
         self._cache.add(runs, WalSequence(bulk.sequence + 1), now)
@@ -427,10 +427,10 @@ class Storage:
                 self._config.block_age_max_ms / 1000, self._on_age_timer
             )
         for entries, done in bulk.groups:
-            _tell(done, self._fenced_in(entries) if fenced else None)
+            _notify(done, self._fenced_in(entries) if fenced else None)
         self._wake_room_waiters()
 
-    def _is_ours(self, stream_id: StreamId) -> bool:
+    def _owns(self, stream_id: StreamId) -> bool:
         handle = self._handles.get(stream_id)
         return handle is not None and not handle.fenced
 
@@ -439,7 +439,7 @@ class Storage:
         is durable: the outcome is unknown.
         """
         for entry in entries:
-            if not self._is_ours(entry.stream_id):
+            if not self._owns(entry.stream_id):
                 return StreamFenced(
                     entry.stream_id, "it was taken away while the append was under way"
                 )
@@ -478,9 +478,9 @@ class Storage:
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
 
-    def keep(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """See ObjectReader.keep."""
-        self._objects.keep(key, index, data)
+    def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
+        """See ObjectReader.cache_object."""
+        self._objects.cache_object(key, index, data)
 
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset
@@ -553,7 +553,7 @@ class Storage:
         self._held_bytes = 0
         self._fail(failure)
         for _, done in (*held, *groups):
-            _tell(done, failure)
+            _notify(done, failure)
 
     def _fail(self, failure: StreamError, *, notify: bool = True) -> None:
         """Nothing is accepted, acknowledged or committed from here on. Idempotent."""
@@ -587,12 +587,14 @@ def _refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamError:
     )
 
 
-def _take_back(handles: dict[StreamId, StreamHandle], entries: Sequence[AppendEntry]) -> None:
+def _restore_next_offsets(
+    handles: dict[StreamId, StreamHandle], entries: Sequence[AppendEntry]
+) -> None:
     for entry in reversed(entries):
         handles[entry.stream_id].next_offset = entry.base_offset
 
 
-def _tell(done: AppendDone, error: Exception | None) -> None:
+def _notify(done: AppendDone, error: Exception | None) -> None:
     """A writer that fails to take its answer must not keep the others from theirs."""
     try:
         done(error)

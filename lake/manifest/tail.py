@@ -27,7 +27,7 @@ from stream.format.manifest.model import LiveWal
 from stream.ports import BrokerIncarnation, StreamRange
 from stream.recovery.salvage import BadSlot
 from stream.recovery.slots_behind import SlotsBehind
-from stream.wal.slot_reader import Keep, read_slot
+from stream.wal.slot_reader import CacheSlot, read_slot
 
 _log = get_logger()
 
@@ -67,10 +67,10 @@ class _Cursor:
     """One WAL, as far as it was walked."""
 
     def __init__(
-        self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore, keep: Keep
+        self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore, cache_slot: CacheSlot
     ) -> None:
         self._store = store
-        self._keep = keep
+        self._cache_slot = cache_slot
         self._writer = wal.writer
         self._gets = gets
         self._next = wal.first_slot
@@ -217,7 +217,7 @@ class _Cursor:
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         async with self._gets:
-            return await read_slot(self._store, self._writer, sequence, keep=self._keep)
+            return await read_slot(self._store, self._writer, sequence, cache_slot=self._cache_slot)
 
 
 class WalTails:
@@ -241,7 +241,9 @@ class WalTails:
         """
         known, self._cursors = self._cursors, {}
         for wal in wals:
-            cursor = known.get(wal.writer) or _Cursor(self._store, wal, self._gets, self._keep)
+            cursor = known.get(wal.writer) or _Cursor(
+                self._store, wal, self._gets, self._cache_slot
+            )
             cursor.forget_below(wal.first_slot)
             self._cursors[wal.writer] = cursor
 
@@ -277,7 +279,7 @@ class WalTails:
         """All of a slot, if it was small and is not long ago."""
         return self._bodies.get(key)
 
-    def _keep(self, key: str, index: ObjectIndex, body: bytes) -> None:
+    def _cache_slot(self, key: str, index: ObjectIndex, body: bytes) -> None:
         """Only what is intact: who reads it later could not ask the store again."""
         view = memoryview(body)
         if all(

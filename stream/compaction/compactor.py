@@ -136,7 +136,7 @@ class Compactor:
                 self._reader,
                 [compaction for output in outputs for compaction in output.compactions],
                 self._cached,
-                in_haste=False,
+                throttled=True,
             )
             objects = await self._write(outputs, entries)
         except (ObjectCorrupt, NotContiguous) as error:

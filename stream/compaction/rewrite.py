@@ -50,14 +50,14 @@ async def read_entries(
     compactions: Iterable[Compaction],
     cached: Cached = nothing_cached,
     *,
-    in_haste: bool = True,
+    throttled: bool = False,
 ) -> SourceEntries:
     """Entries of every source. Sources that lie in one object are read together: their streams are
     neighbors there.
 
-    in_haste: several objects at a time. Else one, and a pause behind it that is as long: who has
-    clients to serve leaves them half of the store's time, and their PUTs do not queue behind these
-    GETs (with S3's 30 ms that is still 16 objects a second).
+    throttled: read one object at a time instead of several, and pause after each for as long as its
+    read took. A broker so leaves half of the store's time to its clients, and their PUTs do not
+    queue behind these GETs. With GETs of 30 ms it still reads 16 objects per second.
 
     Raises ObjectNotFound, ObjectCorrupt, NotContiguous, ObjectStoreError.
     """
@@ -73,7 +73,7 @@ async def read_entries(
                 entries[_key(source)] = list(found)
         await asyncio.sleep(0)  # a round may have thousands of sources
     turns, now = (
-        asyncio.Semaphore(_OBJECTS_READ_AT_ONCE if in_haste else 1),
+        asyncio.Semaphore(1 if throttled else _OBJECTS_READ_AT_ONCE),
         asyncio.get_running_loop().time,
     )
 
@@ -86,7 +86,7 @@ async def read_entries(
             for piece, data in zip(pieces, await reader.load_uncached(pieces), strict=True):
                 entries.setdefault(_key(piece.source), []).append(entry_of(piece, data))
                 await asyncio.sleep(0)  # walking a block of small batches takes a millisecond
-            if not in_haste:
+            if throttled:
                 await asyncio.sleep(min(now() - began, _PAUSE_MAX_S))
 
     try:

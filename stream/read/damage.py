@@ -56,11 +56,11 @@ class DamageLog:
     """The damaged objects that one process met."""
 
     def __init__(self) -> None:
-        self._met: OrderedDict[str, Damage] = OrderedDict()
+        self._damages: OrderedDict[str, Damage] = OrderedDict()
         self.reads: Counter[DamageKind] = Counter()
         """Reads that ended at a damaged object, so far."""
 
-    def met(
+    def record(
         self, key: str, kind: DamageKind, what: str, *, stream_id: int, offset: int, now_s: float
     ) -> tuple[Damage, bool]:
         """Note that a read ended at `key`. Return what is known of the object, and whether to log
@@ -68,20 +68,20 @@ class DamageLog:
         """
         self._forget(now_s)
         self.reads[kind] += 1
-        known = self._met.get(key)
+        known = self._damages.get(key)
         if known is None or known.kind != kind:
-            known = self._met[key] = Damage(
+            known = self._damages[key] = Damage(
                 key, kind, what, stream_id, offset, now_s, now_s, logged_s=now_s
             )
-            self._met.move_to_end(key)
-            if len(self._met) > OBJECTS_MAX:
-                self._met.popitem(last=False)
+            self._damages.move_to_end(key)
+            if len(self._damages) > OBJECTS_MAX:
+                self._damages.popitem(last=False)
             return known, True
         if now_s - known.last_s >= KNOWN_S:
             known.first_s = now_s
         known.what, known.stream_id, known.offset, known.last_s = what, stream_id, offset, now_s
         known.count += 1
-        self._met.move_to_end(key)
+        self._damages.move_to_end(key)
         if now_s - known.logged_s < LOG_EVERY_S:
             return known, False
         known.logged_s = now_s
@@ -89,29 +89,29 @@ class DamageLog:
 
     def is_known(self, key: str, kind: DamageKind, now_s: float) -> bool:
         """Whether a read ended at `key` for the same reason within the last `KNOWN_S`."""
-        known = self._met.get(key)
+        known = self._damages.get(key)
         return known is not None and known.kind == kind and now_s - known.last_s < KNOWN_S
 
     def __len__(self) -> int:
-        return len(self._met)
+        return len(self._damages)
 
-    def healed(self, stream_id: int, start: int, end: int) -> None:
+    def forget_range(self, stream_id: int, start: int, end: int) -> None:
         """Note that [start, end) was read: forget damage at which the last read ended in there."""
         for key in [
             item.key
-            for item in self._met.values()
+            for item in self._damages.values()
             if item.stream_id == stream_id and start <= item.offset < end
         ]:
-            del self._met[key]
+            del self._damages[key]
 
     def listed(self, now_s: float) -> list[Damage]:
         """Return what was met within `KEPT_S`, the latest first."""
         self._forget(now_s)
-        return list(reversed(self._met.values()))
+        return list(reversed(self._damages.values()))
 
     def _forget(self, now_s: float) -> None:
-        while self._met:
-            oldest = next(iter(self._met.values()))
+        while self._damages:
+            oldest = next(iter(self._damages.values()))
             if now_s - oldest.last_s < KEPT_S:
                 return
-            self._met.popitem(last=False)
+            self._damages.popitem(last=False)

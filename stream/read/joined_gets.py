@@ -25,7 +25,7 @@ Part = tuple[bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PendingGet:
     source: ObjectRange
     start: int
     length: int
@@ -45,18 +45,18 @@ class JoinedGets:
         self._get = get
         self._gap_bytes_max = gap_bytes_max
         self._get_bytes_max = get_bytes_max
-        self._asked: dict[str, list[_Asked]] = {}
+        self._pending: dict[str, list[_PendingGet]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def get(self, source: ObjectRange, start: int, length: int) -> Part:
         """Raises what `Get` raises."""
         loop = asyncio.get_running_loop()
-        asked = _Asked(source, start, length, loop.create_future())
-        same = self._asked.setdefault(source.key, [])
-        same.append(asked)
+        pending = _PendingGet(source, start, length, loop.create_future())
+        same = self._pending.setdefault(source.key, [])
+        same.append(pending)
         if len(same) == 1:
             loop.call_soon(self._send, source.key)
-        return await asked.answer
+        return await pending.answer
 
     async def close(self) -> None:
         """Cancel what is under way; who waits for it gets CancelledError."""
@@ -66,49 +66,49 @@ class JoinedGets:
 
     def _send(self, key: str) -> None:
         waiting = sorted(
-            (asked for asked in self._asked.pop(key) if not asked.answer.done()),
-            key=lambda asked: asked.start,
+            (pending for pending in self._pending.pop(key) if not pending.answer.done()),
+            key=lambda pending: pending.start,
         )
-        group: list[_Asked] = []
+        group: list[_PendingGet] = []
         end = 0
-        for asked in waiting:
+        for pending in waiting:
             near = (
                 group
-                and asked.start - end <= self._gap_bytes_max
-                and max(end, asked.end) - group[0].start <= self._get_bytes_max
+                and pending.start - end <= self._gap_bytes_max
+                and max(end, pending.end) - group[0].start <= self._get_bytes_max
             )
             if group and not near:
                 self._start(group)
                 group = []
-            end = max(end, asked.end) if group else asked.end
-            group.append(asked)
+            end = max(end, pending.end) if group else pending.end
+            group.append(pending)
         if group:
             self._start(group)
 
-    def _start(self, group: list[_Asked]) -> None:
+    def _start(self, group: list[_PendingGet]) -> None:
         task = asyncio.ensure_future(self._fetch(group))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _fetch(self, group: list[_Asked]) -> None:
+    async def _fetch(self, group: list[_PendingGet]) -> None:
         start = group[0].start
         try:
             data = await self._get(
-                group[0].source, start, max(asked.end for asked in group) - start
+                group[0].source, start, max(pending.end for pending in group) - start
             )
         except asyncio.CancelledError:
-            for asked in group:
-                asked.answer.cancel()
+            for pending in group:
+                pending.answer.cancel()
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait get it
             if len(group) > 1 and isinstance(error, StreamError):
-                for asked in group:
-                    self._start([asked])
+                for pending in group:
+                    self._start([pending])
                 return
-            for asked in group:
-                if not asked.answer.done():
-                    asked.answer.set_exception(error)
+            for pending in group:
+                if not pending.answer.done():
+                    pending.answer.set_exception(error)
             return
-        for asked in group:
-            if not asked.answer.done():
-                asked.answer.set_result((data, asked.start - start))
+        for pending in group:
+            if not pending.answer.done():
+                pending.answer.set_result((data, pending.start - start))

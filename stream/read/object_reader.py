@@ -136,9 +136,9 @@ class ObjectReader:
                     batches.append(view)
                     left_bytes -= len(view)
                 if not whole:
-                    return self._took(ranges, start, position, batches)
+                    return self._returned(ranges, start, position, batches)
             at = position
-        return self._took(ranges, start, at, batches)
+        return self._returned(ranges, start, at, batches)
 
     async def offset_for_timestamp(
         self, ranges: Sequence[ObjectRange], timestamp_ms: int, start_offset: int = 0
@@ -172,10 +172,10 @@ class ObjectReader:
         """
         return await self._indexes.get(source.key, lambda _: self._load_index(source))
 
-    def keep(self, key: str, index: ObjectIndex, data: bytes) -> None:
+    def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
         """A whole object that was read for another reason: whoever reads it soon needs no GET."""
         self._indexes.put(key, index, index.size_bytes)
-        self._keep_all(key, index, data)
+        self._cache_blocks(key, index, data)
 
     async def idle(self) -> None:
         """Wait until nothing is being read ahead."""
@@ -332,10 +332,10 @@ class ObjectReader:
             # The footer says so only if it changed between two reads: objects are written once.
             raise ObjectCorrupt(source.key, position, "the footer changed between two reads")
         if position == 0:
-            self._keep_all(source.key, index, tail)
+            self._cache_blocks(source.key, index, tail)
         return [(index, index.size_bytes)]
 
-    def _keep_all(self, key: str, index: ObjectIndex, data: bytes) -> None:
+    def _cache_blocks(self, key: str, index: ObjectIndex, data: bytes) -> None:
         """A small object came whole with its index: its blocks need no second GET. A damaged one
         fails whoever reads it, nobody else.
         """
@@ -368,10 +368,10 @@ class ObjectReader:
 
     # --- reading ahead ----------------------------------------------------------------------------
 
-    def _took(
+    def _returned(
         self, ranges: Sequence[ObjectRange], start: int, next_offset: int, batches: list[memoryview]
     ) -> list[memoryview]:
-        reader = self._read_ahead.took(ranges[0].range.stream_id, start, next_offset)
+        reader = self._read_ahead.on_read(ranges[0].range.stream_id, start, next_offset)
         end = ranges[-1].range.end_offset
         if (
             reader is None

@@ -31,7 +31,7 @@ class ReadAhead:
     def __len__(self) -> int:
         return len(self._readers)
 
-    def took(self, stream_id: StreamId, start_offset: int, next_offset: int) -> Reader | None:
+    def on_read(self, stream_id: StreamId, start_offset: int, next_offset: int) -> Reader | None:
         """[start, next) was read: the reader to read ahead for now, or None (a new one, or one with
         half its window still before it).
         """

@@ -26,7 +26,7 @@ from stream.read.damage import DamageKind, DamageLog
 from stream.read.object_reader import ObjectReader
 
 _REPLANS_MAX = 5
-_LOOKS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
+_FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
 """Failed looks at one object, one after the other, that are damage. A new plan settles whether an
 object is gone. An answer of the store may be wrong several times in a row, and the error for damage
 is one that many clients do not survive.
@@ -56,7 +56,7 @@ class StreamReader:
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:
         """See Storage.read."""
-        looks = _Looks(self._damage, stream_id)
+        attempts = _ReadAttempts(self._damage, stream_id)
         while offset < end_offset:
             cached = self._cache.read(stream_id, offset, end_offset, max_bytes)
             if cached is not None:
@@ -65,11 +65,11 @@ class StreamReader:
             try:
                 batches = await self._objects.read(ranges, offset, max_bytes, end_offset=end_offset)
             except (ObjectNotFound, ObjectCorrupt) as error:
-                looks.failed(error, offset)
+                attempts.failed(error, offset)
                 continue
             if batches:
                 if self._damage:
-                    self._damage.healed(
+                    self._damage.forget_range(
                         stream_id,
                         offset,
                         max(header.next_offset for _, header in iter_headers(batches[-1])),
@@ -84,7 +84,7 @@ class StreamReader:
         """See Storage.offset_for_timestamp. Ranges that are too old are skipped by the metadata's
         timestamps, without I/O.
         """
-        offset, looks = start_offset, _Looks(self._damage, stream_id)
+        offset, attempts = start_offset, _ReadAttempts(self._damage, stream_id)
         found: tuple[int, int] | None = None
         while found is None and offset < end_offset:
             cached_from = self._cache.start_of(stream_id)
@@ -100,7 +100,7 @@ class StreamReader:
             try:
                 found = await self._objects.offset_for_timestamp(ranges, timestamp_ms, offset)
             except (ObjectNotFound, ObjectCorrupt) as error:
-                looks.failed(error, offset)
+                attempts.failed(error, offset)
                 continue
             offset = max(offset, ranges[-1].range.end_offset)
         return (
@@ -169,7 +169,7 @@ class StreamReader:
         return ranges
 
 
-class _Looks:
+class _ReadAttempts:
     """The failed looks of one read at objects."""
 
     def __init__(self, damage: DamageLog, stream_id: StreamId) -> None:
@@ -190,13 +190,13 @@ class _Looks:
         self._count += 1
         self._doubted_count = self._doubted_count + 1 if self._doubted == (error.key, kind) else 1
         self._doubted = error.key, kind
-        if self._doubted_count < _LOOKS_MAX[kind] and not self._damage.is_known(
+        if self._doubted_count < _FAILED_ATTEMPTS_MAX[kind] and not self._damage.is_known(
             error.key, kind, now_s
         ):
             if self._count > _REPLANS_MAX:
                 raise error
             return
-        damage, is_due = self._damage.met(
+        damage, is_due = self._damage.record(
             error.key, kind, str(error), stream_id=self._stream_id, offset=offset, now_s=now_s
         )
         if is_due:

@@ -31,7 +31,7 @@ from stream.format.keys import wal_key
 from stream.ports import BrokerIncarnation, NewObject, ObjectRole, StreamMetadata
 from stream.recovery.salvage import BadSlot, Salvage
 from stream.recovery.slots_behind import SlotsBehind
-from stream.wal.slot_reader import Keep, read_slot
+from stream.wal.slot_reader import CacheSlot, read_slot
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ async def recover_wal(
     recoverer: BrokerIncarnation,
     now_ms: Millis,
     config: StreamConfig,
-    keep: Keep | None = None,
+    cache_slot: CacheSlot | None = None,
 ) -> RecoveryReport:
     """Recover from slot `start` (the committed one in the metadata) and end the WAL.
 
@@ -73,7 +73,13 @@ async def recover_wal(
     error, call it again with the slot that is committed by then.
     """
     walker = WalWalker(
-        store, failed, start, recoverer=recoverer, now_ms=now_ms, config=config, keep=keep
+        store,
+        failed,
+        start,
+        recoverer=recoverer,
+        now_ms=now_ms,
+        config=config,
+        cache_slot=cache_slot,
     )
     ends = metadata.streams_owned_by(failed)
     salvage = Salvage(ends, metadata.data_streams_of(ends))
@@ -165,7 +171,7 @@ class WalWalker:
         recoverer: BrokerIncarnation | None,
         now_ms: Millis,
         config: StreamConfig,
-        keep: Keep | None = None,
+        cache_slot: CacheSlot | None = None,
     ) -> None:
         """recoverer: the writer of the fence. With None, the walk puts no fence, and the WAL may
         grow after it.
@@ -176,7 +182,7 @@ class WalWalker:
         self._now_ms = now_ms
         self._read_ahead_count = config.recovery_read_ahead_count
         self._tail_bytes = config.recovery_tail_bytes
-        self._keep = keep
+        self._cache_slot = cache_slot
         self._behind = SlotsBehind(store, failed, start)
         self.end = start
         self.fenced_by_us = False
@@ -240,7 +246,11 @@ class WalWalker:
 
     async def _read(self, sequence: WalSequence) -> ObjectIndex | None:
         return await read_slot(
-            self._store, self._failed, sequence, tail_bytes=self._tail_bytes, keep=self._keep
+            self._store,
+            self._failed,
+            sequence,
+            tail_bytes=self._tail_bytes,
+            cache_slot=self._cache_slot,
         )
 
     async def _fence(self, recoverer: BrokerIncarnation, sequence: WalSequence) -> bool:

@@ -158,7 +158,7 @@ class Uploader:
     def submit(self, block: CacheSegment) -> None:
         """Begin the upload of a block that was just cut. Call in the order of the cuts."""
         self._last = self._loop.create_task(self._process(block, self._last))
-        self._keep(self._last)
+        self._track(self._last)
 
     async def drained(self) -> None:
         """All blocks submitted so far are committed (or this broker start is fenced)."""
@@ -290,7 +290,7 @@ class Uploader:
         """position: of the metadata that make the slots useless. A recovery and readers that do not
         know them yet look for the slots.
         """
-        self._keep(self._loop.create_task(self._delete(keys, position)))
+        self._track(self._loop.create_task(self._delete(keys, position)))
 
     async def _delete(self, keys: list[str], position: int) -> None:
         try:
@@ -314,7 +314,7 @@ class Uploader:
                 return
         _log.warning("wal_slots_left_behind", slot_count=len(keys), error=last)
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
+    def _track(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -22,7 +22,7 @@ _log = get_logger()
 _READ_TRIES = 3
 
 
-Keep = Callable[[str, ObjectIndex, bytes], None]
+CacheSlot = Callable[[str, ObjectIndex, bytes], None]
 """Takes a slot that was read whole: its key, its index, all its bytes."""
 
 
@@ -32,15 +32,15 @@ async def read_slot(
     sequence: WalSequence,
     *,
     tail_bytes: int = TAIL_BYTES,
-    keep: Keep | None = None,
+    cache_slot: CacheSlot | None = None,
 ) -> ObjectIndex | None:
     """The slot's index; None: the slot is free. Raises ObjectCorrupt, ObjectStoreError."""
     for _ in range(_READ_TRIES - 1):
         try:
-            return await _read_once(store, writer, sequence, tail_bytes, keep)
+            return await _read_once(store, writer, sequence, tail_bytes, cache_slot)
         except ObjectCorrupt as error:
             _log.warning("wal_slot_read_damaged", key=error.key, error=str(error))
-    return await _read_once(store, writer, sequence, tail_bytes, keep)
+    return await _read_once(store, writer, sequence, tail_bytes, cache_slot)
 
 
 async def _read_once(
@@ -48,7 +48,7 @@ async def _read_once(
     writer: BrokerIncarnation,
     sequence: WalSequence,
     tail_bytes: int,
-    keep: Keep | None,
+    cache_slot: CacheSlot | None,
 ) -> ObjectIndex | None:
     key = wal_key(writer, sequence)
     try:
@@ -63,6 +63,6 @@ async def _read_once(
         raise ObjectCorrupt(key, index.position, "the index is longer than its footer says")
     if index.header.sequence != sequence or (not index.is_fence and index.header.writer != writer):
         raise ObjectCorrupt(key, 0, f"holds slot {index.header.sequence} of {index.header.writer}")
-    if keep is not None and not index.is_fence and len(tail.data) == tail.size_bytes:
-        keep(key, index, tail.data)
+    if cache_slot is not None and not index.is_fence and len(tail.data) == tail.size_bytes:
+        cache_slot(key, index, tail.data)
     return index

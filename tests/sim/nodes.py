@@ -217,7 +217,7 @@ class SimBroker:
                 recoverer=me,
                 now_ms=self.now_ms(),
                 config=limits.stream,
-                keep=self.storage.keep,
+                cache_slot=self.storage.cache_object,
             ),
             self.rng,
         )

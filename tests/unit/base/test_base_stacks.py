@@ -10,13 +10,13 @@ ROOT = Path(__file__).resolve().parents[3]
 CODE = """
 import asyncio, time
 import uvloop
-from base.stacks import tell_on_quit
+from base.stacks import dump_stacks_on_quit
 
 async def waits_for_ever():
     await asyncio.Event().wait()
 
 async def main():
-    tell_on_quit(asyncio.get_running_loop())
+    dump_stacks_on_quit(asyncio.get_running_loop())
     task = asyncio.get_running_loop().create_task(waits_for_ever(), name="the patient one")
     await asyncio.sleep(0)
     print("ready", flush=True)

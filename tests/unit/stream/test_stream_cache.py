@@ -130,17 +130,17 @@ async def test_close_ends_what_is_under_way() -> None:
 def test_read_ahead_follows_sequential_readers_only() -> None:
     ahead = ReadAhead(bytes_min=512, bytes_max=2_048, readers_max=2)
     stream = StreamId(1)
-    assert ahead.took(stream, 0, 10) is None
-    reader = ahead.took(stream, 10, 20)
+    assert ahead.on_read(stream, 0, 10) is None
+    reader = ahead.on_read(stream, 10, 20)
     assert reader is not None
     assert reader.window_bytes == 512
     reader.ahead_from, reader.ahead_until = 20, 60
-    assert ahead.took(stream, 20, 30) is None  # more than half is still ahead
-    assert ahead.took(stream, 30, 40) is reader
+    assert ahead.on_read(stream, 20, 30) is None  # more than half is still ahead
+    assert ahead.on_read(stream, 30, 40) is reader
     assert reader.window_bytes == 2_048
     reader.is_busy = True
-    assert ahead.took(stream, 40, 90) is None
+    assert ahead.on_read(stream, 40, 90) is None
     assert reader.window_bytes == 2_048
-    assert ahead.took(stream, 5_000, 5_010) is None  # a jump is a new reader
-    assert ahead.took(StreamId(2), 0, 10) is None
+    assert ahead.on_read(stream, 5_000, 5_010) is None  # a jump is a new reader
+    assert ahead.on_read(StreamId(2), 0, 10) is None
     assert len(ahead) == 2

@@ -380,8 +380,8 @@ class SlowStore(MemoryStore):
             self.under_way -= 1
 
 
-@pytest.mark.parametrize(("in_haste", "at_once"), [(True, 4), (False, 1)])
-async def test_who_serves_clients_reads_one_object_at_a_time(in_haste: bool, at_once: int) -> None:
+@pytest.mark.parametrize(("throttled", "at_once"), [(False, 4), (True, 1)])
+async def test_a_throttled_reader_reads_one_object_at_a_time(throttled: bool, at_once: int) -> None:
     """PUTs of clients would queue behind these GETs."""
     harness = CompactionHarness()
     harness.store = store = SlowStore()
@@ -389,7 +389,7 @@ async def test_who_serves_clients_reads_one_object_at_a_time(in_haste: bool, at_
         await harness.wal_object(sequence, 3)
     reader = ObjectReader(store, BlockCache(1))
     compaction = Compaction(tuple(harness.metadata.logs[StreamId(1)]))
-    entries = await read_entries(reader, [compaction], in_haste=in_haste)
+    entries = await read_entries(reader, [compaction], throttled=throttled)
     assert len(entries) == 8
     assert store.under_way_max == at_once
     await reader.close()

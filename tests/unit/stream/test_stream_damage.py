@@ -12,29 +12,33 @@ from stream.read.damage import (
 )
 
 
-def met(log: DamageLog, key: str, now_s: float) -> bool:
+def record(log: DamageLog, key: str, now_s: float) -> bool:
     """Record the damage; return True if it has to be logged."""
-    return log.met(key, "gone", "it is gone", stream_id=1, offset=5, now_s=now_s)[1]
+    return log.record(key, "gone", "it is gone", stream_id=1, offset=5, now_s=now_s)[1]
 
 
 def test_each_object_is_logged_once_a_minute() -> None:
     log = DamageLog()
-    assert [met(log, "a", 0.0), met(log, "a", 1.0), met(log, "b", 2.0)] == [True, False, True]
+    assert [record(log, "a", 0.0), record(log, "a", 1.0), record(log, "b", 2.0)] == [
+        True,
+        False,
+        True,
+    ]
     assert [
-        met(log, "a", LOG_EVERY_S - 0.1),
-        met(log, "a", LOG_EVERY_S),
-        met(log, "a", LOG_EVERY_S + 1),
+        record(log, "a", LOG_EVERY_S - 0.1),
+        record(log, "a", LOG_EVERY_S),
+        record(log, "a", LOG_EVERY_S + 1),
     ] == [False, True, False]
     assert log.reads == {"gone": 6}
 
 
 def test_damage_is_known_for_a_minute_and_listed_for_an_hour() -> None:
     log = DamageLog()
-    met(log, "a", 0.0)
+    record(log, "a", 0.0)
     assert log.is_known("a", "gone", KNOWN_S - 1)
     assert not log.is_known("a", "corrupt", 1.0)
     assert not log.is_known("a", "gone", KNOWN_S)
-    met(log, "b", 10.0)
+    record(log, "b", 10.0)
     assert [item.key for item in log.listed(20.0)] == ["b", "a"]
     assert [item.key for item in log.listed(KEPT_S + 1)] == ["b"]
     assert log.listed(KEPT_S + 10) == []
@@ -44,7 +48,9 @@ def test_an_object_is_lost_when_it_was_missing_for_long_without_a_break() -> Non
     log = DamageLog()
 
     def certain(now_s: float) -> bool:
-        return log.met("a", "gone", "it is gone", stream_id=1, offset=5, now_s=now_s)[0].is_certain
+        return log.record("a", "gone", "it is gone", stream_id=1, offset=5, now_s=now_s)[
+            0
+        ].is_certain
 
     assert [certain(0.0), certain(CERTAIN_S - 1), certain(CERTAIN_S)] == [False, False, True]
     later = CERTAIN_S + KNOWN_S
@@ -53,18 +59,18 @@ def test_an_object_is_lost_when_it_was_missing_for_long_without_a_break() -> Non
 
 def test_damage_is_over_when_a_read_of_the_same_place_succeeds() -> None:
     log = DamageLog()
-    met(log, "a", 0.0)
+    record(log, "a", 0.0)
     for stream_id, start, end in ((2, 0, 9), (1, 0, 5), (1, 6, 9)):
-        log.healed(stream_id, start, end)
+        log.forget_range(stream_id, start, end)
         assert log.is_known("a", "gone", 1.0)
-    log.healed(1, 5, 6)
+    log.forget_range(1, 5, 6)
     assert log.listed(1.0) == []
 
 
 def test_only_so_many_objects_are_remembered() -> None:
     log = DamageLog()
     for number in range(OBJECTS_MAX + 5):
-        met(log, str(number), 0.0)
+        record(log, str(number), 0.0)
     assert len(log.listed(0.0)) == OBJECTS_MAX
     assert not log.is_known("4", "gone", 0.0)
     assert log.is_known("5", "gone", 0.0)

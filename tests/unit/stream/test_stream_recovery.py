@@ -18,7 +18,7 @@ from stream.errors import NotContiguous, WalDamaged, WalFenced
 from stream.format.decoder import parse_header
 from stream.format.keys import wal_key
 from stream.ports import CommitObjects
-from stream.recovery.recoverer import Keep, RecoveryReport, recover_wal
+from stream.recovery.recoverer import CacheSlot, RecoveryReport, recover_wal
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle
 from tests.support.waiting import until
@@ -58,7 +58,12 @@ class CountingStore(MemoryStore):
 
 
 async def recover(
-    store: ObjectStore, recoverer: Node, failed: Node, *, keep: Keep | None = None, **config: int
+    store: ObjectStore,
+    recoverer: Node,
+    failed: Node,
+    *,
+    cache_slot: CacheSlot | None = None,
+    **config: int,
 ) -> RecoveryReport:
     controller = recoverer.metadata.controller
     controller.fence(failed.identity)
@@ -70,7 +75,7 @@ async def recover(
         recoverer=recoverer.identity,
         now_ms=NOW_MS,
         config=replace(FAST, **config),
-        keep=keep,
+        cache_slot=cache_slot,
     )
 
 
@@ -116,7 +121,7 @@ async def test_who_recovered_small_slots_reads_them_without_a_get(
     for slot in range(9):
         await dead.write(1 + slot % 3, 2)
     await dead.storage.abandon()
-    await recover(store, heir, dead, keep=heir.storage.keep)
+    await recover(store, heir, dead, cache_slot=heir.storage.cache_object)
     await heir.open(*STREAMS, epoch=2)
     walked = store.get_count
     for stream_id in STREAMS:
