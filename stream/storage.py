@@ -84,39 +84,74 @@ class Storage:
         self._identity = identity
         self._config = config
         self._on_fenced = on_fenced
+        self._now_ms = now_ms
+        self._rng = rng
         self._loop = asyncio.get_running_loop()
+        self._unacknowledged_max = config.wal_unacknowledged_bytes_max
+        self._cache_max = config.log_cache_bytes_max
+        self._overshoot_max = config.append_overshoot_bytes_max
+
+        # Streams and their recent data.
         self._handles: dict[StreamId, StreamHandle] = {}
         self._cache = LogCache(config)
         self._slots = SlotTable()
-        self._wal = Wal(
-            store,
-            identity,
-            config,
-            now_ms=now_ms,
-            rng=rng,
-            on_durable=self._on_durable,
-            on_failed=self._on_wal_failed,
-            tracing=tracing,
-        )
+
+        # The path of an append: WAL, upload, close.
+        self._wal = self._new_wal()
+        self._commits = CommitSequencer(metadata, config, rng, self._on_stream_fenced)
+        self._uploader = self._new_uploader()
+        self._closer = self._new_closer()
+        self._closings: set[asyncio.Task[ClosingTimes]] = set()
+
+        # The path of a read.
         self._blocks = BlockCache(config.block_cache_bytes_max)
         self._objects = ObjectReader(store, self._blocks)
         self.damage = DamageLog()
         """Objects that reads of this process found damaged or gone."""
         self._reader = StreamReader(self._cache, metadata, self._objects, config, self.damage)
-        self._commits = CommitSequencer(metadata, config, rng, self._on_stream_fenced)
-        self._uploader = Uploader(
-            store,
-            metadata,
-            identity,
-            config,
+        self.cached_read_count = 0
+        """Reads of streams that the log cache answered."""
+        self.missed_read_count = 0
+        """Reads of streams that the log cache could not answer."""
+
+        # Durable bulks that are not acknowledged while `_acknowledging` is cleared.
+        self._acknowledging = asyncio.Event()
+        self._acknowledging.set()
+        self._held: deque[DurableBulk] = deque()
+        self._held_bytes = 0
+
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._failure: StreamError | None = None
+
+    def _new_wal(self) -> Wal:
+        return Wal(
+            self._store,
+            self._identity,
+            self._config,
+            now_ms=self._now_ms,
+            rng=self._rng,
+            on_durable=self._on_durable,
+            on_failed=self._on_wal_failed,
+            tracing=self.tracing,
+        )
+
+    def _new_uploader(self) -> Uploader:
+        return Uploader(
+            self._store,
+            self._metadata,
+            self._identity,
+            self._config,
             commits=self._commits,
-            now_ms=now_ms,
-            rng=rng,
+            now_ms=self._now_ms,
+            rng=self._rng,
             on_committed=self._on_block_committed,
             on_failed=self._fail,
         )
-        self._closer = Closer(
-            config,
+
+    def _new_closer(self) -> Closer:
+        return Closer(
+            self._config,
             handles=self._handles,
             slots=self._slots,
             commits=self._commits,
@@ -124,20 +159,6 @@ class Storage:
             cut=self._cut,
             forget=self._forget,
         )
-        self._closings: set[asyncio.Task[ClosingTimes]] = set()
-        self._held: deque[DurableBulk] = deque()
-        self._held_bytes = 0
-        self._acknowledging = asyncio.Event()
-        self._acknowledging.set()
-        self._room_waiters: list[asyncio.Future[None]] = []
-        self.cached_read_count = 0
-        self.missed_read_count = 0
-        """Reads of streams that the log cache could not answer."""
-        self._age_timer: asyncio.TimerHandle | None = None
-        self._failure: StreamError | None = None
-        self._unacknowledged_max = config.wal_unacknowledged_bytes_max
-        self._cache_max = config.log_cache_bytes_max
-        self._overshoot_max = config.append_overshoot_bytes_max
 
     # --- state ------------------------------------------------------------------------------------
 
