@@ -1,5 +1,5 @@
-"""What can go wrong in the stream layer. `retriable` says whether the same call may succeed later
-without anybody's help.
+"""Define the errors of the stream layer. `retriable` says whether the same call may succeed later
+without any intervention.
 """
 
 from base.ids import Offset, StreamId, WalSequence
@@ -20,7 +20,7 @@ class StreamNotOpened(StreamError):
 
 
 class StreamFenced(StreamError):
-    """Somebody with a higher epoch owns the stream. Never retry: stop serving it."""
+    """Another broker with a higher epoch owns the stream. Never retry: stop serving it."""
 
     def __init__(self, stream_id: StreamId, reason: str) -> None:
         super().__init__(f"stream {stream_id} is fenced: {reason}")
@@ -28,7 +28,7 @@ class StreamFenced(StreamError):
 
 
 class StreamNotClosed(StreamError):
-    """The previous owner has not closed the stream yet, nor has its WAL been recovered. Retry after
+    """The previous owner has not closed the stream, and its WAL is not recovered yet. Retry after
     the metadata changed.
     """
 
@@ -40,13 +40,11 @@ class StreamNotClosed(StreamError):
 
 
 class ObjectNotPrepared(StreamError):
-    """The controller does not know the prepared object any more: it expired. Prepare another one
-    and upload anew.
-    """
+    """The prepared object has expired at the controller. Prepare another one and upload again."""
 
 
 class OffsetOutOfRange(StreamError):
-    """The offset lies before the start or behind the end of the stream."""
+    """The offset lies before the start or after the end of the stream."""
 
     def __init__(
         self, stream_id: StreamId, offset: Offset, start_offset: Offset, end_offset: Offset
@@ -61,8 +59,8 @@ class OffsetOutOfRange(StreamError):
 
 
 class WalFenced(StreamError):
-    """A fence object (or another writer's object) lies in our next slot: nothing more can be
-    acknowledged by this process.
+    """Our next slot holds a fence or the object of another writer: this process can never
+    acknowledge again.
     """
 
     def __init__(self, sequence: WalSequence, by: str) -> None:
@@ -71,7 +69,7 @@ class WalFenced(StreamError):
 
 
 class WalFull(StreamError):
-    """Unacknowledged or uncommitted bytes are beyond their limit and its overshoot. Retry when
+    """Unacknowledged or uncommitted bytes exceed their limit and its overshoot. Retry when
     `Storage.wait_for_room` returns.
     """
 
@@ -79,8 +77,8 @@ class WalFull(StreamError):
 
     def __init__(self, backlog_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"{backlog_bytes} bytes wait for the object store, the limit is {limit_bytes}: it is"
-            " slower than the intake"
+            f"{backlog_bytes} bytes wait for the object store, the limit is {limit_bytes}: the"
+            " store is slower than the intake"
         )
         self.backlog_bytes = backlog_bytes
         self.limit_bytes = limit_bytes
@@ -97,13 +95,11 @@ class WalFailed(StreamError):
 
 
 class WalClosed(StreamError):
-    """The WAL was shut down (or fenced earlier); appends are refused."""
+    """The WAL was closed or fenced before; it refuses appends."""
 
 
 class ObjectCorrupt(StreamError):
-    """Bytes that do not match their checksum or layout. Names the object and where in it; nothing
-    is guessed.
-    """
+    """Bytes do not match their checksum or layout. The error names the object and the position."""
 
     def __init__(self, key: str, position: int, what: str) -> None:
         super().__init__(f"object {key} is corrupt at byte {position}: {what}")
@@ -112,19 +108,19 @@ class ObjectCorrupt(StreamError):
 
 
 class ObjectMissing(StreamError):
-    """The newest metadata that this process has refer to an object that the store does not have.
-    Those metadata may still be behind.
+    """The newest metadata of this process refer to an object that the store does not have. The
+    metadata may be behind.
     """
 
     retriable = True
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"object {key} is gone from the store, and the metadata refer to it")
+        super().__init__(f"object {key} is gone from the store, but the metadata refer to it")
         self.key = key
 
 
 class ObjectLost(ObjectMissing):
-    """The object has been missing for longer than metadata can be behind: its records are lost,
+    """The object has been missing for longer than metadata can be behind. Its records are lost,
     unless an operator restores it.
     """
 
@@ -145,8 +141,10 @@ class WalSlotLost(StreamError):
 
 
 class WalDamaged(StreamError):
-    """Slots of a dead writer's WAL are lost or damaged. What they cannot concern was recovered; the
-    rest waits for the slots or for `penstock wal repair --accept-loss`.
+    """Slots of the WAL of a dead writer are lost or damaged.
+
+    Recovery has recovered the partitions that they cannot concern. The others wait for the slots or
+    for `penstock wal repair --accept-loss`.
     """
 
     retriable = True
@@ -162,11 +160,13 @@ class WalDamaged(StreamError):
 
 
 class BatchCorrupt(StreamError):
-    """A Kafka record batch whose header, length, checksum or records do not hold together."""
+    """A Kafka record batch has an invalid header, length, checksum or record."""
 
 
 class NotContiguous(StreamError):
-    """Ranges that must follow one another do not. Failing closed: a gap is never bridged."""
+    """Ranges that must follow one another leave a gap or overlap. Callers fail: they never bridge a
+    gap.
+    """
 
     def __init__(self, stream_id: StreamId, expected: Offset, found: Offset) -> None:
         super().__init__(f"stream {stream_id}: expected offset {expected}, found {found}")

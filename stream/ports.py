@@ -1,8 +1,9 @@
-"""What the stream layer needs from the world, and the values that cross those borders.
+"""Define what the stream layer needs from its surroundings, and the values that cross those
+borders.
 
-`StreamMetadata` is implemented over gRPC and the local metadata image by
-`controller.api.stream_metadata`, and in memory by `tests/support`. Mutations are RPCs to the
-controller; look-ups are answered by the local image without any I/O.
+`controller.api.stream_metadata` implements `StreamMetadata` over gRPC and the local metadata image;
+`tests/support` implements it in memory. Mutations are RPCs to the controller; look-ups read the
+local image without I/O.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,7 +24,7 @@ from base.ids import (
 
 
 class ObjectRole(IntEnum):
-    """IDs are stored in object headers and metadata; never reuse."""
+    """What an object holds. The numbers are stored in object headers and metadata: never reuse one."""
 
     WAL = 1
     STREAM_SET = 2
@@ -45,8 +46,9 @@ class StreamRange:
 
 @dataclass(frozen=True, slots=True)
 class NewObject:
-    """An object that was PUT and is to be committed. `object_id` is the prepared id; None for a WAL
-    object committed in place.
+    """An object that was PUT and is to be committed.
+
+    object_id: the prepared id, or None for a WAL object that is committed in place.
     """
 
     object_id: ObjectId | None
@@ -58,8 +60,8 @@ class NewObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRange:
-    """Where a stretch of a stream lies, as committed: `range` is the part of the object that
-    belongs to the stream's log.
+    """Where a part of a stream lies, as committed. `range` is the part of the object that belongs
+    to the log of the stream.
     """
 
     object_id: ObjectId
@@ -87,7 +89,7 @@ class OpenedStream:
     epoch: StreamEpoch
     start_offset: Offset
     end_offset: Offset
-    """Committed end: the next append goes here."""
+    """The committed end, where the next append goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +97,15 @@ class CloseStream:
     stream_id: StreamId
     epoch: StreamEpoch
     end_offset: Offset
-    """Confirmed (durable) end. Must equal the committed end after the commit that carries this
-    close.
+    """The confirmed (durable) end. It must equal the committed end after the commit that carries
+    this close.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRange:
-    """Compaction source: the entry of `stream_id` in `object_id` that the new objects of the same
-    commit cover completely.
+    """A source of a compaction: the entry of `stream_id` in `object_id`, which the new objects of
+    the same commit cover completely.
     """
 
     stream_id: StreamId
@@ -114,11 +116,9 @@ class ReplacedRange:
 
 @dataclass(frozen=True, slots=True)
 class CommitObjects:
-    """One atomic transaction. Either everything in it holds afterwards or nothing does; repeating
-    it after a lost reply succeeds.
+    """One atomic transaction. Repeating it after a lost reply succeeds.
 
-    wal_committed: every slot below it holds nothing any more that recovery would need; None leaves
-    it. Never moves back.
+    wal_committed: recovery needs no slot below it. It never moves back; None does not change it.
     """
 
     objects: tuple[NewObject, ...] = ()
@@ -128,8 +128,9 @@ class CommitObjects:
 
 
 class BrokerIncarnation(NamedTuple):
-    """One start of one broker, as the writer of its WAL. A key of many tables: hashed and compared
-    without Python code.
+    """One start of one broker, as the writer of its WAL.
+
+    It is a key of many tables, so it is hashed and compared without Python code.
     """
 
     node_id: NodeId
@@ -139,19 +140,21 @@ class BrokerIncarnation(NamedTuple):
 class StreamMetadata(Protocol):
     """The controller as the stream layer of one (node, node epoch) sees it.
 
-    Every mutation returns only when the local image has reached it (read your writes). Raises
-    StreamFenced, StreamNotClosed, WalFenced (node epoch expired or node fenced), NotContiguous;
-    transport errors are retried inside until the deadline, then `TimeoutError`.
+    Every mutation returns only when the local image contains it (read your writes). Mutations raise
+    StreamFenced, StreamNotClosed, WalFenced (the node epoch expired or the node is fenced) and
+    NotContiguous. Implementations retry transport errors until the deadline, then raise
+    `TimeoutError`.
     """
 
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[OpenedStream | Exception]:
-        """Open many; one bad stream does not fail the others. Same owner and epoch again is success
-        (lost reply).
+        """Open streams. One failing stream does not fail the others.
+
+        Opening with the same owner and epoch again succeeds, because the first reply may be lost.
         """
         ...
 
     async def prepare_objects(self, count: int) -> list[PreparedObject]:
-        """Allocate ids and keys for PUTs; uncommitted ones are deleted by the controller after 60
+        """Allocate ids and keys for PUTs. The controller deletes uncommitted objects after 60
         minutes.
         """
         ...
@@ -159,16 +162,17 @@ class StreamMetadata(Protocol):
     async def commit(self, commit: CommitObjects) -> None: ...
 
     def position(self) -> int:
-        """How far the metadata have come here: after a commit, at least as far as it went. For
-        `backed_up`.
+        """Return the position of the local image, for `backed_up`. After a commit it includes that
+        commit.
         """
         ...
 
     async def backed_up(self, position: int) -> None:
-        """Return when everything up to `position` is safe from a loss of all controllers, and
-        readers of the store can know it: a grace later, bytes that it made useless may be deleted.
+        """Return when everything up to `position` survives the loss of all controllers and the
+        manifest shows it to readers of the store. After one more grace, the bytes that it replaced
+        may be deleted.
 
-        Takes as long as the store does; raises when this broker start is over.
+        Takes as long as the store does. Raises when this broker start is over.
         """
         ...
 
@@ -179,25 +183,25 @@ class StreamMetadata(Protocol):
     def objects(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int
     ) -> list[ObjectRange]:
-        """Committed ranges that intersect [start, end), in offset order, at most `limit`, from the
-        local image.
+        """Return committed ranges that intersect [start, end) from the local image, in offset
+        order, at most `limit`.
         """
         ...
 
     def committed_end(self, stream_id: StreamId) -> Offset: ...
 
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
-        """Open streams whose current owner this writer is, with max(committed end, start): what
-        recovery of its WAL has to look for.
+        """Return the open streams of this writer, each with max(committed end, start): recovery of
+        its WAL looks for records from there.
         """
         ...
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
-        """By stream the data stream of the same partition."""
+        """Return, by stream, the data stream of the same partition."""
         ...
 
     def accepted_losses(self, writer: BrokerIncarnation) -> Collection[WalSequence]:
-        """Slots of this WAL whose loss an operator has accepted."""
+        """Return the slots of this WAL whose loss an operator has accepted."""
         ...
 
     async def commit_recovered(
@@ -209,10 +213,10 @@ class StreamMetadata(Protocol):
         end: WalSequence,
         held: Sequence[StreamId] = (),
     ) -> None:
-        """Commit in place what a dead writer's WAL held; `done` closes its streams, ends its WAL at
-        `end` and elects new leaders.
+        """Commit in place objects of the WAL of a dead writer.
 
-        held: data streams whose partitions must wait: they keep their streams open and get no
-        leader, and the WAL does not end.
+        done: close its streams, end its WAL at `end` and elect new leaders. held: data streams
+        whose partitions must wait. They keep their streams open and get no leader, and the WAL does
+        not end.
         """
         ...

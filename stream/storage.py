@@ -1,10 +1,10 @@
-"""The stream layer of one broker start: streams, WAL, cache and upload behind one facade. The only
-place that knows all of them.
+"""Run the stream layer of one broker start: streams, WAL, caches, upload and reads behind one
+facade.
 
-Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, after the
-confirmed offsets moved and the data is in the cache; never after a fence, never while acknowledging
-is stopped, never for a stream that is fenced. A group is accepted whole or not at all. `append`
-costs no task: at most one poll per turn of the loop is scheduled.
+Invariants: `done(None)` is called in WAL order, only for groups whose slot is durable, and only
+after the confirmed offsets moved and the data is in the cache. It is never called after a fence,
+while acknowledging is stopped, or for a fenced stream. A group is accepted whole or not at all.
+`append` creates no task: it schedules at most one poll per iteration of the event loop.
 Must not know Kafka. Source: AutoMQ `S3Storage`, `S3StreamClient`.
 """
 
@@ -59,8 +59,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Storage:
-    """One instance per (node, node epoch); construct it inside the running loop. WAL slots begin at
-    0.
+    """Own the open streams of one (node, node epoch).
+
+    Construct it inside the running loop. Its WAL begins at slot 0.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class Storage:
         on_fenced: Callable[[StreamError], None],
         tracing: Tracing | None = None,
     ) -> None:
-        """on_fenced: called once, when this broker start can never acknowledge or commit again
-        (fenced, or a slot cannot be written).
+        """on_fenced: called once, when this broker start can never acknowledge or commit again,
+        because it is fenced or a slot cannot be written.
         """
         self.tracing = tracing
         self._store = store
@@ -164,7 +165,7 @@ class Storage:
 
     @property
     def fenced(self) -> bool:
-        """Nothing will ever be acknowledged again by this broker start."""
+        """Whether this broker start has ended: it will never acknowledge again."""
         return self._failure is not None
 
     @property
@@ -173,17 +174,19 @@ class Storage:
 
     @property
     def backlog_bytes(self) -> int:
-        """Bytes appended and not acknowledged."""
+        """Bytes that were appended and are not acknowledged."""
         return self._wal.unacknowledged_bytes + self._held_bytes
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Acknowledged bytes (with overhead) that are in WAL objects only."""
+        """Acknowledged bytes, with overhead, that exist in WAL objects only."""
         return self._cache.uncommitted_bytes
 
     @property
     def uncommitted_s(self) -> float:
-        """Age of the oldest acknowledged bytes that are in WAL objects only; 0: there are none."""
+        """Age in seconds of the oldest acknowledged bytes that exist in WAL objects only; 0 if
+        there are none.
+        """
         opened_at = self._cache.oldest_uncommitted_at
         return 0.0 if opened_at is None else max(0.0, self._loop.time() - opened_at)
 
@@ -193,17 +196,17 @@ class Storage:
 
     @property
     def cached_bytes(self) -> int:
-        """Of the log cache, with overhead."""
+        """Bytes in the log cache, with overhead."""
         return self._cache.size_bytes
 
     @property
     def wal(self) -> Wal:
-        """For its figures; appends go through the storage."""
+        """The WAL, for its metrics. Append through the storage."""
         return self._wal
 
     @property
     def blocks(self) -> BlockCache:
-        """For its figures."""
+        """The block cache, for its metrics."""
         return self._blocks
 
     @property
@@ -212,7 +215,7 @@ class Storage:
 
     @property
     def is_full(self) -> bool:
-        """Stop reading requests until `wait_for_room` returns."""
+        """Whether a limit is reached: stop reading requests until `wait_for_room` returns."""
         return (
             self.backlog_bytes >= self._unacknowledged_max
             or self._cache.uncommitted_bytes >= self._cache_max
@@ -223,23 +226,27 @@ class Storage:
         return self._wal.end
 
     def open_handles(self) -> list[StreamHandle]:
-        """The streams that are open here and neither closing nor fenced: what compaction may
-        touch.
+        """Return the streams that are open here and neither closing nor fenced: those that
+        compaction may rewrite.
         """
         return [handle for handle in self._handles.values() if handle.accepting]
 
     async def wait_for_room(self) -> None:
-        """Return when not full, or failed (appends then say why)."""
+        """Return when the storage is not full or has failed. After a failure, appends raise the
+        reason.
+        """
         while self.is_full and self._failure is None:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._room_waiters.append(waiter)
             await waiter
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- lifecycle --------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Check that this WAL is new: a (node, epoch) that was used before must never write again.
-        One HEAD. Raises WalFenced.
+        """Check with one HEAD that this WAL is new: a (node, epoch) that was used before must never
+        write again.
+
+        Raises WalFenced.
         """
         try:
             await self._store.head(wal_key(self._identity, WalSequence(0)))
@@ -249,8 +256,9 @@ class Storage:
         raise WalFenced(WalSequence(0), "an earlier start with the same node epoch")
 
     async def close(self, *, timeout_s: float = 30.0) -> None:
-        """End: flush and upload what is left, as far as `timeout_s` allows; the rest is in the WAL
-        for recovery. Never raises for that.
+        """Flush and upload what is left, for at most `timeout_s`, then stop.
+
+        Recovery reads the rest from the WAL, so a timeout or a StreamError does not raise.
         """
         if self._failure is None:
             try:
@@ -267,8 +275,8 @@ class Storage:
         await self.abandon()
 
     async def abandon(self) -> None:
-        """Stop at once, as a crash would: whatever is not acknowledged fails, nothing more is
-        written or committed.
+        """Stop at once, as a crash would: appends that are not acknowledged fail, and nothing more
+        is written or committed.
         """
         self._fail(WalClosed("the storage was closed"), notify=False)
         await self._wal.stopped()
@@ -280,8 +288,9 @@ class Storage:
         await self._objects.close()
 
     def stop_acknowledging(self) -> None:
-        """The session is lost: what becomes durable from now on is kept back (the slots decide
-        later whether we were fenced).
+        """Hold back acknowledgments, because the session is lost.
+
+        WAL slots are still written. The next slots show whether this broker start was fenced.
         """
         self._acknowledging.clear()
 
@@ -295,8 +304,9 @@ class Storage:
     # --- streams ----------------------------------------------------------------------------------
 
     async def open_streams(self, requests: Sequence[OpenStream]) -> list[StreamHandle | Exception]:
-        """One result per request, one RPC for all. A stream that is open or closing here gives
-        StreamNotClosed (retry).
+        """Open streams with one RPC and return one result per request.
+
+        The result of a stream that is open or closing here is StreamNotClosed: retry.
         """
         if self._failure is not None:
             raise self._failure
@@ -321,11 +331,11 @@ class Storage:
         return results
 
     async def close_streams(self, handles: Sequence[StreamHandle]) -> ClosingTimes:
-        """Refuse appends, make everything durable, commit it in place, close: one flush and one
-        RPC. Raises the WAL's failure.
+        """Refuse appends, make everything durable, commit it in place and close: one flush and one
+        RPC.
 
-        Goes on when the caller is cancelled: half a close would leave the stream with an end that
-        nobody knows.
+        Continues when the caller is cancelled: half a close would leave the stream with an unknown
+        end. Raises the WAL's failure.
         """
         for handle in handles:
             handle.accepting = False
@@ -356,19 +366,21 @@ class Storage:
         return ClosingTimes(flushed - began, self._loop.time() - flushed)
 
     async def trim(self, handle: StreamHandle, start_offset: Offset) -> None:
-        """Everything below is gone for readers; bytes follow when whole objects are behind it."""
+        """Remove everything below `start_offset` for readers. Objects are deleted when they hold
+        nothing else.
+        """
         await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset)
         handle.start_offset = max(handle.start_offset, start_offset)
 
     # --- writing ----------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[AppendEntry], done: AppendDone) -> None:
-        """Add one group, which becomes durable whole (one WAL object). `done` is called on the
-        loop, in WAL order, None or the error.
+        """Add one group, which becomes durable as a whole in one WAL object.
 
-        Entries must follow their streams' `next_offset`. Raises, without taking anything:
-        StreamNotOpened, NotContiguous, WalFull, WalClosed, WalFenced, WalFailed. Costs 1.5 us for
-        one entry, and 1 to 2 us more until its ack, besides the PUT.
+        `done` is called on the loop, in WAL order, with None or the error. Entries must follow the
+        `next_offset` of their streams. Raises without taking anything: StreamNotOpened,
+        StreamFenced, NotContiguous, WalFull, WalClosed, WalFenced, WalFailed. Costs 1.5 us for one
+        entry and 1 to 2 us more until its acknowledgment, besides the PUT.
         """
         if self._failure is not None:
             raise self._failure
@@ -425,8 +437,8 @@ class Storage:
             self._held_bytes += bulk.size_bytes
 
     def _acknowledge(self, bulk: DurableBulk) -> None:
-        """The slot is ours and all before it are: move the streams, keep the data, tell the
-        writers.
+        """Acknowledge a durable slot, whose predecessors are all durable: move offsets, fill the
+        cache, notify writers.
         """
         runs, ranges, fenced = bulk.runs, bulk.ranges, False
         for item in ranges:
@@ -456,14 +468,14 @@ class Storage:
         return handle is not None and not handle.fenced
 
     def _fenced_in(self, entries: Sequence[AppendEntry]) -> StreamFenced | None:
-        """A group with a fenced stream is not acknowledged, although the other streams' part of it
-        is durable: the outcome is unknown.
+        """Return the error of a group that has a fenced stream.
+
+        The group is not acknowledged, although the part of its other streams is durable: the
+        outcome is unknown.
         """
         for entry in entries:
             if not self._owns(entry.stream_id):
-                return StreamFenced(
-                    entry.stream_id, "it was taken away while the append was under way"
-                )
+                return StreamFenced(entry.stream_id, "another broker opened it during the append")
         return None
 
     # --- reading ----------------------------------------------------------------------------------
@@ -471,7 +483,7 @@ class Storage:
     def read_cached(
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
-        """As `read`, from memory only and at once; None: some of it needs the store."""
+        """Read like `read`, but from memory only. Return None if any of it is in the store only."""
         found = self._cache.read(stream_id, offset, end_offset, max_bytes)
         if found is None:
             self.missed_read_count += 1
@@ -482,32 +494,36 @@ class Storage:
     def cached_entries(
         self, stream_id: StreamId, start: Offset, end: Offset
     ) -> list[AppendEntry] | None:
-        """What was appended here and covers [start, end) exactly, for compaction without the store;
-        None: not all of it is in memory.
+        """Return the entries that cover [start, end) exactly, so that compaction reads them without
+        the store.
+
+        Returns None if any of them is not in memory.
         """
         return self._cache.entries_of(stream_id, start, end)
 
     async def read(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset, max_bytes: int
     ) -> list[Buffer]:
-        """Whole batches from the one that holds `offset`, none that begins at `end_offset` or
-        later: at least one, else up to max_bytes.
+        """Read whole batches from the one that holds `offset`, none that begins at or after
+        `end_offset`: at least one, then up to max_bytes.
 
         May return less than max_bytes at the border between objects and memory, and before damage;
-        read on at the end. Works for streams of other owners too (what is committed). Raises
-        OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), errors of the store.
+        continue at the end. Also reads the committed part of streams of other owners. Raises
+        OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
 
     def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """See ObjectReader.cache_object."""
+        """Put an object that was read whole into the caches of reads. See
+        `ObjectReader.cache_object`.
+        """
         self._objects.cache_object(key, index, data)
 
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """(offset, timestamp) of the first record below `end_offset` that is not older; None: all
-        are older.
+        """Return (offset, timestamp) of the first record below `end_offset` that is not older than
+        `timestamp_ms`, or None.
         """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
@@ -518,14 +534,14 @@ class Storage:
     async def newest_timestamp(
         self, stream_id: StreamId, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """(offset, timestamp) of the first record below `end_offset` that has the newest timestamp;
-        None: there are no records.
+        """Return (offset, timestamp) of the first record below `end_offset` that has the newest
+        timestamp, or None without records.
         """
         handle = self._handles.get(stream_id)
         start_offset = Offset(0) if handle is None else handle.start_offset
         return await self._reader.newest_timestamp(stream_id, start_offset, end_offset)
 
-    # --- what the parts report --------------------------------------------------------------------
+    # --- callbacks of the parts -------------------------------------------------------------------
 
     def _cut(self) -> None:
         if self._failure is None and (block := self._cache.archive()) is not None:
@@ -577,7 +593,7 @@ class Storage:
             _notify(done, failure)
 
     def _fail(self, failure: StreamError, *, notify: bool = True) -> None:
-        """Nothing is accepted, acknowledged or committed from here on. Idempotent."""
+        """Stop accepting, acknowledging and committing, forever. Idempotent."""
         if self._failure is not None:
             return
         self._failure = failure
@@ -604,7 +620,7 @@ def _refusal(stream_id: StreamId, handle: StreamHandle | None) -> StreamError:
     return (
         StreamNotOpened(stream_id)
         if handle is None or not handle.fenced
-        else StreamFenced(stream_id, "it is open elsewhere")
+        else StreamFenced(stream_id, "another broker opened it")
     )
 
 
@@ -616,8 +632,8 @@ def _restore_next_offsets(
 
 
 def _notify(done: AppendDone, error: Exception | None) -> None:
-    """A writer that fails to take its answer must not keep the others from theirs."""
+    """Call `done`. An exception of one writer must not keep the next ones from their answers."""
     try:
         done(error)
-    except Exception:  # noqa: BLE001 - whatever is wrong with one caller, the groups behind it are durable too
+    except Exception:  # noqa: BLE001 - one failing caller must not affect the groups after it, which are durable too
         _log.exception("append_callback_failed")

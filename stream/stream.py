@@ -1,9 +1,8 @@
-"""One open stream of this process: where its log ends by three measures, and whether it still takes
-appends.
+"""Track one open stream of this process: the three ends of its log, and whether it accepts appends.
 
-Invariant: committed <= confirmed <= next, and none of them ever moves back (except `next`, by a
-group that was refused). `next` is what was appended, `confirmed` is durable and acknowledged,
-`committed` is known to the controller. Only `stream.storage` and its parts write them.
+Invariant: committed <= confirmed <= next, and none of them moves back, except `next` when a group
+is refused. `next` is the end of what was appended, `confirmed` of what is durable and acknowledged,
+`committed` of what the controller has. Only `stream.storage` and its parts write them.
 Source: AutoMQ `S3Stream`.
 """
 
@@ -12,8 +11,10 @@ from stream.ports import OpenedStream
 
 
 class StreamHandle:
-    """What `Storage.open_streams` gives; valid until closed. A stream that is opened again gets a
-    new handle.
+    """The state of one open stream. `Storage.open_streams` returns it, and it is valid until
+    closed.
+
+    A stream that is opened again gets a new handle.
     """
 
     __slots__ = (
@@ -36,7 +37,7 @@ class StreamHandle:
         self.confirmed_offset: Offset = end
         self.next_offset: Offset = end
         self.accepting = True
-        """False from the moment that closing begins."""
+        """False as soon as closing begins."""
         self.fenced = False
 
     def check_invariants(self) -> None:

@@ -1,3 +1,1 @@
-"""Write what the log cache holds into objects, commit it, and close streams without rewriting a
-byte.
-"""
+"""Upload the log cache as objects, commit them, and close streams without a rewrite."""

@@ -1,9 +1,9 @@
-"""Close streams without rewriting a byte: name the WAL slots that hold what is not uploaded yet,
-and close, in one transaction.
+"""Close streams without rewriting data: one transaction commits in place the WAL slots that hold
+what is not uploaded yet, and closes.
 
 Invariant: a stream leaves the cache and the slot table while the commit that closes it holds the
-lock of `CommitSequencer`, so no upload that is under way can commit it again, and a later opening
-of the same stream starts clean (A -> B -> A). Everything of it must be confirmed before.
+lock of `CommitSequencer`, so that no upload in flight can commit it again and a later opening of
+the same stream starts clean (A -> B -> A). All of its data must be confirmed before.
 Source: AutoMQ `S3Stream#close`, `S3Storage#forceUpload`.
 """
 
@@ -21,14 +21,14 @@ from stream.wal.slots import SlotTable
 
 
 class ClosingTimes(NamedTuple):
-    """Where the time of one closing went, in seconds."""
+    """The duration of the two parts of one closing, in seconds."""
 
     flush_s: float
     commit_s: float
 
 
 class Closer:
-    """Runs closings; many streams cost one RPC unless they have very many ranges."""
+    """Close streams. Many streams cost one RPC, unless they have very many ranges."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class Closer:
         cut: Callable[[], None],
         forget: Callable[[Iterable[StreamHandle]], None],
     ) -> None:
-        """cut: archive the active block and submit it. forget: take the streams out of everything
-        that is local.
+        """cut: archive the active block and submit it to the uploader. forget: remove the streams
+        from all local state.
         """
         self._config = config
         self._handles = handles
@@ -53,10 +53,10 @@ class Closer:
         self._forget = forget
 
     async def close(self, handles: Sequence[StreamHandle]) -> None:
-        """Commit in place and close. Appends must be refused and everything confirmed. Raises
-        WalFenced.
+        """Commit in place and close. The caller must have refused appends and confirmed everything.
 
-        A stream that turns out to be fenced or deleted is forgotten without a close.
+        Forgets a stream that turns out to be fenced or deleted without closing it. Raises
+        WalFenced.
         """
         if (
             self._slots.range_count([handle.stream_id for handle in handles])
@@ -114,8 +114,9 @@ def _only(item: NewObject, stream_ids: set[StreamId]) -> NewObject | None:
 
 
 def _chunks_of(objects: Sequence[NewObject], config: StreamConfig) -> list[list[NewObject]]:
-    """At least one chunk, in slot order, within the limits of one commit (one object may have as
-    many ranges as it has).
+    """Split objects into chunks within the limits of one commit, at least one chunk, in slot order.
+
+    One object may exceed the limit of ranges alone.
     """
     chunks: list[list[NewObject]] = [[]]
     range_count = 0

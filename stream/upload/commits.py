@@ -1,10 +1,10 @@
-"""One commit to the controller at a time, repeated until its outcome is known.
+"""Send commits to the controller one at a time, and repeat each until its outcome is known.
 
-Invariant: between the first try of a commit and its success nothing else is committed by this
-process, so a lost reply can never make a later commit overtake an earlier one (the controller
-checks that every range begins at the stream's end). What a repeated commit holds may only shrink,
-by streams that the controller says are not ours. Must not know what is committed. Source: AutoMQ
-`S3Storage` commit executor.
+Invariant: between the first try of a commit and its success, this process commits nothing else. A
+lost reply can therefore never let a later commit overtake an earlier one (the controller checks
+that every range begins at the end of its stream). A repeated commit may only lose ranges: those of
+streams that the controller says are not ours. Must not know what is committed.
+Source: AutoMQ `S3Storage` commit executor.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ class CommitSequencer:
         rng: Random,
         on_stream_fenced: Callable[[StreamId], None],
     ) -> None:
-        """on_stream_fenced: the stream is somebody else's (or deleted); the next build must leave
-        it out.
+        """on_stream_fenced: called for a stream that another broker owns or that is deleted. The
+        next build must leave it out.
         """
         self._metadata = metadata
         self._config = config
@@ -46,12 +46,12 @@ class CommitSequencer:
         self.lock = asyncio.Lock()
 
     async def send(self, build: Callable[[], CommitObjects], *, until: float | None = None) -> bool:
-        """Commit what `build` gives, with pauses of up to retry_backoff_max_ms between tries and no
-        limit to their number.
+        """Commit what `build` returns. Repeat without a limit, with pauses of up to
+        retry_backoff_max_ms. The caller must hold `lock`.
 
-        until: of the loop's clock, begin no try after it; then the answer is False and the outcome
-        unknown. It is False at once when a prepared object has expired. The caller must hold
-        `lock`. Raises WalFenced: this start of the broker may not commit any more.
+        until: a time of the loop's clock after which no try begins. Return False then, with an
+        unknown outcome, and as soon as a prepared object has expired; return True on success.
+        Raises WalFenced when this start of the broker may not commit any more.
         """
         assert self.lock.locked(), "hold the lock to send commits"
         backoff = Backoff(

@@ -1,11 +1,11 @@
-"""Upload what the log cache holds as objects, commit them in WAL order, then let go of the WAL
-slots behind them.
+"""Upload the log cache as objects, commit them in WAL order, then delete the WAL slots that they
+replace.
 
-Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut; a
-block's slots are deleted only when its commit is in the controllers' backup and in the manifest and
-a grace after that is over, and never if they were committed in place; a stream that was closed
-meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, an
-object with nothing else is left to expire.
+Invariants: blocks are PUT in parallel but committed strictly in the order in which they were cut. A
+block's slots are deleted only after its commit is in the backup of the controllers and in the
+manifest and a grace has passed, and never if they were committed in place. A stream that was closed
+meanwhile (it left `block.runs`) is left out of the commit: its bytes in the object are dead, and an
+object with nothing else expires.
 Every failure is retried: appends go on until the byte limits push back.
 Source: AutoMQ `DefaultUploadWriteAheadLogTask`.
 """
@@ -64,8 +64,10 @@ class UploadedObject:
 
 
 def plan_objects(block: CacheSegment, config: StreamConfig) -> list[PlannedObject]:
-    """Streams with much data get objects of their own, the others share; none is larger than one
-    entry more than the limit. Pure.
+    """Plan the objects of a block: streams with much data get objects of their own, the others
+    share. Pure.
+
+    An object exceeds the size limit by at most one entry.
     """
     planned: list[PlannedObject] = []
     shared: list[StreamRun] = []
@@ -108,7 +110,7 @@ def _split(entries: list[AppendEntry], bytes_max: int) -> list[list[AppendEntry]
 
 @dataclass(slots=True)
 class UploadCounts:
-    """They only grow. Latencies are of steps, with all their tries."""
+    """Counters of uploads. latencies: of whole steps, with all their tries."""
 
     latencies: dict[str, LatencyHistogram] = field(
         default_factory=lambda: {step: LatencyHistogram() for step in UPLOAD_STEPS}
@@ -119,8 +121,8 @@ class UploadCounts:
 
 
 class Uploader:
-    """The background pipeline: prepare -> PUT in parallel -> commit in order. One task per block,
-    so a handful at most.
+    """Upload blocks in the background: prepare, PUT in parallel, commit in order. Each block is one
+    task, a handful at most.
     """
 
     def __init__(
@@ -156,18 +158,20 @@ class Uploader:
         self.counts = UploadCounts()
 
     def submit(self, block: CacheSegment) -> None:
-        """Begin the upload of a block that was just cut. Call in the order of the cuts."""
+        """Begin the upload of a block. Call in the order in which blocks were cut."""
         self._last = self._loop.create_task(self._process(block, self._last))
         self._track(self._last)
 
     async def drained(self) -> None:
-        """All blocks submitted so far are committed (or this broker start is fenced)."""
+        """Return when all blocks submitted so far are committed, or this broker start is fenced."""
         if self._last is not None:
             await asyncio.wait([self._last])
 
     async def stop(self) -> None:
-        """Abandon what is under way: it is in the WAL, recovery commits it. Slots not deleted yet
-        are left to the janitor.
+        """Cancel uploads and deletions in flight.
+
+        The data is in the WAL, and recovery commits it. The janitor deletes the slots that are
+        left.
         """
         for task in self._tasks:
             task.cancel()
@@ -175,8 +179,10 @@ class Uploader:
             await asyncio.wait(self._tasks)
 
     async def _process(self, block: CacheSegment, before: asyncio.Task[bool] | None) -> bool:
-        """True when committed. A block whose predecessor was not must not be: its `wal_committed`
-        would pass over that one's slots.
+        """Upload and commit one block; return whether it is committed.
+
+        If the block before it was not committed, it must not be either: its `wal_committed` would
+        skip the slots of that block.
         """
         try:
             uploaded, prepared_at = await self._upload(block)
@@ -188,7 +194,7 @@ class Uploader:
         except WalFenced as error:
             self._on_failed(error)
             return False
-        except Exception as error:  # noqa: BLE001 - nothing after this block may be committed: the storage has to know
+        except Exception as error:  # noqa: BLE001 - no later block may be committed, so the storage must fail
             _log.exception("upload_failed_unexpectedly", end_sequence=block.end_sequence)
             self._on_failed(
                 WalFailed(block.end_sequence, f"its data could not be uploaded: {error!r}")
@@ -201,10 +207,11 @@ class Uploader:
     async def _commit(
         self, block: CacheSegment, uploaded: list[UploadedObject], prepared_at: float
     ) -> None:
-        """Prepared objects expire. When the controller was away for long, or does not know them any
-        more, the block is written anew with other ids. Should the first commit have succeeded with
-        its reply lost, the ranges of the second are skipped and its objects are destroyed; the
-        janitor deletes objects that expired.
+        """Commit the objects of a block. Upload them again under other ids if they have expired.
+
+        Prepared objects expire when the controller was away for long. If the first commit succeeded
+        and its reply was lost, the controller skips the ranges of the second and destroys its
+        objects; the janitor deletes objects that expired.
         """
         reuse_s = self._config.prepared_reuse_ms / 1000
         began = self._loop.time()
@@ -253,11 +260,11 @@ class Uploader:
             )
 
     async def _until_done(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat an idempotent call until it succeeds; only WalFenced ends it.
+        """Repeat an idempotent call until it succeeds. Only WalFenced ends it.
 
-        A try that runs out of time gives the next one twice as much: a store that needs longer than
-        was configured would never be done, and controllers that have fallen behind would do for
-        ever what their callers have given up already.
+        A try that times out doubles the timeout of the next one, up to a limit: with a slow store
+        no try would ever finish, and controllers that are behind would keep working on requests
+        whose callers have given up.
         """
         backoff = Backoff(
             self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
@@ -287,15 +294,16 @@ class Uploader:
             await asyncio.sleep(backoff.next_s())
 
     def _delete_after_grace(self, keys: list[str], position: int) -> None:
-        """position: of the metadata that make the slots useless. A recovery and readers that do not
-        know them yet look for the slots.
+        """Delete slots once they are useless to recoveries and readers.
+
+        position: of the metadata that make them useless.
         """
         self._track(self._loop.create_task(self._delete(keys, position)))
 
     async def _delete(self, keys: list[str], position: int) -> None:
         try:
             await self._metadata.backed_up(position)
-        except Exception as error:  # noqa: BLE001 - this broker start is over in one way or another: the janitor has the slots
+        except Exception as error:  # noqa: BLE001 - this broker start is over; the janitor deletes the slots
             _log.info("wal_slots_left_to_the_janitor", slot_count=len(keys), reason=repr(error))
             return
         await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
@@ -320,7 +328,10 @@ class Uploader:
 
 
 def _commit_of(block: CacheSegment, uploaded: list[UploadedObject]) -> CommitObjects:
-    """What is still ours of the uploaded objects; empty, it just moves the WAL's committed slot."""
+    """Return the commit of the uploaded ranges whose streams are still in the block.
+
+    Without any of them, the commit only moves the committed slot of the WAL.
+    """
     objects: list[NewObject] = []
     for item in uploaded:
         ranges = tuple(
