@@ -24,7 +24,7 @@ from base.ids import (
 
 
 class ObjectRole(IntEnum):
-    """What an object holds. The numbers are stored in object headers and metadata: never reuse one."""
+    """What an object holds. Object headers and metadata store the numbers: never reuse one."""
 
     WAL = 1
     STREAM_SET = 2

@@ -1,1 +1,1 @@
-"""Bytes in memory: recent batches of all streams, and blocks of objects that were read."""
+"""Cache bytes in memory: recent batches of all streams, and blocks that were read from objects."""

@@ -1,9 +1,9 @@
-"""What was read from objects, kept by bytes; what is being read now, read once for everybody who
-wants it.
+"""Cache what was read from objects, limited by bytes, and load each key once for all its waiters.
 
-Invariant: `ByteLru` never weighs more than its limit; a key has at most one load under way; a
-waiter that gives up disturbs nobody. A failed load fails its waiters and leaves nothing behind, so
-the next one tries again; a load may fail for some of its keys only. Must not know what is cached.
+Invariant: `ByteLru` never weighs more than its limit. A key has at most one load in flight. A
+waiter that gives up does not affect the others. A failed load fails its waiters and leaves nothing
+behind, so that the next waiter tries again; a load may fail for some of its keys only. Must not
+know what is cached.
 Source: AutoMQ `DataBlockCache`.
 """
 
@@ -17,15 +17,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Load = Callable[[Sequence[K]], Awaitable[Sequence[tuple[V, int] | Exception]]]
-"""Gets (value, weight in bytes), or what is wrong with it, for each of the keys, in their order.
-Raises what is wrong with all of them.
+"""Return (value, weight in bytes) or an error for each key, in the order of the keys. Raises an
+error that concerns all of them.
 """
 
 
 class ByteLru(Generic[K, V]):
-    """Least recently used leaves first. Pure; something heavier than the whole limit is not kept at
-    all.
-    """
+    """Keep the most recently used values. Pure. A value heavier than the limit is not kept."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -63,14 +61,14 @@ class ByteLru(Generic[K, V]):
 
 
 class LoadingCache(Generic[K, V]):
-    """A ByteLru that loads what it misses, each key once at a time."""
+    """A ByteLru that loads missing keys, each once at a time."""
 
     def __init__(self, bytes_max: int) -> None:
         self._kept: ByteLru[K, V] = ByteLru(bytes_max)
         self._flights: dict[K, asyncio.Future[V]] = {}
         self._loads: set[asyncio.Task[Sequence[tuple[V, int] | Exception]]] = set()
         self.hit_count = 0
-        """Keys that were kept; those that were being read already count as missed."""
+        """Keys that were in the cache. Keys whose load was in flight count as missed."""
         self.miss_count = 0
 
     @property
@@ -78,11 +76,11 @@ class LoadingCache(Generic[K, V]):
         return self._kept.size_bytes
 
     def __contains__(self, key: K) -> bool:
-        """Kept, or on its way."""
+        """Return whether the key is in the cache or its load is in flight."""
         return key in self._flights or self._kept.get(key) is not None
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Keep what came along with something else."""
+        """Cache a value that was read together with something else."""
         self._kept.put(key, value, size_bytes)
 
     async def get(self, key: K, load: Load[K, V]) -> V:
@@ -93,8 +91,8 @@ class LoadingCache(Generic[K, V]):
         return found
 
     async def get_each(self, keys: Sequence[K], load: Load[K, V]) -> list[V | Exception]:
-        """Return the value of each key, or its error. Keys neither kept nor on their way are loaded
-        by one call of `load`.
+        """Return the value of each key, or its error. One call of `load` loads all keys that are
+        neither cached nor in flight.
         """
         found: dict[K, V | Exception] = {}
         flights: dict[K, asyncio.Future[V]] = {}
@@ -118,7 +116,7 @@ class LoadingCache(Generic[K, V]):
                 # Shielded: the load goes on for the other waiters, and for the cache, when this one
                 # is cancelled.
                 found[key] = await asyncio.shield(flight)
-            except Exception as error:  # noqa: BLE001 - returned: the caller decides what the other values are worth without it
+            except Exception as error:  # noqa: BLE001 - returned: the caller decides whether it can use the other values
                 found[key] = error
         return [found[key] for key in keys]
 
@@ -149,7 +147,7 @@ class LoadingCache(Generic[K, V]):
                 flight.set_result(value)
 
     async def close(self) -> None:
-        """Cancel what is under way and wait for its end; waiters get CancelledError."""
+        """Cancel the loads in flight and wait for their end. Waiters get CancelledError."""
         loads = list(self._loads)
         for task in loads:
             task.cancel()
@@ -162,7 +160,7 @@ async def _call(load: Load[K, V], keys: list[K]) -> Sequence[tuple[V, int] | Exc
 
 def _fail(flight: asyncio.Future[V], error: BaseException) -> None:
     flight.set_exception(error)
-    flight.exception()  # every waiter may have gone; that is no reason for asyncio to complain
+    flight.exception()  # retrieve it, or asyncio logs it if every waiter has gone
 
 
 BlockKey = tuple[str, int]

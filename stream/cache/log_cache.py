@@ -1,10 +1,10 @@
-"""Recent batches of all streams in memory: tail reads never touch the store, and uploading them in
-objects needs no GET.
+"""Keep recent batches of all streams in memory, so that tail reads never use the store and uploads
+need no GET.
 
-Invariants: per stream the entries follow one another without a gap; they enter in WAL order when
-they are durable; a block is evicted only when it is committed, oldest first; `size_bytes` counts
-every entry with its overhead. Blocks: one active (takes entries), archived ones (being uploaded,
-frozen), committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`.
+Invariants: per stream, entries follow one another without a gap. They enter in WAL order when they
+are durable. A block is evicted only when it is committed, oldest first. `size_bytes` counts every
+entry with its overhead. Blocks are one active (takes entries), archived ones (frozen, in upload)
+and committed ones (kept for reads). Must not do I/O. Source: AutoMQ `LogCache`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,18 +25,19 @@ from stream.config import StreamConfig
 from stream.errors import NotContiguous
 
 ENTRY_OVERHEAD_BYTES = 600
-"""What one entry costs besides its payload: 525 measured (the entry, its ints, the memoryview, list
-slots) and the buffer's own object.
+"""Memory of one entry besides its payload: 525 bytes measured (the entry, its ints, the memoryview,
+list slots), and the buffer's own object.
 """
 
 _HEAD_SLACK_COUNT = 256
-_SMALL_BLOCKS = 8
+_JOIN_DIVISOR = 8
+"""Neighboring committed blocks are joined up to this part of `block_bytes_max`."""
 
 
 @dataclass(slots=True)
 class AppendEntry:
-    """One or more whole batches of one stream, offsets already patched in. `payload` must not
-    change any more: it is never copied.
+    """One or more whole batches of one stream, with their final offsets. `payload` must not change
+    any more: it is never copied.
     """
 
     stream_id: StreamId
@@ -49,8 +50,8 @@ class AppendEntry:
 
 @dataclass(slots=True)
 class BlockRun:
-    """What one stream has in one block. `entries` is emptied when the block is committed (the
-    stream's own list keeps them).
+    """The entries of one stream in one block. A commit empties `entries`; the stream's own list
+    keeps them.
     """
 
     entries: list[AppendEntry]
@@ -65,13 +66,13 @@ class BlockRun:
 
 @dataclass(slots=True)
 class CacheSegment:
-    """All entries between two cuts. A stream that is closed in place leaves it (`LogCache.drop`),
-    also while it is being uploaded.
+    """A block: all entries between two cuts. A stream that is closed in place leaves it
+    (`LogCache.drop`), even during the upload.
     """
 
     opened_at: float
     end_sequence: WalSequence
-    """The slot after the last one whose entries are here."""
+    """The slot after the last one with entries in this block."""
     runs: dict[StreamId, BlockRun] = field(default_factory=dict[StreamId, BlockRun])
     slot_count: int = 0
     size_bytes: int = 0
@@ -79,7 +80,7 @@ class CacheSegment:
 
 
 class _StreamLog:
-    """Entries of one stream, oldest first from `head`; what is before `head` is evicted."""
+    """The entries of one stream, oldest first from `head`. Entries before `head` are evicted."""
 
     __slots__ = ("entries", "head", "starts")
 
@@ -98,7 +99,7 @@ class _StreamLog:
         self.entries.extend(entries)
 
     def evict(self, count: int) -> bool:
-        """Forget the oldest. True if nothing is left."""
+        """Forget the oldest entries. Return whether nothing is left."""
         self.entries[self.head : self.head + count] = [_EVICTED] * count
         self.head += count
         if self.head > _HEAD_SLACK_COUNT and self.head * 2 > len(self.entries):
@@ -112,15 +113,18 @@ _EVICTED = AppendEntry(StreamId(-1), Offset(0), Offset(0), 0, Millis(-1), b"")
 
 
 class LogCache:
-    """Single-threaded; every method is synchronous and O(streams touched) except reads, which are
-    O(log entries).
+    """Cache recent entries by stream and by block. Not thread-safe.
+
+    Every method is synchronous and O(streams touched), except reads, which are O(log entries).
     """
 
     def __init__(self, config: StreamConfig) -> None:
         self._config = config
         self._streams: dict[StreamId, _StreamLog] = {}
         self._blocks: deque[CacheSegment] = deque()
-        """Oldest first: committed ones, then archived ones. The active block is not among them."""
+        """Oldest first: committed blocks, then archived ones. The active block is not among
+        them.
+        """
         self._active: CacheSegment | None = None
         self._size_bytes = 0
         self._uncommitted_bytes = 0
@@ -139,15 +143,15 @@ class LogCache:
 
     @property
     def oldest_uncommitted_at(self) -> float | None:
-        """When the oldest block that is not committed was begun; None: everything is. O(blocks)."""
+        """When the oldest uncommitted block was begun; None if all are committed. O(blocks)."""
         waiting = next((block for block in self._blocks if not block.committed), self._active)
         return None if waiting is None else waiting.opened_at
 
     def add(
         self, runs: Mapping[StreamId, Sequence[AppendEntry]], end_sequence: WalSequence, now: float
     ) -> None:
-        """Take in what one WAL slot made durable. Raises NotContiguous before anything of the
-        offending stream is stored.
+        """Add what one WAL slot made durable. Raises NotContiguous before it stores anything of the
+        offending stream.
         """
         active = self._active
         if active is None:
@@ -175,8 +179,8 @@ class LogCache:
         self._evict()
 
     def archive_due(self, now: float) -> bool:
-        """Whether the active block is large, old or wide enough to be uploaded, or spread over many
-        slots.
+        """Return whether the active block must be uploaded: it is large, old, has many streams, or
+        spans many slots.
         """
         active, config = self._active, self._config
         if active is None:
@@ -195,15 +199,15 @@ class LogCache:
         )
 
     def archive(self) -> CacheSegment | None:
-        """Cut: the active block is frozen and handed out for upload; None if there is none."""
+        """Cut: freeze the active block and return it for upload; None if there is none."""
         block, self._active = self._active, None
         if block is not None:
             self._blocks.append(block)
         return block
 
     def mark_committed(self, block: CacheSegment) -> None:
-        """The block's ranges are in the metadata: from now on it may be evicted. Must come in the
-        order of `archive`.
+        """Note that the block is committed: it may be evicted from now on. Call in the order of
+        `archive`.
         """
         index = next(i for i, candidate in enumerate(self._blocks) if not candidate.committed)
         assert self._blocks[index] is block, "blocks are committed in WAL order"
@@ -214,14 +218,16 @@ class LogCache:
         if (
             index > 0
             and self._blocks[index - 1].size_bytes + block.size_bytes
-            <= self._config.block_bytes_max // _SMALL_BLOCKS
+            <= self._config.block_bytes_max // _JOIN_DIVISOR
         ):
             _join_blocks(self._blocks[index - 1], block)
             del self._blocks[index]
         self._evict()
 
     def drop(self, stream_ids: Iterable[StreamId]) -> None:
-        """Forget streams that are not ours any more, also in blocks whose upload is under way."""
+        """Forget streams that this broker no longer owns, even in blocks that are being
+        uploaded.
+        """
         blocks = list(self._blocks) if self._active is None else [*self._blocks, self._active]
         for stream_id in stream_ids:
             if self._streams.pop(stream_id, None) is None:
@@ -236,18 +242,18 @@ class LogCache:
                     self._uncommitted_bytes -= run.size_bytes
 
     def start_of(self, stream_id: StreamId) -> Offset | None:
-        """First offset that is here; reads from before it need objects."""
+        """Return the first cached offset of the stream. Reads before it need objects."""
         log = self._streams.get(stream_id)
         return None if log is None else log.starts[log.head]
 
     def read(
         self, stream_id: StreamId, offset: int, end_offset: int, max_bytes: int
     ) -> list[Buffer] | None:
-        """Whole batches from the one that holds `offset` up to `end_offset`: at least one, then as
-        many as fit into `max_bytes`.
+        """Read whole batches from the one that holds `offset` up to `end_offset`: at least one,
+        then as many as fit into `max_bytes`.
 
-        None: `offset` lies before what is cached, or nothing of the stream is. Empty: `offset` is
-        at or behind the end.
+        Returns None if `offset` lies before the cached entries or nothing of the stream is cached,
+        and [] if `offset` is at or after the end.
         """
         log = self._streams.get(stream_id)
         if log is None:
@@ -280,15 +286,15 @@ class LogCache:
         return found
 
     def entries_after(self, stream_id: StreamId, offset: int) -> list[AppendEntry]:
-        """Entries that end behind `offset`, for look-ups by timestamp."""
+        """Return the entries that end after `offset`, for look-ups by timestamp."""
         log = self._streams.get(stream_id)
         if log is None:
             return []
         return log.entries[max(log.head, bisect_right(log.starts, offset, log.head) - 1) :]
 
     def entries_of(self, stream_id: StreamId, start: int, end: int) -> list[AppendEntry] | None:
-        """The entries that cover [start, end) exactly; None: some are not here, or one lies across
-        a border.
+        """Return the entries that cover [start, end) exactly; None if any is missing or crosses a
+        border.
         """
         log = self._streams.get(stream_id)
         if log is None or start >= end:
@@ -337,7 +343,7 @@ class LogCache:
 
 
 def _join_blocks(older: CacheSegment, newer: CacheSegment) -> None:
-    """Two small committed blocks become one, so that an idle broker does not collect thousands of
+    """Join two small committed blocks, so that an idle broker does not collect thousands of
     them.
     """
     for stream_id, run in newer.runs.items():
@@ -355,8 +361,9 @@ def _join_blocks(older: CacheSegment, newer: CacheSegment) -> None:
 def _cut(
     payload: Buffer, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
 ) -> tuple[Buffer, bool]:
-    """The batches of one entry that a read may have, and whether they reach its end. Most entries
-    are one batch: one header is walked.
+    """Return the batches of one entry that a read may have, and whether they reach its end.
+
+    Most entries are one batch, so this parses one header.
     """
     start: int | None = None
     at = 0

@@ -1,1 +1,1 @@
-"""The write-ahead log on objects: what to PUT when, and who may be told that it is durable."""
+"""Implement the write-ahead log on objects: when to PUT what, and which appends are durable."""

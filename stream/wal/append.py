@@ -1,5 +1,5 @@
-"""What one call of `Storage.append` puts into the WAL: entries that share a slot, and who is told
-when it is durable.
+"""Define what one call of `Storage.append` puts into the WAL: entries that share a slot, and a
+callback.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,6 +8,6 @@ from typing import TypeAlias
 from stream.cache.log_cache import AppendEntry
 
 AppendDone: TypeAlias = Callable[[Exception | None], None]
-"""None: durable. Called once, on the loop."""
+"""Called once, on the loop: with None when the entries are durable, otherwise with the error."""
 
 WalAppend: TypeAlias = tuple[Sequence[AppendEntry], AppendDone]

@@ -1,10 +1,10 @@
-"""Group commit of the WAL: which groups share a slot, when a slot is written, which groups may be
-acknowledged.
+"""Decide the group commit of the WAL: which groups share a slot, when a slot is written, and which
+groups may be acknowledged.
 
-Invariants: slots are numbered without gaps in the order of their groups; a group lies in exactly
-one slot; bulks are acknowledged in slot order and only while every earlier slot is durable; after
-`fail` nothing is ever acknowledged. No I/O, no clock: `now` is in seconds of a clock that never
-goes back. What a group is, is the shell's business.
+Invariants: slots are numbered without gaps in the order of their groups. A group lies in exactly
+one slot. Bulks are acknowledged in slot order, and only while every earlier slot is durable. After
+`fail` nothing is ever acknowledged. No I/O and no clock: `now` is in seconds of a monotonic clock.
+Must not know what a group is.
 Source: AutoMQ `DefaultWriter`, `BulkWriter`.
 """
 
@@ -28,7 +28,8 @@ _NOT_SEALED = WalSequence(-1)
 class Bulk(Generic[G]):
     """Groups that share one WAL object. `sequence` is -1 until the bulk is sealed.
 
-    depth: slots from the first one that is not durable to this one, when its PUT begins.
+    depth: the number of slots from the first one that is not durable to this one, when its PUT
+    begins.
     """
 
     __slots__ = ("depth", "durable", "groups", "opened_at", "sequence", "size_bytes")
@@ -43,8 +44,8 @@ class Bulk(Generic[G]):
 
 
 class WalCore(Generic[G]):
-    """The life of a bulk: open -> sealed (has its slot) -> in flight -> durable -> acknowledged; or
-    failed, all at once.
+    """Move bulks through their states: open, sealed (has a slot), in flight, durable, acknowledged;
+    or all failed at once.
     """
 
     def __init__(self, config: StreamConfig) -> None:
@@ -58,7 +59,7 @@ class WalCore(Generic[G]):
         self._open: Bulk[G] | None = None
         self._sealed: deque[Bulk[G]] = deque()
         self._started: deque[Bulk[G]] = deque()
-        """In slot order, from the first one that is not acknowledged."""
+        """Bulks in slot order, from the first one that is not acknowledged."""
         self._in_flight_count = 0
         self._next = WalSequence(0)
         self._unacknowledged_bytes = 0
@@ -78,8 +79,8 @@ class WalCore(Generic[G]):
 
     @property
     def oldest_opened_at(self) -> float | None:
-        """When the oldest bulk that is not acknowledged got its first group; None: everything
-        is.
+        """When the oldest bulk that is not acknowledged got its first group; None if all are
+        acknowledged.
         """
         oldest = (
             self._started[0] if self._started else self._sealed[0] if self._sealed else self._open
@@ -92,18 +93,18 @@ class WalCore(Generic[G]):
 
     @property
     def end(self) -> WalSequence:
-        """The slot that the next sealed bulk gets."""
+        """The slot of the next bulk that is sealed."""
         return self._next
 
     @property
     def acknowledged_end(self) -> WalSequence:
-        """Every slot below is acknowledged."""
+        """The slot below which every slot is acknowledged."""
         if self._started:
             return self._started[0].sequence
         return self._sealed[0].sequence if self._sealed else self._next
 
     def append(self, group: G, size_bytes: int, now: float) -> None:
-        """Add a group to the open bulk. Raises WalClosed after a failure. 0.5 us."""
+        """Add a group to the open bulk, in 0.5 us. Raises WalClosed after a failure."""
         if self._failed:
             raise WalClosed("the WAL has failed or is fenced")
         gap = now - self._last_append
@@ -125,15 +126,15 @@ class WalCore(Generic[G]):
             self._seal(bulk)
 
     def flush(self) -> WalSequence:
-        """Close the open bulk now. All groups appended so far are durable when `acknowledged_end`
-        has reached the answer.
+        """Seal the open bulk. All groups appended so far are durable when `acknowledged_end` has
+        reached the returned slot.
         """
         if self._open is not None:
             self._seal(self._open)
         return self._next
 
     def next_bulk(self, now: float) -> Bulk[G] | None:
-        """The bulk whose PUT is to begin now, if any. Call until None after every event and at
+        """Return a bulk whose PUT must begin now, or None. Call until None after every event and at
         `wake_at`.
         """
         if self._failed or self._in_flight_count >= self._in_flight_max:
@@ -150,15 +151,15 @@ class WalCore(Generic[G]):
         return bulk
 
     def wake_at(self, now: float) -> float | None:
-        """When `next_bulk` may have something although no event comes; None: only after an
-        event.
+        """Return when `next_bulk` may return a bulk without a further event; None if only an event
+        can cause it.
         """
         if self._failed or self._open is None or self._in_flight_count >= self._in_flight_max:
             return None
         return self._due_at(self._open, now)
 
     def put_succeeded(self, sequence: WalSequence) -> list[Bulk[G]]:
-        """The slot is durable. Returns the bulks that may be acknowledged because of it, in slot
+        """Note that the slot is durable. Return the bulks that may be acknowledged now, in slot
         order.
         """
         if self._failed:
@@ -176,8 +177,8 @@ class WalCore(Generic[G]):
         return acknowledged
 
     def fail(self) -> list[Bulk[G]]:
-        """A slot can never be ours (fenced) or could not be written. Returns, in order, all that
-        will never be acknowledged.
+        """End the WAL, because a slot is fenced or could not be written. Return, in order, all
+        bulks that will never be acknowledged.
         """
         pending = [*self._started, *self._sealed]
         if self._open is not None:
@@ -216,8 +217,10 @@ class WalCore(Generic[G]):
         self._open = None
 
     def _due_at(self, bulk: Bulk[G], now: float) -> float:
-        """When the open bulk closes by time. An idle system is fast, a busy one batches, clients
-        that wait for us are not kept waiting.
+        """Return when the open bulk is sealed by time.
+
+        An idle system writes at once, a busy one batches, and clients that wait for this bulk are
+        not delayed.
         """
         return max(self._last_put + self._interval_s, self._wanted_at(bulk, now))
 

@@ -1,8 +1,8 @@
-"""Read what a WAL slot says it holds: one tail, seldom two.
+"""Read the index of a WAL slot, usually with one GET of its tail.
 
-Invariant: the slot number and the writer in the header are those of the key; a free slot is None,
-never an error. Damage on the way is told from a damaged object by reading again. Used by recovery
-and by readers of the tail.
+Invariant: the slot number and the writer in the header match the key. A free slot is None, never an
+error. Reading again tells damage in transit from a damaged object. Recovery and the readers of the
+tail use this module.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _READ_TRIES = 3
 
 
 CacheSlot = Callable[[str, ObjectIndex, bytes], None]
-"""Takes a slot that was read whole: its key, its index, all its bytes."""
+"""Called with a slot that was read whole: its key, its index and all its bytes."""
 
 
 async def read_slot(
@@ -34,7 +34,10 @@ async def read_slot(
     tail_bytes: int = TAIL_BYTES,
     cache_slot: CacheSlot | None = None,
 ) -> ObjectIndex | None:
-    """The slot's index; None: the slot is free. Raises ObjectCorrupt, ObjectStoreError."""
+    """Return the index of the slot, or None if the slot is free.
+
+    cache_slot: called if one GET brought the whole slot. Raises ObjectCorrupt, ObjectStoreError.
+    """
     for _ in range(_READ_TRIES - 1):
         try:
             return await _read_once(store, writer, sequence, tail_bytes, cache_slot)

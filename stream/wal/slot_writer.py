@@ -1,10 +1,10 @@
-"""Put one object into one WAL slot and find out for certain whether it is ours: retries, comparison
-after 412, a second PUT for slow ones.
+"""Put one object into one WAL slot and find out for certain whether it is ours: with retries, a
+comparison after 412 (Precondition Failed), and a second PUT (hedge) beside a slow one.
 
-Invariants: every try sends the same bytes to the same key, so any number of them, at once or one
-after the other, leaves one object there; success means that the slot holds our object (footers are
-equal; they cover writer, slot and every block by CRC); WalFenced means that it holds a sound object
-that is not ours, which no retry can change. Must not know which slots exist.
+Invariants: every try sends the same bytes to the same key, so any number of tries, parallel or not,
+leaves one object there. Success means that the slot holds our object: the footers are equal, and
+they cover writer, slot and every block by CRC. WalFenced means that it holds a sound object that is
+not ours, which no retry can change. Must not know which slots exist.
 Source: AutoMQ's hedged WAL PUT; SlateDB's WAL fencing.
 """
 
@@ -31,12 +31,12 @@ _FIRST_GUESS_S = 1.0
 _DURATION_WEIGHT = 0.1
 _SIZE_UNIT_BYTES = 1 << 20
 _HEDGES_SAVED_MAX = 3.0
-"""Second PUTs that a quiet time may save up."""
+"""Limit of the second PUTs that a quiet time saves up."""
 
 
 @dataclass(slots=True)
 class PutCounts:
-    """They only grow. latencies: of slots, from the first try to certainty."""
+    """Counters of PUTs. latencies: of slots, from the first try until the outcome is certain."""
 
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
     written_bytes: int = 0
@@ -45,11 +45,11 @@ class PutCounts:
 
 
 class SlotWriter:
-    """Knows how long PUTs take at present; one per WAL.
+    """Write slots; measure how long PUTs take at present. There is one per WAL.
 
-    Durations are kept per unit of size (one, and one for each MiB), for a bulk of 8 MiB is not slow
-    because small ones were fast. Second PUTs have a budget, a share of all PUTs: a store that is
-    slow because it is busy must not get twice the work.
+    Durations are measured per unit of size (one unit, and one for each MiB), because a bulk of 8
+    MiB takes longer than a small one. Second PUTs have a budget, a share of all PUTs: a store that
+    is slow because it is busy must not get twice the work.
     """
 
     def __init__(self, store: ObjectStore, config: StreamConfig, rng: Random) -> None:
@@ -63,8 +63,8 @@ class SlotWriter:
         self.counts = PutCounts()
 
     async def write(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """Return when the slot is ours. Raises WalFenced, or WalFailed when nothing was certain
-        until the deadline.
+        """Return when the slot holds our object. Raises WalFenced, or WalFailed when the deadline
+        ends without a certain outcome.
         """
         begun = self._clock()
         deadline = begun + self._config.wal_put_deadline_ms / 1000
@@ -100,13 +100,13 @@ class SlotWriter:
                 return
 
     async def stopped(self) -> None:
-        """Return when no try is under way any more; cancel the writes before."""
+        """Return when no try is in flight. Cancel the writes before."""
         while self._tries:
             await asyncio.wait(self._tries)
 
     async def _round(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """One try, and a second beside it when the first takes long. The first success (or fence)
-        decides, else the last error.
+        """Make one try, and a second beside it if the first takes long. The first success or fence
+        decides, otherwise the last error.
         """
         if not self._config.wal_hedge_factor:
             return await self._try(key, sequence, built)
@@ -145,11 +145,13 @@ class SlotWriter:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tries.discard(task)
         if not task.cancelled():
-            task.exception()  # the loser of a round has nobody who asks for its error
+            task.exception()  # retrieve the error of a try that lost, or asyncio logs it
 
     async def _try(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
-        """What is found in a taken slot decides only if it is sound: a damaged answer
-        (ObjectCorrupt) is asked for again.
+        """PUT once. If the slot is taken, compare the object in it.
+
+        Only a sound object decides: a damaged answer raises ObjectCorrupt, and the caller tries
+        again.
         """
         try:
             await self._store.put_if_absent(key, built.chunks)

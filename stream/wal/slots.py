@@ -1,9 +1,9 @@
-"""Durable WAL slots whose data is not all in uploaded objects yet: what can be committed in place,
-and what may be deleted.
+"""Track the durable WAL slots whose data is not uploaded completely: what can be committed in
+place, and what may be deleted.
 
-Invariants: slots are in order; a slot that was named in a commit in place is never given out for
-deletion (the controller owns it then); a slot is given out only when everything below
-`wal_committed` is committed. Must not do I/O.
+Invariants: slots are in order. A slot that was committed in place is never returned for deletion,
+because the controller owns it. A slot is returned only when everything below `wal_committed` is
+committed. Must not do I/O.
 """
 
 from collections import deque
@@ -20,13 +20,13 @@ class DurableSlot:
     key: str
     size_bytes: int
     ranges: dict[StreamId, StreamRange]
-    """Ranges that are not committed. Closing a stream takes its ranges out."""
+    """Ranges that are not committed. Closing a stream removes its range."""
     in_place: bool = False
 
 
 class SlotTable:
-    """Slots from `committed` to the acknowledged end. A few hundred at most: the cache's block age
-    and size bound them.
+    """The slots from the committed one to the acknowledged end: a few hundred at most, because the
+    age and the size of cache blocks are limited.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class SlotTable:
         )
 
     def range_count(self, stream_ids: Sequence[StreamId]) -> int:
-        """How many ranges committing these streams in place would add to the metadata."""
+        """Return how many ranges a commit in place of these streams adds to the metadata."""
         wanted = frozenset(stream_ids)
         return sum(len(wanted & slot.ranges.keys()) for slot in self._slots)
 
     def take_in_place(self, stream_ids: Sequence[StreamId]) -> list[NewObject]:
-        """Slots with ranges of these streams, as objects to commit, in slot order. From here on
-        none of those slots is deleted by us.
+        """Return the slots with ranges of these streams as objects to commit, in slot order. This
+        broker never deletes those slots afterwards.
         """
         wanted = frozenset(stream_ids)
         objects: list[NewObject] = []
@@ -66,15 +66,15 @@ class SlotTable:
         return objects
 
     def forget(self, stream_ids: Iterable[StreamId]) -> None:
-        """The streams' ranges are committed, or are not ours to commit."""
+        """Remove the ranges of streams, because they are committed or belong to another owner."""
         wanted = frozenset(stream_ids)
         for slot in self._slots:
             for stream_id in wanted & slot.ranges.keys():
                 del slot.ranges[stream_id]
 
     def commit(self, end: WalSequence) -> list[str]:
-        """Everything below slot `end` is committed. Returns the keys that nothing will ever refer
-        to.
+        """Note that everything below slot `end` is committed. Return the keys of slots that nothing
+        will ever refer to.
         """
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:

@@ -1,9 +1,9 @@
-"""What the write path tells somebody who draws traces of it: a request arrives, lies in a bulk, is
-durable, is answered.
+"""Define the port through which the write path reports to a tracer: a request arrives, lies in a
+bulk, is durable, is answered.
 
 Invariants: whether a request is traced is decided once, when it arrives, before anything is built;
-who is not traced costs one comparison. Nobody waits for a trace, and nothing here may raise or
-block. `Storage.tracing` is None where nobody wants traces.
+a request that is not traced costs one comparison. The write path never waits for a trace, and no
+method may raise or block. `Storage.tracing` is None without a tracer.
 Source: OpenTelemetry's tracing API, of which nothing is imported: `deploy.node.traces` implements
 this port.
 """
@@ -16,23 +16,26 @@ from stream.wal.append import WalAppend
 
 
 class RequestTrace(Protocol):
-    """One request of a writer."""
+    """The trace of one request of a writer."""
 
     def appended(self, done: Callable[[Exception | None], None]) -> None:
-        """A group of it was taken. done: as it was given to `Storage.append`; it names the
-        group.
+        """Note that a group of the request was appended.
+
+        done: the callback that was passed to `Storage.append`; it identifies the group.
         """
         ...
 
     def ended(self, errors: Sequence[str]) -> None:
-        """Answered; with these errors, if any. Groups may still be on their way if the writer did
-        not want to know.
+        """Note that the request was answered with these errors, if any. Its groups
+        may still be in flight if the writer does not wait for them.
         """
         ...
 
 
 class BulkTrace(Protocol):
-    """The PUT of one bulk with a traced request in it. Exactly one of its methods is called."""
+    """The trace of the PUT of one bulk with a traced request in it. Exactly one method is
+    called.
+    """
 
     def written(self, key: str, size_bytes: int) -> None: ...
 
@@ -41,9 +44,12 @@ class BulkTrace(Protocol):
 
 class Tracing(Protocol):
     def begin(self, received_at: float, client: str) -> RequestTrace | None:
-        """None: this request is not traced. received_at: of the loop's clock."""
+        """Return the trace of a request, or None if it is not traced.
+
+        received_at: a time of the loop's clock.
+        """
         ...
 
     def put_began(self, sequence: WalSequence, groups: Sequence[WalAppend]) -> BulkTrace | None:
-        """None: no traced request is in it."""
+        """Return the trace of a PUT, or None if the bulk has no traced request."""
         ...

@@ -1,8 +1,8 @@
-"""The shell of the WAL: one task per slot, one timer.
+"""Drive the WAL with one task per slot and one timer.
 
-Invariants: a slot is never skipped, and its bytes are the same in every try; groups are handed on
-strictly in slot order; after a fence or a slot that could not be written nothing is handed on any
-more and every waiting group is failed, in order.
+Invariants: a slot is never skipped, and its bytes are the same in every try. Groups are handed on
+strictly in slot order. After a fence, or a slot that could not be written, nothing is handed on and
+every waiting group fails, in order.
 Must not touch streams or caches: it calls `on_durable` and `on_failed`. Source: AutoMQ
 `DefaultWriter`; SlateDB's WAL fencing by put-if-absent.
 """
@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class DurableBulk:
-    """A slot that may be acknowledged: its groups in order, its entries by stream."""
+    """A slot that may be acknowledged: its groups in order, and its entries by stream."""
 
     sequence: WalSequence
     key: str
@@ -44,7 +44,9 @@ class DurableBulk:
 
 
 class Wal:
-    """Use from one event loop. `append` and the callbacks are synchronous."""
+    """The write-ahead log. Use it from one event loop; `append` and the callbacks are
+    synchronous.
+    """
 
     def __init__(
         self,
@@ -58,8 +60,8 @@ class Wal:
         on_failed: Callable[[StreamError, list[WalAppend]], None],
         tracing: Tracing | None = None,
     ) -> None:
-        """on_durable: in slot order. on_failed: once, with everything that was not handed to
-        on_durable.
+        """on_durable: called in slot order. on_failed: called once, with every group that was not
+        handed to on_durable.
         """
         self._tracing = tracing
         self._identity = identity
@@ -75,7 +77,7 @@ class Wal:
         self._poll_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        """Kept here: for a time that has come uvloop gives a handle that cannot tell it."""
+        """Kept here because uvloop returns a handle without its time if that time has passed."""
         self._waiters: list[tuple[WalSequence, asyncio.Future[None]]] = []
         self._failure: StreamError | None = None
 
@@ -93,13 +95,13 @@ class Wal:
 
     @property
     def unacknowledged_s(self) -> float:
-        """Age of the oldest group that is not acknowledged; 0: there is none."""
+        """Age in seconds of the oldest group that is not acknowledged; 0 if there is none."""
         opened_at = self._core.oldest_opened_at
         return 0.0 if opened_at is None else max(0.0, self._clock() - opened_at)
 
     @property
     def end(self) -> WalSequence:
-        """The first slot that nothing has been assigned to."""
+        """The first slot that is not assigned to a bulk."""
         return self._core.end
 
     @property
@@ -107,7 +109,7 @@ class Wal:
         return self._failure
 
     def append(self, group: WalAppend, size_bytes: int) -> None:
-        """Hand a group over. PUTs are started once per turn of the loop, so requests that arrive
+        """Append a group. PUTs start once per iteration of the event loop, so requests that arrive
         together share a slot.
         """
         self._core.append(group, size_bytes, self._clock())
@@ -116,7 +118,7 @@ class Wal:
             self._loop.call_soon(self._poll)
 
     async def flush(self) -> None:
-        """Return when everything appended so far was handed to `on_durable`. Raises the WAL's
+        """Return when everything appended so far was passed to `on_durable`. Raises the WAL's
         failure.
         """
         end = self._core.flush()
@@ -129,14 +131,14 @@ class Wal:
             raise self._failure
 
     async def stopped(self) -> None:
-        """After `fail`: return when no PUT of ours is under way any more."""
+        """Return when no PUT is in flight any more. Call `fail` before."""
         while self._puts:
             await asyncio.wait(self._puts)
         await self._slots.stopped()
 
     def fail(self, failure: StreamError) -> None:
-        """End at once: what is not acknowledged fails, in order. Idempotent. For an orderly end
-        flush first.
+        """End at once: groups that are not acknowledged fail, in order. Idempotent. To end without
+        loss, flush first.
         """
         if self._failure is not None:
             return
@@ -167,7 +169,7 @@ class Wal:
             self._timer, self._timer_at = self._loop.call_at(wake_at, self._on_timer), wake_at
 
     def _on_timer(self) -> None:
-        """May come too early (the deadline moved on since): then `_poll` sets another."""
+        """Poll. If the deadline has moved since the timer was set, `_poll` sets another timer."""
         self._timer = None
         self._poll()
 
@@ -192,7 +194,7 @@ class Wal:
         except StreamError as error:
             _trace_failed(trace, error)
             self.fail(error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, no later slot may be acknowledged: the WAL has to know
+        except Exception as error:  # noqa: BLE001 - after any failure no later slot may be acknowledged, so the WAL must fail
             _log.exception("wal_slot_failed_unexpectedly", sequence=sequence)
             _trace_failed(trace, error)
             self.fail(WalFailed(sequence, repr(error)))
@@ -221,8 +223,8 @@ def _trace_failed(trace: BulkTrace | None, error: Exception) -> None:
 
 
 def _by_stream(groups: list[WalAppend]) -> dict[StreamId, list[AppendEntry]]:
-    """Entries of one bulk by stream; per stream they are in the order of appending, which is offset
-    order. 0.15 us per entry.
+    """Return the entries of one bulk by stream, in the order of their appends, which is offset
+    order. Costs 0.15 us per entry.
     """
     runs: dict[StreamId, list[AppendEntry]] = {}
     for entries, _ in groups:
