@@ -1,3 +1,3 @@
-"""Numbered append-only streams on objects: formats, WAL, caches, upload, readers. Knows no Kafka
-API and no gRPC.
+"""Implement numbered append-only streams on objects: formats, WAL, caches, upload, readers. Must
+not know Kafka's API or gRPC.
 """

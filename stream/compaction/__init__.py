@@ -1,3 +1,3 @@
-"""Compaction: ranges of our own streams move out of WAL objects and crowds of small objects into
+"""Compact the streams of this broker: move their ranges from WAL objects and many small objects to
 few larger ones.
 """

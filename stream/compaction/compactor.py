@@ -1,11 +1,12 @@
-"""Compact ranges: read what the plan names, write it as objects of our own, exchange the ranges
-in one transaction.
+"""Compact ranges: read the planned ranges, write them as new objects, and exchange them in one
+transaction.
 
-Invariant: only streams that this process holds open are touched, asked again right before writing
-and before the commit (the controller has the last word); the exchange happens whole or not at all.
-A round that fails leaves only prepared objects, which expire. A stream whose objects are damaged is
-set aside until the next start: never rewritten, never in the way of others. One round at a time;
-holds `round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ `CompactionManager`.
+Invariant: only streams that this process holds open are touched. This is checked again right before
+the PUTs and before the commit, and the controller decides. The exchange happens completely or not
+at all. A failed round leaves only prepared objects, which expire. A stream with damaged objects is
+set aside until the next start: it is never rewritten and never blocks others. One round runs at a
+time and holds `round_bytes_max` twice (blocks and the body of a PUT). Source: AutoMQ
+`CompactionManager`.
 """
 
 import asyncio
@@ -41,13 +42,13 @@ from stream.read.object_reader import ObjectReader
 _log = structlog.get_logger(__name__)
 
 _STREAMS_PER_TURN = 20
-"""Streams planned before other tasks get the event loop."""
+"""How many streams are planned before other tasks run on the event loop."""
 
 _PAGES_PER_LOOK = 8
 
 
 class OwnedStream(Protocol):
-    """A stream that is open here and not closing. `stream.stream.StreamHandle` is one."""
+    """A stream that is open here and not closing, such as `stream.stream.StreamHandle`."""
 
     @property
     def stream_id(self) -> StreamId: ...
@@ -65,8 +66,10 @@ class RoundReport:
 
 @dataclass(slots=True)
 class CompactionCounts:
-    """They only grow, but for `settled_at`: of the loop's clock, when a look last found nothing to
-    compact (at first: when it began).
+    """Counters of compaction.
+
+    settled_at: the time of the event loop when planning last found nothing to compact, or when this
+    broker started.
     """
 
     settled_at: float
@@ -78,9 +81,11 @@ class CompactionCounts:
 
 
 class Compactor:
-    """owned: the streams open here now; asked again and again. writer: who this is, for the headers
-    of objects. cached: of what was written a short while ago; it spares a GET for each WAL object
-    (50 a second, 2 ms of CPU each) and the store's share of that.
+    """Compact the streams of this broker in the background.
+
+    owned: returns the streams that are open here now. writer: this broker, for the headers of
+    objects. cached: returns entries written a short while ago, which saves a GET per WAL object (50
+    per second, 2 ms of CPU each) and load on the store.
     """
 
     def __init__(
@@ -108,8 +113,8 @@ class Compactor:
         self.counts = CompactionCounts(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
-        """Rounds until there is nothing to do, then a pause, for ever. Cancel it to stop; ends by
-        itself when this node is fenced.
+        """Run rounds until nothing is left to do, then pause, forever. Cancel it to stop. Returns
+        when this node is fenced.
         """
         while True:
             compacted = False
@@ -118,14 +123,15 @@ class Compactor:
             except WalFenced as error:
                 _log.warning("compaction_ended", reason=str(error))
                 return
-            except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans afresh
+            except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; nothing is lost, the next round plans again
                 self.counts.failures += 1
                 _log.warning("compaction_round_failed", error=repr(error))
             await asyncio.sleep(0 if compacted else self._config.interval_ms / 1000)
 
     async def run_round(self) -> RoundReport | None:
-        """One exchange; None if nothing is worth one. Raises what store and metadata raise; damaged
-        sources are set aside.
+        """Run one exchange, or return None if none is worthwhile.
+
+        Raises errors of the store and the metadata. Streams with damaged sources are set aside.
         """
         outputs = plan_round(await self._find(), self._config)
         if not outputs:
@@ -178,8 +184,8 @@ class Compactor:
             try:
                 compaction, settled[stream.stream_id] = self._plan_stream(stream)
             except NotContiguous as error:
-                # The image may be ahead of `start_offset` while a trim is under way: left alone
-                # this time, looked at again.
+                # The image may be ahead of `start_offset` during a trim: skip the stream in this
+                # round.
                 _log.warning(
                     "log_index_not_contiguous", stream_id=stream.stream_id, error=str(error)
                 )
@@ -228,7 +234,7 @@ class Compactor:
                 if compaction.stream_id not in owned:
                     raise StreamFenced(
                         compaction.stream_id,
-                        "it was closed here while its ranges were being compacted",
+                        "it was closed here during the compaction of its ranges",
                     )
 
     def _set_aside_damaged(

@@ -1,12 +1,12 @@
-"""What to compact: which committed ranges of our own streams are rewritten together, and into
+"""Plan compactions: which committed ranges of our own streams are rewritten together, and into
 which objects.
 
-Invariant, checked by `check_outputs` before anything is committed: outputs hold exactly the offsets
-of their inputs, without hole or overlap, of streams that were offered and of no others. A round is
-bounded in bytes and ranges. Fails closed: input that is not contiguous raises. Cost: a small range
-is rewritten only into one at least twice its size, so a byte is rewritten about
-log2(small_bytes_max / size) times at most. Must not read objects. Source: AutoMQ
-`CompactionAnalyzer`.
+Invariant, checked by `check_outputs` before any commit: outputs hold exactly the offsets of their
+inputs, without hole or overlap, of the given streams and of no others. A round is bounded in bytes
+and ranges. Input that is not contiguous raises. Cost: a small range is rewritten only into one of
+at least twice its size, so a byte is rewritten at most about log2(small_bytes_max / size) times.
+Must not read objects.
+Source: AutoMQ `CompactionAnalyzer`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,40 +24,40 @@ class CompactionConfig:
     interval_ms: Annotated[int, Setting("compaction.interval.ms", Kind.DURATION, 1, 3_600_000)] = (
         20_000
     )
-    """Pause between looks at the metadata. A WAL object that was committed in place costs its full
-    size until it is compacted.
+    """Pause between two searches for work. A WAL object that was committed in place occupies its
+    full size until compaction.
     """
 
     small_bytes_max: Annotated[int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1)] = (
         4 << 20
     )
-    """Ranges of this size are left alone for good: a reader gets 4 MiB with one GET."""
+    """Ranges of this size or more are never compacted, because readers get 4 MiB with one GET."""
 
     small_count_min: Annotated[
         int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000)
     ] = 8
-    """So many small neighbors are worth one rewrite. Smaller: fewer GETs for catch-up readers, more
-    rewriting.
+    """Neighboring small ranges that are worth one rewrite. A smaller value gives fewer GETs to
+    catch-up readers and rewrites more.
     """
 
     round_bytes_max: Annotated[
         int, Setting("compaction.round.max.bytes", Kind.BYTES, 1, 1 << 30)
     ] = 64 << 20
-    """Read, held in memory and written by one round."""
+    """Bytes that one round reads, holds in memory and writes."""
 
     round_ranges_max: int = 4_000
-    """Sources in one commit; the controller takes 20,000."""
+    """Sources in one commit; the controller accepts 20,000."""
 
     object_bytes_max: Annotated[
         int, Setting("compaction.object.max.bytes", Kind.BYTES, 1, 1 << 30)
     ] = 32 << 20
-    """Larger objects are not begun; one range may be larger."""
+    """Objects grow up to this size. One range may be larger."""
 
     stream_object_bytes_min: int = 8 << 20
-    """A stream with this much gets an object of its own."""
+    """A stream with at least this much gets an object of its own."""
 
     page_ranges: int = 256
-    """Ranges of one stream looked at in one go."""
+    """Ranges of one stream that are examined at once."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -68,7 +68,7 @@ class CompactionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """Neighboring ranges of one stream, to become one range."""
+    """Neighboring ranges of one stream that become one range."""
 
     sources: tuple[ObjectRange, ...]
 
@@ -90,8 +90,10 @@ class Compaction:
 
 
 class StreamPlan(NamedTuple):
-    """compaction: the next one for this stream, if any. settled_offset: nothing before it will ever
-    be compacted; look from there next time.
+    """The plan for one stream.
+
+    compaction: the next one, or None. settled_offset: nothing before it will ever be compacted, so
+    the next search begins there.
     """
 
     compaction: Compaction | None
@@ -100,14 +102,17 @@ class StreamPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One object to write; compactions are sorted by stream."""
+    """One object to write. compactions: sorted by stream."""
 
     role: ObjectRole
     compactions: tuple[Compaction, ...]
 
 
 def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> StreamPlan:
-    """ranges: one page of a stream's log, neighbors. Raises NotContiguous if they are not."""
+    """Plan the next compaction of a stream.
+
+    ranges: one page of its log. Raises NotContiguous if they are not neighbors.
+    """
     _check_contiguous(ranges)
     settled = ranges[0].range.start_offset
     run: list[ObjectRange] = []
@@ -118,7 +123,7 @@ def plan_stream(ranges: Sequence[ObjectRange], config: CompactionConfig) -> Stre
         chosen = _choose(run, config)
         if chosen:
             return StreamPlan(Compaction(chosen), settled)
-        # A range that stays separates this run from all that will ever come: its lot is decided.
+        # A range that stays ends this run for good: no later range can join it.
         settled, run = source.range.end_offset, []
     chosen = _choose(run, config)
     return StreamPlan(Compaction(chosen) if chosen else None, settled)
@@ -129,8 +134,10 @@ def _is_compactable(source: ObjectRange, config: CompactionConfig) -> bool:
 
 
 def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """The part of a run of compactable neighbors that is worth a rewrite now: all if many, else the
-    stretch of WAL ranges in it.
+    """Return the part of a run of compactable neighbors that is worth a rewrite now.
+
+    That is the whole run if it has many ranges, otherwise the part from its first to its last WAL
+    range.
     """
     many = list(run)
     rest_bytes = sum(source.range.size_bytes for source in many)
@@ -144,8 +151,9 @@ def _choose(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Objec
 
 
 def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[ObjectRange, ...]:
-    """As many from the beginning as fit into one object; always one. A WAL range is worth it alone,
-    anything else is not.
+    """Return as many ranges from the beginning as fit into one object, at least one.
+
+    A single WAL range is worth a rewrite, any other single range is not.
     """
     size_bytes = count = 0
     for source in run[: config.round_ranges_max]:
@@ -157,8 +165,8 @@ def _bounded(run: Sequence[ObjectRange], config: CompactionConfig) -> tuple[Obje
 
 
 def plan_round(compactions: Iterable[Compaction], config: CompactionConfig) -> tuple[Output, ...]:
-    """Outputs for as many compactions as one round may carry, one per stream, WAL ranges first:
-    they keep whole WAL objects alive.
+    """Plan the outputs of one round: as many compactions as fit, one per stream. Compactions with
+    WAL ranges come first, because these keep whole WAL objects alive.
     """
     taken: dict[StreamId, Compaction] = {}
     bytes_left, ranges_left = config.round_bytes_max, config.round_ranges_max
@@ -196,7 +204,7 @@ def _shared_output(compactions: Sequence[Compaction]) -> Output:
 
 
 def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
-    """What the controller is to take out in the same transaction."""
+    """Return the ranges that the commit replaces."""
     return tuple(
         ReplacedRange(
             source.range.stream_id,
@@ -211,8 +219,9 @@ def replaced_by(outputs: Sequence[Output]) -> tuple[ReplacedRange, ...]:
 
 
 def check_outputs(outputs: Sequence[Output], written: Sequence[tuple[StreamRange, ...]]) -> None:
-    """The last check before the commit: `written[i]` are the ranges of the object built for
-    outputs[i]. Raises NotContiguous.
+    """Check the outputs before the commit. Raises NotContiguous.
+
+    written[i]: the ranges of the object that was built for outputs[i].
     """
     seen: set[StreamId] = set()
     for output, ranges in zip(outputs, written, strict=True):

@@ -1,11 +1,11 @@
-"""Read the sources of compactions, and build the objects that take their place: by a broker for its
-own streams, by a job for a whole topic.
+"""Read the sources of compactions and build the objects that replace them: in a broker for its own
+streams, in a job for a whole topic.
 
-Invariants: an entry is a whole block's part of its source's range, from a block whose checksum
-held, without a hole (`NotContiguous`), or what was appended here and is still in memory; an object
-is a function of its sources, its writer and its time of creation, so that a job that builds it
-again builds the same bytes. Must not commit anything, nor know who owns a stream. Holds all that it
-reads.
+Invariants: an entry is the part of a whole block that belongs to the range of its source, from a
+block whose checksum matches, without a hole (`NotContiguous`), or entries that were appended here
+and are still in memory. An object is a function of its sources, its writer and its time of
+creation, so a job that builds it again builds the same bytes. Must not commit anything or know the
+owner of a stream. Holds everything that it reads in memory.
 Source: AutoMQ `CompactionUploader`, `DataBlockReader`.
 """
 
@@ -34,14 +34,14 @@ _OBJECTS_READ_AT_ONCE = 4
 _PAUSE_MAX_S = 0.1
 
 SourceEntries = dict[tuple[str, StreamId, Offset], list[Entry]]
-"""By key of the object, stream and first offset."""
+"""Entries by object key, stream and first offset."""
 
 Cached = Callable[[StreamId, Offset, Offset], Sequence[Entry] | None]
-"""Entries in memory that cover exactly this range; None if there are none."""
+"""Return entries in memory that cover exactly this range, or None."""
 
 
 def nothing_cached(stream_id: StreamId, start: Offset, end: Offset) -> None:
-    """Of a job, which has written nothing itself."""
+    """Return None: a job has no entries in memory."""
     del stream_id, start, end
 
 
@@ -52,12 +52,12 @@ async def read_entries(
     *,
     throttled: bool = False,
 ) -> SourceEntries:
-    """Entries of every source. Sources that lie in one object are read together: their streams are
-    neighbors there.
+    """Read the entries of every source. Sources in one object are read together, because their
+    streams are neighbors there.
 
     throttled: read one object at a time instead of several, and pause after each for as long as its
-    read took. A broker so leaves half of the store's time to its clients, and their PUTs do not
-    queue behind these GETs. With GETs of 30 ms it still reads 16 objects per second.
+    read took. This leaves half of the store's time to the clients of a broker, and their PUTs do
+    not queue behind these GETs. With GETs of 30 ms it still reads 16 objects per second.
 
     Raises ObjectNotFound, ObjectCorrupt, NotContiguous, ObjectStoreError.
     """
@@ -101,8 +101,8 @@ async def read_entries(
 def build_output(
     output: Output, writer: BrokerIncarnation, created_ms: Millis, entries: SourceEntries
 ) -> BuiltObject:
-    """The object of what was read. Compare its ranges with `plan.check_outputs` before anything is
-    committed.
+    """Build the object of one output. Compare its ranges with `plan.check_outputs` before the
+    commit.
     """
     runs = [
         StreamRun(

@@ -1,1 +1,1 @@
-"""Read streams: from memory what is recent, from objects what is older."""
+"""Read streams: recent data from memory, older data from objects."""

@@ -1,8 +1,8 @@
 """Remember which objects reads found damaged or gone, for logs, metrics and the doctor.
 
 Invariant: bounded by `OBJECTS_MAX`. An object that an operator restored leaves the list with the
-next read of the same place, or when no read met it for `KEPT_S`. Times are the caller's monotonic
-seconds. Pure.
+next read of the same place, or when no read failed at it for `KEPT_S`. Times are the caller's
+monotonic seconds. Pure.
 Must not decide whether an object is damaged: `stream.read.stream_reader` does.
 """
 
@@ -19,21 +19,21 @@ DAMAGE_KINDS: Final[tuple[DamageKind, ...]] = ("gone", "corrupt")
 OBJECTS_MAX: Final = 1_000
 KEPT_S: Final = 3_600.0
 KNOWN_S: Final = 60.0
-"""Damage that was met so recently needs no further look."""
+"""Damage found within this time needs no further attempt."""
 LOG_EVERY_S: Final = 60.0
-"""For each object."""
+"""The shortest time between two log events of one object."""
 CERTAIN_S: Final = 10.0
-"""An object that is gone for so long is lost. Metadata are behind by less, or the broker has lost
+"""An object that is gone for this long is lost: metadata are behind by less, or the broker has lost
 its session.
 """
 
 
 @dataclass(slots=True)
 class Damage:
-    """An object that could not be read. count: reads that ended at it. stream_id, offset: where the
-    last one did.
+    """An object that could not be read.
 
-    first_s: when the present row of such reads began, none of them `KNOWN_S` after the one before.
+    count: reads that ended at it. stream_id, offset: where the last one ended. first_s: when the
+    current sequence of such reads began, each within `KNOWN_S` after the one before.
     """
 
     key: str
@@ -48,17 +48,17 @@ class Damage:
 
     @property
     def is_certain(self) -> bool:
-        """Whether time has ruled out that metadata were only behind."""
+        """Whether so much time has passed that the metadata cannot be merely behind."""
         return self.last_s - self.first_s >= CERTAIN_S
 
 
 class DamageLog:
-    """The damaged objects that one process met."""
+    """The damaged objects that the reads of one process found."""
 
     def __init__(self) -> None:
         self._damages: OrderedDict[str, Damage] = OrderedDict()
         self.reads: Counter[DamageKind] = Counter()
-        """Reads that ended at a damaged object, so far."""
+        """How many reads ended at a damaged object."""
 
     def record(
         self, key: str, kind: DamageKind, what: str, *, stream_id: int, offset: int, now_s: float
@@ -96,7 +96,9 @@ class DamageLog:
         return len(self._damages)
 
     def forget_range(self, stream_id: int, start: int, end: int) -> None:
-        """Note that [start, end) was read: forget damage at which the last read ended in there."""
+        """Note that [start, end) was read: forget objects at which the last read ended in that
+        range.
+        """
         for key in [
             item.key
             for item in self._damages.values()
@@ -105,7 +107,7 @@ class DamageLog:
             del self._damages[key]
 
     def listed(self, now_s: float) -> list[Damage]:
-        """Return what was met within `KEPT_S`, the latest first."""
+        """Return what was found within `KEPT_S`, the latest first."""
         self._forget(now_s)
         return list(reversed(self._damages.values()))
 

@@ -1,13 +1,13 @@
-"""Ranges of one object that are asked for in the same turn of the event loop, and lie near each
-other, come with one GET.
+"""Join requests for ranges of one object into one GET, if they arrive in the same iteration of the
+event loop and lie near each other.
 
-Objects hold streams side by side, and partitions that open together, or are fetched by one request,
-want neighboring blocks of the same objects at the same moment: after a failover 17 partitions made
+Objects hold streams side by side, and partitions that open together, or that one request fetches,
+need neighboring blocks of the same objects at the same time: after a failover 17 partitions made
 150 GETs of 60 KB, and now make 9 of 1 MB. A GET costs 3 to 5 ms of CPU and 0.4 USD per million,
-whatever it brings.
-Invariant: who asks gets its own bytes or its own error: a damaged object's other ranges are read
-again by themselves. Bounded by get_bytes_max for each GET; nobody waits longer than to the end of
-the turn. Must not cache anything, nor know what the bytes mean.
+regardless of its size.
+Invariant: each caller gets its own bytes or its own error: if a joined GET fails on a damaged
+object, each range is read again alone. Limits: get_bytes_max for each GET; no request waits longer
+than to the end of the iteration. Must not cache anything or interpret the bytes.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from stream.errors import StreamError
 from stream.ports import ObjectRange
 
 Get = Callable[[ObjectRange, int, int], Awaitable[bytes]]
-"""(object, first byte, length) -> just these bytes."""
+"""Read exactly these bytes: (object, first byte, length)."""
 
 Part = tuple[bytes, int]
-"""Bytes of an object, and where among them those begin that were asked for."""
+"""Bytes of an object, and the position in them of the first requested byte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,10 @@ class _PendingGet:
 
 
 class JoinedGets:
-    """gap_bytes_max: this much may be read for nothing to save a GET. get_bytes_max: of a GET that
-    joins several.
+    """Join GETs.
+
+    gap_bytes_max: how many unneeded bytes may be read to save a GET. get_bytes_max: the limit of a
+    joined GET.
     """
 
     def __init__(self, get: Get, *, gap_bytes_max: int, get_bytes_max: int) -> None:
@@ -49,7 +51,9 @@ class JoinedGets:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def get(self, source: ObjectRange, start: int, length: int) -> Part:
-        """Raises what `Get` raises."""
+        """Return bytes that include [start, start + length) of the object. Raises what `Get`
+        raises.
+        """
         loop = asyncio.get_running_loop()
         pending = _PendingGet(source, start, length, loop.create_future())
         same = self._pending.setdefault(source.key, [])
@@ -59,7 +63,7 @@ class JoinedGets:
         return await pending.answer
 
     async def close(self) -> None:
-        """Cancel what is under way; who waits for it gets CancelledError."""
+        """Cancel the GETs in flight. Their callers get CancelledError."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -100,7 +104,7 @@ class JoinedGets:
             for pending in group:
                 pending.answer.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait get it
+        except Exception as error:  # noqa: BLE001 - any error goes to the waiting callers
             if len(group) > 1 and isinstance(error, StreamError):
                 for pending in group:
                     self._start([pending])

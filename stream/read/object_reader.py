@@ -1,12 +1,12 @@
-"""Read committed stretches of streams out of objects: indexes and blocks through caches,
-neighboring blocks with one GET, ahead of readers that go forward.
+"""Read committed parts of streams from objects: with caches for indexes and blocks, one GET for
+neighboring blocks, and read-ahead for sequential readers.
 
-Invariant: what is returned are whole batches, in offset order, of the stream and inside the
-committed ranges, from blocks whose checksums held. An error counts only where a read begins: before
-an object that is damaged, gone or out of reach, the intact batches are returned, and the read that
-begins there raises. ObjectCorrupt means wrong bytes. `ObjectNotFound` goes up: plan again from the
-metadata. Memory in flight is at most gets_in_flight_max x get_bytes_max (plus one block each).
-Deadlines and retries are the store's.
+Invariant: the result is whole batches, in offset order, of the stream and inside the committed
+ranges, from blocks whose checksums match. An error counts only where a read begins: before an
+object that is damaged, gone or unreachable, a read returns the intact batches, and the read that
+begins there raises. ObjectCorrupt means wrong bytes. `ObjectNotFound` reaches the caller, which
+plans again from the metadata. Memory in flight is at most gets_in_flight_max x get_bytes_max (plus
+one block each). The store handles deadlines and retries.
 Source: AutoMQ `StreamReader`, `ObjectReader`.
 """
 
@@ -38,44 +38,46 @@ _log = get_logger()
 _T = TypeVar("_T")
 _INT64_MAX = (1 << 63) - 1
 _GAP_BYTES = 128 << 10
-"""Reading this much for nothing costs less than another GET."""
+"""Reading this many unneeded bytes costs less than another GET."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReaderConfig:
     index_cache_bytes_max: int = 32 << 20
-    """Indexes kept: 52 bytes a block, so that about 500,000 blocks of up to 1 MiB need no second
-    look at their objects.
+    """Cached indexes, at 52 bytes per block: the indexes of about 500,000 blocks of up to 1 MiB are
+    read once.
     """
 
     whole_bytes_max: int = 1 << 20
     """Objects up to this size are read whole with their index: one GET serves all streams in it,
-    which is what many partitions that open after a failover want at once. A lone reader of a small
-    stream pays about 10 ms more for the first bytes, and saves the second GET.
+    which many partitions that open after a failover need at once. A lone reader of a small stream
+    gets its first bytes about 10 ms later, and saves the second GET.
     """
 
     get_bytes_max: int = 4 << 20
-    """Neighboring blocks up to this size are one GET. Larger: fewer GETs (0.4 USD per million),
-    longer until the first byte.
+    """Neighboring blocks up to this size are one GET. A larger value makes fewer GETs (0.4 USD per
+    million) and takes longer until the first byte.
     """
 
     gets_in_flight_max: int = 32
     read_bytes_max: int = 64 << 20
-    """More than this is not returned by one read, whatever the caller asks for."""
+    """One read returns at most this much, whatever the caller requests."""
 
     read_ahead_bytes_min: int = 512 << 10
     read_ahead_bytes_max: int = 16 << 20
-    """Per reader; catching up at 100 MB/s with GETs of 100 ms needs 10 MB on the way."""
+    """The largest window of one reader: reading 100 MB/s with GETs of 100 ms needs 10 MB in
+    flight.
+    """
 
     readers_max: int = 1_024
-    """Sequential readers remembered."""
+    """How many sequential readers are remembered."""
 
     read_ahead_tasks_max: int = 16
-    """Readers read ahead for at once; others are served without."""
+    """How many readers get read-ahead at once; the others are served without it."""
 
 
 class ObjectReader:
-    """One per process; serves all streams."""
+    """Read the objects of all streams. There is one per process."""
 
     def __init__(
         self, store: ObjectStore, block_cache: BlockCache, config: ObjectReaderConfig | None = None
@@ -106,13 +108,12 @@ class ObjectReader:
         *,
         end_offset: int = _INT64_MAX,
     ) -> list[memoryview]:
-        """Whole batches from the one that contains `start` on, each view holding one or more; at
-        most max_bytes.
+        """Read whole batches from the one that contains `start`, at most max_bytes. Each view holds
+        one or more batches.
 
-        ranges: of one stream, in order and without gaps, the first contains `start`. min_one: the
-        first batch is returned however large.
-        end_offset: batches that begin there or later are left out. Returns [] only if max_bytes is
-        too small or compaction left no batch.
+        ranges: of one stream, in order and without gaps; the first contains `start`. min_one:
+        return the first batch regardless of its size. end_offset: leave out batches that begin
+        there or later. Returns [] only if max_bytes is too small or compaction left no batch.
         """
         _check_ranges(ranges, start)
         max_bytes = min(max_bytes, self._config.read_bytes_max)
@@ -143,13 +144,14 @@ class ObjectReader:
     async def offset_for_timestamp(
         self, ranges: Sequence[ObjectRange], timestamp_ms: int, start_offset: int = 0
     ) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record at start_offset or later whose timestamp is at
-        least timestamp_ms; None: no such.
+        """Return (offset, timestamp) of the first record at start_offset or later that is not older
+        than timestamp_ms, or None.
 
-        ranges as for `read`, where those with an older max timestamp may be missing. Opens one
-        block after another until one has it; max timestamps in metadata, index and batch headers
-        mean that hardly ever a second one is opened. Raises ObjectCorrupt, ObjectNotFound and the
-        store's errors for a block that may hold the record: what lies behind it is no answer.
+        ranges: as for `read`, but ranges with an older max timestamp may be missing. Opens one
+        block after another until one has the record. The max timestamps in metadata, index and
+        batch headers make a second block rare. Raises ObjectCorrupt, ObjectNotFound and errors of
+        the store for a block that may hold the record, because a later record would be a wrong
+        answer.
         """
         for source in ranges:
             if (
@@ -167,23 +169,25 @@ class ObjectReader:
         return None
 
     async def index(self, source: ObjectRange) -> ObjectIndex:
-        """The index of an object, from the cache or with one GET (two if it has more than 1,258
-        blocks).
+        """Return the index of an object, from the cache or with one GET (two if it has more than
+        1,258 blocks).
         """
         return await self._indexes.get(source.key, lambda _: self._load_index(source))
 
     def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """A whole object that was read for another reason: whoever reads it soon needs no GET."""
+        """Cache an object that was read whole for another purpose, so that the next reader needs no
+        GET.
+        """
         self._indexes.put(key, index, index.size_bytes)
         self._cache_blocks(key, index, data)
 
     async def idle(self) -> None:
-        """Wait until nothing is being read ahead."""
+        """Wait until no read-ahead is in flight."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Cancel reads ahead and loads; callers of `read` get CancelledError. Closes the block
-        cache too.
+        """Cancel read-ahead and loads, and close the block cache. Callers of `read` get
+        CancelledError.
         """
         for task in self._tasks:
             task.cancel()
@@ -197,10 +201,11 @@ class ObjectReader:
     async def _plan(
         self, ranges: Sequence[ObjectRange], start: int, end_offset: int, max_bytes: int
     ) -> list[Piece]:
-        """Blocks from `start` on worth at least max_bytes, not counting the first one, of which
-        less may be wanted.
+        """Plan blocks from `start` of at least max_bytes, not counting the first one, of which only
+        a part may be needed.
 
-        Ends before an object whose index cannot be read; raises its error if that is the first one.
+        Stops before an object whose index cannot be read; raises its error if that is the first
+        one.
         """
         wanted: list[ObjectRange] = []
         bytes_wanted = 0
@@ -229,8 +234,8 @@ class ObjectReader:
     async def pieces(
         self, source: ObjectRange, start: int = 0, end_offset: int = _INT64_MAX
     ) -> list[Piece]:
-        """Blocks of the range from `start` on. The object must hold all of the range that was
-        committed for it.
+        """Return the blocks of the range from `start`. Raises ObjectCorrupt if the object does not
+        hold all of the range that was committed for it.
         """
         index, wanted = await self.index(source), source.range
         held = index.blocks_of(wanted.stream_id, wanted.start_offset, wanted.end_offset)
@@ -251,7 +256,7 @@ class ObjectReader:
     # --- loading ----------------------------------------------------------------------------------
 
     async def _load(self, pieces: Sequence[Piece]) -> list[bytes | Exception]:
-        """Return each block, or why it cannot be had."""
+        """Return each block, or its error."""
         groups = self._groups(pieces, 0)
         return [
             data
@@ -260,8 +265,8 @@ class ObjectReader:
         ]
 
     def _groups(self, pieces: Sequence[Piece], gap_bytes_max: int) -> list[list[Piece]]:
-        """Neighbors in one object, in its order and at most this far apart: one GET each, of at
-        most get_bytes_max or one block.
+        """Group neighboring blocks of one object that are at most gap_bytes_max apart. A group is
+        one GET, of at most get_bytes_max or one block.
         """
         groups: list[list[Piece]] = []
         key, start, end = "", 0, 0
@@ -277,8 +282,8 @@ class ObjectReader:
         return groups
 
     async def load_uncached(self, pieces: Sequence[Piece]) -> list[bytes]:
-        """Blocks of one object, in its order, one GET after another: for rewriting, which should
-        not push out what readers need.
+        """Read blocks of one object, in its order, one GET after another, without the cache: a
+        rewrite should not evict what readers need.
         """
         loaded: list[bytes] = []
         for group in self._groups(pieces, _GAP_BYTES):
@@ -294,7 +299,7 @@ class ObjectReader:
         return await self._blocks.get_each(list(by_key), load)
 
     async def _get_blocks(self, pieces: Sequence[Piece]) -> Sequence[tuple[bytes, int] | Exception]:
-        """Return each block with its weight, or ObjectCorrupt. Raises what is wrong with all of
+        """Return each block with its weight, or ObjectCorrupt. Raises an error that concerns all of
         them.
         """
         source, start = pieces[0].source, pieces[0].block.position
@@ -336,8 +341,9 @@ class ObjectReader:
         return [(index, index.size_bytes)]
 
     def _cache_blocks(self, key: str, index: ObjectIndex, data: bytes) -> None:
-        """A small object came whole with its index: its blocks need no second GET. A damaged one
-        fails whoever reads it, nobody else.
+        """Cache the blocks of an object that was read whole, so that they need no second GET.
+
+        Skips a damaged block: only its readers fail.
         """
         for entry in index.blocks():
             block = data[entry.position : entry.position + entry.size_bytes]
@@ -351,9 +357,8 @@ class ObjectReader:
             async with self._gets:
                 data = await self._store.get_range(source.key, start, length)
         except ObjectNotFound:
-            raise ObjectNotFound(
-                source.key
-            ) from None  # the store's own name for it may have a prefix
+            # The error of the store may name the key with a prefix.
+            raise ObjectNotFound(source.key) from None
         except RangeNotSatisfiable:
             raise ObjectCorrupt(
                 source.key,
@@ -362,7 +367,7 @@ class ObjectReader:
             ) from None
         if len(data) != length:
             raise ObjectCorrupt(
-                source.key, start, f"{len(data)} bytes came, {length} were asked for"
+                source.key, start, f"the store returned {len(data)} of {length} requested bytes"
             )
         return data
 
@@ -386,7 +391,9 @@ class ObjectReader:
         return batches
 
     async def _fetch_ahead(self, ranges: Sequence[ObjectRange], start: int, reader: Reader) -> None:
-        """Fill the cache. Errors are only noted: whoever really reads there meets them again."""
+        """Fill the cache ahead of a reader. Errors are only logged: a reader that gets there meets
+        them again.
+        """
         try:
             pieces = await self._plan(ranges, start, _INT64_MAX, reader.window_bytes)
             if pieces:
@@ -406,7 +413,7 @@ class ObjectReader:
 
 
 async def _each(calls: Iterable[Awaitable[_T]]) -> list[_T | Exception]:
-    """Return the result or the error of each call, all made at once. A cancelled one cancels the
+    """Run all calls at once. Return the result or the error of each. A cancelled call cancels the
     caller.
     """
     results = await asyncio.gather(*calls, return_exceptions=True)
@@ -417,7 +424,7 @@ async def _each(calls: Iterable[Awaitable[_T]]) -> list[_T | Exception]:
 
 
 def _all_of(loaded: Iterable[_T | Exception]) -> list[_T]:
-    """Raises the first error."""
+    """Return all values. Raises the first error among them."""
     found: list[_T] = []
     for item in loaded:
         if isinstance(item, Exception):

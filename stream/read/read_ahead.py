@@ -1,9 +1,10 @@
-"""How far to read ahead of whom: readers are recognized by asking for the offset at which their
-last read ended.
+"""Decide how far to read ahead of each reader. A read that starts where an earlier read ended
+belongs to the same reader.
 
-Invariant: a first read never reads ahead; each read that continues doubles the window up to the
-limit; a reader that jumps is a new one. At most `readers_max` are remembered, the longest silent is
-forgotten. Must not do I/O. Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
+Invariant: a first read never reads ahead. Each read that continues doubles the window up to the
+limit. A reader that jumps counts as a new one. At most `readers_max` readers are remembered; the
+least recent one is forgotten. Must not do I/O.
+Source: AutoMQ `DefaultS3BlockCache` read-ahead agents.
 """
 
 from collections import OrderedDict
@@ -17,7 +18,7 @@ class Reader:
     window_bytes: int = 0
     ahead_from: int = 0
     ahead_until: int = 0
-    """[ahead_from, ahead_until) was asked for ahead of time."""
+    """The offsets [ahead_from, ahead_until) were requested ahead of time."""
     is_busy: bool = False
 
 
@@ -32,8 +33,9 @@ class ReadAhead:
         return len(self._readers)
 
     def on_read(self, stream_id: StreamId, start_offset: int, next_offset: int) -> Reader | None:
-        """[start, next) was read: the reader to read ahead for now, or None (a new one, or one with
-        half its window still before it).
+        """Note that a read returned [start, next). Return the reader to read ahead for now.
+
+        Returns None for a new reader, and for a reader that still has half of its window before it.
         """
         reader = self._readers.pop((stream_id, start_offset), None)
         if reader is None:

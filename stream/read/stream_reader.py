@@ -1,10 +1,10 @@
-"""Reads across memory and objects: the log cache first, committed objects for what is older.
+"""Read across memory and objects: the log cache first, committed objects for older data.
 
-Invariant: what is returned begins with the batch that holds the offset and has no gap; data is
-either in the cache (until it is committed) or in the metadata's ranges, so a place that neither
-knows is an error, never skipped. An object that compaction removed under a read is planned anew.
-Damage counts only when further looks, each by a new plan, meet it in the same object again. Must
-not cache anything itself.
+Invariant: the result begins with the batch that holds the offset and has no gap. Data is in the
+cache until it is committed and in the metadata afterwards, so an offset that is in neither raises
+an error and is never skipped. If compaction removed an object during a read, the read is planned
+again. Damage counts only when further attempts, each with a new plan, find it in the same object
+again. Must not cache anything itself.
 Source: AutoMQ `S3Storage.read0`.
 """
 
@@ -27,16 +27,16 @@ from stream.read.object_reader import ObjectReader
 
 _REPLANS_MAX = 5
 _FAILED_ATTEMPTS_MAX: Final[dict[DamageKind, int]] = {"gone": 2, "corrupt": 5}
-"""Failed looks at one object, one after the other, that are damage. A new plan settles whether an
-object is gone. An answer of the store may be wrong several times in a row, and the error for damage
-is one that many clients do not survive.
+"""How many consecutive failed attempts at one object prove damage. A new plan settles whether an
+object is gone. The store may answer wrongly several times in a row, and many clients do not survive
+the error for damage.
 """
 
 _log = structlog.get_logger(__name__)
 
 
 class StreamReader:
-    """Reads of all streams of one process. damage: what they meet is noted there."""
+    """Read all streams of one process. damage: reads record there what they find."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class StreamReader:
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.offset_for_timestamp. Ranges that are too old are skipped by the metadata's
-        timestamps, without I/O.
+        """See Storage.offset_for_timestamp. The timestamps in the metadata rule out older ranges
+        without I/O.
         """
         offset, attempts = start_offset, _ReadAttempts(self._damage, stream_id)
         found: tuple[int, int] | None = None
@@ -112,8 +112,10 @@ class StreamReader:
     async def newest_timestamp(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset
     ) -> tuple[Offset, Millis] | None:
-        """See Storage.newest_timestamp. Only a range that crosses an end can have a time that no
-        record between the two offsets has.
+        """See Storage.newest_timestamp.
+
+        Only a range that crosses an end can have a timestamp that no record between the two offsets
+        has.
         """
         for timestamp_ms in sorted(
             self._newest_timestamps(stream_id, start_offset, end_offset), reverse=True
@@ -128,8 +130,8 @@ class StreamReader:
     def _newest_timestamps(
         self, stream_id: StreamId, offset: Offset, end_offset: Offset
     ) -> set[Millis]:
-        """Of each committed range and each entry behind them that is whole below `end_offset`: one
-        that is not may not be durable yet.
+        """Return the newest timestamp of each committed range, and of each entry after them that
+        ends by `end_offset`: other entries may not be durable yet.
         """
         found: set[Millis] = set()
         while offset < end_offset and (
@@ -147,7 +149,9 @@ class StreamReader:
     def _timestamp_in_cache(
         self, stream_id: StreamId, timestamp_ms: int, offset: Offset
     ) -> tuple[int, int] | None:
-        """Entries and batches know their newest timestamp, so hardly more than one is decoded."""
+        """Find the record in the cache. Entries and batches store their newest timestamp, so
+        usually only one batch is decoded.
+        """
         for entry in self._cache.entries_after(stream_id, offset):
             if entry.max_timestamp_ms < timestamp_ms or entry.end_offset <= offset:
                 continue
@@ -170,7 +174,7 @@ class StreamReader:
 
 
 class _ReadAttempts:
-    """The failed looks of one read at objects."""
+    """Count the failed attempts of one read at objects."""
 
     def __init__(self, damage: DamageLog, stream_id: StreamId) -> None:
         self._damage = damage
@@ -180,10 +184,10 @@ class _ReadAttempts:
         self._count = 0
 
     def failed(self, error: ObjectNotFound | ObjectCorrupt, offset: Offset) -> None:
-        """Return if another look is worth it.
+        """Return if another attempt is worthwhile.
 
         Raises ObjectCorrupt, ObjectMissing or ObjectLost for damage, and `error` after too many
-        looks at ever other objects.
+        attempts at different objects.
         """
         kind: DamageKind = "gone" if isinstance(error, ObjectNotFound) else "corrupt"
         now_s = asyncio.get_running_loop().time()

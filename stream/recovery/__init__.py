@@ -1,1 +1,1 @@
-"""Take over the WAL of a dead broker, and tell a lost slot from a free one."""
+"""Recover the WAL of a dead broker, and tell a lost slot from a free one."""

@@ -1,10 +1,11 @@
-"""Which part of a WAL may be used although some of its slots are lost or damaged. Pure.
+"""Decide which part of a WAL may be used although some of its slots are lost or damaged. Pure.
 
-Invariants: a range is given out only if it continues its stream without a gap. A partition is sound
-only if its data stream goes on without a gap behind the last bad slot: that proves that no bad slot
-held records of it. Every other partition is in doubt. Its streams end before the first bad slot
-that may concern them, as if the writer had died there; a transaction's event lies in the slot of
-its data, so no event is used without its data, and a checkpoint is used only where its data is.
+Invariants: a range is returned only if it continues its stream without a gap. A partition is sound
+only if its data stream continues without a gap after the last bad slot: that proves that no bad
+slot held records of it. Every other partition is in doubt. Its streams end before the first bad
+slot that may concern them, as if the writer had died there. The event of a transaction lies in the
+slot of its data, so no event is used without its data, and a checkpoint is used only where its data
+is.
 Must not do I/O. Source: docs/adr/0037.
 """
 
@@ -18,7 +19,7 @@ from stream.ports import StreamRange
 
 
 class BadSlot(NamedTuple):
-    """A slot that was durable and cannot be read: it is gone, or its bytes are wrong."""
+    """A slot that was durable and cannot be read, because it is gone or its bytes are wrong."""
 
     sequence: WalSequence
     key: str
@@ -26,10 +27,10 @@ class BadSlot(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What bad slots do to one data stream.
+    """The effect of bad slots on one data stream.
 
-    start_offset: the first offset that is not known to exist. end_offset: one behind the last
-    offset that later slots hold; None: no later slot holds anything of the stream, so the bad slots
+    start_offset: the first offset that is not known to exist. end_offset: one after the last offset
+    that later slots hold; None if no later slot holds anything of the stream, so that the bad slots
     held an unknown number of its records, perhaps none.
     """
 
@@ -47,15 +48,17 @@ class _Broken:
 
 @dataclass(slots=True)
 class Salvage:
-    """Give it every slot of the WAL in order. ends: of the streams that the writer still owns.
-    data_of: the data stream beside each.
+    """Select the usable ranges of a WAL. Pass every slot in order.
+
+    ends: of the streams that the writer still owns. data_of: the data stream of the same partition,
+    by stream.
     """
 
     ends: dict[StreamId, Offset]
     data_of: Mapping[StreamId, StreamId]
     bad_slots: list[BadSlot] = field(default_factory=list[BadSlot])
     _proved: dict[StreamId, WalSequence] = field(default_factory=dict[StreamId, WalSequence])
-    """The last slot in which a data stream went on without a gap."""
+    """The last slot in which each data stream continued without a gap."""
     _broken: dict[StreamId, _Broken] = field(default_factory=dict[StreamId, _Broken])
     _stopped: set[StreamId] = field(default_factory=set[StreamId])
 
@@ -65,8 +68,8 @@ class Salvage:
     def take(
         self, sequence: WalSequence, ranges: tuple[StreamRange, ...]
     ) -> tuple[StreamRange, ...]:
-        """The ranges of a good slot that may be committed. Raises NotContiguous for a gap that no
-        bad slot explains. O(ranges).
+        """Return the ranges of a good slot that may be committed, in O(ranges). Raises
+        NotContiguous for a gap that no bad slot explains.
         """
         owned = [item for item in ranges if item.stream_id in self.ends]
         taken = [
@@ -80,8 +83,8 @@ class Salvage:
         return tuple(sorted(taken, key=_stream_id))
 
     def losses(self, accepted: Collection[WalSequence] = ()) -> Iterator[Loss]:
-        """Every data stream that a bad slot concerns, or may concern. Bad slots that are accepted
-        do not count.
+        """Yield every data stream that a bad slot concerns or may concern. Accepted bad slots do
+        not count.
         """
         for stream_id, end in sorted(self.ends.items() if self.bad_slots else ()):
             if not self._is_data(stream_id):

@@ -1,10 +1,10 @@
-"""Tell a free slot from a lost one: what lies behind a hole says whether the hole was durable.
+"""Tell a free slot from a lost one: the slots after a hole show whether the hole was durable.
 
-Invariant: a slot counts as lost only if an object proves it. A data slot names in its header how
-many slots before it were not durable when it was written, so all below those were; a fence lies in
-the first slot that was free, so all below it were there; and a slot that a LIST showed was there.
-That a LIST does not show a slot means nothing. Cost: one LIST, and one GET if it shows something
-behind a hole. Used by recovery and by readers of the tail. Source: docs/adr/0037.
+Invariant: a slot counts as lost only if an object proves it. The header of a data slot says how
+many slots before it were not durable when it was written; all below those were. A fence lies in the
+first free slot, so all slots below it existed. A slot that a LIST showed existed. A slot that a
+LIST does not show proves nothing. Cost: one LIST, and one GET if the LIST shows a slot after a
+hole. Recovery and the readers of the tail use this module. Source: docs/adr/0037.
 """
 
 from bisect import bisect_left
@@ -17,14 +17,14 @@ from stream.ports import BrokerIncarnation
 from stream.wal.slot_reader import read_slot
 
 PROOF_READS_MAX = 8
-"""Slots behind a hole that are read until one of them can be: the last one knows most."""
+"""How many slots after a hole are tried until one can be read; the last slot proves most."""
 
 LISTED_MAX = 100_000
-"""Slots that one LIST is asked for. Brokers keep a few hundred that are not committed."""
+"""The limit of one LIST. Brokers have a few hundred slots that are not committed."""
 
 
 class SlotsBehind:
-    """One look at one WAL."""
+    """The slots of one WAL, as one LIST showed them."""
 
     def __init__(self, store: ObjectStore, writer: BrokerIncarnation, start: WalSequence) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class SlotsBehind:
         self._is_read = False
 
     async def list(self) -> None:
-        """Find the slots from `start` on. Raises ObjectStoreError."""
+        """List the slots from `start`. Raises ObjectStoreError."""
         after = wal_key(self._writer, WalSequence(self._start - 1)) if self._start else ""
         async for info in self._store.list(
             wal_prefix(self._writer), start_after=after, limit=LISTED_MAX
@@ -46,11 +46,11 @@ class SlotsBehind:
                 self._listed.append(slot.sequence)
 
     async def proof_of(self, hole: WalSequence) -> str:
-        """What proves that the slot was durable; empty: nothing does. Call `list` first. Raises
-        ObjectStoreError.
+        """Return what proves that the slot was durable, or "" without a proof. Call `list` first.
+        Raises ObjectStoreError.
 
-        A writer that still runs may have filled it meanwhile: it is lost only if it is missing when
-        it is read once more, after this.
+        A live writer may have filled the slot meanwhile: it is lost only if it is still missing
+        when it is read again after this call.
         """
         at = bisect_left(self._listed, hole)
         if at < len(self._listed) and self._listed[at] == hole:
