@@ -1,5 +1,5 @@
-"""Settings of the stream layer of one broker: every limit with its unit, its default, and what
-turning it costs.
+"""Define the settings of the stream layer of one broker: every limit with its unit, its default and
+the cost of changing it.
 
 Invariant: a `StreamConfig` that exists is consistent (checked once, here).
 Must not read files or the environment: `deploy.node.config` does.
@@ -18,93 +18,93 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """Frozen; pass one to `Storage`. The worst case of memory is wal_unacknowledged + overshoot +
-    log cache + one block being built.
+    """The settings of `Storage`. Memory is at most wal_unacknowledged + overshoot + log cache + one
+    block in construction.
     """
 
     bulk_bytes_max: Annotated[int, Setting("wal.bulk.max.bytes", Kind.BYTES, 1, 64 * MIB)] = 8 * MIB
-    """A bulk closes at this size. Larger: fewer PUTs, longer recovery reads and more latency per
-    PUT. One group may exceed it.
+    """A bulk is written at this size. A larger value makes fewer PUTs, longer reads during
+    recovery, and more latency per PUT. One group may exceed it.
     """
 
     batching_bytes_per_s: Annotated[
         int, Setting("wal.batching.bytes.per.second", Kind.BYTES, 1)
     ] = 8 * MIB
-    """Intake above which latency is traded for fewer PUTs. At 5 USD per million, 25 PUT/s all month
-    are 324 USD.
+    """Intake above which brokers trade latency for fewer PUTs. At 5 USD per million PUTs, 25 PUT/s
+    cost 324 USD per month.
     """
 
     wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, 0, 60_000)] = 250
-    """Longest wait of a bulk above that rate: 4 PUT/s and broker at full load. 0 for stores whose
-    PUTs cost nothing (memory, files).
+    """Longest wait of a bulk above `batching_bytes_per_s`: 4 PUT/s per broker at full load. Use 0
+    for stores whose PUTs cost nothing (memory, files).
     """
 
     wal_linger_idle_ms: Annotated[int, Setting("wal.linger.idle.ms", Kind.DURATION, 0, 60_000)] = 40
-    """Longest wait below that rate while another PUT is in flight. With nothing in flight there is
-    no wait at all.
+    """Longest wait of a bulk below `batching_bytes_per_s` while another PUT is in flight. With no
+    PUT in flight it does not wait.
     """
 
     wal_put_interval_ms: Annotated[
         int, Setting("wal.put.interval.ms", Kind.DURATION, 0, 60_000)
     ] = 20
-    """Shortest time between the beginnings of two PUTs, unless a bulk is full or flushed; the first
-    after a rest is at once. A store that answers in 4 ms would else take 250 small PUTs/s: 3,240
-    USD a month, and every one of them a GET when the WAL is recovered.
+    """Shortest time between the starts of two PUTs, unless a bulk is full or flushed. The first PUT
+    after a pause starts at once. Without this limit, a store that answers in 4 ms would get 250
+    small PUTs/s: 3,240 USD per month, and one GET for each in a recovery of the WAL.
     """
 
     wal_pause_ms: int = 5
-    """Above the rate, with nothing in flight: no append for this long (or 4 mean gaps) means that
-    the clients wait for us.
+    """Above the rate and with no PUT in flight, a pause of this length without appends (or of 4
+    mean gaps) means that the clients wait for this bulk.
     """
 
     wal_in_flight_max: Annotated[int, Setting("wal.max.puts.in.flight", Kind.INT, 1, 1_000)] = 8
-    """PUTs at once: at 200 ms a PUT, 320 MB/s. Acks are in order, so one slow PUT holds back
-    whatever is written meanwhile.
+    """PUTs in flight: at 200 ms per PUT, 320 MB/s. Acknowledgments are in order, so one slow PUT
+    delays everything that is written after it.
     """
 
     wal_unacknowledged_bytes_max: Annotated[
         int, Setting("wal.unacknowledged.max.bytes", Kind.BYTES, 1)
     ] = 256 * MIB
-    """Bytes not yet durable before `is_full`: 8 PUTs of 8 MiB in flight and three times as much
-    waiting.
+    """Bytes that are not durable before Produce requests wait: 8 PUTs of 8 MiB in flight, and three
+    times as much in the queue.
     """
 
     append_overshoot_bytes_max: int = 64 * MIB
-    """What may still be appended beyond `is_full` (requests that were read already) before appends
-    are refused with WalFull.
+    """Bytes that may still be appended beyond `is_full`, for requests that were already read. More
+    raise WalFull.
     """
 
     wal_put_deadline_ms: Annotated[
         int, Setting("wal.put.deadline.ms", Kind.DURATION, 1, 3_600_000)
     ] = 120_000
-    """How long one slot is retried before the WAL gives up and this broker start ends. Never skips
-    the slot.
+    """How long one slot is retried before the WAL fails and this broker start ends. The slot is
+    never skipped.
     """
 
     wal_put_attempt_ms: Annotated[
         int, Setting("wal.put.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 20_000
-    """One try of a PUT or of a comparison; after it the outcome counts as unknown and the same slot
-    is tried again.
+    """Timeout of one try of a PUT or of a comparison. After it the outcome is unknown, and the same
+    slot is tried again.
     """
 
     wal_hedge_factor: Annotated[int, Setting("wal.hedge.factor", Kind.INT, 0, 100)] = 3
-    """A PUT that takes this many times the usual is sent a second time beside the first. At 5 MB/s
-    over PUTs of p50 100 and p99 400 ms this brings the acks' p99 from 580 to 450 ms for 2 % more
-    PUTs (factor 2: 390 ms for 7 %). A store that is slow as a whole is not asked more often,
-    because the usual grows with it. 0: never.
+    """A PUT that takes this many times the usual duration is sent a second time beside the first.
+    At 5 MB/s and PUTs of p50 100 ms and p99 400 ms, this lowers the p99 of acknowledgments from 580
+    to 450 ms for 2 % more PUTs (factor 2: 390 ms for 7 %). A store that is slow as a whole gets no
+    more second PUTs, because the usual duration grows with it. 0 turns second PUTs off.
     """
 
     wal_hedge_percent: Annotated[int, Setting("wal.hedge.max.percent", Kind.INT, 0, 100)] = 5
-    """Second PUTs at most, of all PUTs: the tail is a few in a hundred; more would be load on a
+    """Largest share of second PUTs. Slow PUTs are a few in a hundred; more would add load to a
     store that is slow under load.
     """
 
     wal_hedge_min_ms: int = 100
 
     retry_backoff_ms: Annotated[int, Setting("retry.backoff.ms", Kind.DURATION, 1, 60_000)] = 50
-    """First pause after a failed call of the store or the controller; doubles with jitter up to
-    `retry_backoff_max_ms`.
+    """First pause after a failed call of the store or the controller. It doubles, with jitter, up
+    to `retry_backoff_max_ms`.
     """
 
     retry_backoff_max_ms: Annotated[
@@ -113,103 +113,107 @@ class StreamConfig:
     """Longest pause between tries of a failed call of the store or the controller."""
 
     log_cache_bytes_max: Annotated[int, Setting("log.cache.max.bytes", Kind.BYTES, 1)] = 256 * MIB
-    """Recent data kept for tail reads, incl. what waits for its upload. Uncommitted bytes alone
-    reaching it: `is_full`.
+    """Recent data for tail reads, including data that waits for its upload. When uncommitted bytes
+    alone reach it, Produce requests wait.
     """
 
     block_bytes_max: Annotated[int, Setting("upload.block.max.bytes", Kind.BYTES, 1)] = 64 * MIB
-    """The cache's active block is uploaded at this size. Larger: fewer, larger objects and longer
-    recovery.
+    """The active block of the log cache is uploaded at this size. A larger value makes fewer,
+    larger objects and longer recoveries.
     """
 
     block_age_max_ms: Annotated[
         int, Setting("upload.block.max.age.ms", Kind.DURATION, 1, 3_600_000)
     ] = 30_000
-    """... or at this age, so that recovery never reads more than this much of a WAL."""
+    """The active block is also uploaded at this age, so that a recovery never reads more than this
+    much of a WAL.
+    """
 
     block_slots_max: Annotated[int, Setting("upload.block.max.slots", Kind.INT, 1, 10_000_000)] = 64
-    """... or at this many WAL slots, once it is 1 s old and holds at most 4 streams for each: every
-    slot is a GET for whoever recovers the WAL, and one more for each new leader. 64 slots are 1.3 s
-    of small PUTs; the upload that ends them is one PUT more.
+    """The active block is also uploaded at this many WAL slots, once it is 1 s old and holds at
+    most 4 streams per slot: a recovery needs one GET for every slot, and each new leader one more.
+    64 slots are 1.3 s of small PUTs; the upload that replaces them adds one PUT.
     """
 
     block_slots_age_ms: int = 1_000
 
     block_streams_per_slot: int = 4
-    """A cut names every stream of the block in the metadata: with many streams it may wait for more
-    slots.
+    """A commit names every stream of the block in the metadata, so a block with many streams may
+    wait for more slots.
     """
 
     block_streams_max: int = 8_000
-    """... or at this many streams: one commit names at most 20,000 ranges."""
+    """The active block is also uploaded at this many streams: one commit names at most 20,000
+    ranges.
+    """
 
     stream_object_bytes_min: Annotated[
         int, Setting("upload.stream.object.min.bytes", Kind.BYTES, 1)
     ] = 8 * MIB
-    """A stream with this much in a block gets objects of its own; smaller ones share. Smaller:
-    fewer rewrites later, more objects now.
+    """A stream with at least this much in a block gets objects of its own; smaller ones share. A
+    smaller value makes fewer rewrites later and more objects now.
     """
 
     upload_object_bytes_max: Annotated[int, Setting("upload.object.max.bytes", Kind.BYTES, 1)] = (
         16 * MIB
     )
-    """One PUT of an upload. Larger objects hold the event loop longer while they are built and
-    handed to the client (1 ms per MiB).
+    """Largest PUT of an upload. Building and sending a larger object occupies the event loop longer
+    (1 ms per MiB).
     """
 
     upload_blocks_in_flight_max: Annotated[
         int, Setting("upload.max.blocks.in.flight", Kind.INT, 1, 100)
     ] = 3
-    """Blocks that are prepared and PUT at once; commits are strictly one after the other."""
+    """Blocks that are prepared and PUT at once. Commits are strictly sequential."""
 
     upload_puts_in_flight_max: Annotated[
         int, Setting("upload.max.puts.in.flight", Kind.INT, 1, 100)
     ] = 4
-    """PUTs of one block at once."""
+    """PUTs in flight, of all uploads."""
 
     upload_attempt_ms: Annotated[
         int, Setting("upload.attempt.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """The first try of a step of an upload: preparing ids, or a PUT of up to
-    `upload_object_bytes_max`. Later ones get up to a minute.
+    """Timeout of the first try of a step of an upload: preparing ids, or a PUT of up to
+    `upload_object_bytes_max`. The timeout of later tries grows up to one minute.
     """
 
     prepared_reuse_ms: int = 30 * 60_000
-    """Prepared objects older than this are not committed but written anew: the controller deletes
+    """Prepared objects older than this are not committed but uploaded again: the controller deletes
     them after 60 minutes.
     """
 
     wal_delete_grace_ms: Annotated[
         int, Setting("wal.delete.grace.ms", Kind.DURATION, 0, 86_400_000)
     ] = 60_000
-    """Committed slots stay this long after the manifest shows the commit, for readers of the store
-    that walk the WAL by an older one. A walk that takes longer begins again. Storage of 60 s of
-    intake costs next to nothing.
+    """How long committed slots stay after the manifest shows the commit, for readers that walk the
+    WAL by an older manifest. A walk that takes longer starts again. Storing 60 s of intake costs
+    next to nothing.
     """
 
     recovery_read_ahead_count: Annotated[
         int, Setting("recovery.max.reads.in.flight", Kind.INT, 1, 1_000)
     ] = 8
-    """Tails of WAL slots read at once by a recoverer. Each is one GET."""
+    """Tails of WAL slots that a recoverer reads at once. Each is one GET."""
 
     recovery_tail_bytes: int = 128 << 10
-    """Read of each slot. Slots up to this size come whole and need no second GET when their
-    partitions open here; of larger ones this much is read for their index alone: 64 of them are 8
-    MiB.
+    """Bytes that a recovery reads from the end of each slot. Slots up to this size come whole, and
+    need no second GET when their partitions open here. Of larger slots only the index is used: for
+    64 slots this reads 8 MiB.
     """
 
     recovery_commit_objects_max: int = 200
-    """WAL objects in one `commit_recovered`; a request is at most 4 MiB."""
+    """WAL objects in one `commit_recovered`. A request is at most 4 MiB."""
 
     recovery_commit_ranges_max: int = 10_000
 
     block_cache_bytes_max: Annotated[int, Setting("block.cache.max.bytes", Kind.BYTES, 1)] = (
         128 * MIB
     )
-    """Blocks of objects kept for cold reads and what was read ahead of them."""
+    """Blocks of objects that are cached for reads of older data and for read-ahead."""
 
     read_plan_objects_max: int = 16
-    """Object ranges looked up for one cold read."""
+    """Object ranges that one read of older data looks up."""
 
     close_in_place_ranges_max: int = 2_000
     """With more uncommitted (slot, stream) pairs than this, closing streams first waits for an
@@ -217,10 +221,10 @@ class StreamConfig:
     """
 
     close_upload_wait_ms: int = 5_000
-    """How long closing waits for that upload before it names the slots all the same."""
+    """How long closing waits for that upload before it commits the slots in place anyway."""
 
     commit_ranges_max: int = 16_000
-    """Ranges in one commit; the controller refuses more than 20,000."""
+    """Ranges in one commit. The controller refuses more than 20,000."""
 
     commit_objects_max: int = 1_000
 
@@ -261,6 +265,6 @@ _MAY_BE_ZERO = frozenset(
 LOCAL_STORE_DEFAULTS: Final[Mapping[str, int]] = MappingProxyType(
     {"wal_linger_ms": 0, "wal_hedge_factor": 0}
 )
-"""Other defaults over memory and files: bulks wait for company, and slow PUTs are sent twice, only
-where a PUT has a price and a tail.
+"""Defaults for stores in memory and in files: bulks do not wait for more groups, and slow PUTs are
+not repeated, because PUTs have no price and no slow tail.
 """

@@ -1,3 +1,3 @@
-"""Kafka record batches as bytes: headers without copies, records when somebody really needs
-them.
+"""Read and write Kafka record batches: headers without copies, records only where they are
+needed.
 """

@@ -1,10 +1,10 @@
-"""The four codecs of Kafka batches, with a limit on what comes out.
+"""Compress and decompress Kafka batches with the four codecs, with a limit on the output.
 
-Invariant: never allocates more than the limit, nor by a length that the input merely declares;
-damaged input and input that would grow over the limit raise BatchCorrupt. Output space grows
-fourfold from what is usual, so a bomb costs at most the limit once more by a third.
-Snappy comes in two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python,
-sarama); both are read, raw is written.
+Invariant: never allocates more than the limit, nor by a length that the input merely declares.
+Damaged input, and input that would exceed the limit, raise BatchCorrupt. Output space grows
+fourfold from the usual size, so a decompression bomb costs at most four thirds of the limit.
+Snappy has two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama).
+Both are read; raw is written.
 Source: Kafka `CompressionType`, snappy-java `SnappyOutputStream`.
 """
 
@@ -17,8 +17,8 @@ from base.buffers import Buffer
 from stream.errors import BatchCorrupt
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
-"""Default limit. Producers' batches are limited to about 1 MiB compressed (message.max.bytes); text
-compresses 5 to 20 times.
+"""Default limit. Batches of producers are limited to about 1 MiB compressed (message.max.bytes);
+text compresses 5 to 20 times.
 """
 
 
@@ -39,8 +39,8 @@ _OUTPUT_TOO_SMALL = "failed to write whole buffer"
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _SNAPPY_RATIO_MAX = 32
-"""A snappy copy of 3 bytes gives 64 at most: a raw block that declares more than this per byte is a
-lie.
+"""Largest accepted ratio of a raw snappy block. A copy element of 3 bytes yields at most 64 bytes,
+so a block that declares more than this per byte is invalid.
 """
 
 
@@ -59,8 +59,8 @@ def compress(compression: Compression, data: Buffer) -> bytes:
 def decompress(
     compression: int, data: Buffer, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> memoryview:
-    """The plain bytes; `data` itself if it is not compressed. Raises BatchCorrupt for unknown
-    codecs, damage and bombs.
+    """Return the plain bytes; `data` itself if it is not compressed. Raises BatchCorrupt for
+    unknown codecs, damage and bombs.
     """
     if compression == Compression.NONE:
         return memoryview(data)
@@ -70,8 +70,8 @@ def decompress(
 
 
 class Inflater:
-    """Decompresses one batch after the other into the same memory: fresh memory would cost as much
-    as lz4 itself.
+    """Decompress batches one after another into the same memory: allocating new memory costs as
+    much as lz4 itself.
     """
 
     __slots__ = ("_bytes_max", "output")
@@ -79,13 +79,13 @@ class Inflater:
     def __init__(self, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.output = bytearray()
-        """Replaced when it has to grow, never resized: views of an earlier one stay what they
-        are.
+        """Replaced when it has to grow and never resized, so that views of the earlier one stay
+        valid.
         """
 
     def append(self, compression: int, data: Buffer, used: int) -> int:
-        """Put the plain bytes behind the first `used` of `output`; returns their end. Raises as
-        `decompress` does.
+        """Write the plain bytes after the first `used` bytes of `output` and return their end.
+        Raises as `decompress` does.
         """
         if compression == Compression.SNAPPY:
             return self._snappy(memoryview(data), used)
@@ -111,13 +111,11 @@ class Inflater:
             capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
 
     def renew(self, bytes_min: int) -> None:
-        """Leave `output` to those who refer to it, and go on in other memory, of which there is
-        this much at first.
-        """
+        """Allocate a new `output` of at least this size. Views of the old one keep it."""
         self.output = bytearray(bytes_min)
 
     def _room(self, used: int, bytes_min: int) -> int:
-        """How many bytes may follow the first `used`, at least this many."""
+        """Return how many bytes may follow the first `used`, at least `bytes_min`."""
         if len(self.output) - used < bytes_min:
             grown = bytearray(used + bytes_min)
             grown[:used] = memoryview(self.output)[:used]

@@ -1,10 +1,10 @@
-"""Control batches: the markers that end transactions. Key and value are byte for byte as Kafka
-writes them.
+"""Encode and decode control batches, the markers that end transactions. Keys and values are byte
+for byte what Kafka writes.
 
 Invariant: a marker is one record in a batch of its own, transactional and control, without a
-sequence; it takes one offset. The serial of its transaction is a record header, which Kafka's
-clients and tools skip.
-Must not: decide whether a marker may be written (`broker.partition` does).
+sequence. It takes one offset. The serial of its transaction is a record header, which Kafka's
+clients and tools ignore.
+Must not decide whether a marker may be written (`broker.partition` does).
 Source: Kafka `ControlRecordType`, `EndTransactionMarker`; KIP-98.
 """
 
@@ -28,15 +28,15 @@ NO_SERIAL: Final = -1
 
 
 class Marker(NamedTuple):
-    """How a producer's transaction ended, and which coordinator says so."""
+    """The end of a producer's transaction, and the epoch of the coordinator that ended it."""
 
     producer_id: int
     producer_epoch: int
     committed: bool
     coordinator_epoch: int
     serial: int = NO_SERIAL
-    """Of the transaction. It grows with each transaction of the producer within one coordinator
-    epoch. NO_SERIAL: the sender gave none.
+    """The serial of the transaction. It grows with each transaction of the producer within one
+    coordinator epoch. NO_SERIAL if the sender gave none.
     """
 
 
@@ -57,7 +57,7 @@ def encode_marker(
 
 
 def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marker:
-    """Of a control batch whose header has this producer. Raises BatchCorrupt for anything but a
+    """Decode a control batch whose header has this producer. Raises BatchCorrupt for anything but a
     commit or an abort.
     """
     try:
@@ -75,7 +75,9 @@ def decode_marker(batch: Buffer, producer_id: int, producer_epoch: int) -> Marke
 
 
 def _serial(headers: tuple[Header, ...]) -> int:
-    """Raises struct.error for a value of another size."""
+    """Return the serial in the headers, or NO_SERIAL. Raises struct.error for a value of another
+    size.
+    """
     for key, value in headers:
         if key == _SERIAL_HEADER:
             (serial,) = _SERIAL.unpack(value or b"")

@@ -1,10 +1,10 @@
-"""Headers of Kafka v2 record batches, read and patched in place: the only part of a batch that the
-write and read paths look at.
+"""Read and patch the headers of Kafka v2 record batches in place. The write and read paths use no
+other part of a batch.
 
-Invariant: a header that `parse_header` or `batch_span` returned lies wholly inside the buffer,
-batch bytes included, and its offsets fit into 64 bits. Never copies payload, never looks at
-records. Everything behind the CRC field is covered by the batch's CRC32C; base offset and leader
-epoch lie before it, so the broker may set them without touching the checksum.
+Invariant: a header that `parse_header` or `batch_span` returned lies completely inside the buffer,
+batch bytes included, and its offsets fit into 64 bits. Never copies payload and never reads
+records. The CRC32C of the batch covers everything after the CRC field. Base offset and leader epoch
+lie before it, so the broker may set them without changing the checksum.
 Source: Kafka `DefaultRecordBatch`, KIP-98.
 """
 
@@ -19,12 +19,12 @@ from stream.errors import BatchCorrupt
 
 HEADER_BYTES = 61
 BATCH_OVERHEAD = 12
-"""Bytes before those that `batch_length` counts: base offset and the length itself."""
+"""Bytes that `batch_length` does not count: base offset and the length itself."""
 
 MAGIC = 2
 CRC_AT = 17
 CRC_START = 21
-"""The CRC covers [CRC_START, end of batch)."""
+"""The CRC covers the bytes from here to the end of the batch."""
 
 COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
@@ -53,7 +53,7 @@ _unpack_span = _SPAN.unpack_from
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes, as numbers, in the order they have on the wire."""
+    """The 61 bytes of a header as numbers, in the order on the wire."""
 
     base_offset: int
     batch_length: int
@@ -111,8 +111,8 @@ class BatchSpan(NamedTuple):
 
 
 def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
-    """The header at `at`; raises BatchCorrupt unless the whole batch lies in the buffer. Checks no
-    CRC. 0.6 us.
+    """Return the header at `at`, in 0.6 us. Raises BatchCorrupt unless the whole batch lies in the
+    buffer. Does not check the CRC.
     """
     if at < 0 or len(buf) - at < HEADER_BYTES:
         raise BatchCorrupt(
@@ -132,8 +132,8 @@ def parse_header(buf: Buffer, at: int = 0) -> BatchHeader:
 
 
 def batch_span(buf: Buffer, at: int = 0) -> BatchSpan:
-    """What walking and planning need: a little cheaper than `parse_header` (0.5 us). Raises
-    BatchCorrupt as that does.
+    """Return what iteration and planning need, in 0.5 us, less than `parse_header` costs. Raises
+    BatchCorrupt as it does.
     """
     if at < 0 or len(buf) - at < HEADER_BYTES:
         raise BatchCorrupt(
@@ -172,8 +172,8 @@ def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_crc(buf: Buffer, at: int = 0) -> bool:
-    """Whether the bytes of the batch at `at` match its CRC32C. 27 GB/s; raises BatchCorrupt if it
-    has no sound header.
+    """Return whether the batch at `at` matches its CRC32C, at 27 GB/s. Raises BatchCorrupt if its
+    header is invalid.
     """
     size_bytes = batch_span(buf, at).size_bytes
     (expected,) = _CRC.unpack_from(buf, at + CRC_AT)
@@ -183,17 +183,16 @@ def check_crc(buf: Buffer, at: int = 0) -> bool:
 def patch_offset_and_epoch(
     buf: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Give the batch its place in the log. The CRC does not cover these fields."""
+    """Set the offset and the leader epoch of a batch. The CRC does not cover these fields."""
     _OFFSET.pack_into(buf, at, base_offset)
     _EPOCH.pack_into(buf, at + 12, leader_epoch)
 
 
 def patch_log_append_time(buf: bytearray | memoryview, at: int, timestamp_ms: int) -> None:
-    """Make `timestamp_ms` the timestamp of every record (message.timestamp.type=LogAppendTime) and
-    renew the CRC.
+    """Set the timestamp of all records (message.timestamp.type=LogAppendTime) and update the CRC.
 
-    Readers take max timestamp for all records of such a batch; the records and the base timestamp
-    stay as the producer wrote them.
+    Readers use the max timestamp for all records of such a batch. The records and the base
+    timestamp stay as the producer wrote them.
     """
     size_bytes = batch_span(buf, at).size_bytes
     (attributes,) = _ATTRIBUTES.unpack_from(buf, at + _ATTRIBUTES_AT)

@@ -1,9 +1,9 @@
-"""Records inside batches, for those who must look: look-ups by time, internal topics, the meta
-stream, log compaction.
+"""Encode and decode the records in batches, for look-ups by time, internal topics, the meta stream
+and log compaction.
 
-Invariant: `decode_records(encode_batch(records))` gives the same records, and a batch is decoded
-wholly or not at all: CRC, count, lengths and offsets must agree, else BatchCorrupt. Costs 2 to 3 us
-per record: not for the produce and fetch paths, which keep batches closed.
+Invariant: `decode_records(encode_batch(records))` returns the same records, and a batch is decoded
+completely or not at all: CRC, count, lengths and offsets must agree, otherwise BatchCorrupt. Costs
+2 to 3 us per record, too much for the produce and fetch paths, which do not decode batches.
 Source: Kafka `DefaultRecord`, `DefaultRecordBatch`.
 """
 
@@ -33,8 +33,8 @@ Header = tuple[str, bytes | None]
 _INT32_MAX = (1 << 31) - 1
 _INT64_MAX = (1 << 63) - 1
 _RECORD_BYTES_MIN = 7
-"""Length, attributes, two deltas, two lengths, header count. More records than bytes / 7 cannot
-be.
+"""Smallest record: length, attributes, two deltas, two lengths, header count. N bytes hold at most
+N / 7 records.
 """
 
 
@@ -49,7 +49,7 @@ class Record(NamedTuple):
 def decode_records(
     batch: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[Record]:
-    """All records of the batch at the beginning of `batch`. Raises BatchCorrupt."""
+    """Return all records of the batch at the start of `batch`. Raises BatchCorrupt."""
     return list(_iterate(batch, decompressed_bytes_max))
 
 
@@ -60,8 +60,8 @@ def first_record_at_or_after(
     from_offset: int = 0,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at `from_offset` or later that has at least this
-    timestamp; None if there is none.
+    """Return (offset, timestamp) of the first record at `from_offset` or later that is not older
+    than `timestamp_ms`, or None.
     """
     if parse_header(batch).max_timestamp_ms < timestamp_ms:
         return None
@@ -160,8 +160,8 @@ def encode_batch(
     compression: Compression = Compression.NONE,
     attributes: int = 0,
 ) -> bytearray:
-    """One batch, CRC filled in. `records` have offsets of base_offset or more, growing; they may
-    have gaps (compacted logs).
+    """Return a batch with its CRC. The offsets of `records` grow from base_offset; they may have
+    gaps, as in compacted logs.
 
     last_offset: the last offset that the batch covers, by default that of its last record.
     attributes: the bits besides compression.

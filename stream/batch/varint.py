@@ -1,6 +1,6 @@
-"""Zig-zag varints as Kafka records use them (Protocol Buffers `sint32`/`sint64`).
+"""Read and write zig-zag varints as Kafka records use them (Protocol Buffers `sint32`/`sint64`).
 
-Invariant: a value is accepted only if it fits the width asked for and ends inside the buffer.
+Invariant: a value is accepted only if it fits the requested width and ends inside the buffer.
 Source: Kafka `ByteUtils#readVarint`.
 """
 
@@ -13,8 +13,8 @@ _VARLONG_BITS_MAX = 64
 
 
 def read_varint(buf: Indexed, at: int, end: int) -> tuple[int, int]:
-    """(value, position behind it); 32 bits. Lengths and small deltas have one byte, which is the
-    fast path: 0.15 us.
+    """Return (value, position after it) of a 32-bit value. Lengths and small deltas have one byte,
+    the fast path of 0.15 us.
     """
     if at < end:
         byte = buf[at]
@@ -24,7 +24,7 @@ def read_varint(buf: Indexed, at: int, end: int) -> tuple[int, int]:
 
 
 def read_varlong(buf: Indexed, at: int, end: int) -> tuple[int, int]:
-    """As `read_varint`, 64 bits."""
+    """Return (value, position after it) of a 64-bit value."""
     if at < end:
         byte = buf[at]
         if byte < 0x80:

@@ -31,7 +31,9 @@ class CompactionConfig:
     small_bytes_max: Annotated[int, Setting("compaction.small.range.max.bytes", Kind.BYTES, 1)] = (
         4 << 20
     )
-    """Ranges of this size or more are never compacted, because readers get 4 MiB with one GET."""
+    """Ranges of this size or more outside WAL objects are never compacted, because readers get 4
+    MiB with one GET.
+    """
 
     small_count_min: Annotated[
         int, Setting("compaction.small.range.min.count", Kind.INT, 1, 1_000)

@@ -1,3 +1,3 @@
-"""The one object format: layout, writer and reader, all pure. Byte by byte in
-docs/reference/formats.md.
+"""Implement the format of all objects: layout, writer and reader. Pure. docs/reference/formats.md
+describes every byte.
 """

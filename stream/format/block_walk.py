@@ -1,8 +1,8 @@
-"""Walk the batches of a block that was read for a committed range, and cut out what is wanted.
+"""Walk the batches of a block that was read for a committed range, and select the requested ones.
 
-Invariant: only whole batches inside the range are given out, in offset order; a block whose batches
-overlap, lie outside the block or across a border of the range raises ObjectCorrupt, even though its
-checksum held. Must not do I/O. Costs 1 us per batch.
+Invariant: only whole batches inside the range are returned, in offset order. A block whose batches
+overlap, lie outside the block or cross a border of the range raises ObjectCorrupt, even if its
+checksum matches. Must not do I/O. Costs 1 us per batch.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ from stream.ports import ObjectRange
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One block to be read, and the range that it serves."""
+    """A block to read, and the range that needs it."""
 
     source: ObjectRange
     block: BlockEntry
 
 
 def batches_of(piece: Piece, data: bytes) -> Iterator[tuple[int, BatchSpan]]:
-    """(position, span) of the batches of a block that belong to the range; a block may hold more of
-    the stream than was committed.
+    """Yield (position, span) of the batches of a block that belong to the range. A block may hold
+    more of the stream than was committed.
     """
     block, wanted = piece.block, piece.source.range
     at, expected = 0, block.start_offset
@@ -57,8 +57,8 @@ def batches_of(piece: Piece, data: bytes) -> Iterator[tuple[int, BatchSpan]]:
 def cut(
     piece: Piece, data: bytes, start: int, end_offset: int, left_bytes: int, *, min_one: bool
 ) -> tuple[memoryview, int, bool]:
-    """(batches from the one with `start` on, offset to go on at, whether the block holds nothing
-    more that is wanted now).
+    """Return the batches from the one with `start`, the offset to continue at, and whether the
+    block is finished.
     """
     begin = end = -1
     position = start
@@ -92,8 +92,8 @@ def find_timestamp(
 
 
 def entry_of(piece: Piece, data: bytes) -> RunEntry:
-    """All of the block that belongs to the range, for writing it elsewhere. A hole raises
-    NotContiguous: it is not ours to bridge.
+    """Return the part of the block that belongs to the range, for a rewrite. Raises NotContiguous
+    for a hole.
     """
     wanted = piece.source.range
     start = expected = max(piece.block.start_offset, wanted.start_offset)

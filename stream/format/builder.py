@@ -1,9 +1,9 @@
 """Build objects: WAL, stream-set and stream objects from runs of batches, and fences.
 
-Invariant: what `build_object` returns, `reader.verify_object` accepts; payload is referenced, never
+Invariant: `decoder.verify_object` accepts what `build_object` returns. Payload is referenced, never
 copied. Blocks are cut only between entries, so a block always holds whole batches. A gap or overlap
-inside a run, or streams out of order, raises NotContiguous or ValueError: such an object is never
-built. Must not do I/O or look at record bytes. Layout: `docs/reference/formats.md`.
+inside a run, or unsorted streams, raise NotContiguous or ValueError, so such an object is never
+built. Must not do I/O or read record bytes. Layout: `docs/reference/formats.md`.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ _NO_TIME = Millis(0)
 
 
 class Entry(Protocol):
-    """One or more whole batches covering [base_offset, end_offset). `stream.storage.AppendEntry` is
-    one.
+    """One or more whole batches of [base_offset, end_offset), such as a
+    `stream.storage.AppendEntry`.
     """
 
     @property
@@ -46,7 +46,7 @@ class Entry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """The plain `Entry`, for those who have no class of their own."""
+    """An `Entry` for callers without a class of their own."""
 
     base_offset: Offset
     end_offset: Offset
@@ -57,7 +57,7 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class StreamRun:
-    """Everything that one stream has in the object; entries follow one another without a gap."""
+    """All entries of one stream in the object, without a gap."""
 
     stream_id: StreamId
     entries: Sequence[Entry]
@@ -65,8 +65,10 @@ class StreamRun:
 
 @dataclass(frozen=True, slots=True)
 class BuiltObject:
-    """chunks: the body for `ObjectStore.put`, in order. footer: equal footers mean equal objects
-    (it covers header and blocks by CRC).
+    """An object to PUT.
+
+    chunks: the body for `ObjectStore.put`, in order. footer: it covers header and blocks by CRC, so
+    equal footers mean equal objects.
     """
 
     chunks: list[Buffer]
@@ -76,7 +78,7 @@ class BuiltObject:
 
 
 class _Builder:
-    """Chunks and packed index entries so far."""
+    """Collect chunks and packed index entries."""
 
     __slots__ = ("block_bytes_max", "chunks", "index", "position", "ranges")
 
@@ -158,7 +160,7 @@ def build_object(
     depth: int = 0,
     block_bytes_max: int = layout.BLOCK_BYTES_MAX,
 ) -> BuiltObject:
-    """An object of `runs`, which are sorted by stream id, one per stream, none empty.
+    """Build an object of `runs`, which are sorted by stream id, one per stream and none empty.
 
     sequence: the WAL slot, or NO_SEQUENCE for stream-set and stream objects. depth: see
     `ObjectHeader`; only WAL objects have one. A stream object has exactly one run.
@@ -196,8 +198,9 @@ def build_object(
 def fence_object(
     writer: BrokerIncarnation, sequence: WalSequence, created_ms: Millis = _NO_TIME
 ) -> bytes:
-    """The object that ends a WAL at slot `sequence`: a header and nothing else. `writer` is who
-    fences, for the fenced one's log.
+    """Return the object that ends a WAL at slot `sequence`: a header only.
+
+    writer: the broker that fences, for the log of the fenced one.
     """
     return _pack_header(ObjectRole.FENCE, writer, sequence, created_ms)
 

@@ -1,10 +1,10 @@
-"""Read objects of any age and any origin: headers, indexes and blocks, each believed only after its
-checksum and its bounds hold.
+"""Decode objects of any age and origin: headers, indexes and blocks, each used only after its
+checksum and bounds are verified.
 
-Invariant: damaged, truncated or hostile bytes raise ObjectCorrupt; nothing is allocated by a length
-that was not checked against the bytes that are there. Every byte of an object is covered: header,
-index, footer by CRCs of their own, blocks by their entries, and blocks lie side by side from the
-header to the index. Must not do I/O. Layout: `docs/reference/formats.md`.
+Invariant: damaged, truncated or hostile bytes raise ObjectCorrupt. Nothing is allocated by a length
+that was not checked against the available bytes. Checksums cover every byte of an object: header,
+index and footer have CRCs of their own, the entries hold those of the blocks, and blocks fill the
+space from the header to the index. Must not do I/O. Layout: `docs/reference/formats.md`.
 """
 
 from bisect import bisect_right
@@ -29,11 +29,11 @@ from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 
 class ObjectHeader(NamedTuple):
-    """writer: who wrote the object; of a fence, who put it there. sequence: the WAL slot, -1
-    outside WALs.
+    """The header of an object.
 
-    depth: slots from the first one that was not durable yet when this one was written, to this one;
-    0: not known (no WAL object).
+    writer: the broker that wrote the object; for a fence, the broker that fenced. sequence: the WAL
+    slot, -1 outside WALs. depth: the number of slots from the first one that was not durable when
+    this one was written, to this one; 0 if unknown (not a WAL object).
     """
 
     role: ObjectRole
@@ -44,8 +44,8 @@ class ObjectHeader(NamedTuple):
 
     @property
     def durable_below(self) -> WalSequence:
-        """Every slot below this one was durable when this object was written: if one of them is
-        missing now, the store has lost it.
+        """The slot below which all slots were durable when this object was written. If one of those
+        is missing now, the store has lost it.
         """
         if self.role == ObjectRole.FENCE:
             return self.sequence
@@ -53,14 +53,14 @@ class ObjectHeader(NamedTuple):
 
 
 class NeedMore(NamedTuple):
-    """The tail was too short: read [position, end of object) and try again."""
+    """The tail was too short: read [position, end of object) and parse again."""
 
     position: int
 
 
 class ObjectIndex:
-    """What an object holds. Keeps entries packed: 52 bytes a block plus one small record a stream,
-    so that indexes are cheap to cache.
+    """The index of an object. Entries stay packed (52 bytes per block and one small record per
+    stream), so that caching indexes is cheap.
     """
 
     __slots__ = ("_entries", "_spans", "footer", "header", "object_size_bytes", "ranges")
@@ -74,7 +74,7 @@ class ObjectIndex:
         self.header = header
         self.object_size_bytes = object_size_bytes
         self.footer = footer
-        """Equal footers mean equal objects; empty for a fence."""
+        """Equal footers mean equal objects. Empty for a fence."""
         self._entries = entries
         self._spans: dict[StreamId, tuple[int, int]] = {}
         self.ranges: tuple[StreamRange, ...] = _check_entries(
@@ -87,19 +87,17 @@ class ObjectIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Roughly what this index costs in memory; the weight of a cache entry."""
+        """The approximate size of this index in memory, the weight of a cache entry."""
         return len(self._entries) + 200 * len(self._spans) + 500
 
     def blocks(self) -> list[BlockEntry]:
-        """All of them, in the order of the object."""
+        """Return all blocks in the order of the object."""
         return [_entry(fields) for fields in layout.ENTRY.iter_unpack(self._entries)]
 
     def blocks_of(
         self, stream_id: StreamId, start_offset: int, end_offset: int
     ) -> list[BlockEntry]:
-        """Blocks of the stream that intersect [start, end), in offset order; none if the object
-        holds nothing of it.
-        """
+        """Return the blocks of the stream that intersect [start, end), in offset order."""
         first, last = self._spans.get(stream_id, (0, 0))
         found: list[BlockEntry] = []
         begin = (
@@ -119,7 +117,7 @@ class ObjectIndex:
 
 
 def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
-    """The header at the beginning of `data`. Raises ObjectCorrupt."""
+    """Return the header at the start of `data`. Raises ObjectCorrupt."""
     if len(data) < layout.HEADER_BYTES:
         raise ObjectCorrupt(key, 0, f"{len(data)} bytes, a header has {layout.HEADER_BYTES}")
     magic, version, role, node_id, node_epoch, sequence, created_ms, depth, crc = (
@@ -142,8 +140,8 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
 
 
 def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectIndex | NeedMore:
-    """The index from the last bytes of an object; `tail` may be all of it. A fence gives an index
-    without blocks.
+    """Return the index from the last bytes of an object; `tail` may be all of it. The index of a
+    fence has no blocks. Raises ObjectCorrupt.
     """
     tail = memoryview(tail)
     if object_size_bytes == layout.HEADER_BYTES and len(tail) == object_size_bytes:
@@ -175,7 +173,7 @@ def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectInd
 
 
 def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, int]:
-    """(index position, index CRC), checked against the size of the object and the limit."""
+    """Return (index position, index CRC), checked against the size of the object and the limit."""
     index_position, index_bytes, crc, version, entry_bytes, footer_crc, magic = (
         layout.FOOTER.unpack(footer)
     )
@@ -213,10 +211,11 @@ def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, i
 def _check_entries(
     entries: bytes, spans: dict[StreamId, tuple[int, int]], object_size_bytes: int, key: str
 ) -> tuple[StreamRange, ...]:
-    """Fill spans (stream -> ordinals) and sum up ranges. Blocks must lie side by side and streams
-    be sorted and free of gaps.
+    """Fill `spans` (stream to ordinals) and return the ranges. Blocks must be adjacent, and streams
+    sorted and without gaps.
 
-    Flat on purpose: a WAL object of 1,000 partitions has 1,000 entries, at 1.5 us each.
+    This is one flat loop because a WAL object of 1,000 partitions has 1,000 entries, at 1.5 us
+    each.
     """
     ranges: list[StreamRange] = []
     blocks_end = object_size_bytes - layout.FOOTER_BYTES - layout.HEADER_BYTES - len(entries)
@@ -299,12 +298,12 @@ def _entry_at(entries: bytes, ordinal: int) -> BlockEntry:
 
 
 def is_intact(entry: BlockEntry, data: Buffer) -> bool:
-    """Whether `data` is the whole block that the entry describes."""
+    """Return whether `data` is the whole block that the entry describes."""
     return len(data) == entry.size_bytes and bool(crc32c(data) == entry.crc)
 
 
 def check_block(entry: BlockEntry, data: Buffer, key: str = "") -> None:
-    """Raises ObjectCorrupt unless the block is intact."""
+    """Raise ObjectCorrupt unless the block is intact."""
     if not is_intact(entry, data):
         raise ObjectCorrupt(
             key,
@@ -314,9 +313,7 @@ def check_block(entry: BlockEntry, data: Buffer, key: str = "") -> None:
 
 
 def verify_object(data: Buffer, key: str = "") -> ObjectIndex:
-    """Check every byte of a whole object. For tools, tests and those who have read it all
-    anyway.
-    """
+    """Check every byte of a whole object and return its index. Raises ObjectCorrupt."""
     data = memoryview(data)
     index = parse_tail(data, len(data), key)
     if isinstance(index, NeedMore):

@@ -1,9 +1,8 @@
-"""Names of everything in the bucket. Nothing else in the system puts a key together or takes one
-apart.
+"""Format and parse the keys of everything in the bucket. No other module composes or parses a key.
 
-Invariant: parse(format(x)) == x, and parse answers None for every key that format would not give
-(no second spelling of a name). Data keys begin with the object id's hex digits reversed, so that
-consecutive ids spread over the store's key partitions.
+Invariant: parse(format(x)) == x, and parse returns None for every key that format would not return
+(each name has one spelling). Data keys begin with the hex digits of the object id in reverse, so
+that consecutive ids spread over the key partitions of the store.
 Must not touch the store. Source: AutoMQ `ObjectUtils#genKey`, KRaft snapshot file names.
 """
 
@@ -42,14 +41,16 @@ _BACKUP_NAME = re.compile(r"[0-9]{20}")
 
 @dataclass(frozen=True, slots=True)
 class WalSlot:
-    """One place in one WAL: what a WAL key says."""
+    """One slot of one WAL, as a WAL key names it."""
 
     writer: BrokerIncarnation
     sequence: WalSequence
 
 
 def wal_prefix(writer: BrokerIncarnation) -> str:
-    """All slots of one WAL, for LIST. Sequences have 20 digits, so key order is slot order."""
+    """Return the prefix of all slots of one WAL. Sequences have 20 digits, so key order is slot
+    order.
+    """
     return f"wal/{writer.node_id}/{writer.node_epoch}/"
 
 
@@ -68,8 +69,8 @@ def parse_wal_key(key: str) -> WalSlot | None:
 
 
 def data_key(object_id: ObjectId) -> str:
-    """Key of a stream-set or stream object, from the lower 32 bits of its id reversed: id 0x1a2b is
-    data/b2a10000/6699.
+    """Return the key of a stream-set or stream object, from the reversed lower 32 bits of its id:
+    id 0x1a2b is data/b2a10000/6699.
     """
     return f"data/{f'{object_id & 0xFFFFFFFF:08x}'[::-1]}/{object_id}"
 
@@ -83,8 +84,9 @@ def parse_data_key(key: str) -> ObjectId | None:
 
 
 def meta_prefix(cluster_id: str) -> str:
-    """Everything the controller publishes for one cluster. Cluster ids are 1..64 of [A-Za-z0-9_-];
-    others raise ValueError.
+    """Return the prefix of everything that the controller publishes for one cluster.
+
+    Cluster ids are 1 to 64 of [A-Za-z0-9_-]; others raise ValueError.
     """
     return f"{META_ROOT}{_checked(cluster_id)}/"
 
@@ -94,12 +96,14 @@ def snapshot_prefix(cluster_id: str) -> str:
 
 
 def snapshot_key(cluster_id: str, metadata_offset: int, controller_epoch: int) -> str:
-    """Snapshot of the image as of `metadata_offset` (exclusive). Key order is offset order."""
+    """Return the key of the snapshot of the image as of `metadata_offset` (exclusive). Key order is
+    offset order.
+    """
     return f"{snapshot_prefix(cluster_id)}{metadata_offset:020d}-{controller_epoch:020d}"
 
 
 def parse_snapshot_key(cluster_id: str, key: str) -> tuple[int, int] | None:
-    """(metadata offset, controller epoch), or None for any other key."""
+    """Return (metadata offset, controller epoch), or None for any other key."""
     prefix = snapshot_prefix(cluster_id)
     match = _SNAPSHOT_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     return None if match is None else (int(match[1]), int(match[2]))
@@ -110,21 +114,23 @@ def backup_prefix(cluster_id: str) -> str:
 
 
 def backup_key(cluster_id: str, first_offset: int) -> str:
-    """Committed metadata records from `first_offset` on, or the fence that ends a backup there. Key
-    order is offset order.
+    """Return the key of committed metadata records from `first_offset`, or of the fence that ends a
+    backup there.
+
+    Key order is offset order.
     """
     return f"{backup_prefix(cluster_id)}{first_offset:020d}"
 
 
 def parse_backup_key(cluster_id: str, key: str) -> int | None:
-    """The first metadata offset, or None for any other key."""
+    """Return the first metadata offset, or None for any other key."""
     prefix = backup_prefix(cluster_id)
     name = key.removeprefix(prefix) if key.startswith(prefix) else ""
     return int(name) if _BACKUP_NAME.fullmatch(name) else None
 
 
 def parse_cluster_id(key: str) -> str | None:
-    """Which cluster a key below `META_ROOT` belongs to; None: to none."""
+    """Return the cluster that a key below `META_ROOT` belongs to, or None."""
     root, _, rest = key.partition("/")
     cluster_id, slash, _ = rest.partition("/")
     return (
@@ -135,21 +141,21 @@ def parse_cluster_id(key: str) -> str | None:
 
 
 def manifest_prefix(cluster_id: str) -> str:
-    """The public manifest of one cluster, newest version first. ValueError for what is no cluster
-    id.
+    """Return the prefix of the public manifest of one cluster, newest version first. Raises
+    ValueError for an invalid cluster id.
     """
     return f"{MANIFEST_ROOT}{_checked(cluster_id)}/"
 
 
 def manifest_key(cluster_id: str, version: int) -> str:
-    """Each of the version's 20 digits is subtracted from 9, so that a LIST of one key gives the
-    newest.
+    """Return the key of a version. Each of its 20 digits is subtracted from 9, so that a LIST of
+    one key returns the newest.
     """
     return f"{manifest_prefix(cluster_id)}{_NINES - version:020d}"
 
 
 def parse_manifest_key(key: str) -> tuple[str, int] | None:
-    """(cluster id, version), or None for any other key."""
+    """Return (cluster id, version), or None for any other key."""
     match = _MANIFEST_KEY.fullmatch(key)
     if match is None or (version := _NINES - int(match[2])) > _INT64_MAX:
         return None
@@ -161,32 +167,35 @@ def lease_prefix(cluster_id: str) -> str:
 
 
 def renewals_prefix(cluster_id: str, lease_id: UUID) -> str:
-    """Below it lie all renewals of one lease, in their order."""
+    """Return the prefix of all renewals of one lease, which sort in their order."""
     return f"{lease_prefix(cluster_id)}{lease_id}-"
 
 
 def lease_key(cluster_id: str, lease_id: UUID, serial: int) -> str:
-    """Each renewal has a key of its own, behind the keys of those before it."""
+    """Return the key of one renewal, which sorts after the earlier ones."""
     return f"{renewals_prefix(cluster_id, lease_id)}{serial:010d}"
 
 
 def parse_lease_key(cluster_id: str, key: str) -> tuple[UUID, int] | None:
-    """(lease id, serial), or None for any other key."""
+    """Return (lease id, serial), or None for any other key."""
     prefix = lease_prefix(cluster_id)
     match = _LEASE_NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     return None if match is None else (UUID(match[1]), int(match[2]))
 
 
 def spark_query_prefix(cluster_id: str, query_id: str) -> str:
-    """What a streaming query of Spark must remember outside its checkpoint. query_id: checked by
-    `lake.spark.options`.
+    """Return the prefix of what a streaming query of Spark stores outside its checkpoint.
+
+    query_id: checked by `lake.spark.options`.
     """
     return f"{SPARK_ROOT}{_checked(cluster_id)}/{query_id}/"
 
 
 def staged_prefix(write_id: str, batch_id: int | None = None) -> str:
-    """Rows that wait for their transaction, of all batches or of one; key order is the order of
-    batches. write_id: a UUID.
+    """Return the prefix of rows that wait for their transaction, of all batches or of one; key
+    order is batch order.
+
+    write_id: a UUID.
     """
     return (
         f"{STAGED_ROOT}{write_id}/"

@@ -1,11 +1,11 @@
-"""Byte layout of Penstock objects: constants and structs, nothing else. `docs/reference/formats.md`
-says the same in prose.
+"""Define the byte layout of Penstock objects: constants and structs. `docs/reference/formats.md`
+describes it in prose.
 
     header | blocks, without gaps | index = copy of the header + one entry per block | footer
 
 A fence object is a header alone. All numbers are big-endian. **Stored: never change a struct
 without a new VERSION.**
-Must not contain logic: writer and reader share nothing but this.
+Must not contain logic: writer and reader share only this module.
 """
 
 from struct import Struct
@@ -53,20 +53,20 @@ FOOTER_BYTES = FOOTER.size
 FOOTER_CRC_AT = 24
 
 BLOCK_BYTES_MAX = 1 << 20
-"""A block is closed when the next entry would make it larger. One entry larger than this is a block
-of its own.
+"""A block ends before the entry that would exceed this size. A larger entry is a block of its
+own.
 """
 
 INDEX_BYTES_MAX = 32 << 20
-"""About 645,000 blocks. Readers refuse more before they fetch or allocate anything."""
+"""About 645,000 blocks. Readers refuse a larger index before they fetch or allocate anything."""
 
 TAIL_BYTES = 64 << 10
-"""What to read first from the end of an object: footer and an index of up to 1,258 blocks with one
-GET.
+"""How many bytes readers request first from the end of an object: one GET brings the footer and an
+index of up to 1,258 blocks.
 """
 
 NO_SEQUENCE = -1
-"""WAL sequence of objects that are not WAL slots."""
+"""The WAL sequence of objects that are not WAL slots."""
 
 INDEXED_ROLES = frozenset({ObjectRole.WAL, ObjectRole.STREAM_SET, ObjectRole.STREAM})
 

@@ -1,18 +1,18 @@
-"""What became of a partition's transactions, as its txn stream says it to whoever leads it next and
-to readers of the store.
+"""Encode and decode the outcomes of a partition's transactions: the events of its txn stream, for
+its next leader and for readers of the store.
 
-**Offsets of the txn stream are those of the data stream.** An event is a batch that reaches from
-the event before it to the end of the data batch that made it, with one record, at that batch's last
-offset. It is appended in one group with that data batch, so no reader ever sees one without the
-other, and looking from a data offset on needs no index. There is an event whenever the first
-unstable offset changes (a transaction began, or the earliest one ended) and for each abort: none
-for a partition without transactions, at most two for a transaction.
+**Offsets of the txn stream are those of the data stream.** An event is a batch that covers the
+offsets from the event before it to the end of the data batch that caused it, with one record, at
+the last offset of that batch. It is appended in one group with that data batch, so no reader ever
+sees one without the other, and a search from a data offset needs no index. There is an event
+whenever the first unstable offset changes (a transaction began, or the earliest one ended) and for
+each abort: none for a partition without transactions, at most two per transaction.
 
-Invariants: events never change. The last stable offset at any end of the log is what the last event
-below that end says, or the end itself. Aborted transactions that overlap [start, end) are all found
-from `start` on, up to the first event after which nothing that began below `end` is open: so what a
-range leaves out is a function of the range. Must not do I/O.
-Source: Kafka `TransactionIndex`, `AbortedTxn`, which know no reader without a broker.
+Invariants: events never change. The last stable offset at any end of the log is the one in the last
+event below that end, or the end itself. All aborted transactions that overlap [start, end) are
+found from `start` up to the first event after which nothing that began below `end` is open, so the
+aborted batches of a range are a function of the range. Must not do I/O.
+Source: Kafka `TransactionIndex`, `AbortedTxn`, which do not support readers without a broker.
 """
 
 from collections.abc import Iterable
@@ -27,14 +27,14 @@ from stream.errors import BatchCorrupt
 
 NO_OFFSET: Final = Offset(-1)
 _DELTA_MAX: Final = 2**31 - 1
-"""What a batch's last offset delta can say. A longer way to the last event is covered by batches
-without records.
+"""The largest last offset delta of a batch. Batches without records cover a longer distance to the
+last event.
 """
 
 
 class AbortedTransaction(NamedTuple):
-    """Transactional batches of this producer with base offsets in [first_offset, last_offset] are
-    left out (`isolation.level`).
+    """An aborted transaction: readers with `isolation.level=read_committed` skip the transactional
+    batches of this producer with base offsets in [first_offset, last_offset].
 
     last_offset: that of the abort marker. Source: Kafka `AbortedTxn`, FetchResponse
     `AbortedTransaction`.
@@ -46,7 +46,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class _Stored(msgspec.Struct, frozen=True, array_like=True):
-    """Fields are only ever added at the end, with a default."""
+    """The stored form. Add fields only at the end, with a default."""
 
     first_unstable_offset: int
     producer_id: int
@@ -55,8 +55,10 @@ class _Stored(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionEvent(NamedTuple):
-    """first_unstable_offset: of the earliest transaction that is open after it, -1 if none is.
-    aborted: by it.
+    """A change of the first unstable offset, an abort, or both.
+
+    first_unstable_offset: of the earliest transaction that is open after the event, -1 if none is.
+    aborted: the transaction that the event aborts.
     """
 
     first_unstable_offset: Offset
@@ -64,14 +66,14 @@ class TransactionEvent(NamedTuple):
 
 
 class TransactionEventAt(NamedTuple):
-    """offset: the last one of the data batch that made it."""
+    """An event and its place. offset: the last one of the data batch that caused it."""
 
     offset: Offset
     event: TransactionEvent
 
     def decides(self, end_offset: int) -> bool:
-        """Nothing that began below `end_offset` is open any more; what is aborted later began there
-        or later.
+        """Return whether nothing that began below `end_offset` is open any more, so that later
+        aborts do not concern it.
         """
         unstable = self.event.first_unstable_offset
         return self.offset + 1 >= end_offset if unstable < 0 else unstable >= end_offset
@@ -88,8 +90,8 @@ def encode_event(
     leader_epoch: StreamEpoch,
     now_ms: Millis,
 ) -> bytearray:
-    """Batches [base_offset, end_offset) of the txn stream: where it ends, and the end of the data
-    batch that made the event.
+    """Return the batches [base_offset, end_offset) of the txn stream: from its end to the end of
+    the data batch that caused the event.
     """
     assert base_offset < end_offset, f"an event at [{base_offset}, {end_offset})"
     payload = bytearray()
@@ -110,7 +112,7 @@ def encode_event(
 
 
 def decode_events(batch: Buffer) -> list[TransactionEventAt]:
-    """Of one batch of the txn stream. Raises BatchCorrupt."""
+    """Decode the events of one batch of the txn stream. Raises BatchCorrupt."""
     events: list[TransactionEventAt] = []
     for record in decode_records(batch):
         try:
@@ -128,7 +130,7 @@ def decode_events(batch: Buffer) -> list[TransactionEventAt]:
 
 
 class AbortedWithin:
-    """Collects what was aborted of [start, end), from events in their order, the first of them at
+    """Collect the aborted transactions of [start, end) from events in order, the first of them at
     `start` or below.
     """
 
@@ -139,7 +141,7 @@ class AbortedWithin:
         self._end_offset = end_offset
         self._found: list[AbortedTransaction] = []
         self.is_complete = start_offset >= end_offset
-        """No later event says anything of this range."""
+        """Whether no later event concerns this range."""
 
     def take(self, events: Iterable[TransactionEventAt]) -> None:
         for found in events:

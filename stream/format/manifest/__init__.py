@@ -1,1 +1,3 @@
-"""The public manifest as bytes and values. The controller writes it, `lake.manifest` reads it."""
+"""Define the public manifest as bytes and values. The controller writes it, `lake.manifest` reads
+it.
+"""

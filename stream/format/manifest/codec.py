@@ -1,13 +1,12 @@
-"""Bytes of the manifest: one object per publication, sections that are compressed and checked one
-by one, root and footer at its end.
+"""Encode and decode the manifest: one object per publication, with sections that are compressed and
+checked one by one, and root and footer at its end.
 
     header | sections (pages, shards) | root | footer
 
-Invariants: nothing is believed before its CRC-32C holds, nothing is allocated by a length beyond
-`SECTION_BYTES_MAX`; what contradicts itself raises ObjectCorrupt with the object's key and the
-position. Columns are packed arrays, so that 100,000 entries decode in some 30 ms.
-Must not do I/O. Layout: `docs/reference/formats.md` 7. **Stored: a change of it needs a new
-VERSION.**
+Invariants: nothing is used before its CRC-32C is verified, and nothing is allocated by a length
+beyond `SECTION_BYTES_MAX`. Contradictory content raises ObjectCorrupt with the object's key and the
+position. Columns are packed arrays, so that 100,000 entries decode in about 30 ms.
+Must not do I/O. Layout: `docs/reference/formats.md` 7. **Stored: a change needs a new VERSION.**
 """
 
 import sys
@@ -44,13 +43,13 @@ HEADER = Struct(">8sH6x")
 FOOTER = Struct(">QIIIqqH2xI8s")
 FOOTER_CRC_AT = 40
 SECTION_BYTES_MAX = 64 << 20
-"""Raw and stored: some 400,000 topics, or 800,000 entries in one shard."""
+"""Limit of a section, raw and stored: about 400,000 topics, or 800,000 entries in one shard."""
 
 _SLACK_BYTES = 1_024
-"""zstd of what cannot be compressed is this much larger at most."""
+"""How much zstd enlarges incompressible input at most."""
 
 _LEVEL = 3
-"""1 is no faster for a few KiB, 9 saves 8 % for three times the time."""
+"""Level 1 is not faster for a few KiB; level 9 saves 8 % and takes three times as long."""
 
 ENTRY_COLUMNS = 5
 PARTITION_COLUMNS = 14
@@ -93,7 +92,7 @@ class Draft:
         self.size_bytes = HEADER.size
 
     def add(self, raw: bytes) -> SectionRef:
-        """Compress a section and put it behind the others. About 5 ms per MiB."""
+        """Compress a section and append it. Takes about 5 ms per MiB."""
         if len(raw) > SECTION_BYTES_MAX - _SLACK_BYTES:
             raise ValueError(
                 f"a manifest section of {len(raw)} bytes; {SECTION_BYTES_MAX} are the limit"
@@ -105,7 +104,9 @@ class Draft:
         return ref
 
     def finish(self, root: ManifestRoot) -> list[bytes]:
-        """The whole object. The root is the last section, so that one read of the end gives it."""
+        """Return the whole object. The root is the last section, so that one read of the end
+        returns it.
+        """
         assert root.version == self.version, f"root {root.version} in draft {self.version}"
         at = self.add(_encode(root))
         epoch = root.controller_epoch
@@ -138,7 +139,7 @@ class Draft:
 
 
 def parse_footer(tail: bytes, object_size_bytes: int, key: str) -> Footer:
-    """From the last bytes of the object, at least a footer's. Raises ObjectCorrupt."""
+    """Parse the footer from the last bytes of the object. Raises ObjectCorrupt."""
     at = object_size_bytes - FOOTER.size
     if len(tail) < FOOTER.size or at < HEADER.size:
         raise ObjectCorrupt(key, 0, f"{object_size_bytes} bytes are too few for a manifest")
@@ -161,8 +162,8 @@ def parse_footer(tail: bytes, object_size_bytes: int, key: str) -> Footer:
 
 
 def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> memoryview:
-    """The raw bytes of a section. Raises ObjectCorrupt if the stored ones are not what the
-    reference says.
+    """Return the raw bytes of a section. Raises ObjectCorrupt if the stored bytes do not match the
+    reference.
     """
     if len(stored) != ref.stored_bytes or crc32c(stored) != ref.crc:
         raise ObjectCorrupt(
@@ -200,12 +201,12 @@ def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
 
 
 def encode_entries(entries: Entries) -> bytes:
-    """A page."""
+    """Return the bytes of a page."""
     return _encode(_entries_wire(entries))
 
 
 def decode_entries(raw: memoryview, page: PageRef, key: str) -> Entries:
-    """A page, checked against what its reference says of it."""
+    """Decode a page and check it against its reference. Raises ObjectCorrupt."""
     at = page.section.position
     try:
         entries = _entries(_page_decoder.decode(raw), key, at)
@@ -257,8 +258,8 @@ def encode_shard(shard: Shard) -> bytes:
 
 
 def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
-    """Raises ObjectCorrupt if a stream's pages and entries do not follow one another up to its
-    committed end.
+    """Decode a shard. Raises ObjectCorrupt unless the pages and entries of each stream follow one
+    another up to its committed end.
     """
     at = ref.position
     try:
@@ -282,9 +283,7 @@ def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
 
 
 def join_entries(parts: Sequence[Entries]) -> Entries:
-    """One after the other. Only the spans survive: where each part begins has to be told beside
-    it.
-    """
+    """Concatenate entries. Only the spans survive: the caller stores where each part begins."""
     spans = (high - low for part in parts for low, high in pairwise(part.bounds))
     joined = Entries(
         array("q", accumulate(spans, initial=0)),
@@ -314,7 +313,7 @@ class _EntryColumns(NamedTuple):
     roles: bytes
     keys: list[str]
     at: tuple[str, int]
-    """Key and position of the section, for errors."""
+    """Key and position of the section, for error messages."""
 
     def cut(self, start_offset: int, first: int, last: int) -> Entries:
         try:
@@ -386,7 +385,7 @@ def _stream_row(stream: StreamEntry) -> tuple[int, ...]:
 
 
 class _StreamTaker:
-    """Gives each stream in turn its part of a shard's pages and entries."""
+    """Give each stream in turn its part of the pages and entries of a shard."""
 
     def __init__(self, pages: list[PageRef], columns: _EntryColumns) -> None:
         self._pages = pages
@@ -417,8 +416,8 @@ class _StreamTaker:
 
 
 def _check_stream(stream: StreamEntry, key: str, at: int) -> None:
-    """Pages, then inline entries, without a gap, from the log start (or below) to the committed
-    end.
+    """Check that pages, then inline entries, cover the stream without a gap from the log start (or
+    below) to the committed end.
     """
     spans = [(page.start_offset, page.end_offset) for page in stream.pages]
     if len(stream.inline):

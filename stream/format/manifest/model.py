@@ -1,10 +1,10 @@
-"""What the manifest says, as values: root, topics, shards of partitions, entries of objects in
-columns.
+"""Define the content of the manifest as values: root, topics, shards of partitions, and entries of
+objects in columns.
 
-Invariants: an `Entries` is contiguous, so its bounds say every range; columns are arrays of 64-bit
-numbers, never an object per entry, because one partition may have 100,000 of them. A root and the
-sections that it refers to are of one moment; sections are never changed.
-Must not know bytes (`codec`) nor the store. Source: Iceberg's manifest lists and manifests.
+Invariants: an `Entries` is contiguous, so its bounds describe every range. Columns are arrays of
+64-bit numbers, never an object per entry, because one partition may have 100,000 of them. A root
+and the sections that it refers to are from one moment; sections are never changed.
+Must not know bytes (`codec`) or the store. Source: Iceberg's manifest lists and manifests.
 """
 
 from array import array
@@ -25,18 +25,18 @@ from base.ids import (
 from stream.ports import BrokerIncarnation
 
 PARTITIONS_PER_SHARD = 256
-"""A shard is what changes when one of its partitions does, and what a reader of a topic gets with
-one request.
+"""Partitions in one shard, the unit that is rewritten when one of its partitions changes, and that
+a reader of a topic gets with one request.
 """
 
 PAGE_ENTRIES_MAX = 1_024
-"""Entries of one partition in one page, 20 to 40 KiB: what is read to find an offset, and rewritten
-when compaction touches it.
+"""Entries of one partition in one page, 20 to 40 KiB: readers fetch it to find an offset, and
+compaction rewrites it.
 """
 
 INLINE_ENTRIES_MAX = 64
-"""Newest entries of a partition that its shard holds itself. More of them and they become a page:
-fewer bytes for each small change.
+"""Newest entries of a partition that its shard holds itself. Further entries become a page, so that
+each small change writes fewer bytes.
 """
 
 
@@ -53,7 +53,7 @@ class SectionRef(NamedTuple):
 
 
 class LiveWal(msgspec.Struct, frozen=True, array_like=True):
-    """A WAL that has not ended. Slots from `first_slot` on may hold what is not committed."""
+    """A WAL that has not ended. Slots from `first_slot` may hold uncommitted data."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -74,11 +74,11 @@ class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
-    """metadata_offset: everything below it in the metadata log is in here. published_ms: when it
-    was captured, controller's clock.
+    """The root of a manifest.
 
-    wal_grace_ms: a slot of `wals` from its first one on exists at least this long after this root
-    was the newest.
+    metadata_offset: the manifest includes everything below it in the metadata log. published_ms:
+    when it was captured, by the clock of the controller. wal_grace_ms: the slots of `wals` exist at
+    least this long after this root was the newest.
     """
 
     cluster_id: str
@@ -92,7 +92,7 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def moment(self) -> tuple[int, int]:
-        """Grows from publication to publication."""
+        """Grows with each publication."""
         return self.controller_epoch, self.version
 
 
@@ -128,9 +128,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class PageRef:
-    """A page of entries and what lies in it, so that readers pass over pages that they do not
-    need.
-    """
+    """A page of entries with a summary, so that readers can skip pages."""
 
     start_offset: int
     end_offset: int
@@ -143,8 +141,8 @@ class PageRef:
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One stream. Entries in pages, then those in `inline`, end at committed_end; what lies below
-    log_start is to be ignored.
+    """One stream. Its entries in pages and then in `inline` end at committed_end. Ignore offsets
+    below log_start.
     """
 
     stream_id: int
@@ -156,11 +154,11 @@ class StreamEntry:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEntry:
-    """One partition. leader -1: nobody leads. txn: events of transactions, at the offsets of `data`
-    (`stream.format.transaction_log`).
+    """One partition.
 
-    The high watermark is not in here: it is the end of what the tails of the WALs hold beyond the
-    committed end.
+    leader: -1 if there is none. txn: events of transactions, at the offsets of `data`
+    (`stream.format.transaction_log`). The high watermark is not included: it is the end of what the
+    tails of the WALs hold beyond the committed end.
     """
 
     partition: int
@@ -181,7 +179,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class CommittedLog:
-    """Which objects hold the committed part of one partition. The first entry may begin below
+    """The objects that hold the committed part of one partition. The first entry may begin below
     `log_start`.
     """
 
