@@ -1,3 +1,3 @@
-"""What every package needs and none owns: clocks, backoff, ids, settings, listeners, histograms.
-Imports nothing of ours.
+"""Provide what every package needs: clocks, backoff, ids, settings, listeners, histograms. Imports
+no other package of this project.
 """

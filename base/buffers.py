@@ -1,4 +1,4 @@
-"""Bytes in any shape that can be read without a copy."""
+"""Define bytes of any type that can be read without a copy."""
 
 from typing import TypeAlias
 

@@ -1,6 +1,4 @@
-"""Time as parameters: shells take these callables, so that the simulator can run them on virtual
-time.
-"""
+"""Define clocks as parameters, so that the simulator can run on virtual time."""
 
 import asyncio
 import time
@@ -9,27 +7,27 @@ from collections.abc import Callable
 from base.ids import Millis
 
 WallClock = Callable[[], Millis]
-"""Milliseconds since 1970; goes into records and metadata, never into a wait. It may step by an
-hour at any moment.
+"""Return milliseconds since 1970, for records and metadata, never for a wait. The clock may jump by
+an hour at any moment.
 """
 
 MonotonicClock = Callable[[], float]
-"""Seconds that never go back (`loop.time`); deadlines and rates are measured with it."""
+"""Return monotonic seconds (`loop.time`), for deadlines and rates."""
 
 
 def wall_ms() -> Millis:
-    """Return milliseconds since 1970, by the clock of this machine."""
+    """Return milliseconds since 1970 by the clock of this machine."""
     return Millis(time.time_ns() // 1_000_000)
 
 
 def steady(now_ms: WallClock, now: MonotonicClock) -> WallClock:
-    """Read the wall clock once and advance it by the monotonic clock from there: it never steps,
-    and stays as wrong as it began.
+    """Return a wall clock that never jumps: it reads `now_ms` once and advances by the monotonic
+    clock. It keeps the initial error.
     """
     began_ms, began = now_ms(), now()
     return lambda: Millis(began_ms + int((now() - began) * 1_000))
 
 
 def monotonic_ms() -> int:
-    """Milliseconds of the running loop's clock, for durations inside of this process."""
+    """Return milliseconds of the running loop's clock, for durations inside this process."""
     return int(asyncio.get_running_loop().time() * 1_000)

@@ -1,12 +1,12 @@
-"""Python's cyclic garbage collector, tuned for a process that keeps hundreds of thousands of
-long-lived objects (cached batches, metadata).
+"""Tune Python's cyclic garbage collector for a process with hundreds of thousands of long-lived
+objects (cached batches, metadata).
 
-With the defaults a collection runs every 700 allocations and walks what is alive again and again:
-measured half of the CPU of small produce requests (benchmarks, `small-requests`), and pauses of
-half a second in controllers with 10,000 partitions, long enough to lose an election. Requests of
-ours form no cycles (tests/integration/test_broker_garbage.py); reference counts free them at once,
-so that what makes a collection due is what is kept: a broker at 540 small batches a second runs the
-youngest every 4 s.
+With the defaults, a collection runs every 700 allocations and traverses the live objects again and
+again: measured, this was half of the CPU of small produce requests (benchmarks, `small-requests`),
+and pauses of half a second in controllers with 10,000 partitions, long enough to lose an election.
+Our requests form no cycles (tests/integration/test_broker_garbage.py), and reference counts free
+them at once, so only objects that stay cause collections: a broker at 540 small batches per second
+collects the youngest generation every 4 s.
 Source: CPython `gc` documentation; Instagram's `gc.freeze`.
 """
 
@@ -14,21 +14,23 @@ import gc
 from typing import Final
 
 YOUNG_OBJECTS: Final = 10_000
-"""Allocations, less what was freed, between two collections of the youngest generation: everybody
-waits for one, 1 to 2 us per object.
+"""Allocations minus deallocations between two collections of the youngest generation. Each pauses
+the process for 1 to 2 us per object.
 """
 
 YOUNG_COLLECTIONS: Final = 5
-"""... and for one of the middle generation, which walks over this many times as much."""
+"""Collections of the youngest generation between two of the middle one, which traverses this many
+times as many objects.
+"""
 
 MIDDLE_COLLECTIONS: Final = 1_000
-"""A collection of everything, seconds where millions of objects are cached, is due when 50 million
-were added, if ever.
+"""Collections of the middle generation between two full ones. A full one takes seconds with
+millions of cached objects; this makes it due after 50 million further objects, if ever.
 """
 
 
 def tune_collector() -> None:
-    """Call once, when everything that stays for ever (modules, tables, wiring) is there."""
+    """Tune the collector. Call once, when all permanent objects (modules, tables, wiring) exist."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS)

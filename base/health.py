@@ -1,8 +1,9 @@
-"""What a process tells about itself: whether it started, whether it works, whether clients should
-be sent to it.
+"""Define the health of a process: whether it has started, whether it works, and whether clients
+should use it.
 
-Invariant: an answer is a list of reasons why not; an empty one means yes. Each is a sentence for
-the one who looks into the pod. `not_ready` waits at most a few seconds; the others do not wait.
+Invariant: an answer is a list of reasons why not; an empty list means yes. Each reason is a
+sentence for the operator of the pod. `not_ready` waits at most a few seconds; the others do not
+wait.
 Must not serve anything: `deploy.node.health` does.
 Source: Kubernetes' startup, liveness and readiness probes.
 """
@@ -13,27 +14,25 @@ from typing import Protocol
 
 
 class Health(Protocol):
-    """Of one process, from before its start to its end."""
+    """The health of one process, from before its start to its end."""
 
     def not_started(self) -> list[str]:
-        """Why it does not serve yet."""
+        """Return why the process does not serve yet."""
         ...
 
     def not_alive(self) -> list[str]:
-        """Why only a new process can help. That anything answers shows that the event loop
-        turns.
-        """
+        """Return why the process must be restarted. Any answer shows that the event loop runs."""
         ...
 
     async def not_ready(self) -> list[str]:
-        """Why requests should go elsewhere now."""
+        """Return why requests should go elsewhere now."""
         ...
 
 
 ServeHealth = Callable[[Health], AbstractAsyncContextManager[object]]
-"""Tells about it while the context lasts."""
+"""Serve the health of a process while the context lasts."""
 
 
 def no_health_endpoint(_health: Health) -> AbstractAsyncContextManager[object]:
-    """For processes that no orchestrator watches."""
+    """Serve nothing, for processes without an orchestrator."""
     return nullcontext()

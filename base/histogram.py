@@ -1,8 +1,8 @@
-"""A latency histogram of fixed size.
+"""Count latencies in a histogram of fixed size.
 
-Invariant: constant memory and about 0.3 us per observation; a quantile is at most 26 % above the
-true one (bucket bounds grow by the cube root of two). Pure: no clock. Source: HdrHistogram's idea,
-cut down.
+Invariant: constant memory and about 0.3 us per observation. A quantile is at most 26 % above the
+true one (bucket bounds grow by the cube root of two). Pure: no clock. Source: HdrHistogram,
+simplified.
 """
 
 from bisect import bisect_left
@@ -11,12 +11,12 @@ from itertools import accumulate
 from typing import Final
 
 BUCKET_BOUNDS_MS: Final = tuple(0.05 * 2 ** (index / 3) for index in range(64))
-"""Upper bounds from 50 us to 105 s; one more bucket takes the rest."""
+"""Upper bounds from 50 us to 105 s; one more bucket counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """What was observed, as a value."""
+    """The observations as a value."""
 
     counts: tuple[int, ...] = (0,) * (len(BUCKET_BOUNDS_MS) + 1)
     sum_ms: float = 0.0
@@ -24,12 +24,12 @@ class Latencies:
 
     @property
     def count(self) -> int:
-        """Number of observations."""
+        """The number of observations."""
         return sum(self.counts)
 
     def cumulative(self, first: int, step: int) -> list[tuple[float, int]]:
-        """(bound in ms, observations up to it) for every `step`-th bound from the one of index
-        `first` on.
+        """Return (bound in ms, observations up to it) for every `step`-th bound from index
+        `first`.
         """
         passed, found = list(accumulate(self.counts)), range(first, len(BUCKET_BOUNDS_MS), step)
         return [(BUCKET_BOUNDS_MS[index], passed[index]) for index in found]
@@ -37,7 +37,7 @@ class Latencies:
 
 @dataclass(slots=True)
 class LatencyHistogram:
-    """Collects observations."""
+    """Collect observations."""
 
     _counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_BOUNDS_MS) + 1))
     _sum_ms: float = 0.0
@@ -51,5 +51,5 @@ class LatencyHistogram:
             self._max_ms = latency_ms
 
     def freeze(self) -> Latencies:
-        """A copy of what was observed so far."""
+        """Return a copy of the observations so far."""
         return Latencies(tuple(self._counts), self._sum_ms, self._max_ms)

@@ -1,5 +1,5 @@
-"""Names for the numbers that travel through the system, so that a node epoch is never passed as a
-stream epoch.
+"""Define types for the numbers of the system, so that the type checker rejects a node epoch in
+place of a stream epoch.
 
 All are 64-bit signed on disk and on the wire except NodeId (32-bit). Offsets of a data stream *are*
 Kafka offsets. Ranges are half-open.
@@ -9,7 +9,7 @@ from typing import NewType
 
 NodeId = NewType("NodeId", int)
 NodeEpoch = NewType("NodeEpoch", int)
-"""One start of one broker. Grows with every registration; an older epoch of the same node is
+"""One start of one broker. It grows with every registration; older epochs of the same node are
 fenced.
 """
 
@@ -20,7 +20,7 @@ StreamEpoch = NewType("StreamEpoch", int)
 ObjectId = NewType("ObjectId", int)
 Offset = NewType("Offset", int)
 WalSequence = NewType("WalSequence", int)
-"""Number of a WAL slot of one (node, node epoch); contiguous from 0."""
+"""The number of a WAL slot of one (node, node epoch), contiguous from 0."""
 
 Millis = NewType("Millis", int)
 """Wall-clock milliseconds since 1970, UTC."""

@@ -1,9 +1,10 @@
-"""Listeners: `[NAME://]host:port`, and the templates that let one text serve many processes.
+"""Parse listeners, `[NAME://]host:port`, and expand the templates that let one text serve many
+processes.
 
     advertised.listeners = PLAINTEXT://{pod}.brokers:9092, EXTERNAL://{host}:{ordinal+31000}
 
-Invariant: pure; what a name stands for is given. Every listener speaks Kafka's protocol in the
-clear: a name that promises more is refused.
+Invariant: pure; the caller passes the values of templates. Every listener speaks Kafka's protocol
+in plaintext: names that promise encryption are refused.
 Source: Kafka's EndPoint and `advertised.listeners`.
 """
 
@@ -15,8 +16,8 @@ from base.settings import SettingInvalid
 
 PLAINTEXT: Final = "PLAINTEXT"
 TEMPLATES: Final = ("host", "port", "id", "pod", "ordinal")
-"""This machine's address on the way to the controller; the port that was bound; `node.id`; the host
-name; its last number.
+"""The address of this machine on the route to the controller; the port that was bound; `node.id`;
+the host name; the number at the end of the host name.
 """
 
 _TEMPLATE: Final = re.compile(r"\{([a-z]+)(?:\+([0-9]{1,5}))?\}")
@@ -27,7 +28,7 @@ _ORDINAL: Final = re.compile(r"([0-9]+)\Z")
 
 
 class Listener(NamedTuple):
-    """name: in capitals. port: 0 is any free one."""
+    """A listener. name: in capitals. port: 0 for any free port."""
 
     name: str
     host: str
@@ -39,7 +40,7 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
-    """Raises SettingInvalid, which says what is wrong with which."""
+    """Parse listeners. Raises SettingInvalid, which names the wrong one."""
     found: list[Listener] = []
     for text in texts:
         listener = _parse(setting, text)
@@ -47,7 +48,7 @@ def parse_listeners(setting: str, texts: Sequence[str]) -> tuple[Listener, ...]:
             raise SettingInvalid(
                 setting,
                 text,
-                f"each listener has a name of its own; {listener.name} is there twice",
+                f"listener names must be unique; {listener.name} is used twice",
             )
         found.append(listener)
     return tuple(found)
@@ -66,15 +67,15 @@ def _parse(setting: str, text: str) -> Listener:
         raise SettingInvalid(
             setting,
             text,
-            f"listeners speak plaintext; give it another name than {name}, and TLS to a proxy"
-            " before it",
+            f"listeners speak plaintext; use another name than {name}, and terminate TLS in a"
+            " proxy",
         )
     return Listener(name, match[2].strip("[]"), int(match[3]))
 
 
 def expand(setting: str, text: str, values: Mapping[str, str | int]) -> str:
-    """Templates whose values are given are filled in, others stay. Raises SettingInvalid for names
-    that no template has.
+    """Replace templates that have a value and keep the others. Raises SettingInvalid for unknown
+    names.
     """
 
     def filled(match: re.Match[str]) -> str:
@@ -101,13 +102,13 @@ def expand(setting: str, text: str, values: Mapping[str, str | int]) -> str:
 
 
 def pod_values(hostname: str) -> dict[str, str | int]:
-    """What `{pod}` and `{ordinal}` stand for: penstock-broker-2 has the ordinal 2; a name without a
-    number has none.
+    """Return the values of `{pod}` and `{ordinal}`: the ordinal of penstock-broker-2 is 2; a name
+    without a number has none.
     """
     number = _ORDINAL.search(hostname)
     return {"pod": hostname} if number is None else {"pod": hostname, "ordinal": int(number[1])}
 
 
 def uses(texts: Sequence[str], name: str) -> bool:
-    """Whether the template occurs."""
+    """Return whether any text uses the template."""
     return any(match[1] == name for text in texts for match in _TEMPLATE.finditer(text))

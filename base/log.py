@@ -1,8 +1,8 @@
-"""Loggers for modules that programs import as a library: stdout belongs to the program.
+"""Provide loggers for modules that programs import as a library: stdout belongs to the program.
 
 structlog prints to stdout until something configures it. These loggers write where structlog is
-configured to write, as in nodes and commands; in a program that did not configure it, warnings and
-errors go to stderr, and the rest nowhere. Must not configure structlog: that is the program's.
+configured to write, as in nodes and commands. In a program that did not configure it, warnings and
+errors go to stderr, and the rest is dropped. Must not configure structlog: only the program may.
 """
 
 import sys
@@ -14,11 +14,13 @@ import structlog
 _SHOWN: Final = frozenset(
     {"warn", "warning", "error", "err", "exception", "critical", "fatal", "failure"}
 )
-"""Of a program that configured nothing."""
+"""Methods that write to stderr in a program that did not configure structlog."""
 
 
 class _Output:
-    """Chosen at each line: a program may configure structlog after it imported us."""
+    """Choose the output at each line, because a program may configure structlog after it imported
+    us.
+    """
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("__"):
@@ -29,7 +31,7 @@ class _Output:
 
 
 def get_logger() -> Any:  # noqa: ANN401 - as structlog.get_logger: its class is a matter of configuration
-    """Return a logger for a module that readers use. Use it as one of `structlog.get_logger`."""
+    """Return a logger for a library module. Use it like one of `structlog.get_logger`."""
     return structlog.wrap_logger(_Output())
 
 

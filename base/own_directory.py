@@ -1,8 +1,8 @@
-"""A directory that belongs to this user alone, for code that is kept between runs: what is loaded
-from it runs.
+"""Find a directory that belongs to this user alone, for cached code that later runs load and
+execute.
 
-Invariant: what is returned exists, can be written, and nobody else could have put anything into it
-(but root). Never raises.
+Invariant: the returned directory exists and is writable, and no other user except root could have
+written to it. Never raises.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def cache_roots() -> list[Path]:
-    """Where such directories may lie, best first. Some users have no home that can be written."""
+    """Return candidates for such directories, best first. Some users have no writable home."""
     try:
         home = [Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"]
     except RuntimeError:
@@ -21,7 +21,7 @@ def cache_roots() -> list[Path]:
 
 
 def own_directory(places: Iterable[Path]) -> Path | None:
-    """The first that is ours, made if it is missing; None if none is."""
+    """Return the first directory that is ours, created if it is missing, or None."""
     return next((place for place in places if _is_ours(place)), None)
 
 

@@ -1,13 +1,12 @@
-"""What a setting is: its name, its type, its limits. Config classes carry one in the annotation of
+"""Define settings: name, type and limits. Config classes put a `Setting` into the annotation of
 each field that an operator may set:
 
     wal_linger_ms: Annotated[int, Setting("wal.linger.ms", Kind.DURATION, low=0)] = 250
 
-Invariants: the annotation, the default and the string behind the field are the only definition;
+Invariants: the annotation, the default and the string after the field are the only definition;
 documentation, `--help`, the JSON schema, DescribeConfigs and validation come from it.
 `parse(setting, text_of(setting, value)) == value`. A field without a `Setting` is a limit that
-nobody should have to turn. Lives in the lowest layer that has settings. Must not know where values
-come from: `deploy.node.config` does.
+operators should not change. Must not know where values come from: `deploy.node.config` does.
 Source: Kafka's ConfigDef.
 """
 
@@ -22,7 +21,7 @@ from typing import Any, Final, cast, get_type_hints
 
 
 class Kind(Enum):
-    """How a value is written."""
+    """The type of a setting, which says how values are written."""
 
     BOOL = "bool"
     INT = "int"
@@ -33,9 +32,9 @@ class Kind(Enum):
     TEXT = "text"
     ENUM = "enum"
     LIST = "list"
-    """Texts, separated by commas where it is one text."""
+    """Texts. In a single text, commas separate them."""
     LISTENERS = "listeners"
-    """As LIST, of [NAME://]host:port."""
+    """A LIST of [NAME://]host:port."""
     PATH = "path"
     STORE = "store"
     """A store URL; shown without its secrets."""
@@ -43,8 +42,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """name: Kafka's where Kafka has it. low, high: limits of numbers, both allowed. choices: of an
-    ENUM. templates: `{pod}` and `{ordinal}` in the value stand for this process's.
+    """A setting.
+
+    name: Kafka's, if Kafka has the setting. low, high: inclusive limits of numbers. choices: the
+    values of an ENUM. templates: whether `{pod}` and `{ordinal}` in the value are replaced.
     """
 
     name: str
@@ -57,9 +58,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting as a config class has it. field: the attribute. doc: the string behind it, on one
-    line.
-    """
+    """A setting of a config class. field: the attribute. doc: the string after it, on one line."""
 
     setting: Setting
     field: str
@@ -73,7 +72,7 @@ class Field:
 
 
 class SettingInvalid(ValueError):
-    """A value that cannot be used; the message names it and says what is allowed."""
+    """The value is not allowed. The message names it and the allowed values."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"{name}={value!r} is not allowed: {allowed}")
@@ -99,11 +98,11 @@ _BOOLS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": Fals
 
 
 _KNOWN: Final[dict[type[Any], tuple[Field, ...]]] = {}
-"""Classes that were read already: as many as there are config classes."""
+"""Cache of the classes that were read, one entry per config class."""
 
 
 def fields_of(config_type: type[Any]) -> tuple[Field, ...]:
-    """The settings of a config class (a dataclass or a msgspec Struct), in its order."""
+    """Return the settings of a config class (a dataclass or a msgspec Struct) in its order."""
     if config_type not in _KNOWN:
         _KNOWN[config_type] = _read(config_type)
     return _KNOWN[config_type]
@@ -135,9 +134,7 @@ def _read(config_type: type[Any]) -> tuple[Field, ...]:
 
 
 def renamed(names: Mapping[str, str], text: str) -> str:
-    """With the settings' names where the text has those of their attributes. names: by
-    attributes.
-    """
+    """Replace the names of attributes in a text by those of their settings. names: by attribute."""
     return _ATTRIBUTE.sub(lambda found: names.get(found[0], found[0]), text)
 
 
@@ -158,8 +155,8 @@ def _docs_of(config_type: type[Any]) -> dict[str, str]:
 
 
 def check(config: object) -> None:
-    """The limits of every setting; each config class calls it when it is built. Raises
-    SettingInvalid with the attribute's name.
+    """Check the limits of every setting. Config classes call it when they are built. Raises
+    SettingInvalid with the name of the attribute.
     """
     for field in fields_of(type(config)):
         value = getattr(config, field.field)
@@ -168,9 +165,7 @@ def check(config: object) -> None:
 
 
 def parse(setting: Setting, given: object) -> object:
-    """The value as its attribute has it, from text or from what TOML and JSON have for it. Raises
-    SettingInvalid.
-    """
+    """Parse a value from text, or from a value of TOML or JSON. Raises SettingInvalid."""
     try:
         value = _PARSERS[setting.kind](given)
     except (ValueError, KeyError, TypeError):
@@ -219,7 +214,9 @@ def _text(given: object) -> str:
 
 
 def _list(given: object) -> tuple[str, ...]:
-    """A comma separates wherever it stands: no item could be written back with one in it."""
+    """Parse a list. Every comma separates, because an item with a comma could not be written
+    back.
+    """
     texts = (
         [_text(part) for part in cast("list[object]", given)]
         if isinstance(given, list | tuple)
@@ -243,7 +240,7 @@ _PARSERS: Final[dict[Kind, Callable[[object], object]]] = {
 
 
 def text_of(setting: Setting, value: object) -> str:
-    """As a tool reads it: numbers without units."""
+    """Format a value for tools: numbers have no units."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -254,7 +251,7 @@ def text_of(setting: Setting, value: object) -> str:
 
 
 def shown(setting: Setting, value: object) -> str:
-    """As a person reads it: with the largest unit that leaves a whole number."""
+    """Format a value for people, with the largest unit that leaves a whole number."""
     units = {
         Kind.DURATION: _DURATIONS,
         Kind.BYTES: {unit: size for unit, size in _SIZES.items() if unit == "B" or "i" in unit},
@@ -269,7 +266,7 @@ def shown(setting: Setting, value: object) -> str:
 
 
 def allowed(setting: Setting) -> str:
-    """What may be given."""
+    """Describe the allowed values."""
     match setting.kind:
         case Kind.BOOL:
             return "true or false"
@@ -292,7 +289,7 @@ def allowed(setting: Setting) -> str:
 
 
 def allowed_briefly(setting: Setting) -> str:
-    """As `allowed`, for readers who know how durations and sizes are written."""
+    """Describe the allowed values to readers who know how durations and sizes are written."""
     match setting.kind:
         case Kind.DURATION:
             return "duration" + _range(setting)

@@ -1,9 +1,9 @@
-"""What a process is at, told on SIGQUIT as a JVM tells it: the stacks of its threads and of its
-asyncio tasks, on stderr.
+"""Dump the stacks of the threads and asyncio tasks of a process to stderr on SIGQUIT, as a JVM
+does.
 
-Of threads even when the event loop hangs (faulthandler writes without Python); of tasks when the
-loop lives and something waits for ever. Costs nothing until it is asked for. Source: CPython
-`faulthandler`; `jstack`.
+Threads are dumped even when the event loop hangs (faulthandler writes without Python). Tasks are
+dumped if the loop runs, and show what waits forever. Costs nothing until the signal. Source:
+CPython `faulthandler`; `jstack`.
 """
 
 import asyncio
@@ -15,8 +15,10 @@ from typing import Any
 
 
 def dump_stacks_on_quit(loop: asyncio.AbstractEventLoop) -> None:
-    """Call in the main thread. The order matters: faulthandler passes the signal on to whoever had
-    it before, which is the loop.
+    """Install the signal handlers. Call in the main thread.
+
+    The order matters: faulthandler passes the signal on to the handler before it, which is the
+    loop's.
     """
     loop.add_signal_handler(signal.SIGQUIT, _dump_tasks)
     faulthandler.register(signal.SIGQUIT, chain=True)
@@ -31,7 +33,7 @@ def _dump_tasks() -> None:
 
 
 def _places(awaited: object) -> Iterator[str]:
-    """From the task's own coroutine to what it waits for at last."""
+    """Yield the places from the task's own coroutine to what it finally waits for."""
     while awaited is not None:
         frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
         yield (
@@ -43,5 +45,5 @@ def _places(awaited: object) -> Iterator[str]:
 
 
 def _first(of: object, *names: str) -> Any:  # noqa: ANN401 - coroutines, generators and their frames have no common type
-    """The first of these attributes that there is."""
+    """Return the first of these attributes that exists and is not None."""
     return next((found for name in names if (found := getattr(of, name, None)) is not None), None)

@@ -1,3 +1,3 @@
-"""Bytes by key: one small port over S3, a local directory and memory; knows nothing of streams or
-Kafka.
+"""Store bytes by key: one small port over S3, a local directory and memory. Must not know streams
+or Kafka.
 """

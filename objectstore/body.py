@@ -1,4 +1,4 @@
-"""Bodies of PUTs.
+"""Join and measure the bodies of PUTs.
 
 Invariant: chunks are copied once, a lone `bytes` never. Must not do I/O.
 """
@@ -7,8 +7,8 @@ from objectstore.ports import Body
 
 
 def join_body(body: Body) -> bytes:
-    """The body as one immutable object. Costs one copy unless it is a `bytes` already (8 MiB: about
-    1 ms).
+    """Return the body as one immutable object. Costs one copy unless it is `bytes` already (8 MiB:
+    about 1 ms).
     """
     if isinstance(body, bytes):
         return body
@@ -20,8 +20,8 @@ def join_body(body: Body) -> bytes:
 
 
 def body_bytes(body: Body) -> int:
-    """Length of the body in bytes, without joining it. Views are of bytes, so their length is their
-    size.
+    """Return the length of the body in bytes without joining it. Memoryviews must be views of
+    bytes.
     """
     if isinstance(body, bytes | bytearray | memoryview):
         return len(body)

@@ -1,4 +1,4 @@
-"""Which store to open, as values.
+"""Define as values which store to open.
 
 Invariant: printing a config never shows a secret. Must not import a backend.
 """
@@ -15,12 +15,12 @@ class S3Config:
     prefix: str = ""
     """Empty, or ends with a slash."""
     endpoint: str | None = None
-    """Base URL of a compatible store; None is Amazon's."""
+    """Base URL of a compatible store; None for Amazon S3."""
     region: str | None = None
-    """None: from AWS_REGION or the AWS configuration file."""
+    """None takes it from AWS_REGION or the AWS configuration file."""
     path_style: bool = False
-    """Bucket in the path instead of the host name: what moto, MinIO and most compatible stores
-    need.
+    """Put the bucket into the path instead of the host name. moto, MinIO and most compatible stores
+    need it.
     """
     access_key: str | None = None
     """Credentials that are None come from the default chain: environment, files, web identity,
@@ -29,17 +29,17 @@ class S3Config:
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
     connections_max: int = 64
-    """Requests in flight; more wait inside the client. One 8 MiB PUT holds a connection for about
-    0.2 s on S3.
+    """Requests in flight; more wait inside the client. One PUT of 8 MiB occupies a connection for
+    about 0.2 s on S3.
     """
     connect_timeout_ms: int = 3_000
     read_timeout_ms: int = 10_000
-    """Longest silence of the store inside one request."""
+    """Longest time without a byte from the store inside one request."""
     deadline_ms: int = 30_000
-    """For one call with all its retries."""
+    """Limit for one call with all its retries."""
 
     def redacted(self) -> str:
-        """The URL without secrets, for logs."""
+        """Return the URL without secrets, for logs."""
         shown = {
             "endpoint": self.endpoint,
             "region": self.region,
@@ -53,7 +53,7 @@ class S3Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryConfig:
-    """A directory of this machine."""
+    """A store in a directory of this machine."""
 
     directory: str
 
@@ -64,7 +64,7 @@ class DirectoryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryConfig:
-    """The memory of this process; gone with it."""
+    """A store in the memory of this process."""
 
     def redacted(self) -> str:
         """The URL, for logs."""

@@ -1,13 +1,13 @@
-"""A store in a directory of one machine, shared by all processes that open it.
+"""Store objects in a directory of one machine, which any number of its processes may open.
 
-Invariant: an object is written whole to a temporary file, synced, and only then published under its
-key by one atomic rename or link, whose directory is synced before the call returns: no reader sees
-a part and `kill -9` or a power cut loses nothing that was acknowledged. `put_if_absent` is link(2),
-which fails on a taken name; put, put_if_match and delete of one key exclude each other with
-flock(2), which dies with its process. Etags are time, inode and size of the file. Not S3: a key
-cannot also be the folder of another key, and names are limited to 255 bytes per segment. Must not
-be used on NFS. Blocking calls run in a few threads of their own. Source: open(2), link(2),
-flock(2), rename(2).
+Invariant: an object is written completely to a temporary file and synced, then published under its
+key by one atomic rename or link, and its directory is synced before the call returns. No reader
+sees a part of an object, and `kill -9` or a power cut loses nothing that was acknowledged.
+`put_if_absent` is link(2), which fails on a taken name. put, put_if_match and delete of one key
+exclude each other with flock(2), which ends with its process. Etags are time, inode and size of the
+file. Unlike on S3, a key cannot also be the folder of another key, and a segment of a name has at
+most 255 bytes. Must not be used on NFS. Blocking calls run in a few threads of their own.
+Source: open(2), link(2), flock(2), rename(2).
 """
 
 import asyncio
@@ -37,15 +37,17 @@ from objectstore.keys import check_key
 from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 RESERVED_FOLDER: Final = ".penstock"
-"""Temporary files and locks, below the root so that rename and link stay inside one file system."""
+"""Folder of temporary files and locks. It lies below the root, so that rename and link stay inside
+one file system.
+"""
 
 THREAD_COUNT: Final = 4
 LOCK_COUNT: Final = 64
 STALE_TEMPORARY_MS: Final = 24 * 3_600_000
-"""Age at which a temporary file is surely of a dead writer."""
+"""A temporary file of this age belongs to a dead writer."""
 
 _PUBLISH_ATTEMPTS: Final = 8
-"""A folder may be removed as empty between making it and using it; each attempt needs such a
+"""Another process may remove an empty folder before it is used; each further attempt needs such a
 race.
 """
 
@@ -54,8 +56,8 @@ _T = TypeVar("_T")
 
 
 class DirectoryStore:
-    """Objects as plain files. Opening makes the directory and clears away what dead writers
-    left.
+    """Store objects as plain files. The constructor creates the directory and removes the temporary
+    files of dead writers.
     """
 
     def __init__(self, directory: str, *, now_ns: Callable[[], int] = time.time_ns) -> None:
@@ -125,8 +127,8 @@ class DirectoryStore:
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _run(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run in a thread of the pool. A full or failing disk shows as Unavailable: the outcome of
-        a write is unknown.
+        """Run a call in a thread of the pool. A full or failing disk raises Unavailable: the
+        outcome of a write is unknown.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -173,7 +175,7 @@ class DirectoryStore:
 
     def _create(self, key: str, body: bytes) -> str:
         path = self._path(key)
-        if os.path.lexists(path):  # spares the write; link() below decides
+        if os.path.lexists(path):  # saves the write; link() below decides
             raise self._taken(key, path)
         with self._temporary(body) as (temporary, etag):
             try:
@@ -184,7 +186,7 @@ class DirectoryStore:
 
     def _replace(self, key: str, body: bytes, expected_etag: str | None) -> str:
         path = self._path(key)
-        if expected_etag is not None and self._stat(key).etag != expected_etag:  # spares the write
+        if expected_etag is not None and self._stat(key).etag != expected_etag:  # saves the write
             raise PreconditionFailed(key)
         with self._temporary(body) as (temporary, etag), self._locked(key):
             if expected_etag is not None and self._stat(key).etag != expected_etag:
@@ -208,7 +210,7 @@ class DirectoryStore:
             self._prune(folder)
 
     def _prune(self, folder: bytes) -> None:
-        """Remove folders that became empty, upwards, and sync the first that stays."""
+        """Remove empty folders upwards, and sync the first that stays."""
         while folder != self._root:
             try:
                 os.rmdir(folder)
@@ -222,9 +224,9 @@ class DirectoryStore:
         _sync_folder(folder)
 
     def _publish(self, key: str, path: bytes, publish: Callable[[], None]) -> None:
-        """Make the folders, publish the file, sync what changed from the bottom up.
+        """Create the folders, publish the file, and sync what changed from the bottom up.
 
-        A folder that another writer has just made is synced into its parent by that writer; file
+        A folder that another writer has just created is synced into its parent by that writer; file
         systems with a journal keep the order of the two.
         """
         folder = os.path.dirname(path)
@@ -233,7 +235,7 @@ class DirectoryStore:
                 made = self._make_folders(folder)
                 publish()
             except FileNotFoundError:
-                continue  # another process removed an empty folder under us
+                continue  # another process removed an empty folder
             except (NotADirectoryError, IsADirectoryError):
                 raise self._folder_conflict(key) from None
             _sync_folder(folder)
@@ -243,7 +245,7 @@ class DirectoryStore:
         raise Unavailable("put", key, "its folder keeps disappearing")
 
     def _make_folders(self, folder: bytes) -> Sequence[bytes]:
-        """Make what is missing; returns the folders that got a new entry, lowest first."""
+        """Create missing folders. Return the folders that got a new entry, lowest first."""
         missing: list[bytes] = []
         while not os.path.isdir(folder):
             missing.append(folder)
@@ -267,8 +269,8 @@ class DirectoryStore:
 
     @contextmanager
     def _temporary(self, body: bytes) -> Generator[tuple[bytes, str]]:
-        """A synced file outside the key space with the body in it, and its etag; removed at the end
-        if still there.
+        """Yield a synced temporary file with the body, and its etag. Remove the file at the end if
+        it still exists.
         """
         path = os.path.join(self._reserved, b"tmp-" + uuid.uuid4().hex.encode())
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -276,7 +278,9 @@ class DirectoryStore:
             try:
                 _write_all(descriptor, body)
                 now_ns = self._now_ns()
-                os.utime(descriptor, ns=(now_ns, now_ns))  # the kernel's own stamps are 4 ms coarse
+                os.utime(
+                    descriptor, ns=(now_ns, now_ns)
+                )  # the timestamps of the kernel have steps of 4 ms
                 os.fsync(descriptor)
                 etag = _etag(os.fstat(descriptor))
             finally:
@@ -288,8 +292,8 @@ class DirectoryStore:
 
     @contextmanager
     def _locked(self, key: str) -> Generator[None]:
-        """Exclude other processes and threads that replace or delete this key (or one of its
-        stripe).
+        """Exclude other processes and threads that replace or delete this key, or a key that shares
+        its lock.
         """
         name = b"lock-%02d" % (crc32(key.encode()) % LOCK_COUNT)
         descriptor = os.open(
@@ -328,8 +332,8 @@ def _is_file(found: os.stat_result) -> bool:
 
 
 def _read_at(descriptor: int, start: int, length: int) -> bytes:
-    """Up to `length` bytes; one read(2) and no copy unless the kernel gives less (it does above 2
-    GiB).
+    """Read up to `length` bytes: one read(2) without a copy, unless the kernel returns less (it
+    does above 2 GiB).
     """
     data = os.pread(descriptor, max(0, length), start)
     if len(data) >= length or not data:
@@ -344,7 +348,7 @@ def _write_all(descriptor: int, body: bytes) -> None:
 
 
 def _sync_folder(folder: bytes) -> None:
-    """Make new and removed names durable. A folder that is gone has nothing to keep."""
+    """Make new and removed names durable. Do nothing if the folder is gone."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

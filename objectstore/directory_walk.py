@@ -1,8 +1,8 @@
-"""Reading a directory tree in the order of object keys.
+"""Walk a directory tree in the order of object keys.
 
-Invariant: keys come out in the order of their UTF-8 bytes, as S3 lists them. A folder sorts as its
-name with a slash, for `a-b` comes before `a/x` although `a` comes before `a-b`. Only folders that
-can hold a wanted key are opened.
+Invariant: keys are in the order of their UTF-8 bytes, as S3 lists them. A folder sorts as its name
+with a slash, because `a-b` comes before `a/x` although `a` comes before `a-b`. Only folders that
+can hold a requested key are opened.
 Source: S3 ListObjectsV2.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 def walk(
     root: bytes, prefix: bytes, start_after: bytes, reserved: bytes
 ) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Keys with the prefix and greater than `start_after`. One folder's names at a time are in
-    memory.
+    """Yield keys with the prefix that are greater than `start_after`. The names of one folder at a
+    time are in memory.
 
-    Files that appear or disappear meanwhile may or may not be seen.
+    Files that appear or disappear during the walk may or may not be included.
     """
     return _walk(root, b"", prefix, start_after, reserved)
 
@@ -53,8 +53,8 @@ def _names(folder: bytes) -> list[tuple[bytes, bool]]:
 
 
 def _may_hold(base: bytes, prefix: bytes, start_after: bytes) -> bool:
-    """Whether a key below `base` (which ends with a slash) can have the prefix and lie behind
-    `start_after`.
+    """Return whether a key below `base` (which ends with a slash) can have the prefix and sort
+    after `start_after`.
     """
     if not (base.startswith(prefix) or prefix.startswith(base)):
         return False

@@ -1,7 +1,7 @@
-"""What can go wrong with an object store, in the words of the port rather than of one backend.
+"""Define the errors of object stores, independent of the backend.
 
-Invariant: every backend raises these classes and nothing of its own library, so callers decide by
-class and by `retriable`. `retriable` says that repeating the same call may succeed; whether a
+Invariant: every backend raises these classes and no error of its own library, so callers decide by
+class and by `retriable`. `retriable` says that repeating the same call may succeed. Whether a
 failed *write* took place is unknown only for `Unavailable` and `DeadlineExceeded`. Must not import
 any backend. Source: S3 API error responses.
 """
@@ -16,7 +16,7 @@ class ObjectStoreError(Exception):
 
 
 class ObjectNotFound(ObjectStoreError):
-    """404 NoSuchKey."""
+    """404: there is no object at the key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"no object at {key!r}")
@@ -24,9 +24,7 @@ class ObjectNotFound(ObjectStoreError):
 
 
 class PreconditionFailed(ObjectStoreError):
-    """412: the object exists (`put_if_absent`) or is not the version that was named
-    (`put_if_match`).
-    """
+    """412: the object exists (`put_if_absent`), or is not the expected version (`put_if_match`)."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"the condition of a conditional write does not hold for {key!r}")
@@ -34,9 +32,7 @@ class PreconditionFailed(ObjectStoreError):
 
 
 class ConditionalConflict(ObjectStoreError):
-    """409: another conditional write of the same key was in progress. Nothing was written by this
-    one.
-    """
+    """409: another conditional write of the same key was in progress. This call wrote nothing."""
 
     retriable = True
 
@@ -46,7 +42,7 @@ class ConditionalConflict(ObjectStoreError):
 
 
 class Throttled(ObjectStoreError):
-    """503 SlowDown or 429: refused before anything was done."""
+    """503 SlowDown or 429: the store refused the request before it did anything."""
 
     retriable = True
 
@@ -57,7 +53,7 @@ class Throttled(ObjectStoreError):
 
 
 class Unavailable(ObjectStoreError):
-    """Other 5xx, connection reset or timeout. The outcome of a write that ended so is unknown."""
+    """Other 5xx, connection reset or timeout. The outcome of a write is unknown."""
 
     retriable = True
 
@@ -69,7 +65,7 @@ class Unavailable(ObjectStoreError):
 
 
 class AccessDenied(ObjectStoreError):
-    """403, or a 401 of a compatible store."""
+    """403, or 401 from a compatible store."""
 
     def __init__(self, operation: str, key: str, cause: str) -> None:
         super().__init__(
@@ -83,7 +79,7 @@ class AccessDenied(ObjectStoreError):
 
 
 class BucketNotFound(ObjectStoreError):
-    """404 NoSuchBucket."""
+    """404 NoSuchBucket: the bucket does not exist."""
 
     def __init__(self, bucket: str) -> None:
         super().__init__(
@@ -95,7 +91,7 @@ class BucketNotFound(ObjectStoreError):
 
 
 class RangeNotSatisfiable(ObjectStoreError):
-    """416: the range starts at or behind the end of the object."""
+    """416: the range starts at or after the end of the object."""
 
     def __init__(self, key: str, start: int) -> None:
         super().__init__(f"object {key!r} ends at or before byte {start}")
@@ -104,7 +100,7 @@ class RangeNotSatisfiable(ObjectStoreError):
 
 
 class InvalidKey(ObjectStoreError):
-    """The key cannot be stored by this backend. A programmer's error, found before any I/O."""
+    """The backend cannot store the key. This is a programming error, found before any I/O."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"object key {key!r} is not allowed: {reason}")
@@ -112,9 +108,7 @@ class InvalidKey(ObjectStoreError):
 
 
 class InvalidStoreUrl(ObjectStoreError):
-    """A store URL that cannot be understood. The text given here must already be free of
-    secrets.
-    """
+    """A store URL is invalid. The message shows it without its secrets."""
 
     def __init__(self, redacted_url: str, reason: str) -> None:
         super().__init__(
@@ -125,9 +119,7 @@ class InvalidStoreUrl(ObjectStoreError):
 
 
 class UnexpectedResponse(ObjectStoreError):
-    """The store answered with an error that repeating cannot cure and that no other class
-    describes.
-    """
+    """The store returned an error that no retry can fix and no other class describes."""
 
     def __init__(self, operation: str, key: str, code: str, message: str) -> None:
         super().__init__(f"{operation} of {key!r} failed: {code}: {message}")
@@ -137,8 +129,8 @@ class UnexpectedResponse(ObjectStoreError):
 
 
 class ConditionalWritesIgnored(ObjectStoreError):
-    """The probe at start found a store that overwrites where it must refuse. Fencing cannot work on
-    it.
+    """The store overwrites where it must refuse, as the probe at start found. Fencing cannot work
+    on it.
     """
 
     def __init__(self, detail: str) -> None:
@@ -152,7 +144,7 @@ class ConditionalWritesIgnored(ObjectStoreError):
 
 
 class DeadlineExceeded(ObjectStoreError):
-    """Retries used up the time allowed. The outcome of a write that ended so is unknown."""
+    """Retries used up the allowed time. The outcome of a write is unknown."""
 
     def __init__(
         self, operation: str, key: str, deadline_ms: int, last_error: ObjectStoreError | None

@@ -1,10 +1,9 @@
-"""Every way in which an object store lets one down, on demand: for tests, simulation and
-benchmarks.
+"""Inject the faults of an object store, for tests, simulation and benchmarks.
 
-Invariant: what a fault does is what a real store can do. In particular LOST_RESPONSE carries the
-call out and then raises Unavailable, and damaged reads damage the answer, never the stored object.
-With a given `Random` and order of calls the same faults happen again. Must not be used in
-production paths. Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
+Invariant: a fault does only what a real store can do. In particular LOST_RESPONSE executes the call
+and then raises Unavailable, and damaged reads damage the answer, never the stored object. The same
+`Random` and order of calls repeat the same faults. Must not be used in production.
+Source: SlateDB FailingObjectStore, s2 `sim/src/s3.rs`.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ _P99_NORMAL: Final = 2.3263478740408408
 
 
 class Fault(Enum):
-    """What goes wrong with one call (of a list: with one key)."""
+    """The fault of one call (of a list: of one key)."""
 
     THROTTLED = "503 SlowDown, nothing was done"
     RESET = "the connection broke before the store did anything"
@@ -38,7 +37,7 @@ class Fault(Enum):
     FLIPPED_BIT = "a read gives one wrong bit"
 
     def fits(self, operation: str) -> bool:
-        """Whether it can happen to this operation."""
+        """Return whether the fault can happen to this operation."""
         if self in {Fault.TRUNCATED, Fault.FLIPPED_BIT}:
             return operation in _READS
         return self is not Fault.CONFLICT or operation in _CONDITIONAL_WRITES
@@ -46,13 +45,13 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which calls are meant: of these operations (none: all) on keys with this prefix."""
+    """Select calls of these operations (all if empty) on keys with this prefix."""
 
     operations: frozenset[str] = frozenset()
     key_prefix: str = ""
 
     def matches(self, operation: str, key: str) -> bool:
-        """Whether this call is meant."""
+        """Return whether the selection includes this call."""
         return (not self.operations or operation in self.operations) and key.startswith(
             self.key_prefix
         )
@@ -60,14 +59,14 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Lognormal by two quantiles; constant if they are equal."""
+    """A lognormal latency, given by two quantiles; constant if they are equal."""
 
     p50_ms: float
     p99_ms: float
     on: Selection = Selection()
 
     def draw_ms(self, rng: Random) -> float:
-        """One latency."""
+        """Draw one latency."""
         if self.p99_ms <= self.p50_ms:
             return self.p50_ms
         return self.p50_ms * math.exp(
@@ -77,8 +76,8 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class FaultRule:
-    """A fault that happens by chance. It then also hits the next `burst_count - 1` calls that the
-    rule selects.
+    """A random fault. After it happens, it also hits the next `burst_count - 1` calls that the rule
+    selects.
     """
 
     fault: Fault
@@ -89,17 +88,19 @@ class FaultRule:
 
 @dataclass(frozen=True, slots=True)
 class FaultConfig:
-    """The first latency and the first rule that select a call and take effect are used."""
+    """The latencies and faults of a store. Of each list, the first entry that selects a call and
+    takes effect is used.
+    """
 
     latencies: tuple[Latency, ...] = ()
     rules: tuple[FaultRule, ...] = ()
 
 
 class FaultyStore:
-    """The store behind it, with faults.
+    """Wrap a store and inject faults.
 
-    Set `down` to make every call Unavailable; `config` may be replaced at any time; `injected`
-    counts what happened.
+    Set `down` to make every call raise Unavailable. `config` may be replaced at any time.
+    `injected` counts the faults.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class FaultyStore:
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`sleep` counts in seconds."""
+        """sleep: takes seconds."""
         self.config = config or FaultConfig()
         self.down = False
         self.injected: Counter[Fault] = Counter()
@@ -121,14 +122,14 @@ class FaultyStore:
         self._bursts: Counter[FaultRule] = Counter()
 
     def script(self, fault: Fault, on: Selection | None = None, *, count: int = 1) -> None:
-        """Let the next `count` calls that are selected and that it fits have this fault. Entries
-        are used up in order.
+        """Inject the fault into the next `count` calls that are selected and that it fits. Entries
+        are used in order.
         """
         self._script.extend([(fault, on or Selection())] * count)
 
     @property
     def scripted_count(self) -> int:
-        """Scripted faults that have not happened yet."""
+        """The number of scripted faults that have not happened yet."""
         return len(self._script)
 
     async def get(self, key: str) -> bytes:
@@ -180,11 +181,11 @@ class FaultyStore:
             yield info
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore.delete. Rules by key see the first key."""
+        """See ObjectStore.delete. Rules match the first key."""
         await self._call("delete", keys[0] if keys else "", lambda: self._store.delete(keys))
 
     async def close(self) -> None:
-        """Close the store behind it, faults or not."""
+        """Close the wrapped store, regardless of faults."""
         await self._store.close()
 
     async def _call(

@@ -1,9 +1,9 @@
-"""Which keys the port accepts, the same for every backend.
+"""Check keys by the same rules for every backend.
 
-Invariant: a key that passes can be stored by S3, by MinIO and below a directory, and cannot leave
-that directory. The rules are stricter than S3's: `.`/`..` segments are rewritten by some HTTP
-proxies, control characters cannot be listed in XML. Python compares strings by code point, which is
-the order of their UTF-8 bytes: sorting `str` keys is S3's list order.
+Invariant: S3, MinIO and a directory can store a key that passes, and it cannot leave that
+directory. The rules are stricter than S3's: some HTTP proxies rewrite `.` and `..` segments, and
+XML cannot list control characters. Python compares strings by code point, which is the order of
+their UTF-8 bytes, so sorting `str` keys gives S3's list order.
 """
 
 import re
@@ -15,7 +15,7 @@ _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]|\A/|/\Z|//|(?:\A|/)\.\.?(?
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidKey for a key that not every backend can hold. About 0.6 us."""
+    """Raise InvalidKey for a key that some backend cannot store. Takes about 0.6 us."""
     if not key:
         raise InvalidKey(key, "it is empty")
     if _FORBIDDEN.search(key):

@@ -1,12 +1,13 @@
-"""A store in the memory of one process, for tests, simulation and `memory:` clusters.
+"""Store objects in the memory of one process, for tests, simulation and `memory:` clusters.
 
-Invariant: exactly S3's results and errors, so that what passes here passes there: 412 on a taken
-key or another version, 404 for `put_if_match` of nothing, 416 behind the end, lists in key order by
-pages. Every call is atomic (it never awaits), so a 409 cannot arise by itself; `objectstore.faults`
-injects it. Etags are quoted write numbers, unique in one store. Large bodies are kept as the
-buffers they were given (callers hand them over, see `ports.Body`): copying a log into fresh memory
-costs about 1 ms per MB in page faults, more than everything else a broker does with it. Use it from
-one thread. Source: S3 API.
+Invariant: results and errors are exactly S3's, so that code that works here works there: 412 on a
+taken key or another version, 404 for `put_if_match` without an object, 416 after the end, lists in
+key order by pages. Every call is atomic (it never awaits), so a 409 cannot happen by itself;
+`objectstore.faults` injects it. Etags are quoted write numbers, unique in one store. Large bodies
+are kept as the buffers that were passed (see `ports.Body`): copying a log into new memory costs
+about 1 ms per MB in page faults, more than everything else that a broker does with it. Not
+thread-safe.
+Source: S3 API.
 """
 
 import sys
@@ -24,13 +25,15 @@ from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectTail
 
 
 def wall_ms() -> int:
-    """Wall clock time, the default of `MemoryStore`; the simulator passes its own."""
+    """Return the wall clock time, the default of `MemoryStore`. The simulator passes its own
+    clock.
+    """
     return time.time_ns() // 1_000_000
 
 
 JOIN_BYTES_MAX: Final = 64 * 1024
-"""Bodies up to this size are copied into one `bytes`: for small ones the buffers' own objects would
-weigh more.
+"""Bodies up to this size are copied into one `bytes`: for small ones the objects of the buffers
+would need more memory.
 """
 
 
@@ -40,8 +43,8 @@ class _Stored:
     info: ObjectInfo
 
     def cut(self, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the object, as far as it has them. No copy if the whole object is
-        one `bytes` and all is asked.
+        """Return bytes [start, end) of the object, as far as it has them, without a copy if that is
+        one whole `bytes`.
         """
         parts: list[Buffer] = []
         at = 0
@@ -61,8 +64,8 @@ class _Stored:
 
 
 class MemoryStore:
-    """Objects in a dict beside their sorted keys; share one instance between all clients of the
-    process.
+    """Store objects in a dict and their keys in a sorted list. All clients of the process share one
+    instance.
     """
 
     def __init__(self, now_ms: Callable[[], int] = wall_ms) -> None:
@@ -119,7 +122,7 @@ class MemoryStore:
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list. Each page is a snapshot, the whole is not, as in S3."""
+        """See ObjectStore.list. As in S3, each page is a snapshot, but not the whole list."""
         at = max(bisect_left(self._keys, prefix), bisect_right(self._keys, start_after))
         left = limit or sys.maxsize
         while page := self._keys[at : at + min(LIST_PAGE_COUNT, left)]:
@@ -139,7 +142,7 @@ class MemoryStore:
                 del self._keys[bisect_left(self._keys, key)]
 
     async def close(self) -> None:
-        """Keeps the objects: other clients of the process may still use them."""
+        """Do nothing: other clients of the process may still use the objects."""
 
     def _stored(self, key: str) -> _Stored:
         check_key(key)

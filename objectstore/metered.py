@@ -1,9 +1,8 @@
-"""Counting what is asked of a store: requests, bytes, errors and latencies per operation.
+"""Count requests, bytes, errors and latencies of a store per operation.
 
-Invariant: counts what passes through, changes nothing. Below `RetryingStore` it counts requests,
-above it calls. A list counts once per page, since a page is a request. Must not know any metrics
-library: `snapshot()` is a value for whoever publishes it. Source: SlateDB
-instrumented_object_store.
+Invariant: changes nothing that passes through. Below `RetryingStore` it counts requests, above it
+calls. A list counts once per page, since a page is a request. Must not know any metrics library:
+`snapshot()` returns a value. Source: SlateDB instrumented_object_store.
 """
 
 import time
@@ -19,11 +18,11 @@ from objectstore.ports import LIST_PAGE_COUNT, Body, ObjectInfo, ObjectStore, Ob
 
 @dataclass(frozen=True, slots=True)
 class OperationStats:
-    """One operation since the store was opened. `latencies` holds all calls, failed ones too."""
+    """The totals of one operation since the store was opened. `latencies` includes failed calls."""
 
     count: int
     errors: Mapping[str, int]
-    """Failed calls by the name of the error class."""
+    """Failed calls by name of the error class."""
     read_bytes: int
     written_bytes: int
     """Bytes of successful calls only."""
@@ -32,13 +31,13 @@ class OperationStats:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """All operations that were used, by name of the port's method."""
+    """The totals of all operations that were used, by the name of the port's method."""
 
     operations: Mapping[str, OperationStats]
 
 
 class _Meter:
-    """Running totals of one operation."""
+    """The running totals of one operation."""
 
     __slots__ = ("errors", "latencies", "read_bytes", "written_bytes")
 
@@ -56,15 +55,15 @@ class _Meter:
 
 
 class StoreMeter:
-    """The counts of one store, or of several together. Made before the store, so that whoever
-    publishes them needs no store.
+    """Collect the counts of one or several stores. It exists before the store, so metrics need no
+    store.
     """
 
     def __init__(self) -> None:
         self._meters: dict[str, _Meter] = {}
 
     def of(self, operation: str) -> _Meter:
-        """Where calls of this operation are counted."""
+        """Return the counters of this operation."""
         return self._meters.setdefault(operation, _Meter())
 
     def snapshot(self) -> StoreStats:
@@ -73,7 +72,7 @@ class StoreMeter:
 
 
 class MeteredStore:
-    """The store behind it, counted."""
+    """Wrap a store and count its calls."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class MeteredStore:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` counts in seconds."""
+        """clock: returns seconds."""
         self._store = store
         self._clock = clock
         self._meter = meter or StoreMeter()
@@ -141,7 +140,7 @@ class MeteredStore:
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list. Measured is the wait for the first key of each page."""
+        """See ObjectStore.list. Measures the wait for the first key of each page."""
         found = self._store.list(prefix, start_after=start_after, limit=limit)
         while True:
             with self._measured("list"):
@@ -161,7 +160,7 @@ class MeteredStore:
             await self._store.delete(keys)
 
     async def close(self) -> None:
-        """Close the store behind it."""
+        """Close the wrapped store."""
         await self._store.close()
 
     @contextmanager

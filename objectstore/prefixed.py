@@ -1,7 +1,7 @@
-"""A part of a bucket as a store of its own.
+"""Present a part of a bucket as a store of its own.
 
-Invariant: keys outside the prefix are neither read nor written. Errors name the full key, as the
-store behind knows it.
+Invariant: keys outside the prefix are neither read nor written. Errors name the full key of the
+wrapped store.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -11,7 +11,7 @@ from objectstore.ports import Body, ObjectInfo, ObjectStore, ObjectTail
 
 
 class PrefixedStore:
-    """The store behind it with `prefix` put before every key. The prefix ends with a slash."""
+    """Wrap a store and put `prefix`, which ends with a slash, before every key."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         assert prefix.endswith("/"), f"prefix {prefix!r} does not end with a slash"
@@ -59,5 +59,5 @@ class PrefixedStore:
         await self._store.delete([self._prefix + key for key in keys])
 
     async def close(self) -> None:
-        """Close the store behind it."""
+        """Close the wrapped store."""
         await self._store.close()

@@ -1,11 +1,12 @@
-"""Whether a store honors conditional writes, found out by trying.
+"""Probe whether a store honors conditional writes.
 
 Invariant: a store that passes refuses a second `put_if_absent` and a `put_if_match` of another
-version, and of several `put_if_absent` of one key at once it accepts at most one and keeps that
-one's bytes. Some S3-compatible stores and proxies ignore both headers and answer 200; others check
-first and write afterwards, so that two writers at once both succeed. On either a dead writer could
-not be fenced. Passing is no proof: a race has to be met. Small objects are written and deleted
-again. Source: RFC 9110 section 13 (`If-Match`, `If-None-Match`); S3 conditional writes.
+version. Of several parallel `put_if_absent` of one key it accepts at most one and keeps the bytes
+of that one. Some S3-compatible stores and proxies ignore both headers and answer 200; others check
+first and write afterwards, so that two parallel writers both succeed. On neither can a dead writer
+be fenced. Passing is no proof, because the probe has to hit a race. It writes small objects and
+deletes them.
+Source: RFC 9110 section 13 (`If-Match`, `If-None-Match`); S3 conditional writes.
 """
 
 import asyncio
@@ -23,15 +24,15 @@ from objectstore.ports import ObjectStore
 RACES_COUNT: Final = 3
 RACERS_COUNT: Final = 8
 _RACER_BYTES: Final = 16_384
-"""A store that checks before it has read the body leaves a longer gap."""
+"""A body of this size widens the race of a store that checks before it has read the body."""
 _NO_SUCH_ETAG = '"00000000000000000000000000000000"'
 
 
 async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: str) -> None:
     """Raise ConditionalWritesIgnored if the store overwrites where it must refuse.
 
-    unique: what no other probe uses (a UUID). Costs about 35 requests; other errors of the store
-    are passed on.
+    unique: a value that no other probe uses (a UUID). Costs about 35 requests; other errors of the
+    store propagate.
     """
     key = f"{key_prefix}probe-{unique}"
     raced = [f"{key}-{race}" for race in range(RACES_COUNT)]
@@ -52,7 +53,7 @@ async def probe_conditional_writes(store: ObjectStore, key_prefix: str, unique: 
 
 
 async def _race(store: ObjectStore, key: str) -> None:
-    """Several writers at once; none may have succeeded, if answers were lost."""
+    """Let several writers race. If answers were lost, no writer may have succeeded."""
     bodies = [bytes([racer]) * _RACER_BYTES for racer in range(RACERS_COUNT)]
     outcomes = await asyncio.gather(
         *(store.put_if_absent(key, body) for body in bodies), return_exceptions=True
@@ -68,15 +69,15 @@ async def _race(store: ObjectStore, key: str) -> None:
         if not isinstance(outcome, ObjectStoreError)
     ]
     if len(winners) > 1:
-        told = (
+        succeeded = (
             f"{len(winners)} of {RACERS_COUNT} PUTs of one key at once, with If-None-Match: *, all"
             " succeeded"
         )
-        raise ConditionalWritesIgnored(f"{told}: it checks first and writes afterwards")
+        raise ConditionalWritesIgnored(f"{succeeded}: the store checks first and writes afterwards")
     if winners and await store.get(key) != winners[0]:
         raise ConditionalWritesIgnored(
-            "a PUT with If-None-Match: * succeeded, and the bytes of another PUT, which was"
-            " refused, were kept"
+            "a PUT with If-None-Match: * succeeded, but the store kept the bytes of another PUT,"
+            " which it refused"
         )
 
 

@@ -1,11 +1,11 @@
-"""Repeating what may succeed the next time, for every operation of the port.
+"""Retry every operation of the port.
 
-Invariant: a conditional write that took place is never reported as refused. When an attempt ended
+Invariant: a conditional write that took place is never reported as refused. When a try ended
 without an answer and a later one is refused with 412, the object in the store is compared with
-ours: equal bytes mean that the first attempt won. So bodies of conditional writes must differ
-between writers (Penstock's carry node id and epoch). A 412 on the first attempt is raised at once.
-Every call has a deadline that holds over all attempts. Must not decide what an error means: that is
-its class's `retriable`.
+ours: equal bytes mean that the first try succeeded. So the bodies of conditional writes must differ
+between writers (Penstock's carry node id and epoch). A 412 on the first try is raised at once.
+Every call has a deadline over all tries. Must not decide whether an error is retriable: its class
+says so.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait between attempts and in all."""
+    """The pauses between tries and the deadline of a call."""
 
     backoff_ms: int = 50
-    """The longest first pause. S3's p50 for a small request is about 20 ms."""
+    """The longest first pause. S3's p50 of a small request is about 20 ms."""
     backoff_max_ms: int = 5_000
     deadline_ms: int = 30_000
-    """For one call with all its attempts (for a list: for one page)."""
+    """Limit for one call with all its tries (for a list: for one page)."""
 
 
 class RetryingStore:
-    """The store behind it, with every retriable error repeated until the deadline.
+    """Wrap a store and retry every retriable error until the deadline.
 
-    A plain `put` whose first attempt is delayed inside the store may undo a newer write of the same
-    key: names that are written more than once belong under `put_if_match`.
+    A plain `put` whose first try is delayed inside the store may overwrite a newer write of the
+    same key, so write keys that change under `put_if_match`.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RetryingStore:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: Random | None = None,
     ) -> None:
-        """`clock` and `sleep` count in seconds, as the event loop does."""
+        """clock, sleep: in seconds, as in the event loop."""
         self._store = store
         self._policy = policy or RetryPolicy()
         self._clock = clock
@@ -98,9 +98,9 @@ class RetryingStore:
     async def put_if_match(self, key: str, body: Body, etag: str) -> str:
         """See ObjectStore.put_if_match.
 
-        If our write took place, its answer was lost and another writer replaced it before we
-        looked, PreconditionFailed is
-        raised: read the object before concluding that nothing was written.
+        Raises PreconditionFailed even if our write took place, when its answer was lost and another
+        writer replaced it before the comparison. Read the object before you conclude that nothing
+        was written.
         """
         data = join_body(body)
         return await self._retry_conditional(
@@ -110,7 +110,7 @@ class RetryingStore:
     async def list(
         self, prefix: str, *, start_after: str = "", limit: int = 0
     ) -> AsyncIterator[ObjectInfo]:
-        """See ObjectStore.list. After an error it goes on behind the last key that was seen."""
+        """See ObjectStore.list. After an error it continues after the last key."""
         seen, left = start_after, limit
         found: AsyncIterator[ObjectInfo] | None = None
 
@@ -136,7 +136,7 @@ class RetryingStore:
         await self._retry("delete", keys[0] if keys else "", lambda: self._store.delete(keys))
 
     async def close(self) -> None:
-        """Close the store behind it."""
+        """Close the wrapped store."""
         await self._store.close()
 
     async def _retry(self, operation: str, key: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
@@ -185,7 +185,9 @@ class RetryingStore:
         return await self._retry(operation, key, attempt)
 
     async def _etag_if_ours(self, key: str, data: bytes) -> str | None:
-        """The etag of what is stored if it is `data`. Two requests, only after a lost answer."""
+        """Return the etag of the stored object if it is `data`. Makes two requests, only after a
+        lost answer.
+        """
         try:
             info = await self._store.head(key)
             if info.size_bytes != len(data) or await self._store.get(key) != data:

@@ -1,10 +1,10 @@
-"""S3 and stores that speak its API, through aiobotocore.
+"""Access S3, and stores with its API, through aiobotocore.
 
-Invariant: one HTTP request per call (per page for lists, per 1,000 keys for deletes), sent once:
-repeating is the business of `objectstore.retry`, which knows what a lost answer means. Bodies
-travel unsigned but with a CRC32C that the store checks: it protects better than TLS alone and costs
-1 ms for 8 MiB where SHA-256 costs 20 ms and more. The client is made on first use, because opening
-it needs the running loop. Must not be imported by `objectstore.ports`: botocore is 40 MB of memory.
+Invariant: each call is one HTTP request (per page for lists, per 1,000 keys for deletes), sent
+once: `objectstore.retry` repeats it and knows what a lost answer means. Bodies are unsigned but
+carry a CRC32C that the store checks: it protects better than TLS alone and costs 1 ms for 8 MiB,
+where SHA-256 costs 20 ms and more. The client is created on first use, because that needs the
+running loop. Must not be imported by `objectstore.ports`: botocore takes 40 MB of memory.
 Source: S3 API; AutoMQ AwsObjectStorage.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_s3.type_defs import ObjectTypeDef
 
 _DELETE_STATUS = {"AccessDenied": 403, "NoSuchBucket": 404}
-"""HTTP status that a code stands for: failures of single keys come inside a 200."""
+"""HTTP statuses of codes: failures of single keys come inside a 200."""
 
 _CRC = struct.Struct(">I")
 
@@ -44,14 +44,12 @@ class _RangeBehindEnd(Exception):
 
 
 class S3Store:
-    """Objects of one bucket. Every method may raise any retriable ObjectStoreError, AccessDenied
-    and BucketNotFound.
+    """Access the objects of one bucket. Every method may raise any retriable ObjectStoreError,
+    AccessDenied and BucketNotFound.
     """
 
     def __init__(self, config: S3Config) -> None:
-        """`config.prefix` and `config.deadline_ms` are the business of the wrappers that
-        `open_store` adds.
-        """
+        """config: the wrappers of `open_store` implement its `prefix` and `deadline_ms`."""
         self._config = config
         self._bucket = config.bucket
         self._resources = AsyncExitStack()
@@ -89,7 +87,7 @@ class S3Store:
         return ObjectTail(data=data, size_bytes=int(content_range.rpartition("/")[2]))
 
     async def head(self, key: str) -> ObjectInfo:
-        """See ObjectStore.head. The answer to a HEAD has no body, so a missing bucket too shows as
+        """See ObjectStore.head. The response to a HEAD has no body, so a missing bucket also raises
         ObjectNotFound.
         """
         check_key(key)
@@ -122,9 +120,8 @@ class S3Store:
         after, left = start_after, limit or sys.maxsize
         while True:
             page_count = min(LIST_PAGE_COUNT, left)
-            position: Any = (
-                {"StartAfter": after} if after else {}
-            )  # some stores refuse an empty one
+            # Some stores refuse an empty StartAfter.
+            position: Any = {"StartAfter": after} if after else {}
             try:
                 page = await client.list_objects_v2(
                     Bucket=self._bucket, Prefix=prefix, MaxKeys=page_count, **position
@@ -140,7 +137,7 @@ class S3Store:
             after = infos[-1].key
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """See ObjectStore.delete. One request per 1,000 keys."""
+        """See ObjectStore.delete. Sends one request per 1,000 keys."""
         for key in keys:
             check_key(key)
         client = self._client or await self._open()
@@ -176,9 +173,7 @@ class S3Store:
     async def _get(
         self, operation: str, key: str, wanted: str | None = None
     ) -> tuple[bytes, str | None]:
-        """The bytes and the Content-Range. A connection that ends early raises instead of giving
-        less.
-        """
+        """Return the bytes and the Content-Range. Raises if the connection ends early."""
         check_key(key)
         client = self._client or await self._open()
         range_header: Any = {} if wanted is None else {"Range": wanted}
@@ -211,9 +206,8 @@ class S3Store:
             client = self._client
             if client is None:
                 config = self._config
-                session: Any = (
-                    get_session()
-                )  # the stubs' overloads for all AWS services take a type checker minutes
+                # Any: a type checker takes minutes for the overloads of all AWS services.
+                session: Any = get_session()
                 context = session.create_client(
                     "s3",
                     region_name=config.region,
@@ -248,7 +242,7 @@ def _client_config(config: S3Config) -> AioConfig:
 
 
 def _info(item: "ObjectTypeDef") -> ObjectInfo:
-    """One entry of a list page. The stubs call fields optional that S3 always sends."""
+    """Return one entry of a list page. The stubs declare fields optional that S3 always sends."""
     fields = cast("dict[str, Any]", item)
     return ObjectInfo(
         fields["Key"], fields["Size"], fields["ETag"], _epoch_ms(fields["LastModified"])

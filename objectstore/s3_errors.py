@@ -1,8 +1,8 @@
-"""botocore's and aiohttp's errors in the words of the port, in this one place.
+"""Translate the errors of botocore and aiohttp into those of the port.
 
-Invariant: whatever could mean that a write took place without our hearing of it becomes
-Unavailable; only an answer that says that nothing was done becomes anything else. Must not be
-imported before the S3 backend is used: it loads botocore.
+Invariant: an error after which a write may have taken place becomes Unavailable. Only an answer
+that says that nothing was done becomes any other error. Must not be imported before the S3 backend
+is used: it loads botocore.
 Source: S3 API "Error responses"; conditional writes give 412 PreconditionFailed and 409
 ConditionalRequestConflict.
 """
@@ -30,7 +30,7 @@ from objectstore.errors import (
 )
 
 NETWORK_ERRORS: Final = (BotoCoreError, ClientError, HttpClientError, TimeoutError, OSError)
-"""All that a call of the client may raise and `translate` understands."""
+"""All errors that a call of the client may raise and `translate` accepts."""
 
 _THROTTLED_CODES: Final = frozenset(
     {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "TooManyRequests"}
@@ -42,8 +42,8 @@ _CONFLICT_CODES: Final = frozenset({"ConditionalRequestConflict", "OperationAbor
 
 
 def translate(error: Exception, operation: str, bucket: str, key: str) -> ObjectStoreError:
-    """The error of the port for one of NETWORK_ERRORS. RangeNotSatisfiable is the caller's: it
-    knows the range.
+    """Return the port's error for one of NETWORK_ERRORS. The caller raises RangeNotSatisfiable
+    itself, because it knows the range.
     """
     if isinstance(error, ClientError):
         answer = error.response.get("Error", {})
@@ -63,15 +63,15 @@ def translate(error: Exception, operation: str, bucket: str, key: str) -> Object
 
 
 def is_range_error(error: Exception) -> bool:
-    """Whether this is a 416."""
+    """Return whether this is a 416."""
     return isinstance(error, ClientError) and _status(error) == 416
 
 
 def from_answer(
     status: int, code: str, message: str, *, operation: str, bucket: str, key: str
 ) -> ObjectStoreError:
-    """The error for an HTTP status and S3 error code. The answer to a HEAD has no body: its code is
-    the status.
+    """Return the error for an HTTP status and an S3 error code. The response to a HEAD has no body:
+    its code is the status.
     """
     cause = f"{status} {code} {message}".strip()
     if code == "NoSuchBucket":
@@ -83,7 +83,7 @@ def from_answer(
     if status in {401, 403}:
         return AccessDenied(operation, key, cause)
     if operation == "list" and status == 404:
-        # A LIST asks for no object: a store that walks a directory (versitygw) met one that was
+        # A LIST names no object: a store that walks a directory (versitygw) found one that was
         # deleted meanwhile.
         return Unavailable(operation, key, cause)
     return _of_the_object(status, code, key) or UnexpectedResponse(

@@ -1,12 +1,11 @@
-"""The HTTP session below the S3 client, changed in the three places where its defaults are wrong
-for a log.
+"""Adapt the HTTP session of the S3 client in three places.
 
 Invariant: a request is sent at most once. aiohttp repeats a PUT by itself when a kept-alive
-connection breaks; if the first one had been applied, the second one of an `If-None-Match` write
-answers 412 and the caller would believe itself fenced. Large bodies are written as slices of the
-caller's memory: the default copies a body and sends it by 64 KiB with a loop turn each. `Expect:
-100-continue` is dropped: it costs every PUT a round trip and aiohttp waits for the 100 without any
-timeout.
+connection breaks; if the first one was applied, the second one of an `If-None-Match` write gets 412
+and the caller would conclude that it is fenced. Large bodies are written as slices of the caller's
+memory: the default copies a body and sends it in parts of 64 KiB with one iteration of the event
+loop each. `Expect: 100-continue` is dropped: it costs every PUT a round trip, and aiohttp waits for
+the 100 without any timeout.
 Must not keep state of its own. Source: aiohttp.ClientSession._request, RFC 9110 9.2.2.
 """
 
@@ -18,13 +17,13 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 
 WRITE_CHUNK_BYTES: Final = 256 * 1024
-"""One write to the socket. Smaller costs more loop turns, larger holds the loop longer and is
-buffered by copying.
+"""Size of one write to the socket. A smaller one costs more iterations of the event loop; a larger
+one occupies the loop longer and is buffered by copying.
 """
 
 
 class SlicedBody(Payload):
-    """A body that is written as slices of the `bytes` it wraps, without a copy; may be written
+    """A body that is written as slices of the wrapped `bytes`, without a copy. It may be written
     again.
     """
 
@@ -33,30 +32,29 @@ class SlicedBody(Payload):
         self._size = len(body)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Write all of it, waiting for the socket between slices."""
+        """Write all of it, and wait for the socket between slices."""
         view = memoryview(cast("bytes", self._value))
         for start in range(0, len(view), WRITE_CHUNK_BYTES):
             await writer.write(view[start : start + WRITE_CHUNK_BYTES])
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """For aiohttp's debug output only."""
+        """Decode the body, for aiohttp's debug output only."""
         return cast("bytes", self._value).decode(encoding, errors)
 
 
 class SendOnceSession(AIOHTTPSession):
-    """aiobotocore's session without hidden repetition and without copies of large bodies.
+    """Send requests without hidden retries and without copies of large bodies.
 
-    Requests are botocore's AWSPreparedRequest and sessions aiohttp's ClientSession; the published
-    stubs say otherwise.
+    Requests are botocore's AWSPreparedRequest and sessions aiohttp's ClientSession, unlike in the
+    published stubs.
     """
 
     async def send(self, request: Any) -> Any:  # noqa: ANN401 (wrong stubs)
-        """Send one request and return when the response's head is there."""
+        """Send one request and return when the head of the response has arrived."""
         request.headers.pop("Expect", None)  # not part of the signature; see the module's docstring
         body = request.body
         if isinstance(body, BytesIO):
-            # botocore wraps bodies; the value is the very `bytes` it wrapped, while aiohttp would
-            # copy it into fresh memory.
+            # botocore wraps bodies. The value is its `bytes`, which aiohttp would copy.
             body = body.getvalue()
         if isinstance(body, bytes) and len(body) > WRITE_CHUNK_BYTES:
             request.body = SlicedBody(body)

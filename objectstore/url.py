@@ -1,4 +1,4 @@
-"""Store URLs, and opening the store that one names.
+"""Parse store URLs and open the stores that they name.
 
     s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME&access_key=...&secret_key=...
     file:DIRECTORY
@@ -6,7 +6,7 @@
 
 Invariant: a URL is checked completely before anything is opened, and no error or log shows its
 secrets.
-Must not import a backend before it is wanted.
+Must not import a backend before it is needed.
 """
 
 import os
@@ -44,17 +44,17 @@ _FLAG_PARAMETERS: Final = {"path_style": {"true": True, "false": False}}
 S3_PARAMETERS: Final = tuple(
     field.name for field in fields(S3Config) if field.name not in {"bucket", "prefix"}
 )
-"""Names that may stand behind the question mark of an s3 URL."""
+"""The parameters of an s3 URL."""
 
 
 def redact_url(url: str) -> str:
-    """The text of a store URL with secrets blotted out; works for malformed ones too."""
+    """Return a store URL with its secrets replaced. Accepts malformed URLs too."""
     return _SECRETS.sub(lambda found: f"{found[1]}***" if found[1] else f"{found[2]}***@", url)
 
 
 def parse_store_url(url: str) -> StoreConfig:
-    """The config that the URL means. Raises InvalidStoreUrl, which says what is wrong and what is
-    allowed.
+    """Return the config of a store URL. Raises InvalidStoreUrl, which names the problem and the
+    allowed values.
     """
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in {"s3", "file", "memory"}:
@@ -74,11 +74,11 @@ def open_store(
     environ: Mapping[str, str] = os.environ,
     meter: StoreMeter | None = None,
 ) -> ObjectStore:
-    """Open the store of a URL or config; nothing is sent yet. S3 comes with retries, `memory:` is a
-    new one every time.
+    """Open the store of a URL or config without sending anything. S3 stores retry; each `memory:`
+    is a new store.
 
-    meter: counts each request, retried ones again. Close the store when done. Raises
-    InvalidStoreUrl; a directory that cannot be made raises OSError.
+    meter: counts each request, including retries. Close the store when done. Raises
+    InvalidStoreUrl, or OSError for a directory that cannot be created.
     """
     config = parse_store_url(store) if isinstance(store, str) else store
     if isinstance(config, MemoryConfig):
@@ -174,8 +174,9 @@ def _is_http_url(text: str) -> bool:
 
 
 def _with_local_defaults(config: S3Config, environ: Mapping[str, str]) -> S3Config:
-    """A store on this machine (moto) accepts any credentials; without any, botocore would search
-    the network for them.
+    """Return the config with defaults for a store on this machine (moto).
+
+    It accepts any credentials. Without any, botocore would search the network for them.
     """
     endpoint = config.endpoint
     if endpoint is None:

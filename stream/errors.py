@@ -59,8 +59,8 @@ class OffsetOutOfRange(StreamError):
 
 
 class WalFenced(StreamError):
-    """Our next slot holds a fence or the object of another writer: this process can never
-    acknowledge again.
+    """The next WAL slot of this broker holds a fence or the object of another writer: this broker
+    start can never acknowledge again.
     """
 
     def __init__(self, sequence: WalSequence, by: str) -> None:

@@ -92,8 +92,8 @@ class Inflater:
         decompress_into = _DECOMPRESS_INTO.get(compression)
         if decompress_into is None:
             raise BatchCorrupt(
-                f"compression {compression} is not known; 0 none, 1 gzip, 2 snappy, 3 lz4 and 4"
-                " zstd are"
+                f"compression {compression} is unknown; known are 0 none, 1 gzip, 2 snappy, 3 lz4"
+                " and 4 zstd"
             )
         capacity = self._room(
             used, min(self._bytes_max, max(_OUTPUT_BYTES_MIN, _GROWTH * len(data)))
@@ -104,8 +104,7 @@ class Inflater:
             except cramjam.DecompressionError as error:
                 if str(error) != _OUTPUT_TOO_SMALL:
                     raise BatchCorrupt(f"records cannot be decompressed: {error}") from None
-            # The codecs stop at the end of the output they are given; a stream that wants more is
-            # tried again with more, up to the limit.
+            # The codecs stop at the end of the output: try again with more space, up to the limit.
             if capacity >= self._bytes_max:
                 raise BatchCorrupt(f"records decompress to more than {self._bytes_max} bytes")
             capacity = self._room(used, min(self._bytes_max, capacity * _GROWTH))
@@ -146,8 +145,7 @@ class Inflater:
                     " allowed"
                 )
             if len(self.output) - used < declared:
-                # Xerial blocks come by the dozen: growing by half again keeps copies of what is
-                # there few.
+                # Xerial input has dozens of blocks: growing by half limits the copies.
                 self._room(used, max(declared, min(bytes_max, used // 2)))
             return used + cramjam.snappy.decompress_raw_into(
                 block, memoryview(self.output)[used : used + declared]

@@ -81,7 +81,7 @@ def _iterate(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:
         decompressed_bytes_max,
     )
     if header.record_count > len(data) // _RECORD_BYTES_MIN:
-        raise BatchCorrupt(f"{header.record_count} records cannot lie in {len(data)} bytes")
+        raise BatchCorrupt(f"{header.record_count} records do not fit into {len(data)} bytes")
     # Plain bytes are indexed and sliced twice as fast as a view.
     plain = bytes(data)
     at, previous_delta = 0, -1
@@ -100,7 +100,7 @@ def _iterate(batch: Buffer, decompressed_bytes_max: int) -> Iterator[Record]:
         at += length
         yield record
     if at != len(plain):
-        raise BatchCorrupt(f"{len(plain) - at} bytes are left behind the last record")
+        raise BatchCorrupt(f"{len(plain) - at} bytes follow the last record")
 
 
 def _record(plain: bytes, at: int, end: int, header: BatchHeader) -> Record:
@@ -134,7 +134,7 @@ def _nullable(plain: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 def _headers(plain: bytes, at: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
     if not 0 <= count <= (end - at) // 2:
-        raise BatchCorrupt(f"{count} record headers cannot lie in {end - at} bytes")
+        raise BatchCorrupt(f"{count} record headers do not fit into {end - at} bytes")
     headers: list[Header] = []
     for _ in range(count):
         name, at = _nullable(plain, at, end)

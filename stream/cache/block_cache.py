@@ -113,8 +113,8 @@ class LoadingCache(Generic[K, V]):
             self._start(claimed, load)
         for key, flight in flights.items():
             try:
-                # Shielded: the load goes on for the other waiters, and for the cache, when this one
-                # is cancelled.
+                # Shielded: if this waiter is cancelled, the load continues for the others and for
+                # the cache.
                 found[key] = await asyncio.shield(flight)
             except Exception as error:  # noqa: BLE001 - returned: the caller decides whether it can use the other values
                 found[key] = error

@@ -125,7 +125,7 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
     )
     if magic != layout.MAGIC:
         raise ObjectCorrupt(
-            key, 0, f"begins with {magic!r}, not {layout.MAGIC!r}: not an object of ours"
+            key, 0, f"begins with {magic!r}, not {layout.MAGIC!r}: not a Penstock object"
         )
     if crc32c(memoryview(data)[: layout.HEADER_CRC_AT]) != crc:
         raise ObjectCorrupt(key, 0, "the header does not match its checksum")
@@ -181,7 +181,7 @@ def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, i
         raise ObjectCorrupt(
             key,
             footer_position,
-            f"ends with {magic!r}, not {layout.END_MAGIC!r}: truncated or not an object of ours",
+            f"ends with {magic!r}, not {layout.END_MAGIC!r}: truncated or not a Penstock object",
         )
     if crc32c(footer[: layout.FOOTER_CRC_AT]) != footer_crc:
         raise ObjectCorrupt(key, footer_position, "the footer does not match its checksum")
@@ -189,7 +189,7 @@ def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, i
         raise ObjectCorrupt(
             key,
             footer_position,
-            f"format version {version} with entries of {entry_bytes} bytes is not known",
+            f"format version {version} with entries of {entry_bytes} bytes is unknown",
         )
     if not layout.HEADER_BYTES + layout.ENTRY_BYTES <= index_bytes <= layout.INDEX_BYTES_MAX:
         raise ObjectCorrupt(

@@ -119,7 +119,7 @@ def decode_events(batch: Buffer) -> list[TransactionEventAt]:
             stored = _decode(record.value or b"")
         except msgspec.MsgspecError as error:
             raise BatchCorrupt(
-                f"no event of a transaction at offset {record.offset}: {error}"
+                f"no valid transaction event at offset {record.offset}: {error}"
             ) from None
         aborted = AbortedTransaction(stored.producer_id, stored.first_offset, stored.last_offset)
         event = TransactionEvent(

@@ -214,7 +214,7 @@ class ObjectReader:
                 continue
             if source.range.start_offset >= end_offset or (wanted and bytes_wanted >= max_bytes):
                 break
-            # The first range may lie mostly before `start`: only those behind it count for sure.
+            # The first range may lie mostly before `start`, so only the later ones count.
             bytes_wanted += source.range.size_bytes if wanted else 0
             wanted.append(source)
         pieces: list[Piece] = []
@@ -308,7 +308,7 @@ class ObjectReader:
         blocks: list[tuple[bytes, int] | Exception] = []
         for piece in pieces:
             at = piece.block.position - start + shift
-            # Copied, so that keeping one block does not keep its neighbors.
+            # Copied, so that caching one block does not keep its neighbors in memory.
             block = (
                 data
                 if len(data) == piece.block.size_bytes
@@ -334,7 +334,7 @@ class ObjectReader:
             tail = await self._get(source, position, size_bytes - position)
             index = parse_tail(tail, size_bytes, source.key)
         if isinstance(index, NeedMore):
-            # The footer says so only if it changed between two reads: objects are written once.
+            # Objects are written once, so the footer cannot change between two reads.
             raise ObjectCorrupt(source.key, position, "the footer changed between two reads")
         if position == 0:
             self._cache_blocks(source.key, index, tail)

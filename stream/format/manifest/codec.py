@@ -95,7 +95,7 @@ class Draft:
         """Compress a section and append it. Takes about 5 ms per MiB."""
         if len(raw) > SECTION_BYTES_MAX - _SLACK_BYTES:
             raise ValueError(
-                f"a manifest section of {len(raw)} bytes; {SECTION_BYTES_MAX} are the limit"
+                f"a manifest section of {len(raw)} bytes exceeds the limit of {SECTION_BYTES_MAX}"
             )
         stored = bytes(cramjam.zstd.compress(raw, level=_LEVEL))
         ref = SectionRef(self.version, self.size_bytes, len(stored), len(raw), crc32c(stored))
@@ -148,7 +148,7 @@ def parse_footer(tail: bytes, object_size_bytes: int, key: str) -> Footer:
     )
     if magic != END_MAGIC:
         raise ObjectCorrupt(
-            key, at, f"ends with {magic!r}, not {END_MAGIC!r}: truncated or no manifest of ours"
+            key, at, f"ends with {magic!r}, not {END_MAGIC!r}: truncated or not a Penstock manifest"
         )
     if crc32c(tail[-FOOTER.size :][:FOOTER_CRC_AT]) != footer_crc:
         raise ObjectCorrupt(key, at, "the footer does not match its checksum")
@@ -175,7 +175,7 @@ def unpack_section(stored: bytes | memoryview, ref: SectionRef, key: str) -> mem
         raise ObjectCorrupt(
             key,
             ref.position,
-            f"a section of {ref.raw_bytes} bytes; {SECTION_BYTES_MAX} are the limit",
+            f"a section of {ref.raw_bytes} bytes exceeds the limit of {SECTION_BYTES_MAX}",
         )
     try:
         raw = decompress(Compression.ZSTD, stored, ref.raw_bytes)
@@ -192,7 +192,9 @@ def decode_root(raw: memoryview, footer: Footer, key: str) -> ManifestRoot:
     try:
         root = _root_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ObjectCorrupt(key, footer.root.position, f"no root: {error}") from None
+        raise ObjectCorrupt(
+            key, footer.root.position, f"the root cannot be decoded: {error}"
+        ) from None
     if root.moment != (footer.controller_epoch, footer.root.version):
         raise ObjectCorrupt(
             key, footer.root.position, f"the root says {root.moment}, the footer {footer}"
@@ -211,7 +213,7 @@ def decode_entries(raw: memoryview, page: PageRef, key: str) -> Entries:
     try:
         entries = _entries(_page_decoder.decode(raw), key, at)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ObjectCorrupt(key, at, f"no page: {error}") from None
+        raise ObjectCorrupt(key, at, f"the page cannot be decoded: {error}") from None
     if (entries.start_offset, entries.end_offset, len(entries)) != (
         page.start_offset,
         page.end_offset,
@@ -265,7 +267,7 @@ def decode_shard(raw: memoryview, ref: SectionRef, key: str) -> Shard:
     try:
         wire = _shard_decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ObjectCorrupt(key, at, f"no shard: {error}") from None
+        raise ObjectCorrupt(key, at, f"the shard cannot be decoded: {error}") from None
     rows = list(zip(*_unpack_columns(wire.partitions, PARTITION_COLUMNS, key, at), strict=True))
     page_rows = list(zip(*_unpack_columns(wire.pages, PAGE_COLUMNS, key, at), strict=True))
     pages = [

@@ -264,7 +264,7 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
         (["--listeners", "SSL://:1"], r"listeners speak plaintext"),
         (
             ["--listeners", ":1,B://:2,b://:3"],
-            r"each listener has a name of its own; B is there twice",
+            r"listener names must be unique; B is used twice",
         ),
         (
             ["--advertised-listeners", "EXTERNAL://h:1"],
