@@ -1,1 +1,1 @@
-"""Read and rewrite the log without brokers: from the objects in the store alone."""
+"""Read and rewrite the log from the objects in the store, without brokers."""

@@ -1,4 +1,4 @@
-"""`python -m penstock` is the command `penstock`."""
+"""Run the command `penstock` as `python -m penstock`."""
 
 from deploy.cli.__main__ import main
 

@@ -1,4 +1,4 @@
-"""A cluster on this machine for Python programs and notebooks."""
+"""Run a cluster on this machine from Python programs and notebooks."""
 
 import os
 import shutil
@@ -13,11 +13,11 @@ from deploy.local.plan import ClusterOptions
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
 _MEMORY_BYTES_MIN: Final = 1 << 30
-"""Containers often have only 64 MiB there."""
+"""Containers often have only 64 MiB in `/dev/shm`."""
 
 _MANIFEST_INTERVAL_MS: Final = 100
-"""Programs create a topic and scan it at once; with the default of 1 s it would often be unknown
-still.
+"""Programs create a topic and scan it at once. With the default of 1 s the manifest would often
+lack the topic.
 """
 
 
@@ -25,15 +25,15 @@ class Cluster:
     """A Kafka cluster on this machine: `penstock dev` in child processes, on free ports.
 
     Use it in a `with` block, or call `start` and `close`. The processes end with the block, and
-    with this process if it dies. A new topic is in the manifest, and so known to `scan` and
+    with this process if it dies. A new topic is in the manifest, and so visible to `scan` and
     `topics`, within about 0.1 s.
 
     Args:
         brokers: The number of brokers, 1 to 32.
-        store: Where the objects go, as `penstock dev --store` takes it. `memory` is a private
-        directory, in memory where `/dev/shm` has
-            1 GiB free, that is deleted at the end; `moto` is an S3 server in memory (extra
-            `local`); `file:DIR` and `s3://BUCKET?endpoint=URL` keep their data.
+        store: Where the objects go, as in `penstock dev --store`. `memory` is a private directory
+            that is deleted at the end; it is in memory if `/dev/shm` has 1 GiB free. `moto` is an
+            S3 server in memory (extra `local`). `file:DIR` and `s3://BUCKET?endpoint=URL` keep
+            their data.
 
     Raises:
         ClusterFailed: An argument is not allowed, or `moto` is chosen without the extra `local`.
@@ -59,10 +59,10 @@ class Cluster:
         self._cluster: LocalCluster | None = None
 
     def start(self) -> Self:
-        """Start the processes and wait until every broker serves.
+        """Start the processes and wait until every broker serves requests.
 
         Raises:
-            ClusterFailed: The cluster runs already, or did not start; its log is on stderr then.
+            ClusterFailed: The cluster runs already, or did not start. Its log is then on stderr.
         """
         if self._cluster is not None:
             raise ClusterFailed("the cluster is running already")
@@ -86,7 +86,7 @@ class Cluster:
         return self
 
     def close(self) -> None:
-        """Stop the processes. Does nothing if they do not run."""
+        """Stop the processes. Do nothing if none runs."""
         cluster, self._cluster = self._cluster, None
         objects, self._objects = self._objects, None
         try:
@@ -104,8 +104,8 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`HOST:PORT` of every broker, separated by commas: the setting `bootstrap.servers` of any
-        Kafka client.
+        """`HOST:PORT` of every broker, separated by commas, for the setting `bootstrap.servers` of
+        any Kafka client.
         """
         return self._running().bootstrap
 
@@ -123,6 +123,6 @@ class Cluster:
 
 
 def _private_directory() -> Path:
-    """Return a new directory, in memory if there is room for it."""
+    """Return a new directory, in memory if `/dev/shm` has room."""
     has_room = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES_MIN
     return Path(tempfile.mkdtemp(prefix="penstock-cluster-", dir=_MEMORY if has_room else None))

@@ -1,4 +1,4 @@
-"""The topics of a cluster, read from the manifest in its object store."""
+"""List the topics of a cluster from the manifest in its object store."""
 
 from typing import NamedTuple
 from uuid import UUID
@@ -7,12 +7,12 @@ from lake.arrow.cluster import StoreCluster
 
 
 class Topic(NamedTuple):
-    """A topic as the manifest has it.
+    """A topic of a cluster.
 
     Attributes:
         name: The name that clients use.
         topic_id: The id. A topic that is deleted and created again gets a new one.
-        partition_count: The number of partitions; they are numbered from 0.
+        partition_count: The number of partitions, which are numbered from 0.
     """
 
     name: str
@@ -21,8 +21,8 @@ class Topic(NamedTuple):
 
 
 def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
-    """List the topics of a cluster. No broker is contacted: the newest manifest in the object store
-    has them.
+    """List the topics of a cluster from the newest manifest in its object store. No broker is
+    contacted.
 
     Internal topics, such as `__consumer_offsets`, are included. A topic appears within about 1 s of
     its creation: controllers publish a manifest every `manifest.interval.ms`.
@@ -32,7 +32,7 @@ def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
         cluster_id: The cluster, needed only if the store holds several.
 
     Returns:
-        The topics, by name.
+        The topics, sorted by name.
 
     Raises:
         ManifestNotFound: The store holds no cluster, or not this one.

@@ -1,5 +1,6 @@
-"""Spark finds its Python data sources by the names of modules: with this one on the path,
-`format("penstock")` needs no registration.
+"""Let Spark find the data source `penstock` without registration.
+
+Spark looks for data sources by the names of modules, and finds this one if it is on the path.
 
 Must not contain anything else. Source: `pyspark.sql.worker.lookup_data_sources`.
 """

@@ -1,3 +1,3 @@
-"""The public manifest: what a reader needs that has nothing but the store. The controller writes
-it, readers plan from it.
+"""Read the public manifest, which controllers write, and plan reads from it. A reader needs only
+the store.
 """

@@ -1,13 +1,11 @@
-"""What can go wrong for a reader of the manifest. Each message says which offsets or versions, and
-what to do.
-"""
+"""Errors of readers of the manifest. Each message names the offsets or versions, and what to do."""
 
 from stream.errors import StreamError
 
 
 class ManifestNotFound(StreamError):
-    """There is no manifest, or none of this cluster: nothing was published yet, or the address is
-    another store's.
+    """The store has no manifest, or none of this cluster: nothing was published yet, or the address
+    is that of another store.
     """
 
     def __init__(self, cluster_id: str) -> None:
@@ -20,13 +18,11 @@ class ManifestNotFound(StreamError):
 
 
 class SeveralClusters(StreamError):
-    """The store holds manifests of more than one cluster: the reader has to say which one it
-    wants.
-    """
+    """The store holds manifests of several clusters, and the reader must name one of them."""
 
     def __init__(self, cluster_ids: list[str]) -> None:
         super().__init__(
-            f"the store holds several clusters, name one of them: {', '.join(cluster_ids)}"
+            f"the store holds several clusters; name one of them: {', '.join(cluster_ids)}"
         )
         self.cluster_ids = cluster_ids
 
@@ -60,7 +56,7 @@ class UnknownPartition(StreamError):
 
 
 class OffsetsLost(StreamError):
-    """Offsets below the log start: retention or a deletion of records has removed them."""
+    """The offsets are below the log start: retention or DeleteRecords removed them."""
 
     def __init__(
         self, topic: str, partition: int, start_offset: int, end_offset: int, log_start: int
@@ -78,15 +74,15 @@ class OffsetsLost(StreamError):
 
 
 class OffsetsMissing(StreamError):
-    """Offsets at or above the log start that neither the manifest nor the tails of the WALs
-    know.
+    """The offsets are at or above the log start, but neither in the manifest nor in the tails of
+    the WALs.
     """
 
     def __init__(self, topic: str, partition: int, start_offset: int, end_offset: int) -> None:
         super().__init__(
-            f"{topic}-{partition}: nothing is known of offsets [{start_offset}, {end_offset}): they"
-            " lie beyond the end of the partition as this view has it, so refresh it; if they were"
-            " acknowledged long ago, the store has lost objects"
+            f"{topic}-{partition}: offsets [{start_offset}, {end_offset}) are neither in the"
+            " manifest nor in a WAL. If they are new, refresh the view; if they were acknowledged"
+            " long ago, the store has lost objects"
         )
         self.topic = topic
         self.partition = partition
@@ -95,7 +91,7 @@ class OffsetsMissing(StreamError):
 
 
 class EndInDoubt(StreamError):
-    """Where a partition ends is not known: a WAL slot that may hold its newest records is lost or
+    """The end of a partition is unknown: a WAL slot that may hold its newest records is lost or
     damaged.
     """
 
@@ -115,7 +111,7 @@ class EndInDoubt(StreamError):
 
 
 class WalksTooSlow(StreamError):
-    """Walking the WALs took longer than brokers keep slots that are committed: slots may have gone
+    """Reading the WALs took longer than brokers keep committed slots: slots may have been deleted
     before they were read.
     """
 
@@ -123,7 +119,7 @@ class WalksTooSlow(StreamError):
 
     def __init__(self, took_s: float, grace_s: float) -> None:
         super().__init__(
-            f"the WALs took {took_s:.1f} s to walk, but slots may be deleted {grace_s:.1f} s after"
+            f"reading the WALs took {took_s:.1f} s, but slots may be deleted {grace_s:.1f} s after"
             " their commit, and there were commits in that time: read closer to the store, or keep"
             " slots longer (wal.delete.grace.ms of the brokers, object.delete.grace.ms of the"
             " controllers)"
@@ -133,7 +129,7 @@ class WalksTooSlow(StreamError):
 
 
 class TooManyLeases(StreamError):
-    """The store holds as many leases as the controllers obey."""
+    """The store holds as many leases as the controllers honor."""
 
     def __init__(self, count_max: int) -> None:
         super().__init__(
@@ -148,7 +144,7 @@ class TopicReplaced(StreamError):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"topic {topic!r} was deleted and created again while it was read: read the new one"
+            f"topic {topic!r} was deleted and created again during the read: read the new one"
             " from its beginning"
         )
         self.topic = topic

@@ -1,5 +1,6 @@
-"""Leases that readers hold: what a lease is says `stream.format.manifest.lease`, who obeys it
-`controller.leader.leases`.
+"""Create, renew and release the leases of readers.
+
+`stream.format.manifest.lease` defines a lease, and `controller.leader.leases` honors it.
 """
 
 from uuid import UUID
@@ -18,7 +19,7 @@ _log = get_logger()
 
 
 class HeldLease:
-    """A reader's own lease."""
+    """A lease that this reader holds."""
 
     def __init__(self, store: ObjectStore, cluster_id: str, lease_id: UUID, owner: str) -> None:
         self._store = store
@@ -27,11 +28,11 @@ class HeldLease:
         self._owner = owner[:256]
 
     async def create(self, root: ManifestRoot, ttl_ms: int) -> Lease:
-        """Before anything that the manifest names is read. Cost: two LISTs and a PUT. Raises
-        TooManyLeases, ObjectStoreError.
+        """Create the lease, before anything that the manifest names is read. Raise TooManyLeases or
+        ObjectStoreError.
 
-        What the manifest names is safe from now on if it is still the newest one afterwards; else
-        what it named may have gone meanwhile.
+        If the manifest is still the newest one afterwards, everything it names is safe from now on.
+        Otherwise some of it may already be deleted. Cost: two LISTs and a PUT.
         """
         found: set[UUID] = set()
         async for info in self._store.list(lease_prefix(self._cluster_id)):
@@ -43,11 +44,10 @@ class HeldLease:
         return await self.renew(root, ttl_ms)
 
     async def renew(self, root: ManifestRoot, ttl_ms: int) -> Lease:
-        """Hold for `ttl_ms` from the moment of this call, however long it takes. Cost: a LIST, a
-        PUT and a DELETE. Raises ObjectStoreError.
+        """Extend the lease to `ttl_ms` after the start of this call. Raise ObjectStoreError.
 
-        root: the oldest manifest whose objects are still to be read; a younger one lets older
-        objects go.
+        `root` is the oldest manifest whose objects are still to be read. A younger one releases
+        older objects. Cost: a LIST, a PUT and a DELETE.
         """
         if not 0 < ttl_ms <= LEASE_MS_MAX:
             raise ValueError(f"a lease of {ttl_ms} ms: 1 to {LEASE_MS_MAX} are allowed")
@@ -70,13 +70,13 @@ class HeldLease:
         return lease
 
     async def release(self) -> None:
-        """Raises ObjectStoreError: it expires by itself then."""
+        """Delete the lease. Raise ObjectStoreError; the lease then expires by itself."""
         renewals = await self._renewals()
         if renewals:
             await self._store.delete(list(renewals))
 
     async def _renewals(self) -> dict[str, int]:
-        """Serials of this lease's objects, by their keys."""
+        """Return the serials of this lease's objects by their keys."""
         infos = [
             info
             async for info in self._store.list(renewals_prefix(self._cluster_id, self._lease_id))

@@ -1,11 +1,9 @@
-"""Offsets to slices of objects: which object is read from where to where.
+"""Map offsets to slices: which bytes of which objects hold them.
 
-Invariant: the slices of a partition cover [start, end) exactly once and in order, or there is an
-error that names the offsets; a slice never reaches beyond the range that was committed for its
-object, or that its WAL slot holds. Committed entries win over WAL slots, which may hold the same
-offsets for a while. Left out on purpose are only entries that are older than the timestamp asked
-for.
-Must not do I/O. Cost: 2 us a slice.
+Invariants: the slices of a partition cover [start, end) exactly once and in order, or an error
+names the offsets. A slice never exceeds the range that was committed for its object, or that its
+WAL slot holds. Committed entries win over WAL slots, which may hold the same offsets for a while.
+Only entries older than a given timestamp are left out. Must not do I/O. Cost: 2 us per slice.
 """
 
 from bisect import bisect_right
@@ -18,7 +16,7 @@ from stream.format.manifest.model import Entries, PageRef
 
 
 class OffsetRange(NamedTuple):
-    """What a reader wants of one partition."""
+    """The offsets [start, end) of one partition that a reader wants."""
 
     topic: str
     partition: int
@@ -27,7 +25,7 @@ class OffsetRange(NamedTuple):
 
 
 class TailRange(NamedTuple):
-    """What one WAL slot holds of one stream."""
+    """The range of one stream in one WAL slot."""
 
     key: str
     object_size_bytes: int
@@ -39,10 +37,10 @@ class TailRange(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One partition as planning needs it. runs: committed entries in offset order, at least those
-    that the wanted range touches.
+    """One partition as planning needs it.
 
-    end_offset: of all that is known, the tail included.
+    `runs` are committed entries in offset order, at least those that overlap the wanted range.
+    `end_offset` includes the tail.
     """
 
     stream_id: int
@@ -53,12 +51,12 @@ class Source(NamedTuple):
 
 
 def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
-    """The run of WAL ranges that continues a stream at `position`, each clipped to what is new in
-    it.
+    """Return the WAL ranges that continue a stream at `position` without a gap, each cut to what it
+    adds.
 
-    position: the committed end, or the log start if that is higher. What does not follow without a
-    gap is not durable yet, or of a WAL that began after the manifest: it is left out. Sorted by
-    start, since a stream may have moved from one WAL to another.
+    `position` is the committed end, or the log start if that is higher. Ranges behind a gap are
+    left out: they are not durable yet, or their WAL began after the manifest. The ranges are sorted
+    by start, since a stream may have moved from one WAL to another.
     """
     joined: list[TailRange] = []
     for item in sorted(found, key=_start):
@@ -76,7 +74,7 @@ def joined_tail(position: int, found: Sequence[TailRange]) -> list[TailRange]:
 def pages_wanted(
     pages: Sequence[PageRef], wanted: OffsetRange, timestamp_from_ms: int | None
 ) -> list[PageRef]:
-    """Those that may hold something of the range."""
+    """Return the pages that may hold part of the range."""
     return [
         page
         for page in pages
@@ -87,11 +85,10 @@ def pages_wanted(
 
 
 def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = None) -> list[Slice]:
-    """Slices that hold the wanted offsets. timestamp_from_ms: objects with nothing as young as that
-    are left out.
+    """Return the slices that hold the wanted offsets.
 
-    Raises OffsetsLost (below the log start), OffsetsMissing (a hole, or beyond the end of what is
-    known).
+    With `timestamp_from_ms`, leave out objects whose records are all older. Raise OffsetsLost
+    (below the log start) or OffsetsMissing (a gap, or beyond the end).
     """
     topic, partition, start, end = wanted
     if start >= end:
@@ -110,7 +107,7 @@ def plan(wanted: OffsetRange, source: Source, timestamp_from_ms: int | None = No
 
 
 class _Cover:
-    """The slices so far, and the offset up to which they reach."""
+    """The slices so far, and the offset that they reach."""
 
     def __init__(self, wanted: OffsetRange, stream_id: int, timestamp_from_ms: int | None) -> None:
         self.slices: list[Slice] = []
@@ -120,7 +117,9 @@ class _Cover:
         self._position = wanted.start_offset
 
     def skip_to(self, offset: int) -> None:
-        """What lies before `offset` was left out for its age, or is missing."""
+        """Advance to `offset`: the offsets before it were left out for their age. Raise
+        OffsetsMissing if no timestamp was given.
+        """
         if offset > self._position:
             if self._timestamp_from_ms is None:
                 raise OffsetsMissing(
@@ -129,7 +128,9 @@ class _Cover:
             self._position = offset
 
     def take_run(self, run: Entries) -> None:
-        """Flat on purpose: 100,000 entries may be one partition."""
+        """Add the slices of a run. One flat loop, because one partition may have 100,000
+        entries.
+        """
         topic, partition, _, end_offset = self._wanted
         bounds, keys, youngest_ms = run.bounds, run.keys, self._timestamp_from_ms
         if not keys or bounds[-1] <= self._position or bounds[0] >= end_offset:
@@ -202,7 +203,7 @@ def _clipped(item: TailRange, start: int, end: int) -> TailRange:
 
 
 def _share(number: int, part: int, whole: int) -> int:
-    """Of counts that only the object itself could tell: in proportion, never zero unless all is."""
+    """Estimate a count for a part of a range in proportion: at least 1 unless the count is 0."""
     return min(number, max(1, number * part // whole))
 
 

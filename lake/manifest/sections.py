@@ -1,8 +1,8 @@
-"""Read parts of manifest objects: a root with one GET of the tail, sections with one GET for
-neighbors.
+"""Read parts of manifest objects: a root with one GET of the tail, neighboring sections with one
+GET.
 
-Invariant: what is returned was checked against the reference that asked for it. `ObjectNotFound`
-goes up: the version was deleted after its grace, so the reader's manifest is old. Limits:
+Invariant: everything returned was checked against the reference to it. `ObjectNotFound` means that
+the version was deleted after its grace, so the reader's manifest is old. Limits:
 `GETS_IN_FLIGHT_MAX` x `GET_BYTES_MAX` in flight, or one section if that is larger.
 """
 
@@ -17,17 +17,19 @@ from stream.format.manifest import codec
 from stream.format.manifest.model import ManifestRoot, SectionRef
 
 TAIL_BYTES = 64 << 10
-"""Holds the root of some 1,000 topics."""
+"""Enough for the root of about 1,000 topics."""
 
 GET_BYTES_MAX = 4 << 20
 GAP_BYTES_MAX = 128 << 10
-"""Reading this much for nothing costs less than another GET."""
+"""Reading this much in vain costs less than another GET."""
 
 GETS_IN_FLIGHT_MAX = 16
 
 
 async def load_root(store: ObjectStore, cluster_id: str, version: int) -> ManifestRoot:
-    """Raises ObjectNotFound, ObjectCorrupt, ObjectStoreError."""
+    """Read and check the root of a version. Raise ObjectNotFound, ObjectCorrupt or
+    ObjectStoreError.
+    """
     key = manifest_key(cluster_id, version)
     tail = await store.get_tail(key, TAIL_BYTES)
     footer = codec.parse_footer(tail.data, tail.size_bytes, key)
@@ -54,8 +56,9 @@ class SectionReader:
     async def read(
         self, refs: Sequence[SectionRef], take: Callable[[SectionRef, memoryview, str], None]
     ) -> None:
-        """`take` gets reference, raw bytes and the key of the object of each, in any order, one
-        after the other.
+        """Read sections and call `take` for each one, in any order, one after the other.
+
+        `take` gets the reference, the raw bytes, and the key of the object.
         """
         groups = _groups(sorted(set(refs)))
         reads = [asyncio.ensure_future(self._read(group)) for group in groups]
@@ -87,12 +90,15 @@ async def _get(store: ObjectStore, key: str, start: int, length: int) -> bytes:
             key, start, "the object is shorter than a reference to it says"
         ) from None
     if len(data) != length:
-        raise ObjectCorrupt(key, start, f"{len(data)} bytes came, {length} were asked for")
+        raise ObjectCorrupt(key, start, f"got {len(data)} bytes instead of {length}")
     return data
 
 
 def _groups(refs: Sequence[SectionRef]) -> list[list[SectionRef]]:
-    """Neighbors in one object: one GET each. refs: sorted by version and position."""
+    """Group neighboring sections of one object, so that each group costs one GET.
+
+    `refs` are sorted by version and position.
+    """
     groups: list[list[SectionRef]] = []
     for ref in refs:
         if groups:

@@ -1,12 +1,12 @@
-"""What lies in WALs and is not committed yet: each live WAL walked from its first uncommitted slot
-to the first hole or fence.
+"""Read the uncommitted tail of each live WAL: from its first uncommitted slot to the first hole or
+fence.
 
-Invariants: only the contiguous run of slots counts: it is what a recoverer would take, so what was
-acknowledged is in it, and what is in it is never taken back. A cursor goes forward only, so a
-running reader asks for new slots alone, and one that is idle costs one GET a WAL, and a LIST now
-and then. Slots are forgotten when the manifest says that they are committed. A slot that is lost or
-damaged is never passed over in silence: what it may concern is in doubt (`doubt_of`), and it is
-read again in the next walk. Must not write: readers never fence. Source:
+Invariants: only the contiguous run of slots counts. It is what a recoverer would take, so it holds
+everything that was acknowledged, and nothing in it is ever taken back. A cursor only advances: a
+running reader asks only for new slots, and an idle one costs one GET per WAL, and a LIST now and
+then. Slots are dropped when the manifest says that they are committed. A lost or damaged slot is
+never skipped silently: the ends of the partitions that it may concern are in doubt (`doubt_of`),
+and the next walk reads it again. Must not write: readers never fence. Source:
 `stream.recovery.recoverer`, ADR 0037.
 """
 
@@ -32,27 +32,27 @@ from stream.wal.slot_reader import CacheSlot, read_slot
 _log = get_logger()
 
 SLOTS_MAX = 10_000
-"""Uncommitted slots of one WAL that are looked at; brokers keep a few hundred. What lies behind
-shows as soon as some are committed.
+"""The largest number of uncommitted slots to read from one WAL; brokers keep a few hundred. Later
+slots become visible as soon as some are committed.
 """
 
 WALK_S_MAX = 10.0
-"""One walk ends after this even if there is more: a writer may be as fast as the store. The next
-walk goes on from there.
+"""A walk ends after this time even if there are more slots, because a writer may be as fast as the
+store. The next walk continues there.
 """
 
 LOOK_BEHIND_S = 30.0
-"""How often a LIST looks for slots behind the end of a WAL. A slot that the store lost under a
-living writer does not matter any more when the writer has uploaded and committed its data, which it
-does in this time (`upload.block.max.age.ms`).
+"""The interval between LISTs for slots behind the end of a WAL. A slot that the store lost under a
+living writer no longer matters when the writer has uploaded and committed its data, which it does in
+this time (`upload.block.max.age.ms`).
 """
 
 READ_AHEAD_MAX = 16
 GETS_IN_FLIGHT_MAX = 64
-"""Over all WALs."""
+"""The limit over all WALs."""
 
 BODIES_BYTES_MAX = 8 << 20
-"""Of slots that came whole with their index, the newest are kept for who reads what was found: a
+"""The newest slots that were read whole, with their index, are kept for readers of their records: a
 second GET costs as much as the first.
 """
 
@@ -64,7 +64,7 @@ class _Slot(NamedTuple):
 
 
 class _Cursor:
-    """One WAL, as far as it was walked."""
+    """The position in one WAL, and the slots read so far."""
 
     def __init__(
         self, store: ObjectStore, wal: LiveWal, gets: asyncio.Semaphore, cache_slot: CacheSlot
@@ -80,9 +80,9 @@ class _Cursor:
         self._look_at = -LOOK_BEHIND_S
         self.slots: deque[_Slot] = deque()
         self.bad_slots: list[BadSlot] = []
-        """Lost or damaged, in order."""
+        """Lost or damaged slots, in order."""
         self._is_suspect = False
-        """The walk before this one found bad slots."""
+        """Whether the walk before this one found bad slots."""
 
     def forget_below(self, sequence: WalSequence) -> None:
         while self.slots and self.slots[0].sequence < sequence:
@@ -94,7 +94,7 @@ class _Cursor:
         """Read to the first hole or fence, or for WALK_S_MAX. Return whether there are bad slots
         that the walk before did not find.
 
-        Raises ObjectStoreError; what was known before is then still known.
+        Raise ObjectStoreError; the cursor then keeps what it had before.
         """
         before = (deque(self.slots), list(self.bad_slots), self._next) if self.bad_slots else None
         known = {slot.sequence for slot in self.bad_slots}
@@ -150,11 +150,11 @@ class _Cursor:
         return wal_key(self._writer, slot.sequence)
 
     def bad_slot_of(self, stream_id: StreamId, end: int) -> BadSlot | None:
-        """The first bad slot that may hold records of the stream, which is known without a gap up
-        to `end`.
+        """Return the first bad slot that may hold records of the stream, which is known without a
+        gap up to `end`.
 
-        A range behind a bad slot that ends there or before proves that the bad slot held nothing
-        that is missing.
+        A later slot whose range ends there or before proves that the bad slot held nothing that is
+        missing.
         """
         if not self.bad_slots:
             return None
@@ -174,7 +174,7 @@ class _Cursor:
         return any(part is not None and part.start_offset > end for part in parts)
 
     def _go_back(self) -> None:
-        """A bad slot may have been restored: read on from there."""
+        """Move back to the first bad slot: it may have been restored."""
         self._is_suspect = bool(self.bad_slots)
         if self.bad_slots:
             self._next = self.bad_slots[0].sequence
@@ -192,8 +192,10 @@ class _Cursor:
     async def _lost(
         self, now: float, reads: Iterable[Awaitable[ObjectIndex | None]]
     ) -> ObjectIndex | BadSlot | None:
-        """The next slot is free, or was; None: nothing proves that it was durable. reads: of slots
-        behind it, which are under way.
+        """Read the next slot again after it was missing. Return None if nothing proves that it was
+        durable.
+
+        `reads` are running reads of the slots behind it.
         """
         if self._behind is None:
             known = [
@@ -221,8 +223,8 @@ class _Cursor:
 
 
 class WalTails:
-    """The tails of all live WALs of a cluster. One per reader; `advance` is not to be called twice
-    at once.
+    """The tails of all live WALs of a cluster. Each reader has one; calls of `advance` must not
+    overlap.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -236,8 +238,8 @@ class WalTails:
         return sum(len(cursor.slots) for cursor in self._cursors.values())
 
     def follow(self, wals: Sequence[LiveWal]) -> None:
-        """As the newest manifest has it: what ended is committed, and so is what lies below the
-        first slots.
+        """Take over the live WALs of the newest manifest. WALs that ended, and slots below the
+        first ones, are committed.
         """
         known, self._cursors = self._cursors, {}
         for wal in wals:
@@ -248,9 +250,7 @@ class WalTails:
             self._cursors[wal.writer] = cursor
 
     async def advance(self) -> bool:
-        """Read what is new in each of them, all at once. Return whether a bad slot was found that
-        was not known.
-        """
+        """Read what is new in all WALs at once. Return whether a new bad slot was found."""
         results = await asyncio.gather(
             *(cursor.advance() for cursor in self._cursors.values()), return_exceptions=True
         )
@@ -260,12 +260,12 @@ class WalTails:
         return any(results)
 
     def doubt_of(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
-        """A bad slot that may hold records of this data stream, which is known without a gap up to
-        `end`; None: there is none.
+        """Return a bad slot that may hold records of this data stream, or None. The stream is known
+        without a gap up to `end`.
 
-        leader: of the partition, by a root that is newer than the bad slot; -1: nobody. What one
-        broker has not committed lies in a WAL of that broker, for a partition changes its leader
-        only when everything is committed. Records behind a gap name their WAL.
+        `leader` is the partition's leader by a root newer than the bad slot, or -1 for none.
+        Records that a broker has not committed are in a WAL of that broker, because a partition
+        changes its leader only when everything is committed. Records behind a gap name their WAL.
         """
         for writer, cursor in self._cursors.items():
             bad = cursor.bad_slot_of(stream_id, end)
@@ -276,11 +276,11 @@ class WalTails:
         return None
 
     def body_of(self, key: str) -> bytes | None:
-        """All of a slot, if it was small and is not long ago."""
+        """Return the whole slot if it was small and read recently."""
         return self._bodies.get(key)
 
     def _cache_slot(self, key: str, index: ObjectIndex, body: bytes) -> None:
-        """Only what is intact: who reads it later could not ask the store again."""
+        """Keep only intact slots: their readers could not ask the store again."""
         view = memoryview(body)
         if all(
             is_intact(block, view[block.position : block.position + block.size_bytes])
@@ -289,8 +289,8 @@ class WalTails:
             self._bodies.put(key, body, len(body))
 
     def ranges_of(self, stream_id: StreamId) -> list[TailRange]:
-        """What the slots hold of one stream, committed or not, in no particular order across
-        WALs.
+        """Return the ranges of one stream in all slots, committed or not, in no particular order
+        across WALs.
         """
         found: list[TailRange] = []
         for cursor in self._cursors.values():

@@ -1,9 +1,7 @@
-"""Events of transactions from the store: what the txn streams of partitions say, read as any slices
-are.
+"""Read events of transactions from the txn streams of partitions, as any slices are read.
 
 Invariant: events come in the order of their offsets, each once, and only those of batches that
-reach into the slices. Must not plan.
-Source: `stream.format.transaction_log`.
+overlap the slices. Must not plan. Source: `stream.format.transaction_log`.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -24,21 +22,21 @@ from stream.format.transaction_log import (
 )
 
 _CONFIG = ReadConfig(part_bytes_max=1 << 20, index_cache_bytes_max=4 << 20)
-"""Events are small and lie scattered: little is read ahead, for a range needs only those up to the
-first that decides it.
+"""Events are small and scattered. Little is read ahead, because the first event that decides a
+range ends the read.
 """
 
 
 class TransactionEvents:
-    """Of one store, with the indexes of objects that were looked into."""
+    """Read events of one store, and keep the indexes of the objects read."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._indexes = IndexCache(_CONFIG.index_cache_bytes_max)
 
     async def last(self, slices: Sequence[Slice], end_offset: int) -> TransactionEventAt | None:
-        """The last one below `end_offset`. Raises ObjectGone, ReadError, ObjectCorrupt, the store's
-        errors; so does what follows.
+        """Return the last event below `end_offset`. Raise ObjectGone, ReadError, ObjectCorrupt or
+        the store's errors, as `aborted` does.
         """
         last: TransactionEventAt | None = None
         async with aclosing(self._read(slices)) as batches:
@@ -51,8 +49,9 @@ class TransactionEvents:
     async def aborted(
         self, slices: Sequence[Slice], start_offset: int, end_offset: int
     ) -> list[AbortedTransaction]:
-        """Those that overlap [start, end). slices: of the txn stream, from there to its end; no
-        more of them is read than is needed.
+        """Return the aborted transactions that overlap [start, end).
+
+        `slices` are those of the txn stream from there to its end. Only as many as needed are read.
         """
         within = AbortedWithin(start_offset, end_offset)
         async with aclosing(self._read(slices)) as batches:

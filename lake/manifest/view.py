@@ -1,11 +1,11 @@
-"""A cluster as a reader sees it that has only the store: the newest manifest, the tails of the
+"""A cluster as a reader sees it through the store alone: the newest manifest, the tails of the
 WALs, and plans made from both.
 
-Invariants: one view is of one moment of the metadata, and goes forward only: a manifest older than
-one that was seen is refused. An offset that was seen is never unseen, because WAL slots are kept
-until a manifest says that they are committed. Nothing is asked of brokers or controllers. Cost: a
+Invariants: a view shows one moment of the metadata and only advances: a manifest older than one
+that was seen is refused. An offset that was seen stays visible, because WAL slots are kept until a
+manifest says that they are committed. A view sends no request to brokers or controllers. Cost: a
 refresh of an idle cluster is one GET for the manifest and one for each live WAL, all of keys that
-do not exist yet. One event loop; calls wait for one another.
+do not exist yet. Belongs to one event loop; calls wait for one another.
 """
 
 import asyncio
@@ -65,14 +65,14 @@ from stream.format.manifest.model import (
 from stream.format.transaction_log import AbortedTransaction
 
 PROBE_S = 60.0
-"""Within this time since the newest version was known for sure, its successor cannot have been
-published and deleted again (`manifest_grace_ms` is longer): one GET of the next key tells whether
-there is a newer one. Afterwards a LIST does.
+"""Until this long after the newest version was known for sure, its successor cannot have been
+published and deleted again (`manifest_grace_ms` is longer), so one GET of the next key shows
+whether there is a newer one. After that a LIST does.
 """
 
 LEADERS_LAG_S = 3.0
 """How long a manifest may lack a change of leader: `manifest.interval.ms` is 1 s, and a publication
-takes its time. Waited for only when a lost or damaged slot is found.
+takes some time. The view waits for it only when it finds a lost or damaged slot.
 """
 
 _PROBES_MAX = 3
@@ -81,7 +81,7 @@ PAGE_CACHE_ENTRIES_MAX = 300_000
 """About 40 MiB with their keys."""
 
 _TXN_READS_MAX = 32
-"""Txn streams that are read at once."""
+"""The number of txn streams that are read at once."""
 
 _T = TypeVar("_T")
 _K = TypeVar("_K")
@@ -89,10 +89,10 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """One partition now. end_offset: of what is durable, WAL tails included; committed_end: of what
-    needs no WAL.
+    """The offsets of one partition at one moment.
 
-    last_stable_offset: up to where transactions are decided, if it was asked for; never goes back.
+    `end_offset` includes WAL tails, `committed_end` does not. `last_stable_offset` is the end of
+    decided transactions, if requested; it never goes back.
     """
 
     topic: str
@@ -110,24 +110,26 @@ class PartitionOffsets:
         return self.end_offset
 
     def readable_end(self, *, committed: bool) -> int:
-        """For one who reads committed records, or all."""
+        """Return the end for readers of committed records, or of all."""
         end = self.last_stable_offset if committed else self.end_offset
         assert end is not None, "the last stable offset was not asked for"
         return max(end, self.log_start)
 
 
 class ClusterView:
-    """`refresh` first, and before each look that has to be fresh. The store stays the caller's."""
+    """Call `refresh` first, and before each read that has to be fresh. The caller owns the
+    store.
+    """
 
     def __init__(self, store: ObjectStore, cluster_id: str = "") -> None:
-        """cluster_id: empty if the store holds only one cluster."""
+        """`cluster_id` may be empty if the store holds only one cluster."""
         self._store = store
         self._cluster_id = cluster_id
         self._sections = SectionReader(store, cluster_id)
         self._tails = WalTails(store)
         self._events = TransactionEvents(store)
         self._unstable: dict[int, tuple[int, int]] = {}
-        """Of a txn stream: the end at which it was read last, and what its last event said."""
+        """By txn stream: the end at which it was read last, and the first unstable offset then."""
         self._root: ManifestRoot | None = None
         self._topics: dict[str, TopicEntry] = {}
         self._newest_at = 0.0
@@ -138,7 +140,7 @@ class ClusterView:
 
     @property
     def root(self) -> ManifestRoot:
-        """The manifest of this view. Only after `refresh`."""
+        """The manifest of this view. It exists only after `refresh`."""
         assert self._root is not None, "refresh() first"
         return self._root
 
@@ -147,17 +149,17 @@ class ClusterView:
         return self._cluster_id
 
     async def refresh(self) -> ManifestRoot:
-        """The newest manifest, and the WALs to their ends.
+        """Read the newest manifest, and the WALs to their ends.
 
-        Raises ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, ObjectCorrupt (of
-        a manifest), ObjectStoreError; the view is then as before. Lost and damaged WAL slots raise
-        EndInDoubt when the end of a partition is asked for that they may concern.
+        Raise ManifestNotFound, SeveralClusters, ManifestWentBack, WalksTooSlow, ObjectCorrupt (for
+        a manifest) or ObjectStoreError; the view then stays as it was. Lost and damaged WAL slots
+        raise EndInDoubt later, when the end of a partition is requested that they may concern.
         """
         async with self._lock:
             return await self._refresh()
 
     def topics(self, pattern: str | None = None) -> list[TopicEntry]:
-        """All topics by name, or those whose whole name the regular expression matches."""
+        """Return all topics by name, or those whose whole name matches the regular expression."""
         matches = re.compile(pattern or ".*").fullmatch
         return sorted(
             (topic for topic in self.root.topics if matches(topic.name)),
@@ -167,28 +169,28 @@ class ClusterView:
     async def partitions(
         self, topics: Sequence[str], *, committed: bool = False
     ) -> list[PartitionOffsets]:
-        """Every partition of these topics, as of the last refresh. Raises UnknownPartition for a
-        topic that does not exist, EndInDoubt.
+        """Return every partition of these topics, as of the last refresh. Raise UnknownPartition
+        for a topic that does not exist, or EndInDoubt.
 
-        committed: with last stable offsets. Cost: a GET or two more for each partition whose
-        transactions went on since the last time.
+        With `committed`, include last stable offsets. Cost: a GET or two more for each partition
+        with new transactions since the last call.
         """
         return await self._tried(lambda: self._states(topics, committed))
 
     async def plan(
         self, wanted: Sequence[OffsetRange], *, timestamp_from_ms: int | None = None
     ) -> list[Slice]:
-        """Slices that cover the wanted offsets exactly once, in the order of `wanted`. See
+        """Return slices that cover the wanted offsets exactly once, in the order of `wanted`. See
         `lake.manifest.plan`.
 
-        Raises UnknownPartition, OffsetsLost, OffsetsMissing. Cost: a GET per shard and per 4 MiB of
-        pages that are not in the cache.
+        Raise UnknownPartition, OffsetsLost or OffsetsMissing. Cost: a GET per shard and per 4 MiB
+        of pages that are not in the cache.
         """
         return await self._tried(lambda: self._plan(wanted, timestamp_from_ms))
 
     def bodies_of(self, slices: Iterable[Slice]) -> dict[str, bytes]:
-        """By key the objects that this view has read whole: WAL slots of a few KiB, to which
-        nothing is ever changed.
+        """Return, by key, the slices' objects that this view has read whole: immutable WAL slots of
+        a few KiB.
         """
         found: dict[str, bytes] = {}
         for key in {part.key for part in slices}:
@@ -198,17 +200,17 @@ class ClusterView:
         return found
 
     async def aborted(self, wanted: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
-        """By data stream id (every one that is asked for) what is aborted of the ranges: the same
-        whenever it is asked.
+        """Return the aborted transactions of the ranges by data stream id, with every requested
+        stream. The answer for a range never changes.
 
-        Raises UnknownPartition; OffsetsLost if it is not known any more; OffsetsMissing for what is
-        not decided yet. Cost: one or more GETs for each range, none for partitions without
-        transactions.
+        Raise UnknownPartition, OffsetsLost if the events are already deleted, or OffsetsMissing if
+        transactions are still undecided. Cost: one or more GETs for each range, none for partitions
+        without transactions.
         """
         return await self._tried(lambda: self._aborted(wanted))
 
     async def _tried(self, look: Callable[[], Awaitable[_T]]) -> _T:
-        """Again on a newer manifest where something is gone: this view is old."""
+        """Retry on a newer manifest if an object is gone: this view is old."""
         async with self._lock:
             for attempt in range(_TRIES_MAX):
                 try:
@@ -220,8 +222,8 @@ class ClusterView:
         raise AssertionError("the last attempt raises")
 
     async def committed(self, topic: str) -> list[CommittedLog]:
-        """Every entry of every partition, as of the last refresh: 100 bytes each. Raises
-        UnknownPartition.
+        """Return every committed entry of every partition, as of the last refresh: 100 bytes each.
+        Raise UnknownPartition.
         """
         async with self._lock:
             for attempt in range(_TRIES_MAX):
@@ -248,20 +250,20 @@ class ClusterView:
             wanted = {ref for topic in root.topics for ref in topic.shards}
             self._shards = {ref: shard for ref, shard in self._shards.items() if ref in wanted}
             found_bad_slots = await self._tails.advance()
-            # What was committed later may be gone a grace after a newer root showed it: a slot that
-            # was free may have been taken before.
+            # A slot that was committed during the walk may be deleted a grace period after a newer
+            # root showed it, so a free slot may have been taken before.
             took_s, grace_s = now() - began, root.wal_grace_ms / 1_000
             is_whole = took_s <= grace_s or (await self._newest()).version == root.version
             if is_whole and not (found_bad_slots and tries_left):
                 return root
             if found_bad_slots:
-                # Whom a bad slot concerns depends on who led when it was written, which this root
-                # may not say yet.
+                # The partitions that a bad slot concerns depend on the leaders when it was written,
+                # which this root may not show yet.
                 await asyncio.sleep(LEADERS_LAG_S)
         raise WalksTooSlow(took_s, grace_s)
 
     async def _newest(self) -> ManifestRoot:
-        """The root of the newest version; the one that is known, if there is none behind it."""
+        """Return the root of the newest version, or the known one if none is newer."""
         known = self._root
         if known is not None and asyncio.get_running_loop().time() - self._newest_at < PROBE_S:
             found = await self._probed(known)
@@ -283,7 +285,7 @@ class ClusterView:
         raise AssertionError("the last attempt raises")
 
     async def _probed(self, known: ManifestRoot) -> ManifestRoot | None:
-        """Go on from version to version. None: there are many, ask for the newest."""
+        """Advance version by version. Return None if there are many, and a LIST is cheaper."""
         for _ in range(_PROBES_MAX):
             try:
                 root = await load_root(self._store, self._cluster_id, known.version + 1)
@@ -303,11 +305,13 @@ class ClusterView:
             raise ManifestNotFound(self._cluster_id)
         parsed = parse_manifest_key(key)
         if parsed is None:
-            raise ObjectCorrupt(key, 0, "is no key of a manifest")
+            raise ObjectCorrupt(key, 0, "is not the key of a manifest")
         return parsed[1]
 
     async def _reload(self) -> None:
-        """A section went with its version after the grace: this view is old."""
+        """Refresh because a section was deleted with its version after the grace: this view is
+        old.
+        """
         self._newest_at = -PROBE_S
         await self._refresh()
 
@@ -365,7 +369,7 @@ class ClusterView:
             raise EndInDoubt(topic, entry.partition, end, bad.error)
 
     def _tail_of(self, entry: StreamEntry) -> tuple[list[TailRange], int]:
-        """What follows the committed end without a gap, and where that ends."""
+        """Return the ranges that continue the committed end without a gap, and their end."""
         position = max(entry.committed_end, entry.log_start)
         tail = joined_tail(position, self._tails.ranges_of(StreamId(entry.stream_id)))
         return tail, tail[-1].end_offset if tail else position
@@ -391,7 +395,7 @@ class ClusterView:
         wanted: Sequence[tuple[OffsetRange, StreamEntry]],
         timestamp_from_ms: int | None = None,
     ) -> list[list[Slice]]:
-        """Of ranges of streams, be they data or events."""
+        """Plan ranges of streams, of data or of events."""
         pages = [pages_wanted(entry.pages, item, timestamp_from_ms) for item, entry in wanted]
         loaded = await self._load_pages([page for group in pages for page in group])
         slices: list[list[Slice]] = []
@@ -410,7 +414,7 @@ class ClusterView:
     # --- transactions -----------------------------------------------------------------------------
 
     async def _stable_end(self, wanted: tuple[TopicEntry, PartitionEntry, int]) -> int:
-        """What the last event below the end of the data says."""
+        """Return the last stable offset, from the last event below the end of the data."""
         topic, entry, end_offset = wanted
         txn = entry.txn
         _, txn_end = self._tail_of(txn)
@@ -420,8 +424,8 @@ class ClusterView:
         if known is not None and known[0] == txn_end <= end_offset:
             unstable = known[1]
         else:
-            # A tail may show events of slots whose data follow a hole that was not there yet: then
-            # the last one is not the one that counts.
+            # A tail may show events of slots whose data follow a hole that the walk over the data
+            # saw. Then the last event is not the one that counts.
             low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
             item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
             (slices,) = await self._slices([(item, txn)])
@@ -497,7 +501,7 @@ class ClusterView:
         await self._sections.read([ref for ref in refs if ref not in self._shards], take)
 
     async def _load_pages(self, pages: Sequence[PageRef]) -> dict[SectionRef, Entries]:
-        """Through the cache, which may hold less than what is asked for at once."""
+        """Return the entries of pages through the cache, which may be smaller than one request."""
         loaded: dict[SectionRef, Entries] = {}
         missing: dict[SectionRef, PageRef] = {}
         for page in pages:
@@ -520,7 +524,7 @@ class ClusterView:
 
 
 async def _gathered(items: Sequence[_K], look: Callable[[_K], Awaitable[_T]]) -> list[_T]:
-    """Of each item, some at once, in their order."""
+    """Await `look` for each item, at most `_TXN_READS_MAX` at once. Return the results in order."""
     turns = asyncio.Semaphore(_TXN_READS_MAX)
 
     async def one(item: _K) -> _T:
@@ -531,8 +535,9 @@ async def _gathered(items: Sequence[_K], look: Callable[[_K], Awaitable[_T]]) ->
 
 
 async def only_cluster(store: ObjectStore) -> str:
-    """The one cluster that publishes into this store: two LISTs. Raises ManifestNotFound,
+    """Return the only cluster that publishes into this store. Raise ManifestNotFound or
     SeveralClusters.
+    Cost: two LISTs.
     """
     found: list[str] = []
     after = ""
