@@ -1,6 +1,6 @@
-"""Read partitions as Arrow columns straight from the store, without a broker. Needs the extra
-`reader` (pyarrow; numba for speed).
+"""Read partitions as Arrow columns from the store, without a broker. Needs the extra `reader`
+(pyarrow; numba for speed).
 
-Importing this package imports neither: `slices` and `errors` serve planners and drivers too.
+Importing this package imports neither: planners and drivers use its submodules without Arrow.
 Programs import `scan` from `penstock`.
 """

@@ -1,10 +1,10 @@
-"""One event loop in the background for code without one, such as Spark's Python workers and
+"""Run one event loop in the background for code without one, such as Spark's Python workers and
 planners.
 
-Invariant: a process has one background loop with one client per store URL, whatever number of
-readers; a fork begins anew with its own, as threads and sockets do not survive it. Must not import
-Arrow: processes that only look import this. Waits are bounded by the deadlines of the store's own
-calls. Source: Spark `python/pyspark/daemon.py` (workers are forked and used again).
+Invariant: a process has one background loop with one client per store URL, for any number of
+readers. A forked child starts its own, because threads and sockets do not survive a fork. Must not
+import Arrow: processes that only look up offsets import this module. The deadlines of the store's
+own calls bound all waits. Source: Spark `python/pyspark/daemon.py` (workers are forked and reused).
 """
 
 import asyncio
@@ -32,11 +32,11 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T], timeout_s: float | None = None) -> _T:
-        """Its result; the calling thread waits."""
+        """Run a coroutine on the loop, wait in the calling thread, and return the result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     async def store(self, url: str) -> ObjectStore:
-        """Called on the loop."""
+        """Return the store of a URL. Call it on the loop."""
         store = self._stores.get(url)
         if store is None:
             store = self._stores[url] = open_store(url)
@@ -52,7 +52,7 @@ class BackgroundLoop:
             self._loop.close()
 
     async def _close_stores(self) -> None:
-        """One that fails leaves none of the others open."""
+        """Close every store, also if one of them fails."""
         stores = list(self._stores.values())
         self._stores.clear()
         for result in await asyncio.gather(
@@ -63,7 +63,7 @@ class BackgroundLoop:
 
 
 class _Process:
-    """What this process shares between its readers."""
+    """The state that all readers of this process share."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -76,15 +76,15 @@ class _Process:
             return self._background
 
     def forget(self) -> None:
-        """In the child of a fork: the thread is not there, the lock may be held by one that never
-        lets go.
+        """Start anew in the child of a fork: the thread does not exist there, and another thread
+        may have held the lock.
         """
         self._lock = Lock()
         self._background = None
 
     def close(self) -> None:
-        """At the interpreter's end, when it starts no threads any more: a store that would need one
-        to close has nothing left to lose.
+        """Close at the end of the interpreter, when it starts no more threads. A store that would
+        need one to close has nothing left to lose.
         """
         background, self._background = self._background, None
         if background is not None:
@@ -98,5 +98,5 @@ atexit.register(_process.close)
 
 
 def background() -> BackgroundLoop:
-    """The loop of this process."""
+    """Return the loop of this process."""
     return _process.background()

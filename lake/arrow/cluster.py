@@ -1,11 +1,11 @@
-"""A cluster by the address of its store, for code without an event loop: which partitions there
-are, plans, where timestamps lie, leases.
+"""Read a cluster by the address of its store, in code without an event loop: topics and partitions,
+plans, offsets of timestamps, leases.
 
-Invariant: a process has one view per cluster, which goes forward only; work is done on the reader's
-background loop. All that is remembered belongs to the process, so this object is only a name: it
-may be pickled. Every wait has a deadline. Nothing is asked of brokers.
-Must not import Arrow at once: Spark makes a process to ask for the columns, and Arrow would take
-nearly half of its time.
+Invariant: a process has one view per cluster, which only advances; the background loop does the
+work. All state belongs to the process, so this object is only a name and may be pickled. Every wait
+has a deadline. No request goes to a broker.
+Must not import Arrow at import time: Spark starts a process to read the columns, and Arrow would
+take nearly half of its time.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from stream.format.manifest.model import ManifestRoot, TopicEntry
 from stream.format.transaction_log import AbortedTransaction
 
 DEADLINE_S: Final = 300.0
-"""Of one look, whatever it needs; requests have shorter ones of their own."""
+"""The deadline of one call here; its requests have shorter ones of their own."""
 
 LOOKUPS_MAX: Final = 16
-"""Partitions whose timestamps are looked up at once."""
+"""The number of partitions whose timestamps are looked up at once."""
 
 REPLANS_MAX: Final = 3
-"""Plans that are renewed in a row without one more record read. Objects of a fresh plan stay for a
-minute at least.
+"""The number of new plans in a row without one more record read. The objects of a fresh plan stay
+for at least a minute.
 """
 
 _VIEW_PLANS: Final = 3
-"""As many as a view makes before it gives up."""
+"""The number of plans that a view makes before it gives up."""
 
 _T = TypeVar("_T")
 _views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" = (
@@ -46,60 +46,60 @@ _views: "WeakKeyDictionary[BackgroundLoop, dict[tuple[str, str], ClusterView]]" 
 
 @dataclass(frozen=True)
 class StoreCluster:
-    """cluster_id: empty if the store holds only one."""
+    """A cluster of a store. `cluster_id` may be empty if the store holds only one."""
 
     store_url: str
     cluster_id: str = ""
 
     def topics(self) -> list[TopicEntry]:
-        """All topics, by name, as of now. Raises as `partitions`."""
+        """Return all topics by name, from a fresh view. Raise as `partitions` does."""
         return background().run(self._topics(), DEADLINE_S)
 
     def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionOffsets]:
-        """As of now; committed: with last stable offsets.
+        """Return the partitions from a fresh view. With `committed`, include last stable offsets.
 
-        Raises UnknownPartition, ManifestNotFound, SeveralClusters, InvalidStoreUrl, the store's
-        errors; so do all below.
+        This and all methods below raise UnknownPartition, ManifestNotFound, SeveralClusters,
+        InvalidStoreUrl or the store's errors.
         """
         return background().run(self._partitions(topic, committed), DEADLINE_S)
 
     def plan(
         self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None = None
     ) -> list[Slice]:
-        """As of the last look. Raises as `ClusterView.plan`."""
+        """Return slices from the current view. Raise as `ClusterView.plan` does."""
         return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
 
     def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
-        """As of now."""
+        """Return slices from a fresh view."""
         return background().run(self._plan_anew(ranges), DEADLINE_S)
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
-        """By key what the last looks have read whole already: reading the slices needs no GET for
-        it.
+        """Return, by key, the slices' objects that the view has read whole. Reading those slices
+        needs no GET for them.
         """
         return background().run(self._bodies(slices), DEADLINE_S)
 
     def aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
-        """As `ClusterView.aborted`, as of now. Raises ObjectStaysGone too."""
+        """Return `ClusterView.aborted` from a fresh view. Raise ObjectStaysGone too."""
         return background().run(self._aborted(ranges), DEADLINE_S)
 
     def root(self) -> ManifestRoot:
-        """The manifest of the last look."""
+        """Return the manifest of the current view."""
         return background().run(self._root(), DEADLINE_S)
 
     def first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
-        """In each range the first offset whose record is as young as the timestamp (ms), or None:
-        Kafka's offsetsForTimes.
+        """Return the first offset in each range whose record is not older than the timestamp (ms),
+        or None: Kafka's offsetsForTimes.
 
-        Raises ObjectStaysGone and ReadError too.
+        Raise ObjectStaysGone and ReadError too.
         """
         return background().run(self._first_at(wanted), DEADLINE_S)
 
     def lease(
         self, lease_id: UUID, root: ManifestRoot, ttl_ms: int, owner: str, *, renewed: bool
     ) -> None:
-        """Keep the objects of `root` from being deleted, from now on for ttl_ms. Raises
-        TooManyLeases, ObjectStoreError.
+        """Keep the objects of `root` from being deleted for `ttl_ms` from now on. Raise
+        TooManyLeases or ObjectStoreError.
         """
         background().run(self._lease(lease_id, root, ttl_ms, owner, renewed), DEADLINE_S)
 
@@ -109,7 +109,7 @@ class StoreCluster:
     # --- on the loop ------------------------------------------------------------------------------
 
     async def view(self) -> ClusterView:
-        """Called on the loop, as all below."""
+        """Return the view of this cluster. This and all methods below run on the loop."""
         shared = background()
         views = _views.setdefault(shared, {})
         view = views.get((self.store_url, self.cluster_id))
@@ -160,10 +160,9 @@ class StoreCluster:
         return await asyncio.gather(*(look(item, timestamp_ms) for item, timestamp_ms in wanted))
 
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
-        """By the indexes to the object, by its blocks and batches to the record."""
-        from lake.arrow.lookup import (
-            first_as_young,
-        )  # Arrow, which most who look into a cluster do without
+        """Find the object by the indexes, and the record by the object's blocks and batches."""
+        # Imports Arrow, which most users of a cluster do not need.
+        from lake.arrow.lookup import first_as_young
 
         view = await self.view()
         store = await background().store(self.store_url)
@@ -195,7 +194,9 @@ class StoreCluster:
 
 
 async def _settled(look: Awaitable[_T]) -> _T:
-    """Raises ObjectStaysGone for ObjectGone: the view has planned anew by itself."""
+    """Await `look`, and raise ObjectStaysGone for ObjectGone: the view has already planned
+    again.
+    """
     try:
         return await look
     except ObjectGone as gone:

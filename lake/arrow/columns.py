@@ -1,10 +1,9 @@
-"""The columns that readers give, with exactly the Arrow types that Spark's `to_arrow_schema`
+"""The columns that readers return, with exactly the Arrow types that Spark's `to_arrow_schema`
 derives from the schema of `format("kafka")`.
 
-Invariant: every field is nullable, as there; `timestamp` counts microseconds of UTC; a record
-without headers has a null. Spark checks the first batch only and dies in the JVM on another type in
-a later one, so all batches are made here.
-Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
+Invariant: every field is nullable, as in Spark; `timestamp` counts microseconds in UTC; a record
+without headers has a null. Spark checks only the first batch, and dies in the JVM on another type
+in a later one, so all batches are made here. Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ FIELDS: Final = (
 )
 NAMES: Final = tuple(str(field.name) for field in FIELDS)
 DEFAULT: Final = NAMES[:-1]
-"""Without headers, which have to be asked for (`includeHeaders`)."""
+"""All columns but headers, which must be requested (`includeHeaders`)."""
 
 _WEIGHTS: Final = {
     "key": 4,
@@ -38,7 +37,8 @@ _WEIGHTS: Final = {
     "headers": 4,
 }
 _VALUES_MAX: Final = 16
-"""Columns of one topic or partition kept ready; a task rarely reads more at once."""
+"""The number of topic and partition columns that are kept ready; a task rarely reads more at once.
+"""
 
 _TOPIC: Final = 0
 """Fields of a run: topic, partition, and its first row."""
@@ -47,13 +47,14 @@ _START: Final = 2
 
 
 def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Schema:
-    """Of these columns, in this order. views: key and value as `binary_view`. Raises ValueError for
-    unknown columns.
+    """Return the schema of these columns, in this order. Raise ValueError for unknown columns.
+
+    With `views`, key and value are `binary_view`.
     """
     unknown = [name for name in columns if name not in NAMES]
     if unknown or not columns or len(set(columns)) != len(columns):
         raise ValueError(
-            f"columns {list(columns)}: choose at least one, each once, of {', '.join(NAMES)}"
+            f"columns {list(columns)}: choose at least one, none twice, of {', '.join(NAMES)}"
         )
     fields = (FIELDS[NAMES.index(name)] for name in columns)
     return pa.schema(
@@ -65,15 +66,15 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, *, views: bool = False) -> Sc
 
 
 def row_bytes(columns: Sequence[str], topic: str) -> int:
-    """What a row weighs besides the bytes of key, value and headers."""
+    """Return the bytes of a row besides those of key, value and headers."""
     return sum(_WEIGHTS[name] for name in columns) + (
         len(topic.encode()) if "topic" in columns else 0
     )
 
 
 class Places:
-    """Columns `topic` and `partition` of one Arrow batch after the other: a few stretches of rows,
-    each of one partition.
+    """Build the columns `topic` and `partition` of Arrow batches: a few runs of rows, each of one
+    partition.
     """
 
     __slots__ = ("_columns", "_rows_max", "_runs")
@@ -84,7 +85,7 @@ class Places:
         self._columns: dict[str | int, Array] = {}
 
     def begin(self, row: int, topic: str, partition: int) -> None:
-        """Rows from this one on are of this partition, as long as no other begins."""
+        """Assign this row and those behind it to a partition, until another one begins."""
         last = self._runs[-1] if self._runs else None
         if last is None or last[_PARTITION] != partition or last[_TOPIC] != topic:
             if last is not None and last[_START] == row:
@@ -92,8 +93,8 @@ class Places:
             self._runs.append((topic, partition, row))
 
     def take(self, arrays: dict[str, Array], columns: Sequence[str], rows: int) -> None:
-        """Add the columns of so many rows, as far as they are wanted; the next rows are of the last
-        partition.
+        """Add the requested columns of the next `rows` rows. The rows behind them belong to the
+        last partition.
         """
         if "topic" in columns:
             arrays["topic"] = self._column(_TOPIC, rows)
@@ -103,7 +104,7 @@ class Places:
         self._runs = [(topic, partition, 0)]
 
     def _column(self, field: int, rows: int) -> Array:
-        """field: _TOPIC or _PARTITION."""
+        """Return a column; `field` is _TOPIC or _PARTITION."""
         if len(self._runs) == 1:
             return self._same(self._runs[0][field], rows)
         ends = [run[_START] for run in self._runs[1:]] + [rows]
@@ -115,7 +116,7 @@ class Places:
         )
 
     def _same(self, value: str | int, rows: int) -> Array:
-        """A column of one value; the longest possible one is kept, and a part of it given."""
+        """Return a column of one value: a slice of the longest possible one, which is kept."""
         column = self._columns.get(value)
         if column is None:
             if len(self._columns) >= _VALUES_MAX:
@@ -126,7 +127,7 @@ class Places:
 
 
 def readable_names(names: Array) -> Array:
-    """Keys of headers as text: bytes that are not UTF-8 become U+FFFD, as in Kafka's Java
+    """Return keys of headers as text. Bytes that are not UTF-8 become U+FFFD, as in Kafka's Java
     client.
     """
     try:

@@ -1,10 +1,10 @@
-"""Blocks of Kafka record batches to Arrow: walk the headers, check every CRC, leave out what is not
-wanted, decompress, decode.
+"""Decode blocks of Kafka record batches to Arrow: walk the headers, check every CRC, skip unwanted
+batches, decompress, decode.
 
-Invariant: rows are a function of the offset range alone, in offset order; a batch's records are
-given only after its CRC held. Whatever the bytes are, they give rows or a ReadError that names
-object, partition and offset. Control batches and those of aborted transactions are never given.
-Memory: one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
+Invariant: rows depend on the offset range alone and come in offset order; a batch's records are
+returned only after its CRC matched. Any bytes give either rows or a ReadError that names object,
+partition and offset. Control batches and those of aborted transactions are never returned. Memory:
+one Arrow batch under construction, and decompressed batches of about `_GROUP_BYTES`.
 Must not do I/O. Source: Kafka `Fetcher`, `CompletedFetch`.
 """
 
@@ -30,8 +30,8 @@ from stream.errors import BatchCorrupt
 from stream.format.transaction_log import AbortedTransaction
 
 _GROUP_BYTES: Final = 1 << 20
-"""Decompressed batches are decoded together up to about this size: more would leave the CPU's
-cache, less costs calls.
+"""The approximate size of decompressed batches that are decoded together. More would not fit into
+the CPU's cache, and less would cost more calls.
 """
 
 _OFFSET_MAX: Final = (1 << 63) - 1
@@ -39,8 +39,8 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a block holds, [start_offset, end_offset) of a partition, and what of it is wanted,
-    [low, high).
+    """The offsets of a block, [start_offset, end_offset) of a partition, and the wanted ones, [low,
+    high).
     """
 
     key: str
@@ -53,7 +53,7 @@ class Place:
 
 
 class Aborted:
-    """Which transactional batches of one partition are to be left out."""
+    """The aborted transactions of one partition, whose batches are left out."""
 
     __slots__ = ("_of",)
 
@@ -68,8 +68,10 @@ class Aborted:
         return bool(self._of)
 
     def has(self, producer_id: int, base_offset: int) -> bool:
-        """A producer's transactions do not overlap: only the last one that began before the batch
-        can hold it.
+        """Return whether an aborted transaction holds the batch.
+
+        Transactions of one producer do not overlap, so only the last one that began before the
+        batch can hold it.
         """
         firsts, lasts = self._of.get(producer_id, ((), ()))
         number = bisect_right(firsts, base_offset) - 1
@@ -86,10 +88,10 @@ def open_rows(
     compiled: bool | None = None,
     size_bytes: int | None = None,
 ) -> t.Rows:
-    """The fast decoder where numba is installed, the kernels are at hand, and it is worth it;
-    compiled: this one and no other.
+    """Return the compiled decoder if numba is installed, its kernels are ready, and it is
+    worthwhile; otherwise the one in numpy. `compiled` forces the choice.
 
-    size_bytes: of what will be decoded, compressed or not; None: nobody knows.
+    `size_bytes` is the size of what will be decoded, compressed or not; None if it is unknown.
     """
     if (
         find_spec("numba") is not None and kernel_build.are_wanted(size_bytes)
@@ -105,8 +107,8 @@ def open_rows(
 
 
 class Decoder:
-    """Give it block after block, of any partitions; flush it at the end. One per task; serves one
-    thread at a time.
+    """Decode block after block, of any partitions; call `flush` at the end. Each task has one.
+    Serves one thread at a time.
     """
 
     def __init__(
@@ -117,8 +119,8 @@ class Decoder:
         compiled: bool | None = None,
         size_bytes: int | None = None,
     ) -> None:
-        """compiled, size_bytes: as for `open_rows`. Raises ValueError for columns that do not
-        exist.
+        """`open_rows` explains `compiled` and `size_bytes`. Raise ValueError for columns that do
+        not exist.
         """
         config = config or ReadConfig()
         self.schema = arrow_schema(columns, views=config.views)
@@ -135,11 +137,11 @@ class Decoder:
         *,
         min_timestamp_ms: int | None = None,
     ) -> Iterator[RecordBatch]:
-        """Arrow batches as they fill up; rows may stay behind until the next call or `flush`.
-        Exhaust it before calling anything else.
+        """Yield Arrow batches as they fill up; rows may remain until the next call or `flush`.
+        Exhaust the iterator before calling anything else.
 
-        min_timestamp_ms: batches whose max timestamp is older may be left out. Raises ReadError,
-        after which the decoder is of no use.
+        With `min_timestamp_ms`, batches whose max timestamp is older may be left out. Raise
+        ReadError; the decoder is then unusable.
         """
         block = np.frombuffer(data, np.uint8)
         at, expected = 0, place.start_offset
@@ -161,14 +163,14 @@ class Decoder:
                     ) from None
 
     def flush(self) -> Iterator[RecordBatch]:
-        """The last rows, if any."""
+        """Yield the last rows, if any."""
         yield from self._rows.flush()
 
     def _groups(
         self, block: t.Bytes, table: t.Table, attributes: int, place: Place
     ) -> Iterable[t.Group]:
-        """Runs of batches that lie in one buffer: the block, or what they decompress to.
-        attributes: of all of them, joined by or.
+        """Group batches whose records lie in one buffer: the block, or what they decompress to.
+        `attributes` are those of all batches, joined by or.
         """
         if not len(table):
             return ()
@@ -195,7 +197,9 @@ class Decoder:
     def _inflate(
         self, block: t.Bytes, table: t.Table, codecs: Sequence[int], first: int, place: Place
     ) -> tuple[int, t.Bytes]:
-        """Decompress from row `first` on until there is enough: (row behind the last, buffer)."""
+        """Decompress from row `first` on until a group is full. Return the row behind the last one,
+        and the buffer.
+        """
         used, row = 0, first
         if self._views:
             self._inflater.renew(_GROUP_BYTES)
@@ -213,8 +217,8 @@ class Decoder:
 def _choose(
     table: t.Table, view: memoryview, place: Place, aborted: Aborted, min_timestamp_ms: int | None
 ) -> tuple[t.Table, int]:
-    """The batches of which records are wanted, and all attributes that were met. CRCs are checked
-    first: attributes must be true before a batch is left out for them.
+    """Return the batches with wanted records, and all attributes found. CRCs are checked first:
+    attributes must be correct before a batch is left out because of them.
     """
     if table[0, t.BASE_OFFSET] < place.low or table[-1, t.LAST_OFFSET] >= place.high:
         table = table[

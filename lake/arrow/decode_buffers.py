@@ -1,9 +1,9 @@
-"""Arrow's buffers around the compiled decoder: laid out in slabs, handed to Arrow without a copy.
+"""Lay out Arrow's buffers in slabs for the compiled decoder, and hand them to Arrow without a copy.
 
-Invariant: the addresses in the job are those of slabs held here, and its capacities are true (there
-are `PADDING_BYTES` more behind data); nothing else lets compiled code write. An Arrow batch takes
-its slabs with it: see `slabs` for when they are written again. What views point into is held by the
-Arrow batch that has them.
+Invariant: the addresses in the job are those of slabs held here, and its capacities are true (data
+has `PADDING_BYTES` more behind it); nothing else lets compiled code write. An Arrow batch takes its
+slabs with it; `slabs` says when they are written again. An Arrow batch with views holds the buffers
+that they point into.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,17 +47,19 @@ _NEEDS: Final = {
     j.HEADER_VALUE_CAPACITY: j.NEED_HEADER_VALUE,
 }
 _UNLIMITED: Final = 1 << 62
-"""Capacity of a column of views: its bytes are not written."""
+"""The capacity of a column of views, whose bytes are not written."""
 
 
 def address_of(array: NDArray[Any]) -> int:
-    """Of the first element. 0.5 us; numpy's own ways take 1 to 4, three times a block."""
+    """Return the address of the first element. This takes 0.5 us; numpy's own ways take 1 to 4 us,
+    three times a block.
+    """
     address: int = pa.py_buffer(array).address
     return address
 
 
 class CompiledRows:
-    """See `decode_table.Rows`."""
+    """Implement `decode_table.Rows` with compiled code."""
 
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:
         self._columns = tuple(columns)
@@ -93,7 +95,7 @@ class CompiledRows:
         )
 
     def add(self, group: t.Group) -> Iterator[RecordBatch]:
-        assert group.table.flags.c_contiguous, "compiled code steps through the table by its own"
+        assert group.table.flags.c_contiguous, "compiled code steps through the table by addresses"
         job, source, table = self._job, address_of(group.source), address_of(group.table)
         job[j.ROW], job[j.ROW_AT] = 0, -1
         job[j.LOW_OFFSET], job[j.HIGH_OFFSET] = group.low, group.high
@@ -118,7 +120,7 @@ class CompiledRows:
             yield self._take()
 
     def _go_on(self, group: t.Group) -> None:
-        """Be ready for records of this group."""
+        """Prepare for records of this group."""
         if not self._is_begun:
             self._begin(self._usual)
         self._places.begin(int(self._job[j.OUT_ROWS]), group.topic, group.partition)
@@ -126,7 +128,7 @@ class CompiledRows:
             self._job[j.VIEWED] = self._viewed.add(group.source)
 
     def _begin(self, layout: Layout) -> None:
-        """New slabs. The compiled code itself writes what they have to begin with."""
+        """Take new slabs. The compiled code itself writes what they have to begin with."""
         self._slabs = [Slab(home) for home in layout.homes]
         self._job[COUNTS] = layout.counts
         self._job[OUTPUTS] = layout.addresses(self._slabs)
@@ -134,12 +136,12 @@ class CompiledRows:
         self._is_begun = True
 
     def _grow(self) -> None:
-        """A record larger than an Arrow batch, which has one of its own: nothing was written
-        yet.
+        """Take larger slabs for a record that is larger than an Arrow batch and gets one of its
+        own. Nothing has been written yet.
         """
         job = self._job
         assert job[j.OUT_ROWS] == 0, (
-            "with others before it, the record waits for the next Arrow batch"
+            "if there are records before it, it waits for the next Arrow batch"
         )
         needed = {
             capacity: max(usual, int(job[_NEEDS[capacity]]))
@@ -164,15 +166,15 @@ class CompiledRows:
 
 
 class Viewed:
-    """The memory into which the views of one Arrow batch point: that of each GET once, however many
-    blocks it brought.
+    """The memory that the views of one Arrow batch point into: that of each GET once, for any
+    number of blocks in it.
     """
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
 
     def add(self, source: t.Bytes) -> int:
-        """Hold the source's memory; returns what the job says of it, see `decode_job.VIEWED`."""
+        """Hold the source's memory. Return its number and position, see `decode_job.VIEWED`."""
         part = pa.py_buffer(source)
         if not self.buffers or not _holds(self.buffers[-1], part):
             base: Any = source.base

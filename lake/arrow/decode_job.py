@@ -1,27 +1,26 @@
-"""A job: what a decoder is to do and how far it is, kept between calls of the compiled code as an
-array of int64.
+"""The elements of a job: what a decoder has to do and how far it is, an array of int64 that is kept
+between calls of the compiled code.
 
-The numbers below are its elements. Each output is an address and a capacity, in bytes for data, in
-elements for headers. Constants are frozen into compiled code; `kernel_cache` accounts for that.
-Must not import numba or pyarrow.
+Each output is an address and a capacity, in bytes for data, in elements for headers. Constants are
+frozen into compiled code; `kernel_cache` accounts for that. Must not import numba or pyarrow.
 """
 
 from typing import Final
 
 ROW: Final = 0
-"""Batch of the table that is being decoded."""
+"""The batch of the table that is being decoded."""
 ROW_AT: Final = 1
-"""Position of its next record; -1: it was not begun."""
+"""The position of its next record; -1 before the first one."""
 ROW_RECORD: Final = 2
 ROW_DELTA: Final = 3
-"""Offset delta of the record before."""
+"""The offset delta of the record before."""
 WANTED: Final = 4
 LOW_OFFSET: Final = 5
 HIGH_OFFSET: Final = 6
 ROWS_MAX: Final = 7
 BYTES_MAX: Final = 8
 ROW_BYTES: Final = 9
-"""What a row weighs besides key, value and headers."""
+"""The bytes of a row besides key, value and headers."""
 OUT_ROWS: Final = 10
 OUT_BYTES: Final = 11
 OUT_KEY: Final = 12
@@ -39,7 +38,7 @@ NEED_HEADERS: Final = 23
 NEED_NAME: Final = 24
 NEED_HEADER_VALUE: Final = 25
 KEY_CAPACITY: Final = 26
-"""Capacities, in the order of the OUTs: `_room` counts on it."""
+"""The first of the capacities. They have the order of the OUTs, because `_room` depends on it."""
 VALUE_CAPACITY: Final = 27
 HEADERS_CAPACITY: Final = 28
 NAME_CAPACITY: Final = 29
@@ -75,10 +74,12 @@ WANT_TIMESTAMP: Final = 8
 WANT_TIMESTAMP_TYPE: Final = 16
 WANT_HEADERS: Final = 32
 WANT_VIEWS: Final = 64
-"""Key and value as `binary_view`: views stand where offsets would, no bytes are copied."""
+"""Write key and value as `binary_view`: views take the place of offsets, and no bytes are copied.
+"""
 VIEW_BYTES: Final = 16
 
 HEADER_ROOM_BYTES: Final = 8
-"""Two offsets: what a header weighs besides its bytes."""
+"""The bytes of a header besides its name and value: two offsets."""
 PADDING_BYTES: Final = 32
-"""Behind the capacity of data outputs, so that short fields are copied in whole steps."""
+"""The room behind the capacity of data outputs, so that short fields can be copied in whole steps.
+"""

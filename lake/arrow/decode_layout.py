@@ -1,8 +1,8 @@
-"""How the outputs of an Arrow batch lie in its slabs, and the Arrow columns over them.
+"""Place the outputs of an Arrow batch in its slabs, and make Arrow columns over them.
 
-Worked out once for a decoder, and once more for a record that is larger than an Arrow batch: Python
-around each of them costs 20 us, and twice that where what was decoded has just driven the
-interpreter out of the CPU's caches.
+This is computed once for a decoder, and once more for a record that is larger than an Arrow batch:
+the Python code for it costs 20 us, or twice that right after decoding, which has evicted the
+interpreter from the CPU's caches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from lake.arrow.slabs import (
 )
 
 OUTPUTS: Final = slice(j.OFFSETS, j.SOURCE_BYTES)
-"""Addresses of the outputs in a job."""
+"""The addresses of the outputs in a job."""
 COUNTS: Final = slice(j.OUT_ROWS, j.OFFSETS)
 
 _TYPES: Final = dict(zip(NAMES, (field.type for field in arrow_schema(NAMES)), strict=True))
@@ -47,9 +47,7 @@ _NUMBERS: Final = {
 
 
 class _Nullable(NamedTuple):
-    """Where the job has the outputs of a binary column: offsets, validity and data lie side by
-    side.
-    """
+    """The elements of the job for a binary column. Its offsets, validity and data are neighbors."""
 
     offsets: int
     used: int
@@ -75,9 +73,7 @@ _HEADER_VALUES: Final = _Nullable(
 
 
 class Written(NamedTuple):
-    """What the compiled code has done to one Arrow batch. viewed: the buffers into which views
-    point.
-    """
+    """What the compiled code wrote for one Arrow batch. Views point into the buffers `viewed`."""
 
     job: Sequence[int]
     slabs: Sequence[Slab]
@@ -86,7 +82,7 @@ class Written(NamedTuple):
 
 class Column(Protocol):
     def array(self, written: Written, count: int) -> Array:
-        """Its first `count` elements, without a copy."""
+        """Return its first `count` elements, without a copy."""
         ...
 
 
@@ -176,17 +172,20 @@ class _Headers:
 
 
 class Layout:
-    """Of Arrow batches of up to `rows` rows. capacities: by their slots in the job."""
+    """The layout of Arrow batches of up to `rows` rows. `capacities` are keyed by their elements in
+    the job.
+    """
 
     def __init__(
         self, columns: Sequence[str], rows: int, capacities: Mapping[int, int], *, views: bool
     ) -> None:
         self.homes: list[Home] = []
-        """Of the slabs that one Arrow batch takes."""
+        """The homes of the slabs of one Arrow batch."""
         self.columns: dict[str, Column] = {}
-        """Those that the compiled code writes."""
+        """The columns that the compiled code writes."""
         self._places: list[tuple[int, int, int]] = []
         counts: NDArray[np.int64] = np.zeros(j.JOB_SIZE, np.int64)
+        """The counts of a job at the start of an Arrow batch."""
         for slot, capacity in capacities.items():
             counts[slot] = capacity
         self.counts = counts[COUNTS]
@@ -208,15 +207,15 @@ class Layout:
                 self.columns[name] = self._lay_headers(rows, capacities)
 
     def addresses(self, slabs: Sequence[Slab]) -> list[int]:
-        """The outputs' in these slabs, as the job has them."""
+        """Return the addresses of the outputs in these slabs, in the order of the job."""
         found = [0] * (j.SOURCE_BYTES - j.OFFSETS)
         for output, slab, at in self._places:
             found[output] = slabs[slab].address + at
         return found
 
     def _lay(self, home: str, sizes: Mapping[int, int]) -> _Rooms:
-        """One slab more, in which these outputs lie behind each other. sizes: in bytes, by their
-        slots in the job.
+        """Add one slab that holds these outputs one behind the other. `sizes` are in bytes, keyed
+        by the outputs' elements in the job.
         """
         rooms: dict[int, _Room] = {}
         at = 0

@@ -1,9 +1,9 @@
-"""Memory addressed by number, for compiled code: loads, stores and copies as LLVM has them.
+"""Address memory by number in compiled code: loads, stores and copies of LLVM.
 
-As in C, and for the same reason: handing arrays from one compiled function to another counts
-references, 0.7 us per record. Nothing here knows what may be read or written; whoever calls it has
-compared lengths and capacities first. Addresses are int64; what has an index counts elements of its
-own width and is aligned to it. Source: numba's `cgutils.raw_memcpy`, LLVM's `load` and `store`.
+Passing arrays between compiled functions counts references, 0.7 us per record, so they are passed
+as addresses, as in C. Nothing here checks what may be read or written: callers compare lengths and
+capacities first. Addresses are int64. A function with an index counts elements of its own width and
+needs an aligned address. Source: numba's `cgutils.raw_memcpy`, LLVM's `load` and `store`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import numba.core.cgutils
 import numba.extending
 
 Untyped: TypeAlias = Any
-"""numba's and llvmlite's own objects."""
+"""Objects of numba and llvmlite, which have no types."""
 
 _ir: Untyped = llvmlite.ir
 _types: Untyped = numba.types
@@ -103,15 +103,15 @@ def _step(typing: Untyped, destination: Untyped, source: Untyped) -> Untyped:
 
 u8: Callable[[int, int], int] = _load(8)
 get: Callable[[int, int], int] = _load(64)
-"""Of 64 bits, signed."""
+"""Load a signed 64-bit integer."""
 u32_at: Callable[[int], int] = _load_anywhere(32)
 i64_at: Callable[[int], int] = _load_anywhere(64)
 set8: Callable[[int, int, int], None] = _store(8)
 set32: Callable[[int, int, int], None] = _store(32)
 set64: Callable[[int, int, int], None] = _store(64)
 copy: Callable[[int, int, int], None] = _intrinsic(_memcpy)
-"""To, from, so many bytes. A byte loop instead costs a factor of eight: LLVM sees no memcpy in
-it.
+"""Copy (destination, source, byte count). A loop over bytes takes eight times as long, because LLVM
+does not recognize a memcpy in it.
 """
 copy_step: Callable[[int, int], None] = _intrinsic(_step)
-"""To, from: `STEP_BYTES`, by one load and one store."""
+"""Copy `STEP_BYTES` (destination, source) by one load and one store."""

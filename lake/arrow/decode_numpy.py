@@ -1,8 +1,8 @@
-"""Kafka record batches to Arrow without a compiler: numpy reads the numbers of all records at once,
-Arrow's `take` copies the bytes.
+"""Decode Kafka record batches to Arrow without a compiler: numpy reads the numbers of all records
+at once, and Arrow's `take` copies the bytes.
 
-Invariant: the same rows and the same refusals as `decode_kernel`, but slower. Only the chain of
-record lengths is followed by a loop in Python, as each begins where the one before ends. Source:
+Invariant: the same rows and the same errors as `decode_kernel`, but slower. Only the chain of
+record lengths needs a loop in Python, because each record begins where the one before ends. Source:
 Kafka `DefaultRecord`.
 """
 
@@ -50,7 +50,7 @@ class _Fields(NamedTuple):
 
 
 class _Headers(NamedTuple):
-    """All headers of all records, in their order, and how many of them each record has."""
+    """All headers of all records, in order, and the number of headers of each record."""
 
     counts: _Numbers
     names: _Fields
@@ -58,7 +58,7 @@ class _Headers(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """All records of a group, a number each."""
+    """All records of a group, as one array per property."""
 
     row: _Numbers
     offset: _Numbers
@@ -69,7 +69,7 @@ class _Records(NamedTuple):
 
 
 class NumpyRows:
-    """See `decode_table.Rows`."""
+    """Implement `decode_table.Rows` with numpy."""
 
     def __init__(self, columns: Sequence[str], config: ReadConfig) -> None:
         self._columns = tuple(columns)
@@ -188,7 +188,7 @@ class NumpyRows:
 
 
 def _parse(group: t.Group) -> _Records:
-    """All records of the group. Raises BatchRefused as soon as one is not sound."""
+    """Return all records of the group. Raise BatchRefused for the first invalid one."""
     source = group.source
     row, start, end = _frames(group)
     timestamp_delta_ms, at = _numbers(source, start + 1, end, row, last_shift=63, last_byte_max=1)
@@ -211,7 +211,7 @@ def _parse(group: t.Group) -> _Records:
 
 
 def _frames(group: t.Group) -> tuple[_Numbers, _Numbers, _Numbers]:
-    """(row of the table, position behind the length, end) of every record."""
+    """Return the row of the table, the position behind the length, and the end of every record."""
     # Plain bytes are indexed twice as fast as a view.
     plain = group.source.tobytes()
     rows: list[int] = []
@@ -255,8 +255,8 @@ def _numbers(
     last_shift: int = 28,
     last_byte_max: int = 15,
 ) -> tuple[_Numbers, _Numbers]:
-    """(values, positions behind them) of zig-zag numbers that begin at `at`. 32 bits: 28, 15; 64
-    bits: 63, 1.
+    """Return the zig-zag numbers that begin at `at`, and the positions behind them. Pass 28 and 15
+    for 32 bits, 63 and 1 for 64 bits.
     """
     values: _Numbers = np.zeros(len(at), np.int64)
     behind = at.copy()
@@ -285,8 +285,8 @@ def _fields(
 def _parse_headers(
     source: t.Bytes, at: _Numbers, end: _Numbers, row: _Numbers, count: _Numbers
 ) -> tuple[_Headers, _Numbers]:
-    """First headers of all records that have one, then the second ones, and so on; put into the
-    records' order at last.
+    """Parse the first headers of all records that have one, then the second ones, and so on; then
+    sort them by record.
     """
     at = at.copy()
     owners: list[_Numbers] = []
@@ -318,8 +318,8 @@ def _joined(parts: Sequence[_Fields], order: _Numbers) -> _Fields:
 
 
 def _gather(source: t.Bytes, fields: _Fields, kind: DataType) -> Array:
-    """The fields as a column: every second element of a column over the whole buffer, whose other
-    elements are what lies between them.
+    """Return the fields as a column: every second element of a column over the whole buffer, whose
+    other elements are the bytes between the fields.
     """
     count = len(fields.at)
     if not count:
@@ -342,7 +342,7 @@ def _timestamps(
     delta: _Numbers = records.timestamp_delta_ms[chosen]
     delta[is_append_time] = 0
     limit = t.TIMESTAMP_MS_MAX
-    # Compared before they are added, so that nothing overflows.
+    # Comparing before adding avoids an overflow.
     is_bad: NDArray[np.bool_] = np.where(
         delta >= 0, base > limit - np.maximum(delta, 0), base < -limit - np.minimum(delta, 0)
     )

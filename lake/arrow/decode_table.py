@@ -1,7 +1,7 @@
-"""What the decoders share: the table of batch headers, the state of an unfinished batch, and what
-may be wrong with one.
+"""Types that the decoders share: the table of batch headers, the state of an unfinished batch, and
+what may be wrong with one.
 
-A table has one row of int64 per Kafka batch. Data positions refer to whatever buffer holds the
+A table has one row of int64 per Kafka batch. Data positions refer to the buffer that holds the
 records: the block itself, or the decompressed bytes. Must not import numba or pyarrow. Constants
 are frozen into compiled code; `kernel_cache` accounts for that.
 """
@@ -33,10 +33,10 @@ DATA_END: Final = 11
 TABLE_COLUMNS: Final = 12
 
 TABLE_ROWS: Final = 4_096
-"""Headers walked at once: a block of 1 MiB of one-record batches has some 10,000."""
+"""The number of headers walked at once. A block of 1 MiB of one-record batches has about 10,000."""
 
 RECORD_BYTES_MIN: Final = 7
-"""Length, attributes, two deltas, two lengths, header count."""
+"""A record has at least its length, attributes, two deltas, two lengths and a header count."""
 
 TIMESTAMP_MS_MAX: Final = ((1 << 63) - 1) // 1_000
 """Arrow and Spark count microseconds in 64 bits."""
@@ -46,7 +46,7 @@ DONE: Final = 0
 FULL: Final = 1
 """The Arrow batch has no room for the next record."""
 GROW: Final = 2
-"""A buffer is too small for the next record; the state says what is needed."""
+"""A buffer is too small for the next record; the job says how much is needed."""
 
 BAD_HEADER: Final = 10
 BAD_LENGTH: Final = 11
@@ -83,7 +83,7 @@ WHAT: Final = {
 
 
 class BatchRefused(Exception):
-    """What is wrong (a BAD code) in which row of the table; becomes a ReadError where object and
+    """A row of the table is invalid; `code` is a BAD code. It becomes a ReadError where object and
     partition are known.
     """
 
@@ -94,7 +94,7 @@ class BatchRefused(Exception):
 
 
 class Group(NamedTuple):
-    """Batches of one partition whose records lie in one buffer; records with offsets in [low, high)
+    """Batches of one partition whose records lie in one buffer. Records with offsets in [low, high)
     are wanted.
     """
 
@@ -107,23 +107,25 @@ class Group(NamedTuple):
 
 
 class Rows(Protocol):
-    """Takes groups, gives Arrow batches: `decode_buffers.CompiledRows` or
+    """Turn groups into Arrow batches. Implementations are `decode_buffers.CompiledRows` and
     `decode_numpy.NumpyRows`.
     """
 
     def walk(
         self, block: Bytes, at: int, expected: int, end_offset: int, table: Table
     ) -> tuple[int, int, int, int]:
-        """Fill the table with headers from `at` on, of batches within [expected, end_offset):
-        (rows, position behind them, next offset, DONE or what is wrong there)."""
+        """Fill the table with headers from `at` on, of batches within [expected, end_offset).
+        Return the number of rows, the position behind them, the next offset, and DONE or what is
+        wrong.
+        """
         ...
 
     def add(self, group: Group) -> Iterator[Any]:
-        """Append a group's records; yields Arrow batches as they fill up. Raises BatchRefused. To
-        be exhausted before the next call.
+        """Append a group's records, and yield Arrow batches as they fill up. Raise BatchRefused.
+        Exhaust the iterator before the next call.
         """
         ...
 
     def flush(self) -> Iterator[Any]:
-        """The last one, if there is anything."""
+        """Yield the last batch, if it has rows."""
         ...

@@ -1,13 +1,13 @@
-"""Compiles the kernels beside the first tasks on a machine: it takes 8 s of CPU, once per version,
-and no record waits for it.
+"""Compile the kernels beside the first tasks on a machine, so that no record waits for it. This
+takes 8 s of CPU, once per version.
 
-Until it is done tasks decode with `decode_numpy`, which gives the same rows; each task looks again.
-So do processes that have little to decode, for whom the import of the kernels would be most of the
-time. It is a process of its own: compiling in a thread would hold the GIL against the task that it
-is to help, and a process that ends must not take a compiler in mid-air with it.
-Invariants: one such process a machine and user at a time (a lock that it holds); it outlives the
-task that began it, and nobody waits for it. Where it fails, or where nothing can be kept, kernels
-are compiled in the open, at the next use, and the error is seen.
+Until the kernels are ready, tasks decode with `decode_numpy`, which returns the same rows; each
+task checks again. Processes with little to decode use it too, because importing the kernels would
+take most of their time. The compiler is a process of its own: a thread would hold the GIL against
+the task, and a process that ends must not interrupt the compiler.
+Invariants: at most one such process per machine and user runs at a time (it holds a lock). It
+outlives the task that started it, and nothing waits for it. If it fails, or if nothing can be
+cached, the next use compiles the kernels itself and raises the error.
 """
 
 import fcntl
@@ -21,27 +21,27 @@ from lake.arrow import kernel_cache
 
 _KERNELS: Final = "lake.arrow.decode_kernel"
 _WORTHWHILE_BYTES: Final = 16 << 20
-"""Numba and the kernels take a process about a second of CPU to import (1.4 s measured on a slow
-machine, where the other decoder does 16 MB/s of 16 KiB batches and 250 MB/s of 1 MiB ones with
+"""Importing numba and the kernels takes about a second of CPU (1.4 s measured on a slow machine,
+where the other decoder reaches 16 MB/s with 16 KiB batches and 250 MB/s with 1 MiB batches of
 records of 1 KB).
 """
 
 
 class _Build:
-    """The one that this process began, if it did."""
+    """The compiler that this process started, if any."""
 
     process: subprocess.Popen[bytes] | None = None
 
 
 class _Decoded:
-    """What this process has decoded, or was about to, without the kernels."""
+    """The bytes that this process has decoded, or is about to decode, without the kernels."""
 
     size_bytes = 0
 
 
 def are_wanted(size_bytes: int | None) -> bool:
-    """Whether the kernels are at hand, and so much (None: nobody knows) is worth importing them, on
-    top of what there was before.
+    """Return whether the kernels are ready, and so many bytes, added to earlier ones, are worth
+    importing them. None means an unknown number of bytes.
     """
     if _KERNELS in sys.modules:
         return True
@@ -53,7 +53,9 @@ def are_wanted(size_bytes: int | None) -> bool:
 
 
 def are_at_hand() -> bool:
-    """False: use the other decoder this time; the kernels are being compiled."""
+    """Return whether the kernels are ready. If not, start compiling them unless another process
+    does.
+    """
     if _KERNELS in sys.modules:
         return True
     place = kernel_cache.place_of(*kernel_cache.KERNELS)
@@ -65,7 +67,9 @@ def are_at_hand() -> bool:
 
 
 def _begin(place: Path) -> bool:
-    """Whether they are being compiled now, by a process of ours or of somebody else."""
+    """Start compiling. Return whether the kernels are being compiled, by this process or another
+    one.
+    """
     try:
         lock = os.open(place / "compiling", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:

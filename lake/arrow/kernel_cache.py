@@ -1,9 +1,9 @@
-"""Where compiled kernels are kept: compiling takes some seconds, loading a third of one.
+"""Cache compiled kernels: compiling takes some seconds, loading a third of a second.
 
-Invariant: code is loaded only from a directory that belongs to this user alone, since numba
-unpickles what it finds; and never for other sources than those at hand, since the directory's name
-has their hash (numba itself looks at one file's time and size only). Where no such directory can be
-written, kernels are compiled once per process. `NUMBA_CACHE_DIR` is obeyed. Importing this does not
+Invariant: code is loaded only from a directory that belongs to this user alone, because numba
+unpickles what it finds. It is never loaded for other sources: the directory's name contains their
+hash (numba itself checks only the time and size of one file). If no such directory is writable,
+each process compiles the kernels. `NUMBA_CACHE_DIR` is honored. Importing this module does not
 import numba.
 """
 
@@ -21,13 +21,13 @@ from base.own_directory import cache_roots, own_directory
 
 _FILES: Final = "decode_table.py", "decode_job.py", "decode_memory.py", "decode_kernel.py"
 KERNELS: Final = tuple(str(Path(__file__).with_name(name)) for name in _FILES)
-"""The sources of the decoder's kernels: all that is frozen into what is compiled of them."""
+"""The source files of the decoder's kernels: everything that is frozen into the compiled code."""
 
 
 @contextmanager
 def directory(*sources: str) -> Generator[bool]:
-    """While this is open, numba puts what it compiles into our place; yields whether there is one.
-    sources: files of the code.
+    """Let numba cache what it compiles in our directory. Yield whether there is one. `sources` are
+    the files of the code.
     """
     place = place_of(*sources)
     if place is None:
@@ -45,7 +45,7 @@ def directory(*sources: str) -> Generator[bool]:
 
 
 def place_of(*sources: str) -> Path | None:
-    """None: there is nowhere to keep anything."""
+    """Return the cache directory, or None if none is writable."""
     try:
         name = (
             "penstock-"
@@ -58,8 +58,8 @@ def place_of(*sources: str) -> Path | None:
 
 
 def stamp_in(place: Path) -> Path:
-    """Says that everything was compiled with this Python and this numba. A hint: numba looks
-    itself.
+    """Return the file that marks the cache as complete for this Python and numba. It is a hint:
+    numba checks again.
     """
     return (
         place / f"complete-{sys.implementation.cache_tag}-{version('numba')}-{platform.machine()}"
@@ -67,7 +67,7 @@ def stamp_in(place: Path) -> Path:
 
 
 def complete(*sources: str) -> None:
-    """All kernels of these sources are compiled, or were loaded."""
+    """Mark all kernels of these sources as compiled."""
     place = place_of(*sources)
     if place is not None:
         stamp_in(place).touch()

@@ -1,4 +1,4 @@
-"""Where in slices the first record lies that is as young as a timestamp. Source: Kafka
+"""Find the first record in slices that is not older than a timestamp. Source: Kafka
 `offsetsForTimes`.
 """
 
@@ -17,7 +17,9 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 async def first_as_young(
     store: ObjectStore, slices: Sequence[Slice], timestamp_ms: int
 ) -> int | None:
-    """Its offset; None: all are older. Raises as `read_slices`."""
+    """Return the offset of the first record that is not older than the timestamp, or None if all
+    are older. Raise as `read_slices` does.
+    """
     for part in slices:
         async with aclosing(
             read_slices(store, [part], ("offset", "timestamp"), min_timestamp_ms=timestamp_ms)
@@ -30,7 +32,7 @@ async def first_as_young(
 
 
 def first_not_before(timestamps: Array, timestamp_ms: int) -> int | None:
-    """The index of the first row that is as young as that."""
+    """Return the index of the first row that is not older than the timestamp, or None."""
     young = pc.greater_equal(timestamps, pa.scalar(timestamp_ms * 1_000, _TIMESTAMP))
     index = int(pc.index(young, True).as_py())
     return None if index < 0 else index

@@ -1,5 +1,5 @@
-"""The one place where pyarrow is imported: it has no type information, so its objects go by these
-names and are Any to the checkers.
+"""The only module that imports pyarrow. It has no type information, so its objects have these names
+and type checkers see Any.
 
 Must not contain anything else.
 """

@@ -1,9 +1,9 @@
-"""Slices as Arrow batches: fetched on the event loop, decoded in a thread (the kernel holds no
-GIL), so that both go on at once.
+"""Read slices as Arrow batches: fetched on the event loop, decoded in a thread at the same time.
+The kernel holds no GIL.
 
-Invariant: rows come slice by slice in the order given, each slice's in offset order and no offset
-twice. When an object is gone, all rows before it are given first, so that whoever plans anew knows
-where to go on. Memory: about three parts and three Arrow batches.
+Invariant: rows come slice by slice in the given order, within a slice in offset order, and no
+offset twice. When an object is gone, all rows before it are returned first, so that a new plan can
+continue there. Memory: about three parts and three Arrow batches.
 """
 
 import asyncio
@@ -23,13 +23,15 @@ from stream.format.decoder import check_block
 from stream.format.transaction_log import AbortedTransaction
 
 AbortedByStream = Mapping[int, Sequence[AbortedTransaction]]
-"""Stream id to what is to be left out of it; empty for `read_uncommitted`."""
+"""The aborted transactions of each stream id, to leave out; empty for `read_uncommitted`."""
 
 _index_caches: WeakKeyDictionary[ObjectStore, IndexCache] = WeakKeyDictionary()
 
 
 def index_cache(store: ObjectStore, config: ReadConfig) -> IndexCache:
-    """One per store: indexes are small and read again by every task that touches the object."""
+    """Return the store's cache of indexes: they are small, and every task that reads the object
+    reads them again.
+    """
     cache = _index_caches.get(store)
     if cache is None:
         cache = _index_caches[store] = IndexCache(config.index_cache_bytes_max)
@@ -78,7 +80,7 @@ async def read_slices(
 
 
 class PartDecoder:
-    """A decoder, with what it needs to know of streams. Serves one thread at a time."""
+    """A decoder, and the aborted transactions of streams. Serves one thread at a time."""
 
     def __init__(
         self, decoder: Decoder, aborted: AbortedByStream | None, min_timestamp_ms: int | None
@@ -91,7 +93,7 @@ class PartDecoder:
         self._min_timestamp_ms = min_timestamp_ms
 
     def decode(self, fetched: Fetched) -> Iterator[RecordBatch]:
-        """Arrow batches as they fill up. Raises ReadError."""
+        """Yield Arrow batches as they fill up. Raise ReadError."""
         for piece in fetched.part.pieces:
             slice_, block, data = piece.slice, piece.block, fetched.block(piece)
             try:

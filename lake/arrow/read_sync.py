@@ -1,7 +1,7 @@
-"""Slices as Arrow batches for code without an event loop, such as Spark's Python workers.
+"""Read slices as Arrow batches in code without an event loop, such as Spark's Python workers.
 
-Fetching goes on in the background loop while the caller decodes and works. Waits are bounded by the
-deadlines of the store's own calls.
+The background loop fetches while the caller decodes and works. The deadlines of the store's own
+calls bound all waits.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -29,8 +29,9 @@ def read_slices_sync(
     min_timestamp_ms: int | None = None,
     bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
-    """As `read.read_slices`. Close the iterator if it is not exhausted. bodies: objects that the
-    caller has whole, by key.
+    """Read slices as `read.read_slices` does. Close the iterator if it is not exhausted.
+
+    `bodies` are objects that the caller has whole, by key.
     """
     config = config or ReadConfig()
     shared = background()

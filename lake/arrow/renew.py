@@ -1,12 +1,11 @@
-"""Read slices to their end although objects go meanwhile: what is gone is planned anew by its
-offsets.
+"""Read slices to their end although their objects are deleted meanwhile: plan deleted parts again
+by their offsets.
 
-Invariants: every offset of the slices is given once, or there is an error that names it; whichever
-objects hold them, rows are the same, also if only committed ones are wanted: what was aborted is
-looked up once, before anything is read, for what is decided stays so. Renewed plans are of the
-newest manifest and of the same streams: a topic that was deleted and created again is a loss, not
-other rows.
-Source: ADR 0017.
+Invariants: every offset of the slices is returned once, or an error names it. Rows are the same
+whichever objects hold them, also when only committed ones are wanted: aborted transactions are
+looked up once, before anything is read, because decided transactions stay decided. New plans use
+the newest manifest and the same streams: a topic that was deleted and created again is a loss, and
+never gives other rows. Source: ADR 0017.
 """
 
 import time
@@ -30,20 +29,20 @@ from stream.errors import StreamError
 _log = get_logger()
 
 PAUSE_MS: Final = 1_000
-"""Between plans that led to nothing: the next manifest comes a second later."""
+"""The pause between plans without progress: the next manifest comes a second later."""
 
 Lost = Callable[[StreamError], None]
-"""Told what cannot be read any more: OffsetsLost, UnknownPartition or TopicReplaced. It raises, or
-those offsets are left out.
+"""A callback for records that cannot be read any more, with OffsetsLost, UnknownPartition or
+TopicReplaced. It raises, or those offsets are left out.
 """
 
 Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
 Decider = Callable[[Sequence[OffsetRange]], AbortedByStream]
-"""Names every stream that is asked for."""
+"""Returns the aborted transactions of every requested stream."""
 
 
 def refuse(error: StreamError) -> None:
-    """A loss is an error."""
+    """Raise the error: a loss is not tolerated."""
     raise error
 
 
@@ -59,10 +58,10 @@ def read_renewed(
     lost: Lost = refuse,
     bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
-    """As `read_slices_sync`. committed: leave out aborted transactions; slices must end at last
-    stable offsets or below.
+    """Read slices as `read_slices_sync` does, and plan again when objects are deleted.
 
-    Raises ObjectStaysGone if new plans do not help, OffsetsMissing, ReadError (damage).
+    With `committed`, leave out aborted transactions; slices must end at or below last stable
+    offsets. Raise ObjectStaysGone if new plans do not help, OffsetsMissing, or ReadError (damage).
     """
     aborted: AbortedByStream | None = None
     if committed:
@@ -98,8 +97,8 @@ def read_renewed(
 def decided(
     look: Decider, slices: Sequence[Slice], lost: Lost = refuse
 ) -> tuple[Sequence[Slice], AbortedByStream]:
-    """Those slices of which it is known still what was aborted in them, and that. Raises as
-    `ClusterView.aborted`.
+    """Return the slices whose aborted transactions are still known, and those transactions. Raise
+    as `ClusterView.aborted` does.
     """
     while slices:
         try:
@@ -123,7 +122,7 @@ def decided(
 
 
 def planned_anew(plan: Planner, left: Sequence[Slice], lost: Lost = refuse) -> list[Slice]:
-    """The same offsets, in the objects that hold them now."""
+    """Plan the offsets of slices again, in the objects that hold them now."""
     return planned(
         plan, ranges_of(left), {(part.topic, part.partition): part.stream_id for part in left}, lost
     )
@@ -135,7 +134,7 @@ def planned(
     streams: Mapping[tuple[str, int], int],
     lost: Lost = refuse,
 ) -> list[Slice]:
-    """Slices of these streams and no others. Raises as `ClusterView.plan`."""
+    """Return slices of these streams and no others. Raise as `ClusterView.plan` does."""
     while ranges:
         try:
             slices = plan(ranges)
@@ -156,7 +155,7 @@ def planned(
 
 
 def ranges_of(slices: Sequence[Slice]) -> list[OffsetRange]:
-    """Slices that follow one another are one range."""
+    """Return the ranges of slices. Slices that follow one another become one range."""
     ranges: list[OffsetRange] = []
     for part in slices:
         item = OffsetRange(part.topic, part.partition, part.start_offset, part.end_offset)

@@ -1,12 +1,12 @@
-"""Memory for Arrow's columns that is used again: pages fresh from the system cost more than
-decoding into them.
+"""Reuse memory for Arrow's columns: fresh pages from the operating system cost more than decoding
+into them.
 
-Invariant: memory is given out again only when nothing refers to it any more. Every Arrow buffer
-over a slab holds the slab, whoever holds the buffer (another thread, C++, another library by
-Arrow's C interface); with the last of them the slab goes back. So what a reader got stays what it
-was for as long as it is held, and a reader that keeps everything simply gets fresh memory. Keys and
-values have slabs of their own: who keeps keys does not keep values. Waiting memory is limited in
-number and size. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
+Invariant: memory is reused only when nothing refers to it any more. Every Arrow buffer over a slab
+holds the slab, wherever the buffer is (another thread, C++, another library by Arrow's C
+interface). The slab is returned with the last of them. So a reader's batches stay valid as long as
+it holds them, and a reader that keeps everything gets fresh memory. Keys and values have separate
+slabs, because a reader that keeps keys often drops values. The number and size of waiting slabs is
+limited. Source: Arrow `ForeignBuffer`, `PyForeignBuffer`.
 """
 
 from collections import deque
@@ -15,21 +15,21 @@ from typing import Final
 from lake.arrow.pyarrow_untyped import Buffer, pa
 
 _ALIGNMENT: Final = 64
-"""What Arrow recommends for the start of a buffer."""
+"""The alignment that Arrow recommends for the start of a buffer."""
 
 _WAITING_MAX: Final = 3
-"""Slabs of one home that wait. The one that came back last is taken first: some of it may be in the
-CPU's cache still.
+"""The number of waiting slabs in one home. The slab that was returned last is used first: part of
+it may still be in the CPU's cache.
 """
 
 _HOMES_MAX: Final = 32
 _POOLED_BYTES_MAX: Final = 16 << 20
-"""Larger ones are for single huge records, and are not kept."""
+"""Larger slabs hold single huge records, and are not kept."""
 
 
 class Home:
-    """Where slabs of one column and size wait. Appending and popping are atomic, so it serves all
-    threads, and `__del__`, which comes at any time.
+    """The waiting slabs of one column and size. Appending and popping are atomic, so it serves all
+    threads, and `__del__`, which may run at any time.
     """
 
     __slots__ = ("size_bytes", "waiting")
@@ -42,13 +42,13 @@ class Home:
 
 
 _homes: Final[dict[tuple[str, int], Home]] = {}
-"""By column and size: a slab of a large column that became one of a small column would leave the
-CPU's caches cold.
+"""Homes by column and size. If a large column's slab served a small column next, the CPU's caches
+would be cold.
 """
 
 
 class Slab:
-    """Memory of one column, or of several small ones, of one Arrow batch."""
+    """The memory of one column, or of several small ones, of one Arrow batch."""
 
     __slots__ = ("_home", "_memory", "address")
 
@@ -61,7 +61,7 @@ class Slab:
         self.address: int = self._memory.address
 
     def buffer(self, at: int, size_bytes: int) -> Buffer:
-        """A part of it as Arrow's buffer, which keeps the slab."""
+        """Return a part of the slab as an Arrow buffer, which holds the slab."""
         assert 0 <= at <= at + size_bytes <= self._home.size_bytes, "a buffer lies within its slab"
         return pa.foreign_buffer(self.address + at, size_bytes, self)
 
@@ -72,7 +72,7 @@ class Slab:
 
 
 def home_of(column: str, size_bytes: int) -> Home:
-    """The same one for the same column and size, as long as there are not too many."""
+    """Return the home of a column and size, the same one each time unless there are too many."""
     home = _homes.get((column, size_bytes))
     if home is None:
         if len(_homes) >= _HOMES_MAX:

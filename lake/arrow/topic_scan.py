@@ -1,13 +1,13 @@
-"""`scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas, Polars,
-DuckDB and programs of one's own.
+"""Implement `scan`: a topic, or a range of it, as Arrow batches from the store alone. For pandas,
+Polars, DuckDB and your own programs.
 
-Invariants: what is read is decided once, by offsets, when `scan` is called: every pass over it
-gives the same rows, each offset once, in offset order within a partition, whatever compaction does
-meanwhile. What was acknowledged when `scan` was called is in it (WAL tails are read). A pass that
-lasts holds a lease; without one (a store that may only be read) it goes on and plans anew where
-objects went. With `isolation_level="read_committed"` it ends at the last stable offset and leaves
-out what was aborted; unless told, as with Kafka's consumers, transactions are not looked at. Cost:
-a look into the manifest, then about three parts of input and one Arrow batch of memory.
+Invariants: `scan` fixes the offsets when it is called: every pass gives the same rows, each offset
+once, in offset order within a partition, whatever compaction does meanwhile. It includes everything
+that was acknowledged by then (it reads WAL tails). A long pass holds a lease; without one (a
+read-only store) it plans again where objects were deleted. With `isolation_level="read_committed"`
+it ends at the last stable offset and leaves out aborted transactions; by default it ignores
+transactions, as Kafka's consumers do. Cost: one read of the manifest, then about three parts of
+input and one Arrow batch of memory.
 """
 
 import time
@@ -44,12 +44,12 @@ from stream.format.manifest.model import ManifestRoot
 _log = get_logger()
 
 Place: TypeAlias = str | int | datetime | Mapping[int, int]
-"""Where in each partition: `earliest`, `latest`, an offset, a moment (the first record that is as
-young), or an offset for each of them.
+"""A position in each partition: `earliest`, `latest`, an offset, a datetime (the first record that
+is not older), or an offset for each partition.
 """
 
 LEASE_AFTER_S: Final = 30.0
-"""A pass that lasts longer holds a lease. Before, the delete grace of a minute protects it, and
+"""A pass that lasts longer holds a lease. Until then the delete grace of a minute protects it, and
 short passes cost no PUT.
 """
 
@@ -84,26 +84,27 @@ def scan(
         topic: The name of the topic.
         partitions: Partition numbers; by default those that `start` or `end` name, else all.
         start: Where to begin: `earliest`, `latest`, an offset, a mapping from partition to offset,
-        or a `datetime` with a time zone
-            (the first record that is not older).
+            or a `datetime` with a time zone (the first record that is not older).
         end: Where to end, exclusive; given as `start` is.
         columns: Columns of Spark's source for Kafka, such as `key`, `value` and `timestamp`; by
-        default all but `headers`.
+            default all but `headers`.
         isolation_level: `read_committed` ends at the last stable offset and leaves out aborted
-        transactions, as Kafka's consumers do.
+            transactions, as Kafka's consumers do.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
         cluster_id: The cluster, needed only if the store holds several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
 
     Returns:
-        A `Scan`: iterate it, call `to_table`, or hand it to Polars, DuckDB, pandas or whatever
-        takes an Arrow stream.
+        A `Scan`: iterate it, call `to_table`, or pass it to Polars, DuckDB, pandas or any other
+        reader of Arrow streams.
 
     Raises:
         ValueError: An argument is not allowed.
-        UnknownPartition: The topic or a partition does not exist. OffsetsLost, OffsetsMissing:
-        `start` lies below the log start of a partition, or `end` beyond its end. ManifestNotFound,
-        SeveralClusters: The store holds no such cluster, or several and `cluster_id` is empty.
+        UnknownPartition: The topic or a partition does not exist.
+        OffsetsLost: `start` lies below the log start of a partition.
+        OffsetsMissing: `end` lies beyond the end of a partition.
+        ManifestNotFound: The store holds no such cluster.
+        SeveralClusters: The store holds several clusters and `cluster_id` is empty.
         ObjectStoreError: The URL is invalid, or the store cannot be read.
 
     Example:
@@ -134,7 +135,7 @@ def scan(
 class Scan:
     """A fixed range of offsets of each partition, as `scan` returns it.
 
-    Iterate it, any number of times, or hand it to whatever takes an Arrow stream:
+    Iterate it, any number of times, or pass it to any reader of Arrow streams:
     `polars.from_arrow(scan)`, `duckdb.sql("SELECT count(*) FROM scan")`,
     `scan.to_table().to_pandas()`.
 
@@ -152,7 +153,9 @@ class Scan:
         *,
         committed: bool = False,
     ) -> None:
-        """Made by `scan`. streams: the ids of those that the partitions had then."""
+        """Programs call `scan` instead. `streams` are the stream ids that the partitions had
+        then.
+        """
         self._cluster = cluster
         self._ranges = tuple(ranges)
         self._streams = dict(streams)
@@ -196,7 +199,7 @@ class Scan:
                 lease.keep()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Arrow's PyCapsule protocol: DuckDB, Polars, pandas and others read from here."""
+        """Export the scan by Arrow's PyCapsule protocol, for DuckDB, Polars, pandas and others."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_reader(self) -> RecordBatchReader:
@@ -216,8 +219,8 @@ class Scan:
 
 
 class ScanLease:
-    """Of one pass: taken when it has lasted, renewed between batches, released at its end. Never
-    fails: plans are renewed without it.
+    """The lease of one pass: created after a while, renewed between batches, released at the end.
+    It never raises, because a pass goes on without it.
     """
 
     def __init__(self, cluster: StoreCluster, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -239,7 +242,7 @@ class ScanLease:
             _log.warning(
                 "scan_without_lease",
                 error=str(error),
-                hint="objects that go meanwhile are planned anew",
+                hint="objects that are deleted meanwhile are planned again",
             )
 
     def close(self) -> None:
@@ -253,9 +256,9 @@ class ScanLease:
 
 
 def _numbers(partitions: Sequence[int] | None, start: Place, end: Place) -> list[int] | None:
-    """The partitions that are asked for; None: all."""
+    """Return the requested partitions, or None for all."""
     if partitions is not None and len(set(partitions)) != len(partitions):
-        raise ValueError(f"partitions {list(partitions)}: each once")
+        raise ValueError(f"partitions {list(partitions)}: give each of them once")
     named = [set(item) for item in (start, end) if isinstance(item, Mapping)]
     if partitions is None and named:
         partitions = sorted(named[0])
@@ -279,7 +282,7 @@ def _chosen(
 def _offsets(
     cluster: StoreCluster, states: Sequence[PartitionOffsets], ends: Mapping[int, int], place: Place
 ) -> list[int]:
-    """Of each partition."""
+    """Return the offset of the place in each partition."""
     if place == "earliest":
         return [state.log_start for state in states]
     if place == "latest":
@@ -304,17 +307,17 @@ def _offsets(
         return [place[state.partition] for state in states]
     if isinstance(place, str):
         raise ValueError(
-            f"{place!r} is no place in a topic: 'earliest', 'latest', an offset, a datetime, or"
+            f"{place!r} is not a place in a topic: 'earliest', 'latest', an offset, a datetime, or"
             " {partition: offset}"
         )
     return [place] * len(states)
 
 
 def _range(state: PartitionOffsets, readable_end: int, start: int, end: int) -> OffsetRange:
-    """Raises unless it lies in the partition as it is now."""
+    """Return the range. Raise if it does not lie in the partition as it is now."""
     topic, partition = state.topic, state.partition
     if start < 0 or end < start:
-        raise ValueError(f"{topic}-{partition}: [{start}, {end}) is no range of offsets")
+        raise ValueError(f"{topic}-{partition}: [{start}, {end}) is not a range of offsets")
     if start < state.log_start:
         raise OffsetsLost(topic, partition, start, min(end, state.log_start), state.log_start)
     if end > readable_end:

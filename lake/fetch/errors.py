@@ -1,5 +1,4 @@
-"""What can go wrong when partitions are read from the store. Every message names object, partition
-and offset.
+"""Errors of reading partitions from the store. Every message names object, partition and offset.
 
 Must survive pickling: executors raise them, drivers show them.
 """
@@ -11,8 +10,8 @@ from stream.errors import StreamError
 
 
 class ReadError(StreamError):
-    """Bytes that are not what they must be. Nothing is guessed and nothing skipped; reading again
-    gives the same error.
+    """An object has invalid bytes. Nothing is guessed or skipped, and reading again gives the same
+    error.
     """
 
     def __init__(self, key: str, topic: str, partition: int, offset: int, what: str) -> None:
@@ -28,11 +27,11 @@ class ReadError(StreamError):
 
 
 class ObjectGone(StreamError):
-    """The object was compacted or expired since the plan was made: other objects hold its offsets
+    """The object was compacted or expired after the plan was made: other objects hold its offsets
     now.
 
-    Everything before `slice` has been given completely, nothing of it and of `remaining` has: plan
-    these offsets anew and go on.
+    Everything before `slice` has been returned completely, nothing of it and of `remaining` has.
+    Plan these offsets again and continue.
     """
 
     retriable = True
@@ -40,7 +39,7 @@ class ObjectGone(StreamError):
     def __init__(self, slice_: Slice, remaining: tuple[Slice, ...] = ()) -> None:
         super().__init__(
             f"object {slice_.key} with [{slice_.start_offset}, {slice_.end_offset}) of"
-            f" {slice_.topic}-{slice_.partition} is gone: plan these offsets anew"
+            f" {slice_.topic}-{slice_.partition} is gone: plan these offsets again"
         )
         self.slice = slice_
         self.remaining = remaining
@@ -57,22 +56,22 @@ class ObjectStaysGone(StreamError):
     """
 
     def __init__(self, slice_: Slice, plans: int, *, is_same: bool = True) -> None:
-        """plans: how many were made in vain. is_same: the last ones named this object; else each
-        named another one.
+        """`plans` is the number of plans made in vain. `is_same`: the last ones named this object;
+        otherwise each named another one.
         """
         part, offsets = (
             f"{slice_.topic}-{slice_.partition}",
             f"[{slice_.start_offset}, {slice_.end_offset})",
         )
-        named = "it" if is_same else "it or others that were gone"
+        named = "it" if is_same else "it or other missing objects"
         cause = (
             "the store has lost it"
             if is_same
-            else "something deletes objects sooner than readers may take them for deleted"
+            else "something deletes objects before readers may consider them deleted"
         )
         super().__init__(
             f"{part}: offsets {offsets} cannot be read: object {slice_.key} is gone from the store,"
-            f" and {plans} plans named {named}: {cause}. `penstock doctor` lists what is lost."
+            f" and {plans} plans named {named}: {cause}. `penstock doctor` lists lost objects."
             " Restore the object (from a bucket version or a copy), or read the offsets before and"
             " behind this range"
         )

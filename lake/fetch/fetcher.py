@@ -1,11 +1,10 @@
-"""Get the parts of slices from the store, in order, ahead of the one that decodes them.
+"""Get the parts of slices from the store in order, ahead of the decoder, without those that the
+caller already has whole.
 
-What the caller has whole already is not asked for.
-
-Invariant: parts come in the order of the slices; on their way are at most `parts_ahead_max` parts'
-bytes (or one larger part), and indexes of `gets_in_flight_max` objects, of which small ones come
-whole. An object that is gone is ObjectGone with all that is left to read. Deadlines and retries are
-the store's. Source: AutoMQ `ObjectReader`.
+Invariant: parts come in the order of the slices. At most the bytes of `parts_ahead_max` parts (or
+one larger part) and the indexes of `gets_in_flight_max` objects are in flight; small objects come
+whole. A missing object raises ObjectGone with everything that is left to read. The store has the
+deadlines and retries. Source: AutoMQ `ObjectReader`.
 """
 
 import asyncio
@@ -49,8 +48,8 @@ class Fetched:
 
 
 class Fetch:
-    """One pass over slices. `next` until it gives None, then (or at any time) `close`. Belongs to
-    one event loop.
+    """One pass over slices: call `next` until it returns None, and `close` then or at any time.
+    Belongs to one event loop.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Fetch:
         min_timestamp_ms: int | None = None,
         bodies: Mapping[str, bytes] | None = None,
     ) -> None:
-        """bodies: whole objects by key."""
+        """`bodies` are whole objects by key."""
         self._store = store
         self._slices = slices
         self._config = config
@@ -78,8 +77,8 @@ class Fetch:
         self._loading_bytes = 0
 
     async def next(self) -> Fetched | None:
-        """The next part, or None behind the last. Raises ObjectGone, ReadError and the store's
-        errors.
+        """Return the next part, or None behind the last one. Raise ObjectGone, ReadError or the
+        store's errors.
         """
         while True:
             self._go_ahead()
@@ -96,7 +95,7 @@ class Fetch:
             self._opening.popleft()
 
     async def close(self) -> None:
-        """Cancel what is under way and wait for its end."""
+        """Cancel the running requests and wait for their end."""
         tasks: list[asyncio.Task[object]] = [*self._opening, *(task for _, task in self._loading)]
         for task in tasks:
             task.cancel()
@@ -107,8 +106,8 @@ class Fetch:
         self._loading.clear()
 
     def _go_ahead(self) -> None:
-        """Start whatever may be under way. A failed object is left where it is: `next` meets it
-        when its turn comes.
+        """Start every request that the limits allow. A failed object stays in its place: `next`
+        raises its error when its turn comes.
         """
         config = self._config
         while True:
@@ -141,7 +140,9 @@ class Fetch:
     # --- the store --------------------------------------------------------------------------------
 
     async def _open(self, numbered: list[_Numbered]) -> list[tuple[Part, bytes | None]]:
-        """The parts to read of one object; with its bytes if they came along with the index."""
+        """Return the parts to read of one object, with the object's bytes if they came with the
+        index.
+        """
         first, slice_ = numbered[0]
         try:
             index, data = await self._index(slice_)
@@ -159,7 +160,7 @@ class Fetch:
         return [(part, data) for part in coalesce(pieces, self._config)]
 
     async def _index(self, slice_: Slice) -> tuple[ObjectIndex, bytes | None]:
-        """The object's index, and all of the object if it is small."""
+        """Return the object's index, and all of the object if it is small."""
         body = self._bodies.get(slice_.key)
         index = self._indexes.get(slice_.key)
         if index is not None:
@@ -201,5 +202,5 @@ class Fetch:
                 key, start, f"is shorter than the {end} bytes that were expected"
             ) from None
         if len(data) != end - start:
-            raise ObjectCorrupt(key, start, f"{len(data)} bytes came, {end - start} were asked for")
+            raise ObjectCorrupt(key, start, f"got {len(data)} bytes instead of {end - start}")
         return data

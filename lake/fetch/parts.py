@@ -1,8 +1,8 @@
-"""Which bytes of an object to read for slices of it: the blocks of their streams and offsets, near
-ones together.
+"""Choose the bytes of an object to read for its slices: the blocks of their streams and offsets,
+near ones together.
 
 Invariant: pieces come in the order of the slices and of their offsets, so that "everything before
-this piece" means something. Must not do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
+this piece" has a meaning. Must not do I/O. Source: AutoMQ `ObjectReader`, `StreamReader`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,17 +18,17 @@ from stream.format.layout import BlockEntry
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A block, and for which slice it is read."""
+    """A block, and the slice that it is read for."""
 
     ordinal: int
-    """Of the slice among all that are read."""
+    """The position of the slice among all that are read."""
     slice: Slice
     block: BlockEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes [start, end) of an object: one GET."""
+    """The bytes [start, end) of an object: one GET."""
 
     start: int
     end: int
@@ -42,9 +42,9 @@ def pieces_of(
     config: ReadConfig,
     min_timestamp_ms: int | None = None,
 ) -> Iterator[Piece]:
-    """The blocks to read; those whose records are all older than min_timestamp_ms are left out.
+    """Yield the blocks to read, without those whose records are all older than min_timestamp_ms.
 
-    Raises ReadError if the object does not hold the slice, or a block is too large.
+    Raise ReadError if the object does not hold the slice, or a block is too large.
     """
     blocks = index.blocks_of(StreamId(slice_.stream_id), slice_.start_offset, slice_.end_offset)
     if (
@@ -70,7 +70,7 @@ def pieces_of(
 
 
 def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:
-    """Pieces of one object as GETs: forward only, over small gaps, of limited size."""
+    """Combine pieces of one object into GETs: forward only, over small gaps, of limited size."""
     parts: list[Part] = []
     run: list[Piece] = []
     start = end = 0
@@ -92,6 +92,6 @@ def coalesce(pieces: Iterable[Piece], config: ReadConfig) -> list[Part]:
 
 
 def rest_of(slices: Sequence[Slice], piece: Piece) -> tuple[Slice, tuple[Slice, ...]]:
-    """(what is left of the piece's slice from this piece on, the slices behind it)."""
+    """Return the rest of the piece's slice from this piece on, and the slices behind it."""
     start_offset = max(piece.slice.start_offset, piece.block.start_offset)
     return replace(piece.slice, start_offset=start_offset), tuple(slices[piece.ordinal + 1 :])

@@ -1,10 +1,9 @@
-"""What one task reads: stretches of partitions, each in one object. Made by a planner on one
-machine, read on another.
+"""A slice: a range of a partition in one object. One machine plans slices, others read them.
 
-Invariant: a slice names object, stream and offsets completely, so that reading it needs the store
-and nothing else; its offsets were committed for this object, so the object holds them all. A
-partition's slices, one after the other, cover each offset once: that is the planner's promise. Must
-not import more than the standard library: drivers and executors pickle them by the thousand.
+Invariant: a slice names object, stream and offsets completely, so that reading it needs nothing but
+the store. Its offsets were committed for this object, so the object holds them all. The planner
+guarantees that a partition's slices, one after the other, cover each offset once. Must not import
+more than the standard library: drivers and executors pickle slices by the thousand.
 """
 
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from dataclasses import dataclass
 class Slice:
     """The part [start_offset, end_offset) of a partition that lies in one object.
 
-    size_bytes and record_count are what the metadata says of it, for packing and limits; for a part
-    of a committed range, estimates.
+    size_bytes and record_count come from the metadata, for packing and limits. They are estimates
+    for a part of a committed range.
     """
 
     key: str
@@ -31,8 +30,8 @@ class Slice:
     def __reduce__(
         self,
     ) -> tuple[type["Slice"], tuple[str, int, str, int, int, int, int, int, int]]:
-        """Pickled as a call: half the bytes of the default, and equal keys and topics are written
-        once.
+        """Pickle the slice as a call: half the bytes of the default, and equal keys and topics are
+        written once.
         """
         return Slice, (
             self.key,

@@ -103,7 +103,7 @@ def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(
     for part in ("a-0: offsets [0, 10)", error.slice.key, "penstock doctor", "Restore the object"):
         assert part in str(error)
     assert ("the store has lost it" in str(error)) == is_same
-    assert "plan these offsets anew" not in str(error)
+    assert "plan these offsets again" not in str(error)
 
 
 def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:
