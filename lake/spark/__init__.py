@@ -1,7 +1,7 @@
 """`spark.read.format("penstock")`: Kafka's source for Spark, read from the store. Needs the extra
 `spark`.
 
-Options, rules and errors are those of `format("kafka")`. Everything with a rule in it is pure
-(`options`, `offsets`, `ranges`, `limits`, `packing`, `filters`); `source` is what Spark calls,
-`cluster` what looks into the store, `tasks` what executors do.
+Options, rules and errors are those of `format("kafka")`. Modules with rules are pure (`options`,
+`offsets`, `ranges`, `limits`, `packing`, `filters`). Spark calls `source`, `cluster` reads the
+store, and executors run `tasks`.
 """

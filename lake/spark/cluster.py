@@ -1,7 +1,7 @@
-"""Look into a cluster as Kafka's source does: topics that options name, their bounds, offsets of
-timestamps, a lease if there can be one.
+"""Read a cluster as Kafka's source does: the topics that options name, their bounds, offsets of
+timestamps, and a lease.
 
-Invariant: a `StoreCluster`, so it is only a name, may be pickled, and goes forward only.
+Invariant: a `StoreCluster`, so it is only a name, may be pickled, and only advances.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class Found(NamedTuple):
-    """What is to be read: partitions with their bounds, topics with their ids."""
+    """What to read: partitions with their bounds, and topics with their ids."""
 
     bounds: dict[TopicPartition, Bounds]
     topic_ids: dict[str, str]
@@ -34,16 +34,16 @@ class Found(NamedTuple):
 @dataclass(frozen=True)
 class SparkCluster(StoreCluster):
     def find(self, topics: Topics, *, read_committed: bool, missing_ok: bool = False) -> Found:
-        """As of now. missing_ok: leave out what does not exist. Raises OffsetsMismatch for it
-        otherwise.
+        """Return the topics and bounds from a fresh view. Raise OffsetsMismatch for missing topics
+        or partitions unless `missing_ok`, which leaves them out.
         """
         return background().run(self._find(topics, read_committed, missing_ok), DEADLINE_S)
 
     def first_offsets(
         self, timestamps_ms: Offsets, bounds: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, int | None]:
-        """The first offset of each partition whose record is as young as asked for, as Kafka's
-        offsetsForTimes.
+        """Return the first offset of each partition whose record is not older than its timestamp:
+        Kafka's offsetsForTimes.
         """
         items = list(timestamps_ms)
         found = self.first_at(
@@ -52,8 +52,8 @@ class SparkCluster(StoreCluster):
         return dict(zip(items, found, strict=True))
 
     def keep(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
-        """Keep objects of now from being deleted. Answers why that was not possible: the query goes
-        on, plans are renewed if need be.
+        """Take or renew a lease on the current objects. Return why that failed, or None: without a
+        lease the query plans again where necessary.
         """
         try:
             self.lease(lease_id, self.root(), ttl_ms, "spark", renewed=renewed)

@@ -1,5 +1,5 @@
-"""What a Spark job is told. Kafka's source words them (`kafka-error-conditions.json`,
-`KafkaSourceProvider`); so do we, where it has words.
+"""Errors of Spark jobs, in the words of Kafka's source (`kafka-error-conditions.json`,
+`KafkaSourceProvider`) where it has them.
 
 Must survive pickling: executors raise them, drivers show them.
 """
@@ -23,7 +23,7 @@ class OffsetsMismatch(StreamError):
 
 
 class DataLoss(StreamError):
-    """Offsets of the query cannot be read any more, and `failOnDataLoss` is true."""
+    """Offsets of the query can no longer be read, and `failOnDataLoss` is true."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(_LOSS + reason)

@@ -1,6 +1,6 @@
-"""Conditions that Spark pushes down, and what they leave of partitions, offsets and objects.
+"""Filters that Spark pushes down, and what they leave of partitions, offsets and objects.
 
-Invariant: what is claimed is enforced exactly: topic and partition when planning, offset and
+Invariant: every accepted filter is enforced exactly: topic and partition when planning, offset and
 timestamp row by row after pruning. None of the four columns is ever null. Timestamps are
 microseconds since 1970, as in Arrow. Source: `pyspark.sql.datasource.Filter`.
 """
@@ -14,7 +14,9 @@ PUSHED_COLUMNS: Final = ("topic", "partition", "offset", "timestamp")
 
 
 class Condition(NamedTuple):
-    """value: text for `topic`, a number for the others; for "in" a tuple of them."""
+    """A comparison of a column. `value` is text for `topic` and a number otherwise; for "in" it is
+    a tuple of them.
+    """
 
     column: str
     operator: Operator
@@ -35,7 +37,7 @@ _OPPOSITE: Final[Mapping[str, Operator]] = {"<": ">=", "<=": ">", ">": "<=", ">=
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """All of the conditions must hold."""
+    """Conditions that must all hold."""
 
     conditions: Sequence[Condition] = ()
 
@@ -48,7 +50,9 @@ class Pushed:
         )
 
     def offsets(self, start: int, end: int) -> tuple[int, int]:
-        """What the conditions leave of [start, end); there may be less in it."""
+        """Return the part of [start, end) that the conditions leave; it may still hold other
+        rows.
+        """
         low, high = self._bounds("offset")
         return max(start, low if low is not None else start), min(
             end, high + 1 if high is not None else end
@@ -56,17 +60,17 @@ class Pushed:
 
     @property
     def timestamp_from_ms(self) -> int | None:
-        """Objects and batches with nothing as young as that hold no row."""
+        """Objects and batches whose records are all older hold no wanted row."""
         low, _ = self._bounds("timestamp")
         return None if low is None else low // 1_000
 
     @property
     def of_rows(self) -> list[Condition]:
-        """What has to be looked at row by row."""
+        """The conditions that must be checked row by row."""
         return [item for item in self.conditions if item.column in {"offset", "timestamp"}]
 
     def _bounds(self, column: str) -> tuple[int | None, int | None]:
-        """The lowest and the highest value that may hold."""
+        """Return the lowest and the highest value that can satisfy the conditions."""
         lows: list[int] = []
         highs: list[int] = []
         for item in self.conditions:

@@ -1,8 +1,8 @@
-"""How much one micro-batch takes: by rows as Kafka's source does, and by bytes, which it cannot.
+"""Limit one micro-batch: by rows as Kafka's source does, and by bytes, which it cannot do.
 
-Invariant: ends lie within [start, latest], every partition with anything new advances, and the
-answer depends on the arguments alone.
-Source: Spark `KafkaMicroBatchStream#rateLimit`, `#delayBatch`.
+Invariant: ends lie within [start, latest], every partition with new records advances, and the
+result depends on the arguments alone. Source: Spark `KafkaMicroBatchStream#rateLimit`,
+`#delayBatch`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ def available_rows(start: Offsets, latest: Offsets) -> int:
 
 
 def must_wait(rows: int, rows_min: int, since_last_ms: float, delay_ms_max: int) -> bool:
-    """Whether there is too little for a micro-batch, and still time."""
+    """Return whether there are too few rows for a micro-batch and the delay is not over."""
     return since_last_ms < delay_ms_max and rows < rows_min
 
 
 def limit_rows(rows_max: int, start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Of what is new, `rows_max` rows in proportion; a partition's share is rounded down, but is
-    one at least.
+    """Limit the new rows to `rows_max`, in proportion. A partition's share is rounded down, but at
+    least one row.
 
-    start: also of partitions that are new.
+    `start` includes new partitions.
     """
     sizes = {
         item: end - start[item]
@@ -44,8 +44,9 @@ def limit_rows(rows_max: int, start: Offsets, latest: Offsets) -> dict[TopicPart
 def limit_bytes(
     bytes_max: int, slices: Mapping[TopicPartition, Sequence[Slice]], latest: Offsets
 ) -> dict[TopicPartition, int]:
-    """Of these slices, which begin at the partitions' starts and are in offset order, stored bytes
-    in proportion; one offset at least.
+    """Limit the new stored bytes to `bytes_max`, in proportion, with at least one offset each.
+
+    The slices begin at the partitions' starts, in offset order.
     """
     sizes = {item: sum(part.size_bytes for part in parts) for item, parts in slices.items()}
     total = sum(sizes.values())
@@ -59,7 +60,7 @@ def limit_bytes(
 
 
 def _reached(parts: Sequence[Slice], left_bytes: int) -> int:
-    """Where `left_bytes` are used up."""
+    """Return the offset at which `left_bytes` are used up."""
     begin = parts[0].start_offset
     for part in parts:
         if part.size_bytes > left_bytes:

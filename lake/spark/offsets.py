@@ -1,9 +1,8 @@
 """Offsets as Kafka's source writes them: `{"topic":{"0":23}}`, end exclusive, -1 for latest and -2
 for earliest.
 
-Invariant: what is written is sorted, so that equal offsets are equal text. Checkpoints can be
-copied to `startingOffsets` of either source.
-Source: Spark `JsonUtils`, `KafkaOffsetRangeLimit`.
+Invariant: output is sorted, so that equal offsets are equal text. Checkpoints can be copied to
+`startingOffsets` of either source. Source: Spark `JsonUtils`, `KafkaOffsetRangeLimit`.
 """
 
 import json
@@ -30,7 +29,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def shown(partitions: Collection[TopicPartition]) -> str:
-    """As Scala prints a set."""
+    """Format partitions as Scala prints a set."""
     return f"Set({', '.join(str(item) for item in sorted(partitions))})"
 
 
@@ -42,7 +41,7 @@ def to_json(offsets: Offsets) -> OffsetsJson:
 
 
 def from_json(given: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Of what `to_json` gave."""
+    """Parse the result of `to_json`."""
     return {
         TopicPartition(topic, int(number)): offset
         for topic, parts in given.items()

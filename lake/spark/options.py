@@ -1,10 +1,10 @@
-"""Options as text to options that mean something: those of `format("kafka")`, their defaults,
-checks and error texts, and a few of our own.
+"""Parse options: those of `format("kafka")` with their defaults, checks and error texts, and a few
+of our own.
 
-Invariant: the answer depends on the options alone; names are taken in any case. `kafka.*` options
-are for brokers: a few must not be set, one counts (`isolation.level`), the others are named in one
-warning, so that a job switches by changing its format.
-Source: Spark `KafkaSourceProvider`; `docs/reference/spark.md`.
+Invariant: the result depends on the options alone; names are case-insensitive. `kafka.*` options
+are for brokers: a few are not allowed, one has an effect (`isolation.level`), and one warning names
+the others, so that a job can switch by changing its format. Source: Spark `KafkaSourceProvider`;
+`docs/reference/spark.md`.
 """
 
 import re
@@ -75,8 +75,8 @@ _UNITS_MS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What is read; one of the three is set. pattern: a Python regular expression for whole
-    names.
+    """The topics to read; one of the three is set. `pattern` is a Python regular expression for
+    whole names.
     """
 
     names: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The first record of each partition that is as young as that."""
+    """The first record of each partition that is not older than its timestamp."""
 
     timestamps_ms: Mapping[TopicPartition, int]
 
@@ -122,7 +122,7 @@ class ReadOptions:
     starting: Limit
     ending: Limit
     latest_if_no_match: bool
-    """startingOffsetsByTimestampStrategy: what to do where no record is young enough."""
+    """startingOffsetsByTimestampStrategy: what to do if no record is young enough."""
 
     fail_on_data_loss: bool
     include_headers: bool
@@ -143,7 +143,7 @@ class ReadOptions:
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Raises InvalidOption."""
+    """Parse the options. Raise InvalidOption."""
     given = {name.lower(): value for name, value in options.items()}
     starting, ending = (_stream_limits if streaming else _batch_limits)(given)
     check_common(given)
@@ -155,9 +155,9 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         and not _flag(given, "allowVolatileStart")
     ):
         raise InvalidOption(
-            "a streaming query that starts at 'latest' or at a timestamp must remember where that"
-            " was, or a crash in its first micro-batch loses records: set the option 'queryId' to a"
-            " name of its own (kept in the store), or 'initialOffsetsLocation' to a store URL; or"
+            "a streaming query that starts at 'latest' or at a timestamp must store where it"
+            " started, or a crash in its first micro-batch loses records: set the option 'queryId'"
+            " to a unique name (kept in the store), or 'initialOffsetsLocation' to a store URL; or"
             " start at 'earliest' or at offsets; or set 'allowVolatileStart' to true to take the"
             " risk"
         )
@@ -188,7 +188,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
 
 
 def check_common(options: Mapping[str, str]) -> None:
-    """What must hold of batch and streaming queries alike, in the order of Kafka's source. Raises
+    """Check what batch and streaming queries have in common, in the order of Kafka's source. Raise
     InvalidOption.
     """
     given = {name.lower(): value for name, value in options.items()}
@@ -217,7 +217,7 @@ def check_common(options: Mapping[str, str]) -> None:
 
 
 def warnings(options: Mapping[str, str], *, streaming: bool) -> list[str]:
-    """What is accepted without having the effect that somebody may expect."""
+    """Return warnings about options that are accepted but have no effect."""
     given = {name.lower() for name in options}
     found: list[str] = []
     if not streaming:
@@ -285,7 +285,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
         re.compile(value.strip())
     except (re.error, RecursionError) as error:
         raise InvalidOption(
-            f"subscribePattern {value!r} is no regular expression of Python: {error}"
+            f"subscribePattern {value!r} is not a regular expression of Python: {error}"
         ) from None
     return Topics(pattern=value.strip())
 
@@ -321,7 +321,7 @@ def _batch_limits(given: Mapping[str, str]) -> tuple[Limit, Limit]:
 
 
 def _limit(given: Mapping[str, str], which: str, default: Limit) -> Limit:
-    """The first that is given: one timestamp, timestamps by partition, offsets."""
+    """Return the first one given: one timestamp, timestamps by partition, offsets."""
     _strategy(given)
     if (text := given.get(f"{which}timestamp")) is not None:
         try:
@@ -338,7 +338,7 @@ def _limit(given: Mapping[str, str], which: str, default: Limit) -> Limit:
 
 
 def _check_order(starting: Limit, ending: Limit) -> None:
-    """Raises OffsetsMismatch."""
+    """Raise OffsetsMismatch if a start is behind its end."""
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
         _check_each(starting.offsets, ending.offsets)
     elif isinstance(starting, AtTimestamps) and isinstance(ending, AtTimestamps):
@@ -361,7 +361,7 @@ def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartiti
 
 
 def _is_volatile(starting: Limit) -> bool:
-    """Whether it may be another offset when it is asked for again."""
+    """Return whether it may be another offset when it is resolved again."""
     if isinstance(starting, AtOffsets):
         return LATEST in starting.offsets.values()
     return not isinstance(starting, Earliest)
@@ -444,7 +444,7 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def _time_ms(given: Mapping[str, str], name: str, default: str) -> int:
-    """As Spark's `timeStringAsMs`: milliseconds, or a number with its unit."""
+    """Parse a time as Spark's `timeStringAsMs`: milliseconds, or a number with its unit."""
     text = given.get(name.lower(), default).strip().lower()
     found = _TIME.fullmatch(text)
     if found is None or found[2] not in _UNITS_MS or int(found[1]) < 0:

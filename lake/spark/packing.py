@@ -1,10 +1,10 @@
-"""Slices to tasks: a task costs 10 to 60 ms whatever it does, and one that is larger than the
-others is waited for.
+"""Pack slices into tasks: a task costs 10 to 60 ms whatever it does, and the largest one delays all
+others.
 
-Invariants: the tasks' slices are the given ones, each offset in one task; no task holds more bytes,
-rows or slices than allowed unless it is one single offset; a small object's slices stay together
-unless there would be a task more. Bytes are those in the store. Order is kept: objects as they
-first appear, within them as given. Source for `minPartitions` and `maxRecordsPerPartition`: Spark
+Invariants: the tasks hold the given slices, each offset in one task. No task exceeds the limits of
+bytes, rows or slices unless it is one single offset. A small object's slices stay together unless
+that needs one more task. Bytes are those in the store. Order is kept: objects in the order of first
+appearance, their slices as given. Source for `minPartitions` and `maxRecordsPerPartition`: Spark
 `KafkaOffsetRangeCalculator`.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from lake.fetch.slices import Slice
 
 SLICES_MAX = 1_000
-"""Of one task, which is pickled and sent: about 60 bytes each."""
+"""The largest number of slices in one task, which is pickled and sent: about 60 bytes each."""
 
 _SMALL = 8
-"""What is smaller than 1/8 of a task is not cut to fill one up: two GETs cost more than a task that
-is a little smaller. A task more costs more than two GETs.
+"""An object smaller than 1/8 of a task is not cut to fill a task: two GETs cost more than a
+slightly smaller task, and less than one more task.
 """
 
 
@@ -26,7 +26,7 @@ is a little smaller. A task more costs more than two GETs.
 class TaskLimits:
     bytes_max: int
     rows_max: int | None = None
-    """Offsets of one task; None: any number."""
+    """Offsets of one task; None for any number."""
 
     tasks_min: int = 1
 
@@ -44,9 +44,9 @@ class _Bin:
     rows: int = 0
 
     def takes(self, parts: Sequence[Slice]) -> bool:
-        """All of them. Small ones may go beyond the goal by half of what they are: otherwise every
-        task stays a little below it, and what they leave makes up one more, which all cores but one
-        wait for.
+        """Return whether all of them fit. Small ones may exceed the goal by half of their size.
+        Otherwise every task would stay slightly below it, and the rest would need one more task,
+        for which all cores but one wait.
         """
         size_bytes, rows = _size_of(parts)
         end_bytes = self.bytes + size_bytes
@@ -62,7 +62,7 @@ class _Bin:
         )
 
     def room(self, part: Slice) -> int:
-        """How many offsets of it fit; at least one if nothing is there yet."""
+        """Return how many offsets of the slice fit; at least one if the task is empty."""
         rows = part.end_offset - part.start_offset
         left_bytes = self.goal_bytes - self.bytes
         if left_bytes < 0 or len(self.slices) >= SLICES_MAX:
@@ -79,7 +79,7 @@ class _Bin:
 
 
 class _Bins:
-    """The tasks; each is to have its share of the bytes that those before it have left."""
+    """The tasks. Each one gets its share of the bytes that those before it left."""
 
     def __init__(self, slices: Sequence[Slice], limits: TaskLimits) -> None:
         self._left_bytes, rows = _size_of(slices)
@@ -94,7 +94,9 @@ class _Bins:
         self.current = self._begin()
 
     def may_close(self) -> bool:
-        """There is something in it, and the others can take what it leaves of its share."""
+        """Return whether the task is not empty and the others can take what it leaves of its
+        share.
+        """
         return (
             bool(self.current.slices)
             and self._left_bytes - self.current.bytes <= (self._left - 1) * self._limits.bytes_max
@@ -112,7 +114,7 @@ class _Bins:
 
 
 def pack(slices: Sequence[Slice], limits: TaskLimits) -> list[list[Slice]]:
-    """The slices of each task."""
+    """Return the slices of each task."""
     bins = _Bins(slices, limits)
     for group in _by_object(slices):
         if (
@@ -143,7 +145,7 @@ def _is_small(size_bytes: int, goal_bytes: int) -> bool:
 
 
 def _size_of(slices: Iterable[Slice]) -> tuple[int, int]:
-    """(bytes, offsets)."""
+    """Return bytes and offsets."""
     size_bytes = rows = 0
     for part in slices:
         size_bytes += part.size_bytes
@@ -152,7 +154,7 @@ def _size_of(slices: Iterable[Slice]) -> tuple[int, int]:
 
 
 def cut(part: Slice, count: int) -> tuple[Slice, Slice | None]:
-    """Its first `count` > 0 offsets, and what is left. Bytes and records are shared in
+    """Return the first `count` > 0 offsets, and the rest. Bytes and records are shared in
     proportion.
     """
     rows = part.end_offset - part.start_offset

@@ -1,9 +1,8 @@
-"""Spark's filters to conditions, and the trick that lets a reader offer push-down without demanding
-it.
+"""Convert Spark's filters to conditions, and offer push-down without requiring it.
 
-Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled`
-is false, its default; it decides by looking at `reader.pushFilters.__func__`. A descriptor shows it
-the inherited one: switched off, filters are not pushed and nothing fails; switched on, they come
+Spark rejects a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled`
+is false, its default; it checks `reader.pushFilters.__func__`. A descriptor shows it the inherited
+method: with the setting off, filters are not pushed and nothing fails; with it on, they arrive
 here. Source: `pyspark.sql.worker.plan_data_source_read` of 4.3.
 """
 
@@ -41,7 +40,7 @@ _OPERATORS: Final[dict[type[Filter], Operator]] = {
 
 class TakesFilters(Protocol):
     def take_filters(self, filters: list[Filter]) -> list[Filter]:
-        """-> those that Spark must apply itself."""
+        """Accept filters, and return those that Spark must apply itself."""
         ...
 
 
@@ -65,7 +64,9 @@ class _Offered:
 
 
 def taken(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filter]]:
-    """(what is enforced here, what Spark must apply itself)."""
+    """Return the conditions that are enforced here, and the filters that Spark must apply
+    itself.
+    """
     conditions: list[Condition] = []
     left: list[Filter] = []
     for item in filters:
@@ -78,7 +79,9 @@ def taken(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filter]]:
 
 
 def _conditions(item: Filter) -> list[Condition] | None:
-    """None: not ours. Empty: always true."""
+    """Return the conditions of a filter: None if Spark must apply it, empty if it is always
+    true.
+    """
     negated = isinstance(item, Not)
     inner: Any = item.child if isinstance(item, Not) else item
     if (
@@ -106,7 +109,7 @@ def _operator(item: Filter) -> Operator | None:
 
 
 def _value(column: str, value: object) -> str | int | None:
-    """As the column has it; None for what is left to Spark."""
+    """Return the value in the column's type, or None if Spark must apply the filter."""
     if column == "topic":
         return value if isinstance(value, str) else None
     if column == "timestamp":

@@ -1,11 +1,9 @@
-"""Which offsets are read: starts and ends against what the cluster has, and what is lost if it has
-it no more.
+"""Decide which offsets are read: compare starts and ends with the cluster, and report what is lost.
 
-Invariants: a range never begins before its planned start and never ends behind its planned end;
-with `failOnDataLoss` nothing is left out without an error. A range of a micro-batch depends on
-(start, end) and on what was lost, on nothing else. Gaps inside a range (control records,
-compaction) are no loss. Source: Spark `KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`,
-`KafkaOffsetRangeCalculator`.
+Invariants: a range never begins before its planned start and never ends behind its planned end.
+With `failOnDataLoss` nothing is left out without an error. A range of a micro-batch depends only on
+(start, end) and on losses. Gaps inside a range (control records, compaction) are not losses.
+Source: Spark `KafkaOffsetReaderAdmin`, `KafkaMicroBatchStream`, `KafkaOffsetRangeCalculator`.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,11 +20,13 @@ from lake.spark.offsets import (
 )
 
 Report = Callable[[str], None]
-"""Takes the reason of a data loss; raises, or warns and lets the query go on."""
+"""Takes the reason of a data loss. It raises, or warns and lets the query go on."""
 
 
 class Bounds(NamedTuple):
-    """What the cluster has of a partition: [log_start, end) for this query's isolation level."""
+    """The offsets of a partition in the cluster: [log_start, end) for this query's isolation
+    level.
+    """
 
     log_start: int
     end: int
@@ -37,9 +37,7 @@ def ends(bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
 
 
 def check_assigned(specified: Offsets, bounds: Mapping[TopicPartition, Bounds]) -> None:
-    """Raises OffsetsMismatch: partitions that do not exist are as wrong as those that were
-    forgotten.
-    """
+    """Raise OffsetsMismatch unless the specified partitions are exactly the existing ones."""
     if specified.keys() != bounds.keys():
         raise OffsetsMismatch(
             "Partitions specified for Kafka start offsets don't match what are assigned. Maybe"
@@ -63,7 +61,7 @@ def check_timestamps_assigned(
 def resolved(
     offsets: Offsets, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int]:
-    """-2 and -1 become offsets."""
+    """Replace -2 and -1 by offsets."""
     found = dict(offsets)
     for item, offset in offsets.items():
         if offset == EARLIEST:
@@ -76,8 +74,8 @@ def resolved(
 def matched(
     found: Mapping[TopicPartition, int | None], timestamps_ms: Offsets, *, latest_if_no_match: bool
 ) -> dict[TopicPartition, int]:
-    """Of a look-up by timestamp. Raises OffsetsMismatch where no record is young enough and that is
-    not allowed.
+    """Return the offsets of a look-up by timestamp. Raise OffsetsMismatch if no record is young
+    enough and that is not allowed.
     """
     offsets: dict[TopicPartition, int] = {}
     for item, offset in found.items():
@@ -93,7 +91,9 @@ def matched(
 def batch_ranges(
     start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds], report: Report
 ) -> list[OffsetRange]:
-    """Of a batch query; start and end are of the same partitions and resolved."""
+    """Return the ranges of a batch query. `start` and `end` have the same partitions and are
+    resolved.
+    """
     for item in sorted(end):
         if start[item] > end[item]:
             raise OffsetsMismatch(
@@ -116,14 +116,14 @@ def batch_ranges(
 def new_starts(
     start: Offsets, bounds: Mapping[TopicPartition, Bounds]
 ) -> dict[TopicPartition, int]:
-    """Where each existing partition goes on: those that are new begin at their log start."""
+    """Return where each existing partition continues: new ones begin at their log start."""
     return {item: start.get(item, found.log_start) for item, found in bounds.items()}
 
 
 def stream_ranges(
     start: Offsets, end: Offsets, bounds: Mapping[TopicPartition, Bounds], report: Report
 ) -> list[OffsetRange]:
-    """Of a micro-batch, first run or replayed."""
+    """Return the ranges of a micro-batch, new or replayed."""
     new = end.keys() - start.keys()
     if missing := new - bounds.keys():
         report(
@@ -154,7 +154,7 @@ def changed(item: TopicPartition, before: int, now: int) -> str:
 
 
 def recreated(topics: Mapping[str, tuple[str, str]]) -> str:
-    """topics: the ids of before and of now."""
+    """Describe recreated topics, given their ids before and now."""
     ids = ", ".join(
         f"{name} (id {before}, now {now})" for name, (before, now) in sorted(topics.items())
     )
@@ -167,7 +167,7 @@ def recreated(topics: Mapping[str, tuple[str, str]]) -> str:
 def _clamped(
     item: TopicPartition, start: int, end: int, bounds: Bounds, report: Report
 ) -> OffsetRange | None:
-    """What of it exists."""
+    """Return the part of the range that exists."""
     if start < min(end, bounds.log_start):
         report(
             f"Could not read records in offset [{start}, {min(end, bounds.log_start)}) for topic"
@@ -185,8 +185,8 @@ def _clamped(
 
 
 def check_frozen(frozen: Offsets, end: Offsets, latest: Offsets) -> None:
-    """`Trigger.AvailableNow`: no partition may come or go, and no end lie behind what was there at
-    first. Raises OffsetsMismatch.
+    """Check a micro-batch of `Trigger.AvailableNow`: no partition may appear or vanish, and no end
+    may exceed the first view of the topics. Raise OffsetsMismatch.
     """
     again = (
         "The error could be transient - restart your query, and report if you still see the same"

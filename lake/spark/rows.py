@@ -1,5 +1,5 @@
-"""Conditions on the rows of an Arrow batch. The one place of this package that computes with Arrow;
-its objects are Any to the checkers.
+"""Apply conditions to the rows of an Arrow batch. Only this module of the package computes with
+Arrow, whose objects are Any to type checkers.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _COMPARE: Any = {
 
 
 def chosen(batch: RecordBatch, conditions: Sequence[Condition]) -> RecordBatch:
-    """The rows for which all of the conditions hold."""
+    """Return the rows for which all conditions hold."""
     for item in conditions:
         if batch.num_rows:
             mask = _mask(batch.column(item.column), item)

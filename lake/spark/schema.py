@@ -1,9 +1,8 @@
-"""Columns as Spark's types: the schema of `format("kafka")`, a choice of it, and one that the user
-gives.
+"""Columns as Spark's types: the schema of `format("kafka")`, a selection of it, and the user's
+schema.
 
-Invariant: only columns and types that the reader makes are let through, since Spark checks neither;
-all are nullable, as there.
-Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
+Invariant: only columns and types that the reader makes are accepted, because Spark checks neither;
+all are nullable, as in Kafka's source. Source: Spark `KafkaRecordToRowConverter.kafkaSchema`.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def source_schema(columns: Sequence[str], *, include_headers: bool) -> StructType:
-    """columns: of the option; empty for all. Raises InvalidOption."""
+    """Return the schema of these columns, or of all if `columns` is empty. Raise InvalidOption."""
     names = list(columns) or [name for name in _TYPES if name != "headers" or include_headers]
     for name in names:
         _known(name, "option 'columns'")
@@ -48,7 +47,7 @@ def source_schema(columns: Sequence[str], *, include_headers: bool) -> StructTyp
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns of a schema, which may be the user's. Raises InvalidOption."""
+    """Return the columns of a schema, which may be the user's. Raise InvalidOption."""
     if not schema.fields:
         raise InvalidOption(f"the schema has no column: choose of {', '.join(_TYPES)}")
     for field in schema.fields:

@@ -1,11 +1,10 @@
-"""What Spark calls. `spark.read.format("penstock")`, `spark.readStream.format("penstock")`; for
-writing, the way to it.
+"""The classes that Spark calls for `spark.read.format("penstock")` and
+`spark.readStream.format("penstock")`. Writers are in `lake/spark/sink`.
 
-Invariants: rows are a function of the offset range alone, so a micro-batch that is replayed is the
-same; a streaming query's start is decided once. Constructors do nothing but check: Spark makes
-these objects in several processes, pickles them, and makes them again. Nothing here knows a broker;
-writing does (`lake/spark/sink`). Source: `pyspark.sql.datasource` of 4.3; Spark `KafkaBatch`,
-`KafkaMicroBatchStream`.
+Invariants: rows depend on the offset range alone, so a replayed micro-batch is the same; a
+streaming query's start is decided once. Constructors only check: Spark makes these objects in
+several processes, pickles them, and makes them again. Nothing here contacts a broker; writing does.
+Source: `pyspark.sql.datasource` of 4.3; Spark `KafkaBatch`, `KafkaMicroBatchStream`.
 """
 
 import time
@@ -76,14 +75,14 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 LOOK_SERVES_S: Final = 5.0
-"""So long a look into the manifest is good enough for planning: objects stay for a minute at least
-after they are replaced.
+"""For this long a view of the manifest is fresh enough for planning: objects stay for at least a
+minute after they are replaced.
 """
 
 
 def register(spark: SparkSession) -> None:
-    """Not needed where `pyspark_penstock` is on the path; also lets filters be pushed down, which
-    Spark does not do by default.
+    """Register the source, which is not needed where `pyspark_penstock` is on the path. Also enable
+    the push-down of filters, which Spark does not do by default.
     """
     spark.dataSource.register(PenstockSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -124,9 +123,7 @@ class PenstockSource(DataSource):
 
 
 class _Query:
-    """What batch and streaming readers share: options, the cluster, how to look into it and what to
-    do about losses.
-    """
+    """What batch and streaming readers share: options, the cluster, and the handling of losses."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, streaming: bool) -> None:
         self.options: ReadOptions = parse(options, streaming=streaming)
@@ -136,8 +133,8 @@ class _Query:
         self.notes = warnings(options, streaming=streaming)
 
     def find(self, *, missing_ok: bool = False) -> Found:
-        """As of now. A topic that was just created is in the manifest within a second: it is looked
-        for again.
+        """Return topics and bounds from a fresh view. A new topic is in the manifest within a
+        second, so a missing one is looked up again.
         """
         options = self.options
         for tries_left in reversed(range(options.retries)):
@@ -152,7 +149,7 @@ class _Query:
         raise AssertionError("the last try raises")
 
     def resolve(self, limit: Limit, found: Found, *, starting: bool) -> dict[TopicPartition, int]:
-        """A limit to offsets, of all partitions."""
+        """Resolve a limit to the offsets of all partitions."""
         bounds = found.bounds
         if isinstance(limit, AtOffsets):
             ranges.check_assigned(limit.offsets, bounds)
@@ -197,7 +194,7 @@ class _Query:
         )
 
     def report(self, reason: str) -> None:
-        """Of a loss."""
+        """Raise DataLoss or log a warning, as `failOnDataLoss` says."""
         if self.options.fail_on_data_loss:
             raise DataLoss(reason)
         _log.warning("data_loss", reason=reason)
@@ -211,7 +208,7 @@ class _Query:
                 _log.warning(
                     "no_lease",
                     reason=refused,
-                    hint="if objects are deleted meanwhile, their offsets are planned anew",
+                    hint="if objects are deleted meanwhile, their offsets are planned again",
                 )
 
     def warn(self) -> None:
@@ -260,7 +257,9 @@ def _narrowed(item: OffsetRange, pushed: Pushed) -> OffsetRange:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One lives as long as the query, in a process of its own; others are made to read."""
+    """One reader lives as long as the query, in a process of its own; Spark makes others to
+    read.
+    """
 
     def __init__(self, query: _Query) -> None:
         self._query = query
@@ -278,7 +277,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> OffsetsJson:
-        """Decided once, whatever happens before the first micro-batch is committed."""
+        """Return the start, which is decided once, whatever happens before the first micro-batch is
+        committed.
+        """
         if self._initial is None:
             self._query.warn()
             kept = self._start()
@@ -293,7 +294,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows no two limits at once: the others are applied here all the same."""
+        """Return one limit, because Spark has no combination of limits. `latestOffset` applies the
+        others too.
+        """
         options = self._query.options
         if options.min_offsets_per_trigger is not None and self._frozen is None:
             return ReadMinRows(options.min_offsets_per_trigger)
@@ -328,7 +331,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def reportLatestOffset(self) -> OffsetsJson | None:
-        """Shows in the progress beside the end of the micro-batch: how far behind it is."""
+        """Return the latest offsets. Spark's progress shows them beside the end of the
+        micro-batch.
+        """
         return to_json(self._latest) if self._latest else None
 
     def _limited(
@@ -359,8 +364,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _slices_of(
         self, start: Offsets, end: Offsets, found: Found
     ) -> dict[TopicPartition, list[Slice]]:
-        """What the limit by bytes has to look at. Offsets that are gone are left to the plan, which
-        reports them.
+        """Return the slices that the limit by bytes needs. Deleted offsets are left to the plan,
+        which reports them.
         """
         wanted = [
             OffsetRange(*item, max(start[item], bound.log_start), min(end[item], bound.end))
@@ -375,7 +380,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches ----------------------------------------------------------------------------
 
     def partitions(self, start: OffsetsJson, end: OffsetsJson) -> list[InputPartition]:
-        """A function of the two: after a crash Spark calls nothing else."""
+        """Plan from start and end alone: after a crash Spark calls nothing else."""
         query, stop = self._query, from_json(end)
         found = self._found_for(stop) or self._find_since(stop)
         if self._frozen is not None and self._is_frozen_used:
@@ -391,7 +396,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._query.task_reader(Pushed()).read(partition.value)
 
     def commit(self, end: OffsetsJson) -> None:
-        """Comes late or never: nothing hangs on it."""
+        """Do nothing: Spark calls this late or never."""
 
     def stop(self) -> None:
         if self._leased_s > float("-inf"):
@@ -400,8 +405,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- what is there ----------------------------------------------------------------------------
 
     def _found_for(self, end: Offsets) -> Found | None:
-        """What `latestOffset` has just seen, if it is enough: a second look costs as much as the
-        first, and every record waits for it.
+        """Return the view of the last `latestOffset` if it is sufficient: a second one costs as
+        much as the first, and every record waits for it.
         """
         found = self._found
         if found is None or time.monotonic() - self._found_s > LOOK_SERVES_S:
@@ -416,7 +421,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _find_since(self, known: Offsets) -> Found:
-        """As of now; looked at again while it is older than what is known: a manifest may lag
+        """Return a fresh view that includes the known offsets if possible: a manifest may lag
         behind what this query has read.
         """
         options, began_s = self._query.options, time.monotonic()
@@ -434,7 +439,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _check_ids(self, found: Found) -> None:
-        """Offsets of a topic mean nothing in another that has its name."""
+        """Report recreated topics: offsets of a topic mean nothing in another one of the same
+        name.
+        """
         new = {
             name: topic_id
             for name, topic_id in found.topic_ids.items()
@@ -460,8 +467,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return QueryStart(self._query.cluster, options.query_id, options.initial_offsets_location)
 
     def _keep_objects(self) -> None:
-        """One lease for the query, renewed at half its time: it may keep more than this micro-batch
-        needs, never less.
+        """Take one lease for the query, and renew it at half of its time. It may keep more objects
+        than this micro-batch needs, never fewer.
         """
         now = time.monotonic()
         if now - self._leased_s > self._query.options.read_lease_ttl_ms / 2_000:

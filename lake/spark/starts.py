@@ -1,10 +1,10 @@
-"""Where a streaming query began, kept outside the process: Spark asks again after a crash in the
-first micro-batch, and is not told where its checkpoint lies.
+"""Store where a streaming query began: Spark asks again after a crash in the first micro-batch, and
+does not pass the location of its checkpoint.
 
-Invariant: whoever writes first decides (`If-None-Match: *`), everybody else takes what lies there.
-Ids of topics are kept beside it, one object each, for offsets of a topic that was deleted and
-created again mean nothing. Nothing here is ever changed; deleting the prefix makes the query a new
-one. Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
+Invariant: the first writer decides (`If-None-Match: *`), and all others take what it stored. Topic
+ids are stored beside it, one object each, because offsets of a topic that was deleted and created
+again mean nothing. Nothing here ever changes; deleting the prefix makes the query a new one.
+Source: Spark `KafkaSourceInitialOffsetWriter` (`sources/0/0` of the checkpoint);
 `docs/reference/formats.md` 10.
 """
 
@@ -40,7 +40,9 @@ _Kept = TypeVar("_Kept", _Start, _Topic)
 
 @dataclass(frozen=True, slots=True)
 class QueryStart:
-    """Either of the two says where: a name under the cluster's own store, or a store URL."""
+    """The place of a query's start: a name under the cluster's own store (`query_id`), or a store
+    URL (`location`).
+    """
 
     cluster: SparkCluster
     query_id: str
@@ -51,11 +53,11 @@ class QueryStart:
         return None if found is None else found.offsets
 
     def decide(self, offsets: OffsetsJson) -> OffsetsJson:
-        """These offsets, unless somebody was faster."""
+        """Store these offsets unless another process was faster. Return the stored ones."""
         return background().run(self._put("start", _Start(offsets)), DEADLINE_S).offsets
 
     def topic_ids(self, ids: Mapping[str, str]) -> dict[str, str]:
-        """The ids that these topics had when the query first saw them."""
+        """Return the ids that these topics had when the query first saw them."""
         return background().run(self._topic_ids(ids), DEADLINE_S)
 
     async def _topic_ids(self, ids: Mapping[str, str]) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""What an executor is given, and what it does: read its slices to their end, leave out rows that
-were not asked for.
+"""A task of an executor: read its slices to their end, and leave out rows that do not match the
+pushed filters.
 
-Invariants: those of `lake.arrow.renew`: every offset of the slices is given once, or there is an
-error that names it. A loss is an error unless `failOnDataLoss` is false.
+Invariants: those of `lake.arrow.renew`: every offset of the slices is returned once, or an error
+names it. A loss is an error unless `failOnDataLoss` is false.
 """
 
 import gc
@@ -28,19 +28,20 @@ _log = get_logger()
 
 
 BODIES_BYTES_MAX: Final = 1 << 20
-"""Of one task, which is pickled and sent through the driver."""
+"""The limit for one task, which is pickled and sent through the driver."""
 
 
 class _Kept:
+    """The modules that were imported at the last freeze."""
+
     modules_count = 0
-    """Imported when they were kept the last time."""
 
 
 def keep_modules() -> None:
-    """What this process has imported is no garbage. PySpark collects garbage after every task, and
-    walking over Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan. To be
-    called when a task begins: right after such a collection nothing else is kept but what the
-    process holds anyway. Source: `pyspark.daemon`, `gc.freeze`.
+    """Exclude imported modules from garbage collection. PySpark collects after every task, and
+    walking over Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan. Call it
+    when a task begins: right after such a collection it freezes nothing but what the process holds
+    anyway. Source: `pyspark.daemon`, `gc.freeze`.
     """
     if len(sys.modules) != _Kept.modules_count:
         gc.freeze()
@@ -49,9 +50,9 @@ def keep_modules() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """bodies: by key those of the slices' objects that the planner has read whole. WAL slots are
-    small and many: a task that has to get each of them again takes longer for that than for all
-    else.
+    """Slices, and the bodies of their objects that the planner has read whole, by key.
+
+    WAL slots are small and many: without the bodies a task would spend most of its time on GETs.
     """
 
     slices: tuple[Slice, ...]
@@ -70,7 +71,7 @@ def task_of(slices: Sequence[Slice], bodies: Mapping[str, bytes]) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class TaskReader:
-    """The same for all tasks of a query. Pickled once."""
+    """The reader of all tasks of a query. Pickled once."""
 
     cluster: SparkCluster
     columns: tuple[str, ...]
@@ -80,13 +81,13 @@ class TaskReader:
     read_committed: bool
 
     def read(self, task: Task | None) -> Iterator["RecordBatch"]:
-        """None: nothing to read, for which Spark makes one partition without a value.
+        """Yield the rows of a task. For None, the one partition that Spark makes of an empty plan,
+        yield nothing.
 
-        Raises ReadError (damage), DataLoss.
+        Raise ReadError (damage) or DataLoss.
         """
-        from lake.arrow.renew import (
-            read_renewed,
-        )  # Arrow: for those who read, not for those who plan
+        # Imports Arrow, which planners do not need.
+        from lake.arrow.renew import read_renewed
         from lake.spark.rows import chosen
 
         if task is None:

@@ -134,6 +134,6 @@ def test_a_start_that_moves_is_refused_unless_it_is_remembered(
 ) -> None:
     cluster.create("volatile", 1)
     with pytest.raises(
-        StreamingQueryException, match="set the option 'queryId' to a name of its own"
+        StreamingQueryException, match="set the option 'queryId' to a unique name"
     ):
         drain(reader(spark, cluster, "volatile", startingOffsets="latest").load(), tmp_path)

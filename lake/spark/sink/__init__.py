@@ -1,3 +1,3 @@
-"""`df.write.format("penstock")` and `writeStream`: rows become records of topics, through the
+"""`df.write.format("penstock")` and `writeStream`: write rows as records of topics, through the
 brokers.
 """

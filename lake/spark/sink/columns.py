@@ -1,9 +1,8 @@
-"""Which columns of a DataFrame become a record's parts: those of `format("kafka")`, its types, its
-error texts.
+"""Check the columns of a DataFrame that become a record's parts: those of `format("kafka")`, with
+its types and error texts.
 
-Invariant: other columns are left out unseen. A value is required, a topic unless the option names
-one; the rest may be missing.
-Source: Spark `KafkaWriter#validateQuery`.
+Invariant: other columns are ignored. A value is required, and a topic unless the option names one;
+the rest is optional. Source: Spark `KafkaWriter#validateQuery`.
 """
 
 from typing import Final
@@ -23,7 +22,7 @@ _TYPES: Final = {
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """topic: of the option. Raises InvalidOption."""
+    """Check the columns; `topic` is the option. Raise InvalidOption."""
     names = schema.fieldNames()
     if topic is None and "topic" not in names:
         raise InvalidOption(

@@ -1,4 +1,4 @@
-"""What a job that writes is told beside wrong options.
+"""Errors of jobs that write, besides wrong options.
 
 Must survive pickling: executors raise them, drivers show them.
 """
@@ -7,7 +7,9 @@ from stream.errors import StreamError
 
 
 class WriteFailed(StreamError):
-    """A record was not acknowledged, or may not be. partition: negative if none was chosen yet."""
+    """A record was not acknowledged, or may not be. `partition` is negative before one is
+    chosen.
+    """
 
     def __init__(self, topic: str, partition: int, reason: str) -> None:
         where = f"topic {topic} partition {partition}" if partition >= 0 else f"topic {topic}"
@@ -21,13 +23,13 @@ class WriteFailed(StreamError):
 
 
 class ProducerFailed(StreamError):
-    """The producer cannot go on: it was fenced, for instance, or records were not acknowledged in
-    time.
+    """The producer cannot continue: for instance, it was fenced, or records were not acknowledged
+    in time.
     """
 
 
 class TransactionFailed(StreamError):
-    """The transaction was refused, or its outcome is not known."""
+    """The transaction was refused, or its outcome is unknown."""
 
 
 class InvalidRow(StreamError, ValueError):
@@ -36,5 +38,5 @@ class InvalidRow(StreamError, ValueError):
 
 class StaleWrite(StreamError):
     """The write is older than the last one, or belongs to another query. Writing it could repeat
-    records, skipping it lose some.
+    records; skipping it could lose some.
     """

@@ -1,7 +1,7 @@
-"""Options of a write: those of `format("kafka")`, its checks and error texts, and what makes a
-write happen once.
+"""Parse the options of a write: those of `format("kafka")` with its checks and error texts, and
+those for writing exactly once.
 
-Invariant: the answer depends on the options alone; names are taken in any case. Options of the
+Invariant: the result depends on the options alone; names are case-insensitive. Options of the
 source are accepted, so that a job has one set of options. Source: Spark
 `KafkaSourceProvider#kafkaParamsForProducer`; Delta's `txnAppId` and `txnVersion`;
 `docs/reference/spark.md`.
@@ -28,9 +28,9 @@ _ELSEWHERE: Final = frozenset(
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _INT64_MAX: Final = (1 << 63) - 1
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""Kafka's `transaction.max.timeout.ms`. What a killed driver left open keeps read_committed
-consumers waiting for so long, or until the query starts again; a transaction that takes longer is
-lost work.
+"""Kafka's `transaction.max.timeout.ms`. After a driver is killed, its open transaction blocks
+read_committed consumers for this long, or until the query starts again. A transaction that takes
+longer is lost work.
 """
 
 
@@ -38,11 +38,11 @@ lost work.
 class WriteOptions:
     topic: str | None
     producer: Mapping[str, str]
-    """In librdkafka's words."""
+    """In the names of librdkafka."""
 
     delivery_timeout_ms: int
     max_block_ms: int
-    """How long a full buffer may stay full."""
+    """How long `send` waits for room in a full buffer."""
 
     exactly_once: bool
     store: str
@@ -55,7 +55,7 @@ class WriteOptions:
 
 
 def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool) -> WriteOptions:
-    """Raises InvalidOption."""
+    """Parse the options. Raise InvalidOption."""
     given = {name.lower(): value for name, value in options.items()}
     if overwrite and not streaming:
         raise InvalidOption(
@@ -70,7 +70,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool)
     if exactly_once:
         if not store:
             raise InvalidOption(
-                "exactlyOnce needs the option 'store', as in s3://bucket/prefix: rows wait there"
+                "exactlyOnce needs the option 'store', as in s3://bucket/prefix: rows stay there"
                 " until the driver commits them as one transaction"
             )
         if settings.get("enable.idempotence") != "true":
@@ -93,7 +93,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool, overwrite: bool)
 
 
 def write_warnings(options: Mapping[str, str]) -> list[str]:
-    """What is accepted without having the effect that somebody may expect."""
+    """Return warnings about options that are accepted but have no effect."""
     given = {name.lower(): value for name, value in options.items()}
     found: list[str] = []
     if ignored := without_effect(_kafka(given)):
@@ -132,7 +132,7 @@ def _write_id(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) 
         )
     if not version.isascii() or not version.isdigit() or int(version) >= _INT64_MAX:
         raise InvalidOption(
-            "txnVersion must be a number that is not negative and grows from write to write, got"
+            "txnVersion must be a non-negative number that grows from write to write, got"
             f" {version!r}"
         )
     return name, int(version)

@@ -1,10 +1,10 @@
-"""Records to brokers, by one producer of librdkafka, until each is acknowledged or one of them has
+"""Send records to brokers by one producer of librdkafka, until all are acknowledged or one has
 failed.
 
-Invariants: `finish` returns only when every record that `send` took is acknowledged; the first
+Invariants: `finish` returns only when every record that `send` took is acknowledged. The first
 failure ends the work and names topic, partition and reason. Memory is the producer's buffer
-(`kafka.buffer.memory`); a full one is waited for, with a deadline. Each record is one call into C,
-without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`, Spark
+(`kafka.buffer.memory`); `send` waits for room in it, with a deadline. Each record is one call into
+C, without a callback. Must be closed: it has threads. Source: Kafka `KafkaProducer`, Spark
 `KafkaWriteTask`.
 """
 
@@ -23,14 +23,14 @@ from lake.spark.sink.options import WriteOptions
 from lake.spark.sink.rows import Record, check_rows, records
 
 _GRACE_S: Final = 15.0
-"""Beyond the time in which librdkafka itself gives a record up."""
+"""The time to wait after librdkafka itself gives up a record."""
 
 _POLL_S: Final = 0.1
 
 
 class RecordProducer:
-    """extra: settings that win, such as a transactional id. Raises InvalidOption for what
-    librdkafka does not know.
+    """`extra` settings override others, such as a transactional id. Raise InvalidOption for
+    settings that librdkafka does not have.
     """
 
     def __init__(self, options: WriteOptions, extra: Mapping[str, str] | None = None) -> None:
@@ -60,14 +60,14 @@ class RecordProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """What is not acknowledged is given up: after `finish` that is nothing."""
+        """Drop records that are not acknowledged. After `finish` there are none."""
         with suppress(KafkaException, SystemError):
             self.client.purge()
         with suppress(KafkaException, SystemError):
             self.client.close()
 
     def send(self, batch: RecordBatch) -> None:
-        """Raises InvalidRow, WriteFailed."""
+        """Send the rows of a batch. Raise InvalidRow or WriteFailed."""
         check_rows(batch, self._options.topic)
         produce = self.client.produce
         for record in records(batch, self._options.topic):
@@ -82,7 +82,7 @@ class RecordProducer:
         self.check(0)
 
     def finish(self) -> None:
-        """Raises WriteFailed, ProducerFailed."""
+        """Wait until all records are acknowledged. Raise WriteFailed or ProducerFailed."""
         left = self._served(self.client.flush, self._options.delivery_timeout_ms / 1_000 + _GRACE_S)
         self.check(0)
         if left:
@@ -91,13 +91,13 @@ class RecordProducer:
             )
 
     def check(self, wait_s: float) -> None:
-        """Hear what has failed. Raises WriteFailed, ProducerFailed."""
+        """Handle delivery reports. Raise WriteFailed or ProducerFailed."""
         self._served(self.client.poll, wait_s)
         if self._failed is not None:
             raise self._failed
 
     def forget_failures(self) -> None:
-        """Of a transaction that was aborted."""
+        """Forget the failures of an aborted transaction."""
         self._served(self.client.poll, 0)
         self._failed = None
         self.sent_count = 0
@@ -129,8 +129,8 @@ class RecordProducer:
         raise WriteFailed(record.topic, record.partition, waited)
 
     def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
-        """A call in which callbacks run. A fatal error comes out of it as an exception, or as
-        Python's complaint about the client, which goes on calling back while that exception is set.
+        """Make a call in which callbacks run. A fatal error surfaces as an exception, or as
+        Python's SystemError, because the client calls back while that exception is set.
         """
         try:
             return call(timeout_s)
@@ -138,7 +138,7 @@ class RecordProducer:
             raise self._failed or ProducerFailed(f"{_reason(error)}{self._trouble}") from None
 
     def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
-        """If something failed earlier, that is the reason."""
+        """Return the error to raise. An earlier failure is the cause of later ones."""
         return self._failed or WriteFailed(
             topic, partition, f"{error.args[0].str()}{self._trouble}"
         )
@@ -152,12 +152,12 @@ class RecordProducer:
             self._failed = WriteFailed(*place, f"{error.str()}{self._trouble}")
 
     def _troubled(self, error: KafkaError) -> None:
-        """The last one: it tells why nothing came back."""
+        """Keep the last error: it explains why no acknowledgement arrived."""
         self._trouble = f" ({error.str()})"
 
 
 def _reason(error: BaseException) -> str:
-    """Of the client's exception, which may be behind others."""
+    """Return the message of the client's exception, which may be the cause of others."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__
@@ -165,7 +165,9 @@ def _reason(error: BaseException) -> str:
 
 
 def checked(options: WriteOptions) -> None:
-    """Whether librdkafka takes these settings. Asks no broker. Raises InvalidOption."""
+    """Check that librdkafka accepts these settings, without contacting a broker. Raise
+    InvalidOption.
+    """
     transactional = {"transactional.id": "check"} if options.exactly_once else {}
     with RecordProducer(options, {**transactional, "log_level": "0"}):
         pass

@@ -1,9 +1,9 @@
-"""Rows of an Arrow batch as arguments of `Producer.produce`. Arrow's objects are Any to the
-checkers.
+"""Convert rows of an Arrow batch to arguments of `Producer.produce`. Arrow's objects are Any to
+type checkers.
 
-Invariant: columns are checked and turned into lists as wholes; what can be no record is found
-before any record of the batch is produced.
-Source: Spark `KafkaRowWriter#sendRow`, Kafka `ProducerRecord`.
+Invariant: columns are checked and turned into lists as a whole. A row that cannot become a record
+is found before any record of the batch is produced. Source: Spark `KafkaRowWriter#sendRow`, Kafka
+`ProducerRecord`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +23,8 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class Record(NamedTuple):
-    """In the order of `Producer.produce`: topic, value, key, partition (-1: any), timestamp (0:
-    now), headers.
+    """The arguments of `Producer.produce` in order. Partition -1 is any partition, timestamp 0 is
+    now.
     """
 
     topic: str
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 def check_rows(batch: RecordBatch, topic: str | None) -> None:
-    """Whether every row can be a record. topic: of the option. Raises InvalidRow."""
+    """Check that every row can become a record; `topic` is the option. Raise InvalidRow."""
     if topic is None and _column(batch, "topic").null_count:
         raise InvalidRow(
             "null topic present in the data. Use the topic option for setting a default topic."
@@ -57,8 +57,8 @@ def check_rows(batch: RecordBatch, topic: str | None) -> None:
 
 
 def records(batch: RecordBatch, topic: str | None) -> Iterator[tuple[Any, ...]]:
-    """As Record, without its name: one is made for every row. The rows were checked; topic: of the
-    option, wins over the column.
+    """Yield the fields of Record as plain tuples, because there is one for every row. The rows were
+    checked; `topic`, the option, overrides the column.
     """
     return zip(
         repeat(topic, batch.num_rows) if topic is not None else _column(batch, "topic").to_pylist(),
@@ -72,7 +72,7 @@ def records(batch: RecordBatch, topic: str | None) -> Iterator[tuple[Any, ...]]:
 
 
 def _column(batch: RecordBatch, name: str) -> Array:
-    """None if there is none."""
+    """Return the column, or None if there is none."""
     index = batch.schema.get_field_index(name)
     return None if index < 0 else batch.column(index)
 

@@ -1,10 +1,10 @@
-"""Producer settings in the words of Kafka's Java client, which `kafka.*` options use, to those of
-librdkafka.
+"""Translate producer settings from the names of Kafka's Java client, which `kafka.*` options use,
+to those of librdkafka.
 
-Invariant: a setting has its effect, or is named in an error or a warning. Names that both clients
-share pass through unseen, librdkafka refuses what it does not know. Defaults are the Java client's
-where the two differ: the partitioner (a key lies where every Java producer puts it), idempotence,
-the buffer, the deadline. Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
+Invariant: a setting takes effect, or an error or a warning names it. Names that both clients share
+pass unchanged, and librdkafka refuses unknown ones. Where defaults differ, the Java client's apply:
+the partitioner (a key goes where every Java producer puts it), idempotence, the buffer, the
+deadline. Source: Kafka `ProducerConfig`, librdkafka `CONFIGURATION.md`.
 """
 
 import re
@@ -41,7 +41,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "security.providers",
     }
 )
-"""`max.block.ms` has one, elsewhere; the others are for what librdkafka does not have."""
+"""`max.block.ms` takes effect elsewhere; librdkafka does not have the others."""
 
 _INSTEAD: Final = {
     "transactional.id": "set the option exactlyOnce to true, which names transactions itself",
@@ -67,7 +67,9 @@ MAX_BLOCK_MS: Final = 60_000
 
 
 def producer_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """given: `kafka.*` options without that prefix. Raises InvalidOption."""
+    """Return librdkafka's settings for `kafka.*` options, given without that prefix. Raise
+    InvalidOption.
+    """
     _check(given)
     found = dict(_DEFAULTS)
     for name, value in given.items():
@@ -88,13 +90,13 @@ def without_effect(given: Mapping[str, str]) -> list[str]:
 
 
 def number(name: str, value: str) -> int:
-    """A setting that we have to understand. Raises InvalidOption."""
+    """Parse a setting that this module interprets. Raise InvalidOption."""
     try:
         found = int(value)
     except ValueError:
         found = -1
     if found < 0:
-        raise InvalidOption(f"kafka.{name} must be a number that is not negative, got {value!r}")
+        raise InvalidOption(f"kafka.{name} must be a non-negative number, got {value!r}")
     return found
 
 
@@ -114,7 +116,9 @@ def _check(given: Mapping[str, str]) -> None:
 
 
 def _may_be_idempotent(settings: Mapping[str, str]) -> bool:
-    """Switched off by what contradicts it, as in Java, unless it is asked for."""
+    """Return whether idempotence is possible with these settings, as in Java, unless they set
+    it.
+    """
     in_flight = settings.get(
         "max.in.flight.requests.per.connection", settings.get("max.in.flight", "5")
     )
@@ -129,7 +133,7 @@ def _login(jaas: str) -> dict[str, str]:
     words = {name: re.sub(r"\\(.)", r"\1", value) for name, value in _JAAS.findall(jaas)}
     if _JAAS_LOGIN.match(jaas) is None or words.keys() != {"username", "password"}:
         raise InvalidOption(
-            "Kafka option 'sasl.jaas.config' is understood for PlainLoginModule and"
+            "Kafka option 'sasl.jaas.config' is supported for PlainLoginModule and"
             " ScramLoginModule with username and password in double quotes; otherwise use"
             " kafka.sasl.username and kafka.sasl.password"
         )

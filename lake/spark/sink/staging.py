@@ -1,10 +1,10 @@
-"""Rows that wait in the store for their transaction: Spark's tasks put them there, the driver
+"""Stage rows in the store until their transaction: Spark's tasks put them there, the driver
 produces them.
 
-Invariants: a task's objects are named by nobody but the message that it hands to the driver, so
-what a failed attempt left is never read. Objects go when their batch is known to be committed, and
-older ones with them. Bounded: one object's rows are in memory, never a task's.
-Source: `docs/reference/formats.md` 11.
+Invariants: only the message that a task returns to the driver names its objects, so objects of a
+failed attempt are never read. Objects are deleted when their batch is known to be committed, and
+older ones with them. Bounded: the rows of one object are in memory, never those of a task. Source:
+`docs/reference/formats.md` 11.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,9 @@ _DEADLINE_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """write_id: a UUID, of the streaming query or of the write: nobody else's rows lie under it."""
+    """`write_id` is a UUID of the streaming query or of the write, so its prefix holds no other
+    rows.
+    """
 
     store_url: str
     write_id: str
@@ -31,8 +33,8 @@ class Staging:
     def put(
         self, batches: Iterator[RecordBatch], topic: str | None, batch_id: int, task: int
     ) -> tuple[int, list[str]]:
-        """Of one attempt of one task: the number of rows and the keys, in order. Raises InvalidRow,
-        the store's errors.
+        """Stage the rows of one attempt of one task. Return the number of rows, and the keys in
+        order. Raise InvalidRow or the store's errors.
         """
         attempt = uuid4()
         keys: list[str] = []
@@ -53,7 +55,7 @@ class Staging:
             background().run(self._delete(keys), _DEADLINE_S)
 
     def delete_through(self, batch_id: int) -> None:
-        """This batch and those before it, whoever left them."""
+        """Delete this batch and all before it, from any attempt."""
         background().run(self._delete_through(batch_id), _DEADLINE_S)
 
     async def _put(self, key: str, body: memoryview) -> None:
@@ -82,7 +84,7 @@ class Staging:
 
 
 def _bodies(batches: Iterator[RecordBatch], topic: str | None) -> Iterator[tuple[memoryview, int]]:
-    """Arrow IPC streams and their rows."""
+    """Yield Arrow IPC streams, and the number of their rows."""
     waiting: list[RecordBatch] = []
     for batch in batches:
         check_rows(batch, topic)

@@ -1,10 +1,10 @@
-"""A batch as one transaction, at most once, whoever tries how often.
+"""Write a batch in one transaction, at most once for any number of attempts.
 
-Rows and a marker are committed together. The marker is a consumer group's position: the group is
-the transaction's name, the offset the number of the batch plus one, the metadata whose batch it is.
-The order is what makes it right: `init_transactions` fences everybody who tried before and ends
-what they left open, only then the marker is read, and only then a transaction begins. So a marker
-that is not there cannot come any more, except by our own commit.
+Rows and a marker are committed together. The marker is a position of a consumer group: the group is
+the transaction's name, the offset is the batch number plus one, and the metadata is the batch's
+owner. The order guarantees correctness: `init_transactions` fences all earlier attempts and ends
+their open transactions, only then the marker is read, and only then a transaction begins. So only
+this attempt's own commit can add a missing marker.
 
 Must not be used by two kinds of writes under one name. Source: KIP-98 (fencing), KIP-447 (offsets
 read after it are stable); Delta's `txnAppId`/`txnVersion`.
@@ -25,7 +25,9 @@ from lake.spark.sink.producer import RecordProducer
 
 PREFIX: Final = "penstock-spark-"
 _MARKER_TOPIC: Final = "__consumer_offsets"
-"""Whose position it is does not matter: this topic is always there, and nobody deletes it."""
+"""The topic of the marker's position does not matter. This topic always exists and is never
+deleted.
+"""
 
 _CONNECTION: Final = (
     "bootstrap.servers",
@@ -43,8 +45,8 @@ _log = get_logger()
 
 
 class WriteId(NamedTuple):
-    """name: of a series of writes; version: grows in it; owner: whose batch that is, empty if
-    nobody knows.
+    """The identity of a write: `name` of a series of writes, `version` that grows in it, and
+    `owner` of the batch, empty if it is unknown.
     """
 
     name: str
@@ -53,8 +55,8 @@ class WriteId(NamedTuple):
 
 
 def is_written(found: WriteId | None, wanted: WriteId) -> bool:
-    """found: the last that was committed under the name. Raises StaleWrite if it is not this one or
-    an older one.
+    """Return whether the write was committed. `found` is the last one committed under the name.
+    Raise StaleWrite if `found` is newer than `wanted`, or another owner's.
     """
     if found is None or found.version < wanted.version:
         return False
@@ -76,8 +78,8 @@ def is_written(found: WriteId | None, wanted: WriteId) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """wanted: without an owner and a version to compare, `marked` is false, and nobody tries
-    twice.
+    """A batch to write. Without `marked` there is no marker, because `wanted` has no owner and no
+    version to compare, and no later attempt follows.
     """
 
     options: WriteOptions
@@ -85,10 +87,11 @@ class Transaction:
     marked: bool = True
 
     def commit(self, batches: Callable[[], Iterator[RecordBatch]]) -> bool:
-        """Whether it wrote; False: somebody has. batches: gives the rows again for every try.
+        """Write the batch, and return whether this call wrote it. `batches` returns the rows again
+        for every attempt.
 
-        Raises InvalidRow, WriteFailed, ProducerFailed, TransactionFailed, StaleWrite. After an
-        error the outcome may be unknown: trying the same again finds out.
+        Raise InvalidRow, WriteFailed, ProducerFailed, TransactionFailed or StaleWrite. After an
+        error the outcome may be unknown; another attempt finds it out.
         """
         try:
             with RecordProducer(
@@ -141,7 +144,7 @@ class Transaction:
         batches: Callable[[], Iterator[RecordBatch]],
         consumer: Consumer | None,
     ) -> bool:
-        """Tried again from its beginning where the coordinator asks for an abort."""
+        """Write the batch, and start over when the coordinator requires an abort."""
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
                 self._write_once(producer, batches, consumer)
@@ -158,8 +161,9 @@ class Transaction:
         raise AssertionError("the last try raises")
 
     def _aborted(self, producer: RecordProducer) -> bool:
-        """What is left open ends at its timeout, or when the next attempt fences this one. Raises
-        TransactionFailed if one did.
+        """Abort the transaction, and return whether that worked. Otherwise it ends at its timeout,
+        or when the next attempt fences this one. Raise TransactionFailed if another attempt fenced
+        this one.
         """
         try:
             self._retried("the abort", producer.client.abort_transaction)
@@ -197,8 +201,8 @@ class Transaction:
         self._retried("the commit", producer.client.commit_transaction)
 
     def _retried(self, what: str, call: Callable[[float], Any]) -> Any:  # noqa: ANN401 - what the client's call gives
-        """Until it succeeds, fails for good, or the time of a delivery is over. librdkafka takes up
-        what it began.
+        """Retry a call until it succeeds, fails for good, or the delivery timeout is over.
+        librdkafka continues what it began.
         """
         deadline_s = time.monotonic() + self.options.delivery_timeout_ms / 1_000
         while True:

@@ -1,10 +1,10 @@
-"""What Spark calls to write. Executors run `write`, the driver `commit` or `abort`.
+"""The classes that Spark calls to write. Executors run `write`, the driver `commit` or `abort`.
 
-Invariants: without `exactlyOnce` a task has every record acknowledged before it says that it is
-done: at least once, a repeated task repeats its records. With it tasks only stage rows, and the
-driver makes the whole batch one transaction before Spark may forget it. Spark pickles these objects
-and makes them anew for every micro-batch, so they keep nothing. Source: `pyspark.sql.datasource` of
-4.3; ADR 0024.
+Invariants: without `exactlyOnce` a task returns only after every record is acknowledged: at least
+once, because a repeated task repeats its records. With it tasks only stage rows, and the driver
+writes the whole batch in one transaction before Spark may forget it. Spark pickles these objects
+and makes them anew for every micro-batch, so they keep no state. Source: `pyspark.sql.datasource`
+of 4.3; ADR 0024.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,8 +41,8 @@ _Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True, slots=True)
 class TaskDone(WriterCommitMessage):
-    """rows: acknowledged, or staged under keys. query_id: of the streaming query that this task
-    belongs to, or empty.
+    """The result of a task: rows that were acknowledged, or staged under `keys`. `query_id` is that
+    of the streaming query, or empty.
     """
 
     row_count: int
@@ -96,7 +96,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
         if self._options.exactly_once and not (query_id and batch_id):
             raise TransactionFailed(
-                f"this Spark does not tell its tasks {_QUERY_ID} and {_BATCH_ID}: exactlyOnce"
+                f"this Spark does not pass {_QUERY_ID} and {_BATCH_ID} to its tasks: exactlyOnce"
                 " cannot name the batch"
             )
         return _write(self._options, iterator, self._staging(query_id), int(batch_id or 0))
@@ -115,7 +115,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class _Done(NamedTuple):
-    """What all tasks together have done. A failed one left no message."""
+    """The results of all tasks together. A failed task left no message."""
 
     row_count: int
     keys: list[str]
@@ -133,7 +133,7 @@ class _Done(NamedTuple):
 
 
 def _property(name: str) -> str:
-    """What the driver gives its tasks along."""
+    """Return a property that the driver passes to its tasks."""
     context = TaskContext.get()
     return (context.getLocalProperty(name) if context else None) or ""
 
@@ -159,7 +159,7 @@ def _write(
 
 
 def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: int) -> None:
-    """Of a batch without rows there is nothing to commit, nor to find out."""
+    """Commit a batch. For a batch without rows there is nothing to do."""
     if transaction.options.exactly_once and done.keys:
         wrote = transaction.commit(lambda: staging.read(done.keys))
         try:
@@ -172,7 +172,7 @@ def _commit(transaction: Transaction, done: _Done, staging: Staging, batch_id: i
 
 
 def _forget(staging: Staging, done: _Done) -> None:
-    """Spark has an error to show already."""
+    """Delete staged rows. Log a failure, because Spark already has an error to show."""
     try:
         staging.delete(done.keys)
     except (ObjectStoreError, TimeoutError) as error:

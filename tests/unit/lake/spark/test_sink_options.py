@@ -26,11 +26,11 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
     ({**SERVERS, "kafka.partitioner.class": "x"},
      "Java classes cannot be loaded: use kafka.partitioner"),
     ({**SERVERS, "kafka.buffer.memory": "much"},
-     "kafka.buffer.memory must be a number that is not negative, got 'much'"),
+     "kafka.buffer.memory must be a non-negative number, got 'much'"),
     ({**SERVERS, "kafka.max.block.ms": "-1"},
-     "kafka.max.block.ms must be a number that is not negative, got '-1'"),
+     "kafka.max.block.ms must be a non-negative number, got '-1'"),
     ({**SERVERS, "kafka.sasl.jaas.config": "x required;"},
-     "'sasl.jaas.config' is understood for PlainLoginModule and"),
+     "'sasl.jaas.config' is supported for PlainLoginModule and"),
     ({**SERVERS, "kafka.sasl.jaas.config": f'{PLAIN} username="u";'},
      "with username and password in double quotes"),
     ({**SERVERS, "exactlyOnce": "yes"},
@@ -42,7 +42,7 @@ def parsed(options: dict[str, str], *, streaming: bool = False) -> WriteOptions:
     ({**ONCE, "txnAppId": "a"}, "belong together"),
     ({**ONCE, "txnAppId": "a b", "txnVersion": "1"}, "txnAppId must be 1 to 128 of .*, got 'a b'"),
     ({**ONCE, "txnAppId": "a", "txnVersion": "-1"},
-     "txnVersion must be a number that is not negative .*, got '-1'"),
+     "txnVersion must be a non-negative number .*, got '-1'"),
 ])  # fmt: skip
 def test_what_can_not_be(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidOption, match=text):

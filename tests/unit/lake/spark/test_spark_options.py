@@ -46,7 +46,7 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
     ({"subscribePattern": " "},
      "Pattern to subscribe is empty as specified value for option 'subscribePattern' is ' '"),
     ({"subscribePattern": "("},
-     "subscribePattern '(' is no regular expression of Python: missing ), unterminated subpattern "
+     "subscribePattern '(' is not a regular expression of Python: missing ), unterminated subpattern "
      "at position 0"),
     (BASE | {"minPartitions": "0"}, "minPartitions must be positive"),
     (BASE | {"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
