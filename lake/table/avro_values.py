@@ -1,9 +1,9 @@
-"""Avro values by the schema they were written with: the binary form without a container, one record
-a value.
+"""Decode Avro values by the schema they were written with: the binary form without a container, one
+record per value.
 
-Invariant: a value is consumed whole: bytes left over are an error, since Avro itself cannot tell
-another schema's bytes from its own.
-Must not do I/O. Source: Avro 1.12 specification; fastavro decodes.
+Invariant: a value is consumed whole. Bytes left over are an error, because Avro itself cannot
+distinguish another schema's bytes from its own. Must not do I/O. Source: Avro 1.12 specification;
+fastavro decodes.
 """
 
 import struct
@@ -39,8 +39,6 @@ _reader: Any = cast("Any", fastavro).schemaless_reader
 
 
 class AvroDecoder:
-    """See the module."""
-
     errors = (
         ValueError,
         EOFError,
@@ -65,7 +63,7 @@ class AvroDecoder:
             TypeError,
             ValueError,
         ) as error:
-            raise InvalidSchema(f"the schema is no Avro schema: {error}") from None
+            raise InvalidSchema(f"the schema is not an Avro schema: {error}") from None
         if not isinstance(told, dict) or cast("dict[str, Any]", told).get("type") != "record":
             raise InvalidSchema("the schema must be an Avro record: its fields become columns")
         self.struct = _Types().type_of(cast("dict[str, Any]", self._schema), "", 0)
@@ -75,14 +73,14 @@ class AvroDecoder:
         row = _reader(stream, self._schema, None)
         if stream.tell() != len(value):
             raise ValueError(
-                f"{len(value) - stream.tell()} bytes are left behind the record: it was written"
-                " with another schema"
+                f"{len(value) - stream.tell()} bytes are left after the record: it was written with"
+                " another schema"
             )
         return cast("dict[str, Any]", row)
 
 
 class _Types:
-    """Named types may be used again by their names."""
+    """Convert types. Named types may be used again by their names."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""A commit, carried through to a known end: it is in the table, or it can never be.
+"""Carry a commit through to a known outcome: it is in the table, or it can never be.
 
-Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded; a
-process that ends in between leaves either a commit or files that nobody names. Source: `settle`,
+Invariant: whatever is raised on the way, a batch is in the table once. Attempts are bounded. A
+process that ends in between leaves either a commit or files that no commit names. Source: `settle`,
 ADR 0021.
 """
 
@@ -30,14 +30,14 @@ Sleep = Callable[[float], None]
 
 
 def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
-    """True: it is in the table. False: the table went on without it, plan anew. Raises
-    CommitUnknown when that cannot be found out.
+    """Commit a batch. Return True if it is in the table, and False if the table changed without it:
+    plan again. Raise CommitUnknown if the outcome cannot be found out.
     """
     return _carried(table, commit, sleep, is_rewrite=False)
 
 
 def commit_rewrite(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
-    """As `commit_batch`, for files that hold the same rows as those they replace."""
+    """Commit files with the same rows as those they replace, as `commit_batch` does."""
     return _carried(table, commit, sleep, is_rewrite=True)
 
 

@@ -1,9 +1,9 @@
-"""Small files into large ones, beside a running export.
+"""Join small files into large ones, beside a running export.
 
-Invariants: the rows of a table are the same before and after; offsets are those of whoever
-committed last. New batches do not disturb a rewrite, another rewrite of the same files does: then
-this one is thrown away. What was replaced stays where it is, for readers of older versions. Source:
-Iceberg's `rewrite_data_files`.
+Invariants: the rows of a table are the same before and after, and the offsets are those of the last
+commit. New batches do not disturb a rewrite. Another rewrite of the same files does, and then this
+one is discarded. Replaced files stay for readers of older versions. Source: Iceberg's
+`rewrite_data_files`.
 """
 
 import time
@@ -21,7 +21,7 @@ from lake.table.tables import ExportTable
 
 TARGET_BYTES: Final = 256 << 20
 ROUNDS_MAX: Final = 3
-"""Attempts, each from what the table is then."""
+"""The number of attempts, each from the current table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     on_files: Callable[[int], None] = lambda _: None,
 ) -> CompactReport:
-    """One commit. target_bytes: of Parquet. Raises CommitConflict if others rewrite the same files
-    again and again.
+    """Join small files in one commit. `target_bytes` are bytes of Parquet. Raise CommitConflict if
+    others rewrite the same files again and again.
     """
     began = time.monotonic()
     for _ in range(ROUNDS_MAX):
@@ -82,4 +82,4 @@ def compact(
                 int((time.monotonic() - began) * 1_000),
             )
         table.place().delete(added)
-    raise CommitConflict(f"others rewrite the files of table {table.name} all the time")
+    raise CommitConflict(f"other processes keep rewriting the files of table {table.name}")

@@ -1,13 +1,14 @@
-"""A table as a directory of Parquet files with a log of numbered commits, for readers that know
-nothing but Parquet.
+"""A table as a directory of Parquet files with a log of numbered commits, for readers of plain
+Parquet.
 
-    <table>/_penstock_log/00000000000000000017.json     what commit 17 added and removed, and the
-    offsets after it <table>/data/[_partition=3/][_day=2026-03-01/]*.parquet
+    <table>/_penstock_log/00000000000000000017.json: files that commit 17 added and removed, and
+        the offsets after it
+    <table>/data/[_partition=3/][_day=2026-03-01/]*.parquet
 
-Invariants: commit n + 1 is written with If-None-Match by who has read commit n, so one of two
-writers wins; a file that no commit names is none of the table's. Every `WHOLE_EVERY`th commit names
-all files, so readers begin there. Nothing is overwritten.
-Source: Delta Lake's log, made smaller; docs/reference/table.md has the format for readers.
+Invariants: only a writer that has read commit n writes commit n + 1, with If-None-Match, so one of
+two writers wins. A file that no commit names is not in the table. Every `WHOLE_EVERY`th commit
+names all files, so readers begin there. Nothing is overwritten. Source: Delta Lake's log,
+simplified; docs/reference/table.md describes the format for readers.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ _T = TypeVar("_T")
 
 
 class LoggedFile(msgspec.Struct, frozen=True):
-    """As in the log; the format is public."""
+    """A file in the log. The format is public."""
 
     path: str
     rows: int
@@ -51,7 +52,9 @@ class LoggedFile(msgspec.Struct, frozen=True):
 
 
 class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """As in the log. whole: `add` names all files of the table, `remove` none."""
+    """A commit in the log. If it is `whole`, `add` names all files of the table, and `remove`
+    none.
+    """
 
     version: int
     commit_id: str
@@ -62,7 +65,7 @@ class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
     layout: list[str]
     schema: str
-    """Arrow schema, IPC, in hexadecimal: what readers without Arrow see in the files anyway."""
+    """The Arrow schema in IPC form, in hexadecimal. Readers without Arrow find it in the files."""
 
     add: list[LoggedFile]
     remove: list[str]
@@ -70,7 +73,7 @@ class LoggedCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryPlace:
-    """prefix: of the table, ends with a slash."""
+    """The place of the table's files. `prefix` ends with a slash."""
 
     url: str
     prefix: str
@@ -97,15 +100,14 @@ class DirectoryPlace:
         values = list(group)
         parts = [f"_partition={values.pop(0)}/"] if self.layout.by_partition else []
         if self.layout.by_day:
-            parts.append(
-                f"_day={pa.scalar(values.pop(0), pa.int32()).cast(pa.date32()).as_py().isoformat()}/"
-            )
+            day = pa.scalar(values.pop(0), pa.int32()).cast(pa.date32()).as_py()
+            parts.append(f"_day={day.isoformat()}/")
         return "".join(parts)
 
 
 class DirectoryTable:
-    """url: of a store. name: keys begin with it. layout: of a table that is made, and must be that
-    of one that exists; None: any.
+    """A table in the store at `url`, whose keys begin with `name`. `layout` is that of a new table,
+    and must match an existing one; None accepts any.
     """
 
     def __init__(self, url: str, name: str, layout: Layout | None) -> None:
@@ -159,7 +161,9 @@ class DirectoryTable:
         self._schema()
 
     def _schema(self) -> Schema:
-        """What the table has and what was prepared: the next commit writes it down."""
+        """Return the schema of the table together with the prepared one. The next commit stores
+        it.
+        """
         known = [schema for schema in (self._stored, self._wanted) if schema is not None]
         if not known:
             raise InvalidTable(f"table {self.name} does not exist")
@@ -225,7 +229,7 @@ class DirectoryTable:
         except PreconditionFailed as error:
             raise CommitConflict(
                 str(error)
-                # also when an earlier try of ours landed: the log will tell by the commit's id
+                # This includes an earlier attempt of our own. The commit's id in the log shows it.
             ) from error
         except (ConditionalConflict, ObjectStoreError, TimeoutError) as error:
             raise CommitUnknown(str(error)) from error
@@ -235,8 +239,8 @@ class DirectoryTable:
         total_bytes = sum(file.size_bytes for file in self._files.values())
         if total_bytes > bytes_max:
             raise InvalidTable(
-                f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read"
-                " its files with an engine"
+                f"table {self.name} has {total_bytes} bytes, more than {bytes_max}, the limit of a"
+                " query: read its files with an engine"
             )
         place = self.place()
         tables = [place.read(file) for file in self._files.values()]
@@ -244,7 +248,7 @@ class DirectoryTable:
 
 
 def table_names(url: str) -> list[str]:
-    """Tables in this store: names of one part only are looked for."""
+    """Return the tables of this store whose names have one part."""
     return _run(_table_names(url))
 
 
@@ -277,7 +281,9 @@ async def _delete(url: str, keys: Sequence[str]) -> None:
 
 
 async def _read_log(url: str, prefix: str) -> list[LoggedCommit]:
-    """From the last whole commit on; commits that were read before are not read again."""
+    """Read the log from the last whole commit on. Commits that were read before are not read
+    again.
+    """
     store = await _store(url)
     keys = [(info.key, info.etag) async for info in store.list(f"{prefix}{LOG}")]
     whole = max((index for index in range(len(keys)) if (index + 1) % WHOLE_EVERY == 0), default=0)
@@ -296,7 +302,9 @@ async def _read_log(url: str, prefix: str) -> list[LoggedCommit]:
 
 
 _commits: dict[tuple[str, str], dict[tuple[str, str], LoggedCommit]] = {}
-"""By key and etag: immutable once written; at most `WHOLE_EVERY` of each table are kept."""
+"""Commits by key and etag. They never change once written; at most `WHOLE_EVERY` of each table are
+kept.
+"""
 
 
 async def _table_names(url: str) -> list[str]:

@@ -1,10 +1,9 @@
-"""Who runs tasks: threads of this process, or Spark. The job is the same and gives the same
-results.
+"""Engines that run tasks: threads of this process, or Spark. The job and the results are the same.
 
-Invariant: every task's result comes exactly once, or an error is raised; results of attempts that
-were repeated are lost with their files' names. The decoder and Arrow hold no GIL, so threads use
-all cores for raw values; other formats decode in Python, where Spark's processes help.
-Source: Spark `DataFrame.mapInArrow`.
+Invariant: every task's result comes exactly once, or an error is raised. Results of repeated
+attempts are lost, with the names of their files. The decoder and Arrow hold no GIL, so threads use
+all cores for raw values; other formats decode in Python, where Spark's processes help. Source:
+Spark `DataFrame.mapInArrow`.
 """
 
 import os
@@ -23,19 +22,19 @@ Job = Callable[[_Task, Callable[[], str]], _Result]
 
 class Engine(Protocol):
     def map(self, job: Job[_Task, _Result], tasks: Sequence[_Task]) -> Iterator[_Result]:
-        """In the order in which they are done."""
+        """Yield the results in the order of completion."""
         ...
 
     def close(self) -> None: ...
 
 
 def new_attempt() -> str:
-    """Part of a file's name: no other attempt at anything has it."""
+    """Return a part of a file's name that no other attempt has."""
     return uuid.uuid4().hex[:12]
 
 
 class LocalEngine:
-    """threads: as many tasks at once, each with the memory of its open files (`files`)."""
+    """Run tasks in `threads` threads, each with the memory of its open files (`files`)."""
 
     def __init__(self, threads: int = 0) -> None:
         self._threads = threads or os.cpu_count() or 1
@@ -51,18 +50,17 @@ class LocalEngine:
                     task.cancel()
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is nothing to close."""
 
 
 class SparkEngine:
-    """master: as for spark-submit; empty: what the environment says, else local[*]. Executors need
-    this package installed.
+    """Run tasks in Spark. `master` is as for spark-submit; if it is empty, the environment decides,
+    or local[*]. Executors need this package installed.
     """
 
     def __init__(self, master: str) -> None:
-        os.environ.setdefault(
-            "PYSPARK_PYTHON", sys.executable
-        )  # without it workers run another Python, which lacks our packages
+        # Otherwise workers run another Python, which lacks our packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         from pyspark.sql import SparkSession
 
         self._is_ours = SparkSession.getActiveSession() is None
@@ -89,7 +87,7 @@ class SparkEngine:
 
         rows = [(bytearray(pickle.dumps(task)),) for task in tasks]
         plan = self._session.createDataFrame(rows, "task binary").repartition(len(rows))
-        with warnings.catch_warnings():  # of a pandas that mapInArrow does not use
+        with warnings.catch_warnings():  # about pandas, which mapInArrow does not use
             warnings.filterwarnings(
                 "ignore", "PySpark does not yet fully support pandas", FutureWarning
             )

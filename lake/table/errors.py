@@ -1,5 +1,5 @@
-"""What can go wrong in a table export. Each message says what to do. Must survive pickling:
-executors raise, drivers show.
+"""Errors of table exports. Each message says what to do. Must survive pickling: executors raise
+them, drivers show them.
 """
 
 from stream.errors import StreamError

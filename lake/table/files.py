@@ -1,9 +1,9 @@
-"""Rows to Parquet files: in memory, one for each group of partition values, handed over whole when
+"""Write rows to Parquet files: in memory, one for each group of partition values, stored whole when
 it is large enough.
 
-Invariants: all rows of a file have the same partition values; a file appears whole or not at all,
-and under a name that no other attempt
-uses: nothing is ever overwritten. Memory: the limits below, for each task at work.
+Invariants: all rows of a file have the same partition values. A file appears whole or not at all,
+and under a name that no other attempt uses: nothing is ever overwritten. Memory: the limits below
+for each running task.
 """
 
 from collections import OrderedDict
@@ -21,11 +21,11 @@ from lake.table.rows import (
 )
 
 ROW_GROUP_BYTES_MAX: Final = 32 << 20
-"""Of rows in memory, before they are encoded."""
+"""Bytes of rows in memory, before they are encoded."""
 
 OPEN_FILES_MAX: Final = 16
-"""Days written at once; the one that was idle longest is closed when more are needed, and gets a
-second file if it comes again.
+"""The number of days written at once. If more are needed, the file that was idle longest is closed,
+and its day gets another file if it comes again.
 """
 
 _DELTA: Final = {OFFSET, TIMESTAMP, "offset", "timestamp"}
@@ -34,25 +34,25 @@ _BYTES: Final = {"_key", "value", "key"}
 
 
 class FilePlace(Protocol):
-    """Where the files of a table lie. Travels to executors."""
+    """The place of a table's files. Travels to executors."""
 
     @property
     def schema(self) -> Schema:
-        """Of the table: files have exactly this."""
+        """The schema of the table; files have exactly this one."""
         ...
 
     def put(
         self, name: str, data: Buffer, footer: Footer, group: Group, first: tuple[int, int]
     ) -> FileEntry:
-        """A new file."""
+        """Store a new file."""
         ...
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
-        """The rows that the table has in it; columns that came later are null."""
+        """Return the file's rows in the table; columns that were added later are null."""
         ...
 
     def delete(self, files: list[FileEntry]) -> None:
-        """Files that no commit has named; those that are gone are fine."""
+        """Delete files that no commit has named. Missing files are no error."""
         ...
 
 
@@ -67,7 +67,7 @@ class _OpenFile:
         self._waiting_bytes = 0
 
     def add(self, rows: Table, first: tuple[int, int]) -> int:
-        """-> bytes of the file so far."""
+        """Add rows, and return the bytes of the file so far."""
         self.first = min(self.first, first)
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
@@ -89,7 +89,7 @@ class _OpenFile:
 
 
 class GroupedFiles:
-    """Files of one task. Call `close` at the end: it gives them all."""
+    """The files of one task. `close` returns them all."""
 
     def __init__(self, place: FilePlace, layout: Layout, name: str, bytes_max: int) -> None:
         self._place = place
@@ -101,8 +101,8 @@ class GroupedFiles:
         self._done: list[FileEntry] = []
 
     def add(self, rows: Table) -> None:
-        """rows: of one Kafka partition, by names as in the table's schema; columns that it lacks
-        are null.
+        """Add rows of one Kafka partition, with the columns of the table's schema; missing ones are
+        null.
         """
         if not rows.num_rows:
             return
@@ -116,12 +116,12 @@ class GroupedFiles:
             self._add((*prefix, day), partition, part)
 
     def add_to(self, group: Group, rows: Table, first: tuple[int, int]) -> None:
-        """rows: of a group that is known, from any Kafka partitions."""
+        """Add rows of a known group, from any Kafka partitions."""
         if rows.num_rows:
             self._write(group, rows, first)
 
     def close(self) -> list[FileEntry]:
-        """All files, each in its place."""
+        """Store all open files, and return all files."""
         while self._open:
             self._close(next(iter(self._open)))
         return self._done
@@ -150,7 +150,7 @@ class GroupedFiles:
 
 
 def fitted(rows: Table, schema: Schema) -> Table:
-    """The same rows with exactly these columns. Raises pa.ArrowInvalid where a value does not
+    """Return the same rows with exactly these columns. Raise pa.ArrowInvalid if a value does not
     fit.
     """
     names = set(rows.column_names)
@@ -164,8 +164,8 @@ def fitted(rows: Table, schema: Schema) -> Table:
 
 
 def _encodings(schema: Schema) -> dict[str, Any]:
-    """zstd:1; numbers that grow as differences; no dictionary for keys and raw values, which rarely
-    come again.
+    """Return zstd:1, deltas for growing numbers, and no dictionary for keys and raw values, which
+    rarely repeat.
     """
     flat: Callable[[Any], bool] = lambda kind: not pa.types.is_nested(kind)  # noqa: E731 - a name for the line below
     dictionary = [

@@ -1,11 +1,11 @@
 """A table in Iceberg, through pyiceberg and any of its catalogs.
 
-Invariants: a commit is bound to the snapshot that was read before (pyiceberg's own repetitions,
-which would add the same files on top of anybody's, are off); offsets and batch id are in the
+Invariants: a commit is bound to the snapshot that was read before. pyiceberg's own retries are off,
+because they would add the same files on top of any other commit. Offsets and batch id are in the
 summary of its snapshot and in the table's properties, in the same commit, so they survive rewrites
-by others and the expiry of snapshots. A rollback of the table takes the offsets back with it. Files
-carry field ids. Catalogs that do not compare versions (moto's Glue) lose commits whoever writes.
-Source: Iceberg spec v2.
+by others and the expiry of snapshots. A rollback of the table restores the earlier offsets. Files
+carry field ids. Limits: catalogs that do not compare versions (moto's Glue) lose commits of any
+writer. Source: Iceberg spec v2.
 """
 
 import json
@@ -52,7 +52,7 @@ COMMIT_ID: Final = "penstock.commit-id"
 TOPIC: Final = "penstock.topic"
 TOPIC_ID: Final = "penstock.topic-id"
 _arrow_io: Any = _pyarrow
-"""pyiceberg's half that deals in pyarrow's objects, which have no types."""
+"""pyiceberg's module for pyarrow's objects, which have no types."""
 
 _FIELD_ID: Final = b"PARQUET:field_id"
 _CREATE_TRIES: Final = 5
@@ -60,8 +60,8 @@ _CREATE_TRIES: Final = 5
 
 @dataclass(frozen=True)
 class IcebergPlace:
-    """metadata: schema, partition spec and properties; its history is left out, for this travels
-    with every task.
+    """The place of the table's files. `metadata` has schema, partition spec and properties, but no
+    history, because it travels with every task.
     """
 
     properties: Mapping[str, str]
@@ -100,8 +100,8 @@ class IcebergPlace:
         return FileEntry(path, footer.num_rows, len(data), group, first, FileScanTask(file))
 
     def read(self, file: FileEntry, columns: list[str] | None = None) -> Table:
-        """Columns by their field ids. Where other engines left deletes, pyiceberg reads; it gives
-        empty lists for lists that are null.
+        """Return the columns by their field ids. If other engines left deletes, pyiceberg reads the
+        file; it returns empty lists for null lists.
         """
         schema = self.metadata.schema()
         wanted = schema if columns is None else schema.select(*columns)
@@ -136,8 +136,8 @@ class IcebergPlace:
 
 
 class IcebergTable:
-    """identifier: namespace and name, with a dot. layout: of a table that is made, and must be that
-    of one that exists; None: any.
+    """A table named by namespace and name, with a dot. `layout` is that of a new table, and must
+    match an existing one; None accepts any.
     """
 
     def __init__(self, catalog: Catalog, identifier: str, layout: Layout | None) -> None:
@@ -166,7 +166,7 @@ class IcebergTable:
             snapshot_id = snapshot.parent_snapshot_id
         is_rolled_back = any(OFFSETS in _properties_of(other) for other in known.values())
         if not told and not is_rolled_back:
-            told = metadata.properties  # the snapshots that said it have expired
+            told = metadata.properties  # the snapshots with these properties have expired
         return _state_of(str(metadata.current_snapshot_id), told, commit_ids)
 
     def prepare(self, schema: Schema) -> None:
@@ -186,7 +186,7 @@ class IcebergTable:
                     " table"
                 ) from None
             return
-        raise CommitConflict(f"the schema of table {self.name} changes all the time")
+        raise CommitConflict(f"other processes keep changing the schema of table {self.name}")
 
     def files(self) -> list[FileEntry]:
         if self._table is None or self._table.current_snapshot() is None:
@@ -197,7 +197,7 @@ class IcebergTable:
         for task in table.scan().plan_files():
             file = task.file
             if file.spec_id != metadata.default_spec_id:
-                continue  # of another engine, or of an earlier layout: it stays as it is
+                continue  # from another engine, or of an earlier layout: it stays as it is
             group = tuple(
                 int(file.partition[index]) for index in range(len(metadata.spec().fields))
             )
@@ -240,9 +240,8 @@ class IcebergTable:
             TOPIC_ID: commit.topic_id,
         }
         once = table.metadata.properties | {TableProperties.COMMIT_NUM_RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(
-            update={"properties": once}
-        )  # here only: nobody else's commits are meant
+        # Only in this process: other writers keep their own retries.
+        table.metadata = table.metadata.model_copy(update={"properties": once})
 
         def send() -> None:
             with table.transaction() as transaction:
@@ -265,8 +264,8 @@ class IcebergTable:
         total_bytes = sum(task.file.file_size_in_bytes for task in scan.plan_files())
         if total_bytes > bytes_max:
             raise InvalidTable(
-                f"table {self.name} has {total_bytes} bytes, more than {bytes_max} for a look: read"
-                " it with an engine"
+                f"table {self.name} has {total_bytes} bytes, more than the {bytes_max} that a query"
+                " may read: read it with an engine"
             )
         return scan.to_arrow()
 
@@ -281,15 +280,15 @@ class IcebergTable:
         return self._table
 
     def _create(self, schema: Schema) -> None:
-        """Two runs may do it at once: whatever a catalog calls that, afterwards the table is
-        there.
+        """Create the table. Two runs may do so at once: whatever error the catalog raises, the
+        table exists afterwards.
         """
         for attempt in range(_CREATE_TRIES):
             try:
                 self._create_once(schema)
             except Exception as error:
                 if attempt == _CREATE_TRIES - 1:
-                    raise InvalidTable(f"table {self.name} cannot be made: {error}") from error
+                    raise InvalidTable(f"table {self.name} cannot be created: {error}") from error
             try:
                 self._table = self._catalog.load_table(self.name)
             except NoSuchTableError:
@@ -314,13 +313,13 @@ class IcebergTable:
         elif found != self._layout:
             raise InvalidTable(
                 f"table {self.name} is partitioned by {metadata.spec().fields or 'nothing'}: give"
-                " the options it was made with (--mode upsert adds _partition, --partition-by day"
-                " the day), or another table"
+                " the options it was created with (--mode upsert adds _partition, --partition-by"
+                " day adds the day), or another table"
             )
 
 
 def _field_id(metadata: Any) -> int:  # noqa: ANN401 - pyarrow is untyped
-    """-1: the file has none."""
+    """Return the field id, or -1 if the file has none."""
     return int(metadata.get(_FIELD_ID, -1)) if metadata else -1
 
 
@@ -329,9 +328,7 @@ def _conditionally(send: Callable[[], None]) -> None:
         send()
     except (CommitFailedException, ValidationException) as error:
         raise CommitConflict(str(error)) from error
-    except (
-        Exception
-    ) as error:  # a catalog behind any network may fail in any way after it has committed
+    except Exception as error:  # a remote catalog may fail in any way after it has committed
         raise CommitUnknown(f"{type(error).__name__}: {error}") from error
 
 
@@ -350,7 +347,7 @@ def _state_of(version: str, told: Mapping[str, str], commit_ids: set[str]) -> Ta
 
 
 def _layout_of(spec: PartitionSpec, metadata: TableMetadata) -> Layout | None:
-    """None: partitioned by something else."""
+    """Return the layout, or None for any other partitioning."""
     found: list[str] = []
     for field in spec.fields:
         source = metadata.schema().find_column_name(field.source_id)
@@ -370,20 +367,20 @@ def _lower(file: DataFile, field_id: int | None, table: NativeTable) -> int:
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """As pyiceberg's `load_catalog`. Raises InvalidTable if it cannot be."""
+    """Open a catalog as pyiceberg's `load_catalog` does. Raise InvalidTable if that fails."""
     for attempt in range(_CREATE_TRIES):
         try:
             return load_catalog(name, **dict(properties))
         except Exception as error:
-            # of any database: two runs that make its tables at once disturb each other, the second
-            # time they are there
+            # Two runs that create the tables of a database at once disturb each other; at the next
+            # attempt the tables exist.
             if attempt == _CREATE_TRIES - 1 or isinstance(error, ValueError):
                 raise InvalidTable(f"the catalog cannot be opened: {error}") from error
     raise AssertionError("the last attempt raises")
 
 
 def names_in(catalog: Catalog) -> list[str]:
-    """Of all tables in namespaces of one level."""
+    """Return the names of all tables in namespaces of one level."""
     return [
         ".".join(table)
         for namespace in catalog.list_namespaces()

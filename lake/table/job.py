@@ -1,9 +1,9 @@
-"""What an executor does with one task: read a stretch of the log, write files, say which. The same
-code in a thread and in Spark.
+"""The work of an executor on one task: read a range of the log, write files, and report them. The
+same code runs in a thread and in Spark.
 
-Invariants: a task gives each offset of its slices to exactly one row or dead letter, or raises;
-what it wrote is named in its result and nowhere else, so nothing that a failed or repeated attempt
-left behind is ever seen. Bytes stay here: results are some hundred bytes a file.
+Invariants: a task turns each offset of its slices into exactly one row or dead letter, or raises.
+Only its result names the files it wrote, so files of a failed or repeated attempt are never
+visible. Bytes stay in the executor: a result has some hundred bytes per file.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,9 +35,7 @@ ATTEMPT_SEPARATOR = "-a"
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """The same for all tasks of a batch; pickled once. attempt: a part of file names that differs
-    between attempts at one task.
-    """
+    """The same for all tasks of a batch; pickled once."""
 
     source: TopicSource
     value_format: ValueFormat
@@ -65,7 +63,7 @@ class ExportJob:
         )
 
     def _read(self, task: FileTask, counts: list[int]) -> Iterator[tuple[Table, Table, Array]]:
-        """Rows, dead letters, offsets of tombstones; and count them."""
+        """Yield rows, dead letters, and offsets of tombstones, and count them."""
         decoder = ValueDecoder(self.value_format)
         for batch in self.source.read(task.slices, read_columns(headers=self.headers)):
             good, bad = rows_of(
@@ -82,8 +80,8 @@ class ExportJob:
     def _upsert(
         self, task: FileTask, files: GroupedFiles, rejects: GroupedFiles, counts: list[int]
     ) -> list[FileEntry]:
-        """The newest row of each key; files that hold older ones are written anew without them. ->
-        those files.
+        """Write the newest row of each key, and rewrite files without older rows of those keys.
+        Return the replaced files.
         """
         newest: Table | None = None
         dead: list[Array] = []
@@ -108,7 +106,7 @@ class ExportJob:
         return removed
 
     def _drop_keys(self, file: FileEntry, keys: Array, files: GroupedFiles) -> bool:
-        """Write the file's other rows, if it has any of the keys."""
+        """Write the file's other rows if it has any of the keys."""
         held = self.place.read(file, [KEY]).column(KEY).cast(pa.large_binary())
         if not pc.any(pc.is_in(held, value_set=keys)).as_py():
             return False

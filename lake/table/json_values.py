@@ -1,9 +1,9 @@
-"""JSON values by a JSON Schema: `type`, `properties`, `required`, `items`, `additionalProperties`
-(as a map), `format`, `contentEncoding`.
+"""Decode JSON values by a JSON Schema: `type`, `properties`, `required`, `items`,
+`additionalProperties` (as a map), `format`, `contentEncoding`.
 
-Invariant: strict. A number is no string, a fraction no integer; what the schema requires and the
-value lacks is an error. Members that the schema does not name are left out. Must not do I/O.
-Source: JSON Schema 2020-12; msgspec checks and builds the row in one go.
+Invariant: strict. A number is not accepted as a string, nor a fraction as an integer, and a missing
+required member is an error. Members that the schema does not name are left out. Must not do I/O.
+Source: JSON Schema 2020-12; msgspec checks and builds the row in one step.
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ from lake.arrow.pyarrow_untyped import DataType, pa
 from lake.table.errors import InvalidSchema
 
 _typed_dict: Any = TypedDict
-"""Types here are made at run time; the checkers know only those in the text."""
+"""Types here are made at run time; type checkers know only those in the source."""
 
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
 _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
@@ -39,15 +39,13 @@ _SCALARS: Final[dict[tuple[str, str], tuple[Any, Any]]] = {
 
 
 class JsonDecoder:
-    """See the module."""
-
     errors = (msgspec.DecodeError, UnicodeDecodeError, ValueError)
 
     def __init__(self, schema: bytes) -> None:
         try:
             told = msgspec.json.decode(schema)
         except msgspec.DecodeError as error:
-            raise InvalidSchema(f"the schema is no JSON: {error}") from None
+            raise InvalidSchema(f"the schema is not JSON: {error}") from None
         if not isinstance(told, dict) or cast("dict[str, Any]", told).get("type") != "object":
             raise InvalidSchema(
                 "the schema must be a JSON Schema with type 'object' at the top: its properties"

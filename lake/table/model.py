@@ -1,4 +1,4 @@
-"""What is planned, written and committed. Values only; they travel between driver and executors.
+"""What is planned, written and committed. These values travel between driver and executors.
 
 Invariant: offsets are Kafka's, ends are exclusive. Must not do I/O.
 """
@@ -15,7 +15,7 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a table is partitioned: by the Kafka partition, so that upserts know where a key may be,
+    """The partitioning of a table: by the Kafka partition, so that upserts know where a key may be,
     and by the day of the timestamp.
     """
 
@@ -25,22 +25,22 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One data file. native: what the kind of table needs to name it in a commit and to read it."""
+    """One data file. `native` is what the kind of table needs to commit and read it."""
 
     path: str
     row_count: int
     size_bytes: int
     group: Group
     first: tuple[int, int]
-    """Lowest partition and offset in it: the order in which compaction joins files."""
+    """The lowest partition and offset in it. Compaction joins files in this order."""
 
     native: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """version: changes with every commit, whoever made it. offsets: the next of each partition.
-    batch_id: 0 before the first batch.
+    """The state of a table. `version` changes with every commit of any writer. `offsets` are the
+    next ones of each partition. `batch_id` is 0 before the first batch.
     """
 
     version: str
@@ -49,15 +49,16 @@ class TableState:
     batch_id: int = 0
     offsets: Mapping[int, int] = field(default_factory=dict[int, int])
     commit_ids: frozenset[str] = frozenset()
-    """Of recent commits."""
+    """The ids of recent commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Files in and out, and what the table says afterwards; all of it or nothing, and only if the
-    table is still as in `base`.
+    """Files to add and remove, and the new state of the table: all of it or nothing, and only if
+    the table is still as in `base`.
 
-    commit_id: of this attempt to write a batch; it stays the same when the commit is sent again.
+    `commit_id` names this attempt to write a batch; it stays the same when the commit is sent
+    again.
     """
 
     commit_id: str
@@ -72,10 +73,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class FileTask:
-    """What one executor does in one go: a stretch of one partition, in offset order.
+    """The work of one executor: a range of one partition, in offset order.
 
-    existing: files of the table that may hold rows which this stretch replaces; only for upserts.
-    rejects_from: rows below are in the dead letter table already.
+    `existing` are files of the table that may hold replaced rows; only for upserts. Dead letters
+    below `rejects_from` are already in their table.
     """
 
     name: str
@@ -94,7 +95,9 @@ class CompactionTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """row_count: records that became rows; rejected_count: records in the dead letter files."""
+    """The files of a task, the number of records that became rows, and of those in dead letter
+    files.
+    """
 
     added: tuple[FileEntry, ...] = ()
     removed: tuple[FileEntry, ...] = ()

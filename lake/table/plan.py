@@ -1,8 +1,9 @@
-"""Which offsets a batch takes, how they become tasks, and which files are worth joining.
+"""Plan batches and compactions: the offsets of a batch, its tasks, and the files that are worth
+joining.
 
-Invariants: a batch continues each partition where the table ended, without a gap and without
-overlap; each offset is in one task; a task holds one partition only, its slices in offset order.
-Bytes are those in the store. Must not do I/O.
+Invariants: a batch continues each partition where the table ended, without a gap or an overlap.
+Each offset is in one task. A task holds one partition only, its slices in offset order. Bytes are
+those in the store. Must not do I/O.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ COMPACTION_FILES_MAX = 1_000
 
 
 class Bounds(NamedTuple):
-    """Of one partition: its log start and the end of what is stable."""
+    """The log start and the stable end of one partition."""
 
     start_offset: int
     end_offset: int
@@ -29,8 +30,8 @@ class Bounds(NamedTuple):
 def wanted_ranges(
     topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool
 ) -> list[OffsetRange]:
-    """What the table lacks. A partition that it does not know begins at its log start. Raises
-    RecordsLost unless they may be skipped.
+    """Return the ranges that the table lacks. A partition that is new to it begins at its log
+    start. Raise RecordsLost unless `skip_lost`.
     """
     ranges: list[OffsetRange] = []
     for partition, (start, end) in sorted(bounds.items()):
@@ -48,11 +49,10 @@ def wanted_ranges(
 
 
 def cut_batch(slices: Sequence[Slice], bytes_max: int) -> list[Slice]:
-    """The beginning of every partition, in shares of what is left of it, so that all arrive at
-    their ends together.
+    """Return the beginning of every partition, in proportion to what is left of it, so that all
+    reach their ends together.
 
-    slices: of any partitions, each one's in offset order. At least one offset of each partition is
-    taken.
+    Each partition's slices are in offset order. At least one offset of each partition is taken.
     """
     total_bytes = sum(part.size_bytes for part in slices)
     if total_bytes <= bytes_max:
@@ -71,7 +71,7 @@ def cut_batch(slices: Sequence[Slice], bytes_max: int) -> list[Slice]:
 
 
 def end_offsets(base: Mapping[int, int], slices: Iterable[Slice]) -> dict[int, int]:
-    """The next offsets after these slices."""
+    """Return the next offsets after these slices."""
     offsets = dict(base)
     for part in slices:
         offsets[part.partition] = max(part.end_offset, offsets.get(part.partition, 0))
@@ -85,8 +85,9 @@ def file_tasks(
     rejects_from: Mapping[int, int],
     existing: Mapping[int, Sequence[FileEntry]] | None,
 ) -> list[FileTask]:
-    """A task for every `bytes_max` of a partition. existing: files by partition, for upserts, whose
-    partitions are never divided.
+    """Return a task for every `bytes_max` of a partition.
+
+    For upserts, `existing` has the table's files by partition, and partitions are not divided.
     """
     tasks: list[FileTask] = []
     for partition, group in groupby(slices, key=lambda part: part.partition):
@@ -147,8 +148,8 @@ def _pieces(parts: list[Slice], bytes_max: int) -> list[list[Slice]]:
 
 
 def _cut(part: Slice, room_bytes: int) -> tuple[Slice, Slice | None]:
-    """As many of its offsets as fit, at least one, and the rest. Bytes and records are shared in
-    proportion.
+    """Return as many of its offsets as fit, at least one, and the rest. Bytes and records are
+    shared in proportion.
     """
     offsets = part.end_offset - part.start_offset
     count = (

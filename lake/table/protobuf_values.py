@@ -1,10 +1,10 @@
-"""Protobuf values by a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`) and
-the name of a message.
+"""Decode Protobuf values by a descriptor set (`protoc --include_imports --descriptor_set_out=FILE`)
+and the name of a message.
 
-Invariants: fields go by their names in the .proto file; what is not set and has presence is null,
-what has none is its default; enums are their names, or their numbers as text where there is no
-name; `Timestamp` is a timestamp. Unknown fields are left out. Unsigned 64-bit numbers beyond the
-signed are an error of their row. Must not do I/O. Source: Protobuf descriptor.proto.
+Invariants: columns have the names of fields in the .proto file. An unset field with presence is
+null, one without is its default. Enums are their names, or their numbers as text if a number has no
+name. `Timestamp` becomes a timestamp. Unknown fields are left out. An unsigned 64-bit number beyond
+the signed range is an error of its row. Must not do I/O. Source: Protobuf descriptor.proto.
 """
 
 import datetime as dt
@@ -32,15 +32,15 @@ _SCALARS: Final[dict[int, Any]] = {
     7: pa.bool_(),
     8: pa.string(),
 }
-"""By FieldDescriptor.cpp_type; 9 is string or bytes."""
+"""Types by FieldDescriptor.cpp_type; 9 is string or bytes."""
 
 _BYTES_TYPE: Final = 12
 _STRING: Final = 9
 
 
 class ProtobufDecoder:
-    """See the module. framed: behind Confluent's schema id come the indexes of the message within
-    its file.
+    """Decode values of one message. If they are `framed`, Confluent's schema id is followed by the
+    indexes of the message within its file.
     """
 
     errors = (DecodeError, ValueError, OverflowError)
@@ -53,8 +53,8 @@ class ProtobufDecoder:
                 pool.Add(file)
         except (DecodeError, TypeError) as error:
             raise InvalidSchema(
-                "the schema is no descriptor set (protoc --include_imports --descriptor_set_out):"
-                f" {error}"
+                "the schema is not a descriptor set (protoc --include_imports"
+                f" --descriptor_set_out): {error}"
             ) from None
         if not message:
             raise InvalidSchema(
@@ -81,7 +81,9 @@ class ProtobufDecoder:
 
 
 def _indexes_end(data: bytes) -> int:
-    """Confluent: zigzag varint count, then as many; a single 0 stands for the first message."""
+    """Return the end of Confluent's indexes: a zigzag varint count, then so many indexes. A single
+    0 means the first message.
+    """
     count, at = _zigzag(data, 0)
     for _ in range(count):
         _, at = _zigzag(data, at)

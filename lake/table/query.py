@@ -1,9 +1,8 @@
-"""SQL on the tables of a warehouse, for a look: DuckDB over the rows of the tables that the query
-names.
+"""Run SQL on the tables of a warehouse, for a quick look: DuckDB over the rows of the tables that
+the query names.
 
-Invariant: a look is bounded in bytes; a table is read as of one version. Tables go by their names,
-with or without the namespace.
-DuckDB fetches nothing by itself: no extension, no network.
+Invariant: the bytes read are bounded, and a table is read as of one version. Tables go by their
+names, with or without the namespace. DuckDB downloads nothing: no extension, no network.
 """
 
 from typing import Any
@@ -13,13 +12,11 @@ from lake.table.pyarrow_untyped import Table
 from lake.table.warehouse import Warehouse
 
 BYTES_MAX = 2 << 30
-"""Of the files of one table; their rows take a few times as much memory."""
+"""The limit for the files of one table; their rows take a few times as much memory."""
 
 
 def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
-    """The answer, as Arrow. Raises InvalidTable for what is no query, or of no tables that there
-    are.
-    """
+    """Return the result as Arrow. Raise InvalidTable for an invalid query or unknown tables."""
     import duckdb
 
     known = warehouse.tables()
@@ -39,7 +36,7 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
                     )
         answer: Any = connection.sql(sql)
         if answer is None:
-            raise InvalidTable("this is no query: it has no answer")
+            raise InvalidTable("this is not a query: it has no result")
         return answer.to_arrow_table()
     except duckdb.Error as error:
         raise InvalidTable(f"{error}; tables are: {', '.join(known) or 'none'}") from None
@@ -48,7 +45,7 @@ def query(warehouse: Warehouse, sql: str, bytes_max: int = BYTES_MAX) -> Table:
 
 
 def _is_named(name: str, sql: str) -> bool:
-    """Whether the text has the name anywhere: one table too many costs reading it, one too few an
-    error.
+    """Return whether the text contains the name anywhere: one table too many costs a read, one too
+    few would be an error.
     """
     return name.rpartition(".")[2].lower() in sql.lower()

@@ -1,8 +1,9 @@
-"""Kafka records to rows of the table and of its dead letters, and rows by day and by key.
+"""Convert Kafka records to rows of the table and its dead letters, and split rows by day and by
+key.
 
-Invariants: columns that begin with _ say where a row comes from; every record is a row or a dead
-letter. Of a key the highest offset of its partition wins, a tombstone removes it. Must not do I/O.
-Source: Confluent Tableflow and Aiven's Iceberg topics.
+Invariants: columns that begin with _ say where a row comes from. Every record is a row or a dead
+letter. For each key of a partition the highest offset wins; a tombstone removes the row. Must not
+do I/O. Source: Confluent Tableflow and Aiven's Iceberg topics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ REJECTS: Final[Schema] = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-"""Of the dead letter table: where the record lies, why it is no row, and its bytes as they are."""
+"""The schema of the dead letter table: the record's position, the error, and its original bytes."""
 
 NO_KEY: Final = "the record has no key, and rows are upserted by key"
 _DAY_US: Final = 86_400_000_000
@@ -63,12 +64,12 @@ class Rows(NamedTuple):
 
 
 def read_columns(*, headers: bool) -> tuple[str, ...]:
-    """What to read of each record."""
+    """Return the columns to read of each record."""
     return (*READ, "headers") if headers else READ
 
 
 def row_schema(values: Schema, *, headers: bool) -> Schema:
-    """Of the table."""
+    """Return the schema of the table."""
     names = [name for name in read_columns(headers=headers) if name != "value"]
     return pa.schema([*(pa.field(_NAMES[name], _TYPES[name]) for name in names), *values])
 
@@ -76,8 +77,10 @@ def row_schema(values: Schema, *, headers: bool) -> Schema:
 def rows_of(
     batch: RecordBatch, decoder: ValueDecoder, *, headers: bool, keyed: bool, rejects_from: int
 ) -> Rows:
-    """keyed: records without a key are dead letters. rejects_from: dead letters below are left out,
-    they are in their table already.
+    """Convert records to rows and dead letters.
+
+    With `keyed`, records without a key are dead letters. Dead letters below `rejects_from` are left
+    out, because they are already in their table.
     """
     decoded = decoder.decode(batch.column("value"))
     schema = row_schema(decoder.schema, headers=headers)
@@ -100,20 +103,18 @@ def rows_of(
 
 
 def tombstones(batch: RecordBatch) -> Array:
-    """Offsets of the records without a value."""
+    """Return the offsets of the records without a value."""
     return batch.column("offset").filter(pc.is_null(batch.column("value")))
 
 
 def newest_by_key(rows: Table) -> Table:
-    """The last row of every key. rows: of one partition, every one with a key."""
+    """Return the last row of every key. The rows are of one partition, and all have keys."""
     last = rows.group_by(KEY).aggregate([(OFFSET, "max")])
     return rows.filter(pc.is_in(rows.column(OFFSET), value_set=last.column(f"{OFFSET}_max")))
 
 
 def by_day(rows: Table) -> Iterator[tuple[int, Table]]:
-    """Rows by the days of their timestamps, counted from 1970 in UTC; the order within a day is
-    kept.
-    """
+    """Yield rows by the UTC days of their timestamps, counted from 1970, in their order."""
     days = days_of(rows.column(TIMESTAMP))
     found = pc.unique(days).to_pylist()
     for day in sorted(found):
@@ -121,7 +122,9 @@ def by_day(rows: Table) -> Iterator[tuple[int, Table]]:
 
 
 def days_of(timestamps: Array) -> Array:
-    """Rounded down, before 1970 too, as Iceberg's day transform does."""
+    """Return the days of timestamps, rounded down also before 1970, as Iceberg's day transform
+    does.
+    """
     counts = timestamps.cast(pa.int64())
     days = pc.divide(counts, _DAY_US)
     return pc.subtract(

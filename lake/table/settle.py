@@ -1,11 +1,10 @@
-"""Exactly once, as one decision: what to do after a commit that failed, or of which nobody knows
-whether it happened.
+"""Decide what to do after a commit that failed or whose outcome is unknown, so that each batch is
+written exactly once.
 
-Invariant: files are committed only to a table whose offsets are those from which they were planned.
-Two runs may write the same offsets, one commits; whoever comes second finds other offsets and
-throws its files away. A commit that is still under way cannot
-surprise: it is bound to the version it was made for, so it comes first or never. Must not do I/O.
-Source: ADR 0021.
+Invariant: files are committed only to a table with the offsets from which they were planned. If two
+runs write the same offsets, one commits. The other one finds new offsets and deletes its files. A
+commit that is still under way is harmless: it is bound to the version it was made for, so it
+happens before every other commit or never. Must not do I/O. Source: ADR 0021.
 """
 
 from collections.abc import Iterable
@@ -17,20 +16,20 @@ from lake.table.model import Commit, TableState
 
 class Verdict(Enum):
     COMMITTED = auto()
-    """It happened."""
+    """The commit happened."""
 
     AGAIN = auto()
-    """It did not; the same files on top of what the table is now are right."""
+    """It did not happen. Commit the same files on top of the current table."""
 
     REPLAN = auto()
-    """It did not, and these files are wrong or late: delete them and begin anew from the table's
-    offsets.
+    """It did not happen, and its files are wrong or late: delete them and plan again from the
+    table's offsets.
     """
 
 
 def verdict(commit: Commit, found: TableState, live_paths: Iterable[str] | None = None) -> Verdict:
-    """found: the table as read after the failure. live_paths: its files, needed if the commit
-    removes some.
+    """Decide from the table as read after the failure. `live_paths` are its files, needed if the
+    commit removes some.
     """
     if commit.commit_id in found.commit_ids:
         return Verdict.COMMITTED
@@ -44,10 +43,10 @@ def verdict(commit: Commit, found: TableState, live_paths: Iterable[str] | None 
 
 
 def rebased(commit: Commit, found: TableState) -> Commit:
-    """The same commit on top of `found`, of which the verdict was AGAIN."""
+    """Return the same commit on top of `found`, after the verdict AGAIN."""
     return replace(commit, base=found)
 
 
 def rewrite_of(commit: Commit, found: TableState) -> Commit:
-    """A rewrite on top of `found`: it changes no offsets, whatever was added meanwhile."""
+    """Return a rewrite on top of `found`. It changes no offsets, whatever was added meanwhile."""
     return replace(commit, base=found, offsets=found.offsets, batch_id=found.batch_id)

@@ -1,8 +1,8 @@
-"""The topic as the export reads it: from the store alone, planned anew when objects are gone.
+"""Read a topic for the export: from the store alone, planned again when objects are gone.
 
-Invariant: the rows of a range of offsets are the same whichever objects hold them; a range that
-cannot be read whole is an error. Only what is decided is read, and nothing that was aborted. An
-object of this class is only a name: it may be pickled.
+Invariant: the rows of a range of offsets are the same whichever objects hold them. A range that
+cannot be read whole is an error. Only committed records are read. An object of this class is only a
+name, and may be pickled.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,8 +22,8 @@ class TopicSource:
     topic: str
 
     def look(self) -> tuple[str, dict[int, Bounds]]:
-        """The topic's id and its partitions, as of now. Raises UnknownPartition, ManifestNotFound,
-        ObjectStoreError.
+        """Return the topic's id and the bounds of its partitions, from a fresh view. Raise
+        UnknownPartition, ManifestNotFound or ObjectStoreError.
         """
         states = self.cluster.partitions(self.topic, committed=True)
         bounds = {
@@ -33,11 +33,11 @@ class TopicSource:
         return str(states[0].topic_id), bounds
 
     def plan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
-        """As of the last look."""
+        """Return slices from the current view."""
         return self.cluster.plan(ranges)
 
     def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[RecordBatch]:
-        """Raises ReadError (damage), OffsetsLost, TopicReplaced (the topic was deleted and created
-        again meanwhile).
+        """Yield the records of slices. Raise ReadError (damage), OffsetsLost or TopicReplaced (the
+        topic was deleted and created again meanwhile).
         """
         return read_renewed(self.cluster, slices, columns, committed=True)

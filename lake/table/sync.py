@@ -1,10 +1,10 @@
-"""Batch after batch from the topic into the table: read the table's offsets, plan, let the engine
-write, commit.
+"""Write batch after batch from the topic into the table: read the table's offsets, plan, let the
+engine write, commit.
 
-Invariants: nothing is remembered between batches but what the table says, so a run may end anywhere
-and another go on, or several go at once. Dead letters are committed before the rows of their batch,
-with offsets of their own; who plans again leaves out those that are there already. Where a table
-begins is its first commit, so `--from latest` means the moment of the first run, not of each.
+Invariants: all state between batches is in the table, so a run may end anywhere and another one
+continue, and several may run at once. Dead letters are committed before the rows of their batch,
+with offsets of their own; a new plan leaves out those that are already there. The first commit
+stores where a table begins, so `--from latest` means the moment of the first run, not of each.
 Source: ADR 0021.
 """
 
@@ -42,7 +42,9 @@ from lake.table.values import RAW, ValueDecoder, ValueFormat
 _log = get_logger()
 
 REPLANS_MAX: Final = 20
-"""Batches in a row that another run committed first: it is at work, so this one may stop."""
+"""The number of batches in a row that another run committed first. That run is working, so this one
+may stop.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +56,24 @@ class SyncOptions:
     from_latest: bool = False
     skip_lost: bool = False
     batch_bytes: int = 1 << 30
-    """Bytes of the log in one commit, about. Upserts keep the newest rows of a partition's part in
-    memory.
+    """Approximate bytes of the log in one commit. Upserts keep the newest rows of a partition's
+    part in memory.
     """
 
     file_bytes: int = 256 << 20
-    """Bytes of the log in one file, about; never more bytes of Parquet."""
+    """Approximate bytes of the log in one file, and the limit of its Parquet bytes."""
 
     @property
     def layout(self) -> Layout:
-        """Upserts look for a key in the files of its Kafka partition only."""
+        """The layout of the table. Upserts look for a key only in the files of its Kafka
+        partition.
+        """
         return Layout(by_partition=self.upsert, by_day=self.by_day)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one batch did. offsets: the table's after it."""
+    """What one batch did, and the table's offsets after it."""
 
     batch_id: int
     rows: int
@@ -86,12 +90,12 @@ class BatchReport:
 
 
 class _Overtaken(Exception):
-    """Another run committed first: plan anew."""
+    """Another run committed first: plan again."""
 
 
 class TableSync:
-    """table, rejects: the table and its dead letters. on_files: called with the records of each
-    task that is done.
+    """Export a topic to a table and its dead letters (`rejects`). `on_files` gets the number of
+    records of each finished task.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class TableSync:
         *,
         on_files: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Raises InvalidSchema."""
+        """Raise InvalidSchema."""
         self._source = source
         self._table = table
         self._rejects = rejects
@@ -116,8 +120,8 @@ class TableSync:
         )
 
     def run_batch(self) -> BatchReport | None:
-        """None: the table has everything. Raises TableError, the reader's errors, ManifestNotFound,
-        the store's errors.
+        """Write one batch. Return None if the table is up to date. Raise TableError, the reader's
+        errors, ManifestNotFound or the store's errors.
         """
         began = time.monotonic()
         for _ in range(REPLANS_MAX):
@@ -126,11 +130,11 @@ class TableSync:
             except _Overtaken:
                 continue
         raise CommitConflict(
-            f"another run commits to table {self._table.name} all the time: leave it to that"
+            f"another run keeps committing to table {self._table.name}: leave the export to it"
         )
 
     def _try_batch(self, began: float) -> BatchReport | None:
-        """Raises _Overtaken."""
+        """Raise _Overtaken if another run committed first."""
         base = self._table.state()
         topic_id, bounds = self._source.look()
         if base.topic_id and base.topic_id != topic_id:
@@ -163,8 +167,8 @@ class TableSync:
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
 
     def _prepared(self, base: TableState) -> TableState:
-        """The table with all columns; adding them is a version of its own. Raises _Overtaken if its
-        offsets are others now.
+        """Add missing columns, which is a version of its own, and return the state then. Raise
+        _Overtaken if the offsets have changed.
         """
         self._table.prepare(self._schema)
         found = self._table.state()
@@ -175,7 +179,7 @@ class TableSync:
     def _begin_at_end(
         self, base: TableState, topic_id: str, bounds: Mapping[int, Bounds]
     ) -> TableState:
-        """Write down where the table begins, before anything else."""
+        """Commit where the table begins, before anything else."""
         offsets = {partition: bound.end_offset for partition, bound in bounds.items()}
         if not commit_batch(
             self._table, self._commit_of(self._prepared(base), topic_id, [], offsets)
@@ -258,8 +262,8 @@ class TableSync:
         )
 
     def _discard(self, results: list[TaskResult]) -> None:
-        """Files that no commit names, nor ever will. Dead letters may have been committed before
-        the rows were not.
+        """Delete files that no commit names or ever will. Dead letters may have been committed
+        although the rows were not.
         """
         self._table.place().delete([file for result in results for file in result.added])
         named = (

@@ -1,9 +1,9 @@
-"""Values to columns: the formats, and what they have in common.
+"""Convert values to columns: the formats, and what they have in common.
 
-Invariants: a value becomes a row or an error, never both and never neither; one that does not
-decode disturbs no other. Columns are all nullable, so that a tombstone is a row of nulls and a
-field that comes or goes needs no rewrite. Rows are a function of the values and the schema alone.
-Must not do I/O: schemas are given as bytes.
+Invariants: a value becomes either a row or an error; one that does not decode affects no other.
+Columns are all nullable, so that a tombstone is a row of nulls and a field that is added or removed
+needs no rewrite. Rows depend on the values and the schema alone. Must not do I/O: schemas are given
+as bytes.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ _CONFLUENT_BYTES: Final = 5
 
 
 class ValueFormat(NamedTuple):
-    """How values are written. Travels to executors, which make the decoder themselves.
+    """The format of values. It travels to executors, which make the decoder themselves.
 
-    schema: content of the schema's file. message: the Protobuf message. framed: values begin with
-    Confluent's magic byte and schema id.
+    `schema` is the content of the schema's file, `message` the Protobuf message. If `framed`,
+    values begin with Confluent's magic byte and schema id.
     """
 
     name: str = "raw"
@@ -35,13 +35,13 @@ RAW: Final = ValueFormat()
 
 
 class RowDecoder(Protocol):
-    """One format. struct: what a row is."""
+    """The decoder of one format. `struct` is the type of a row."""
 
     @property
     def struct(self) -> Any: ...  # noqa: ANN401 - pyarrow is untyped
 
     def row(self, value: memoryview) -> dict[str, Any]:
-        """Raises one of `errors`."""
+        """Decode one value. Raise one of `errors`."""
         ...
 
     @property
@@ -50,29 +50,29 @@ class RowDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """columns: of the rows that are good, in order. errors: index in the batch and reason of each
-    of the others.
+    """The columns of the good rows, in order, and the errors: index in the batch and reason of each
+    other value.
     """
 
     columns: dict[str, Array]
     good: Sequence[int] | None
-    """Their indexes in the batch; None: all."""
+    """The indexes of good rows in the batch; None for all."""
 
     errors: list[tuple[int, str]]
 
 
 class ValueDecoder:
-    """Of one task. Serves one thread."""
+    """The decoder of one task, for one thread."""
 
     def __init__(self, value_format: ValueFormat) -> None:
-        """Raises InvalidSchema."""
+        """Raise InvalidSchema."""
         self._framed = value_format.framed
         self._decoder = _row_decoder(value_format)
         self.schema: Schema = _columns(self._decoder)
 
     def decode(self, values: Array) -> Decoded:
-        """values: binary, nulls are tombstones. Cost: raw none, else some microseconds for each
-        value and field.
+        """Decode binary values; nulls are tombstones. Cost: nothing for raw, otherwise some
+        microseconds for each value and field.
         """
         decoder = self._decoder
         if decoder is None:
@@ -109,8 +109,8 @@ class ValueDecoder:
     def _converted(
         decoder: RowDecoder, rows: list[Any], good: list[int], errors: list[tuple[int, str]]
     ) -> Array:
-        """What Python could read and Arrow cannot hold (a number beyond 64 bits) is an error of its
-        row, found by trying each.
+        """Convert rows to Arrow. A value that Python reads and Arrow cannot hold (a number beyond
+        64 bits) is an error of its row, found by trying each one.
         """
         try:
             return pa.array(rows, decoder.struct)
@@ -140,7 +140,7 @@ def _columns(decoder: RowDecoder | None) -> Schema:
     reserved = [field.name for field in fields if field.name.startswith("_")]
     if reserved:
         raise InvalidSchema(
-            f"fields {', '.join(reserved)}: names that begin with _ are the table's own; rename"
+            f"fields {', '.join(reserved)}: names that begin with _ are reserved; rename"
             " them, or use --format raw"
         )
     return pa.schema(fields)
@@ -151,7 +151,7 @@ def _row_decoder(value_format: ValueFormat) -> RowDecoder | None:
     if name == "raw":
         return None
     if name not in FORMATS:
-        raise InvalidTable(f"format {name!r} is none: choose one of {', '.join(FORMATS)}")
+        raise InvalidTable(f"format {name!r} is unknown: choose one of {', '.join(FORMATS)}")
     if not schema:
         raise InvalidSchema(f"format {name} needs a schema: give its file with --schema")
     if name == "json":

@@ -1,8 +1,8 @@
-"""Where tables are: a warehouse directory or bucket, and for Iceberg a catalog.
+"""Find tables: in a warehouse directory or bucket, and for Iceberg in a catalog.
 
 Invariant: one address serves both kinds of table: `file:DIR`, a plain directory, or
 `s3://BUCKET/PREFIX?endpoint=...` as for the log. A file warehouse without a catalog gets SQLite
-within it; elsewhere a catalog has to be named. Source: pyiceberg's configuration.
+within it; elsewhere a catalog must be named. Source: pyiceberg's configuration.
 """
 
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ _DEFAULT_NAMESPACE: Final = "default"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warehouse:
-    """kind: iceberg or parquet. catalog_properties: win over what follows from the rest. Raises
-    InvalidTable.
+    """A warehouse of `kind` iceberg or parquet. `catalog_properties` override what the other
+    options imply. Raise InvalidTable.
     """
 
     kind: str
     location: str
     catalog_name: str = "penstock"
-    """SQL catalogs tell tables of several catalogs apart by it."""
+    """SQL catalogs use it to distinguish the tables of several catalogs."""
 
     catalog_type: str = ""
     catalog_uri: str = ""
@@ -50,8 +50,8 @@ class Warehouse:
             )
 
     def table(self, name: str, layout: Layout | None) -> ExportTable:
-        """One table, which may not exist yet. layout: None for one that does, whatever its layout
-        is.
+        """Return one table, which may not exist yet. A `layout` of None accepts that of an existing
+        one.
         """
         if self.kind == "parquet":
             if not name or name.startswith(".") or "/" in name:
@@ -67,11 +67,11 @@ class Warehouse:
         )
 
     def existing(self, name: str) -> ExportTable:
-        """One table, with the layout that it has."""
+        """Return one table, with its own layout."""
         return self.table(name, None)
 
     def tables(self) -> list[str]:
-        """Names of all tables: dead letters are tables too."""
+        """Return the names of all tables, including dead letters."""
         if self.kind == "parquet":
             return table_names(self._url())
         from lake.table.iceberg import names_in, open_catalog
@@ -79,11 +79,11 @@ class Warehouse:
         return names_in(open_catalog(self.catalog_name, self.properties()))
 
     def read(self, name: str, bytes_max: int) -> Table:
-        """All rows of a table, however it is partitioned."""
+        """Return all rows of a table with any layout."""
         return self.existing(name).read(bytes_max)
 
     def properties(self) -> dict[str, str]:
-        """For `load_catalog`."""
+        """Return the properties for `load_catalog`."""
         found: dict[str, str] = {}
         store = self._store()
         if isinstance(store, DirectoryConfig):
@@ -124,21 +124,21 @@ class Warehouse:
             raise InvalidTable(f"--warehouse: {error}") from None
         if isinstance(store, DirectoryConfig | S3Config):
             return store
-        raise InvalidTable("--warehouse memory: would be gone before anybody could read it")
+        raise InvalidTable("--warehouse memory: it would be gone when this command ends")
 
 
 def qualified(name: str) -> str:
-    """With a namespace."""
+    """Return the name with a namespace."""
     return name if "." in name else f"{_DEFAULT_NAMESPACE}.{name}"
 
 
 def table_name_of(topic: str) -> str:
-    """A topic's name as a table's: dots would be namespaces, dashes need quotes in SQL."""
+    """Return a table name for a topic: dots would be namespaces, and dashes need quotes in SQL."""
     return topic.replace(".", "_").replace("-", "_")
 
 
 def _s3_properties(store: S3Config) -> dict[str, str]:
-    """`client.` is for S3 and Glue alike."""
+    """Return properties of the store. The prefix `client.` applies to S3 and Glue alike."""
     told = {
         "s3.endpoint": store.endpoint,
         "client.region": store.region or ("us-east-1" if store.endpoint else None),
