@@ -1,11 +1,10 @@
-"""The Kafka client behind the helpers: few records, whole answers, errors in words. Over the
-broker's own codecs: no test needs a client.
+"""The Kafka client behind the helpers: few records, complete answers, and readable errors. It uses
+the broker's own codecs, so that tests need no client library.
 
-Invariants: what `produce` returns is durable, and is in the log once (idempotent producer, the same
-batch and sequence on every try); what `consume` returns is everything from the beginning of the
-topic, in the order of each partition. Every call ends by its deadline. Leaders that move, die or
-are elected meanwhile are looked up again. Must not be used where throughput counts: one request at
-a time.
+Invariants: records that `produce` returned are durable, and in the log once (idempotent producer,
+the same batch and sequence on every attempt). `consume` returns everything from the beginning of
+the topic, in the order of each partition. Every call ends by its deadline. It finds leaders again
+after they move, die or are elected. Limits: one request at a time. Must not be used for throughput.
 """
 
 import threading
@@ -31,30 +30,30 @@ from stream.batch.records import decode_records, encode_batch
 _CODES: Final[Mapping[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 _RETRY_S: Final = 0.01
 _ANSWER_S: Final = 10.0
-"""For what does not depend on the object store."""
+"""The deadline of requests that do not depend on the object store."""
 _POLL_MS: Final = 20
-"""Of one fetch at a leader without news, where others may have some."""
+"""The wait of one fetch at a leader without new records, while others may have some."""
 _FETCH_BYTES: Final = 16 << 20
 _BATCH_BYTES: Final = 512 * 1024
-"""Below every topic's `max.message.bytes` that somebody did not set himself."""
+"""Below every `max.message.bytes` of topics unless a test sets a smaller one."""
 _RequestT = TypeVar("_RequestT")
 _ResponseT = TypeVar("_ResponseT")
 
 
 class RecordsMissing(KafkaFailed):
-    """Fewer records than a test waits for; `records` are those that came."""
+    """Fewer records than a test waits for; `records` are those that arrived."""
 
-    def __init__(self, told: str, records: Sequence[Record]) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, records: Sequence[Record]) -> None:
+        super().__init__(message)
         self.records = list(records)
 
 
-class _Again(Exception):
-    """It may work the next time; the text says what went wrong."""
+class _Retriable(Exception):
+    """A retriable failure; the text is the reason."""
 
 
 class _Topic:
-    """leaders: address by partition; empty where nobody leads."""
+    """The leaders' addresses by partition; empty without a leader."""
 
     def __init__(self, found: metadata.MetadataResponseTopic, addresses: Mapping[int, str]) -> None:
         assert found.topic_id is not None
@@ -65,8 +64,8 @@ class _Topic:
 
 
 class KafkaClient:
-    """One for a test run. Threads may share it; their calls take turns, but `consume`, which waits,
-    lets others in between its requests.
+    """The client of a test run. Threads may share it. Their calls take turns, but `consume` lets
+    others in between its requests.
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -108,7 +107,7 @@ class KafkaClient:
         self._retried(create, time.monotonic() + timeout_s)
 
     def _topic(self, name: str) -> _Topic:
-        """Raises KafkaFailed if there is none."""
+        """Look up a topic. Raise KafkaFailed if it does not exist."""
         request = metadata.MetadataRequest(
             topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         )
@@ -145,8 +144,8 @@ class KafkaClient:
     def produce(
         self, topic: str, records: Sequence[BatchRecord], partition: int | None, timeout_s: float
     ) -> list[Position]:
-        """partition: None by key. Positions in the order of the records; `offset` of the given ones
-        means nothing.
+        """Produce records and return their positions in order. A partition of None is chosen by
+        key. The `offset` of the given records is ignored.
         """
         deadline = time.monotonic() + timeout_s
         count = len(self._retried(lambda: self._topic(topic), deadline).leaders)
@@ -177,7 +176,7 @@ class KafkaClient:
     def _append(
         self, topic: str, partition: int, records: Sequence[BatchRecord], deadline: float
     ) -> int:
-        """One batch; its base offset."""
+        """Produce one batch. Return its base offset."""
         if self._producer == (-1, -1):
             self._producer = self._retried(self._new_producer, deadline)
         key = (self._retried(lambda: self._topic(topic), deadline).topic_id, partition)
@@ -189,39 +188,39 @@ class KafkaClient:
             base_sequence=self._sequences[key],
         )
 
-        def send() -> int:
-            left_s = max(_RETRY_S, deadline - time.monotonic())
-            data = produce.TopicProduceData(topic, [produce.PartitionProduceData(partition, batch)])
-            request = produce.ProduceRequest(
-                acks=-1, timeout_ms=int(left_s * 1_000), topic_data=[data]
-            )
-            address = self._leader(topic, partition)
-            answer = self._ask(
-                address,
-                apis.PRODUCE,
-                request,
-                produce.encode_request,
-                produce.decode_response,
-                timeout_s=left_s,
-            )
-            result = answer.responses[0].partition_responses[0]
-            _check(
-                result.error_code,
-                f"{topic}-{partition} did not take the records",
-                result.error_message,
-            )
-            return result.base_offset
-
         try:
-            base_offset = self._retried(send, deadline)
+            base_offset = self._retried(
+                lambda: self._send_batch(topic, partition, batch, deadline), deadline
+            )
         except KafkaFailed:
-            # Whether the batch is in the log is not known, so neither is the next sequence: the
-            # next batch comes from a new producer.
+            # The batch may or may not be in the log, so the next sequence is unknown, and the next
+            # batch needs a new producer.
             self._producer = (-1, -1)
             self._sequences.clear()
             raise
         self._sequences[key] += len(records)
         return base_offset
+
+    def _send_batch(self, topic: str, partition: int, batch: bytearray, deadline: float) -> int:
+        """Send one produce request to the leader. Return the base offset."""
+        left_s = max(_RETRY_S, deadline - time.monotonic())
+        data = produce.TopicProduceData(topic, [produce.PartitionProduceData(partition, batch)])
+        request = produce.ProduceRequest(acks=-1, timeout_ms=int(left_s * 1_000), topic_data=[data])
+        answer = self._ask(
+            self._leader(topic, partition),
+            apis.PRODUCE,
+            request,
+            produce.encode_request,
+            produce.decode_response,
+            timeout_s=left_s,
+        )
+        result = answer.responses[0].partition_responses[0]
+        _check(
+            result.error_code,
+            f"{topic}-{partition} did not take the records",
+            result.error_message,
+        )
+        return result.base_offset
 
     def _new_producer(self) -> tuple[int, int]:
         request = init_producer_id.InitProducerIdRequest(
@@ -239,7 +238,9 @@ class KafkaClient:
     # --- consume ----------------------------------------------------------------------------------
 
     def consume(self, topic: str, count: int | None, timeout_s: float) -> list[Record]:
-        """All records that there are, once there are `count`. Sorted by partition and offset."""
+        """Return all records, sorted by partition and offset, as soon as there are at least
+        `count`.
+        """
         deadline = time.monotonic() + timeout_s
         read: dict[int, list[Record]] = {}
         positions: dict[int, int] = {}
@@ -250,25 +251,25 @@ class KafkaClient:
                 caught_up = self._fetch_round(
                     topic, read, positions, left_s=left_s, is_waiting=bool(read)
                 )
-                came = sum(map(len, read.values()))
-                if caught_up and came >= (count or 0):
+                arrived = sum(map(len, read.values()))
+                if caught_up and arrived >= (count or 0):
                     return [record for number in sorted(read) for record in read[number]]
                 problem = ""
-            except _Again as error:
+            except _Retriable as error:
                 problem = f"; {error}"
                 self._pause(deadline)
             if time.monotonic() > deadline:
-                came = sum(map(len, read.values()))
+                arrived = sum(map(len, read.values()))
                 wanted = "the records there are" if count is None else f"{count} records"
                 offsets = ", ".join(
                     f"{number}: {offset}" for number, offset in sorted(positions.items())
                 )
-                told = (
-                    f"topic {topic!r}: {came} of {wanted} came within {timeout_s:g} s (read up to"
-                    f" offsets {{{offsets}}}{problem})"
+                message = (
+                    f"topic {topic!r}: {arrived} of {wanted} arrived within {timeout_s:g} s"
+                    f" (read up to offsets {{{offsets}}}{problem})"
                 )
                 raise RecordsMissing(
-                    told, [record for number in sorted(read) for record in read[number]]
+                    message, [record for number in sorted(read) for record in read[number]]
                 )
 
     def _fetch_round(
@@ -280,7 +281,7 @@ class KafkaClient:
         left_s: float,
         is_waiting: bool,
     ) -> bool:
-        """One fetch from each leader; whether all partitions are read to their ends."""
+        """Fetch once from each leader. Return whether all partitions were read to their ends."""
         with self._lock:
             found = self._topic(topic)
         by_leader: dict[str, list[int]] = defaultdict(list)
@@ -288,44 +289,54 @@ class KafkaClient:
             read.setdefault(number, [])
             positions.setdefault(number, 0)
             if not address:
-                raise _Again(f"{topic}-{number} has no leader")
+                raise _Retriable(f"{topic}-{number} has no leader")
             by_leader[address].append(number)
         ends: dict[int, int] = {}
+        wait_ms = _POLL_MS if is_waiting else 0
         for address, numbers in by_leader.items():
-            request = fetch.FetchRequest(
-                max_wait_ms=_POLL_MS if is_waiting else 0,
-                min_bytes=1,
-                max_bytes=_FETCH_BYTES,
-                topics=[
-                    fetch.FetchTopic(
-                        topic_id=found.topic_id,
-                        partitions=[
-                            fetch.FetchPartition(
-                                number,
-                                fetch_offset=positions[number],
-                                partition_max_bytes=_FETCH_BYTES,
-                            )
-                            for number in numbers
-                        ],
-                    )
-                ],
-            )
-            with self._lock:
-                answer = self._ask(
-                    address,
-                    apis.FETCH,
-                    request,
-                    fetch.encode_request,
-                    fetch.decode_response,
-                    timeout_s=left_s,
-                )
-            _check(answer.error_code, f"topic {topic!r} cannot be read")
-            for part in (part for one in answer.responses for part in one.partitions):
-                self._take(topic, part, read, positions)
+            for part in self._fetch(
+                address, found.topic_id, numbers, positions, wait_ms=wait_ms, timeout_s=left_s
+            ):
+                self._add_records(topic, part, read, positions)
                 ends[part.partition_index] = part.high_watermark
         return all(positions[number] >= ends.get(number, 1 << 62) for number in found.leaders)
 
-    def _take(
+    def _fetch(
+        self,
+        address: str,
+        topic_id: UUID,
+        numbers: Sequence[int],
+        positions: Mapping[int, int],
+        *,
+        wait_ms: int,
+        timeout_s: float,
+    ) -> list[fetch.PartitionData]:
+        """Fetch partitions of one topic from their leader."""
+        partitions = [
+            fetch.FetchPartition(
+                number, fetch_offset=positions[number], partition_max_bytes=_FETCH_BYTES
+            )
+            for number in numbers
+        ]
+        request = fetch.FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=_FETCH_BYTES,
+            topics=[fetch.FetchTopic(topic_id=topic_id, partitions=partitions)],
+        )
+        with self._lock:
+            answer = self._ask(
+                address,
+                apis.FETCH,
+                request,
+                fetch.encode_request,
+                fetch.decode_response,
+                timeout_s=timeout_s,
+            )
+        _check(answer.error_code, f"the broker at {address} refuses to fetch")
+        return [part for topic in answer.responses for part in topic.partitions]
+
+    def _add_records(
         self,
         topic: str,
         part: fetch.PartitionData,
@@ -362,7 +373,7 @@ class KafkaClient:
     def _leader(self, topic: str, partition: int) -> str:
         address = self._topic(topic).leaders.get(partition, "")
         if not address:
-            raise _Again(f"{topic}-{partition} has no leader")
+            raise _Retriable(f"{topic}-{partition} has no leader")
         return address
 
     def _retried(self, call: Callable[[], _ResponseT], deadline: float) -> _ResponseT:
@@ -370,9 +381,9 @@ class KafkaClient:
             try:
                 with self._lock:
                     return call()
-            except _Again as error:
+            except _Retriable as error:
                 if time.monotonic() > deadline:
-                    raise KafkaFailed(f"did not work in time: {error}") from None
+                    raise KafkaFailed(f"timed out: {error}") from None
             self._pause(deadline)
 
     def _pause(self, deadline: float) -> None:
@@ -385,12 +396,12 @@ class KafkaClient:
         encode: Callable[[Writer, _RequestT, int], None],
         decode: Callable[[Reader, int], _ResponseT],
     ) -> _ResponseT:
-        """The first broker that answers."""
-        problem = _Again("no broker")
+        """Return the answer of the first broker that answers."""
+        problem = _Retriable("no broker")
         for address in self._bootstrap:
             try:
                 return self._ask(address, api, request, encode, decode)
-            except _Again as error:
+            except _Retriable as error:
                 problem = error
         raise problem
 
@@ -404,8 +415,8 @@ class KafkaClient:
         *,
         timeout_s: float = _ANSWER_S,
     ) -> _ResponseT:
-        """One request. A connection that broke is opened anew: the broker may have been restarted
-        since.
+        """Send one request. Reopen a broken connection, because the broker may have been
+        restarted.
         """
         is_new = address not in self._connections
         try:
@@ -416,11 +427,11 @@ class KafkaClient:
             connection = self._connections.pop(address, None)
             if connection is not None:
                 connection.close()
-            raise _Again(str(error)) from None
+            raise _Retriable(str(error)) from None
 
 
 def _chunks(indexes: Sequence[int], records: Sequence[BatchRecord]) -> list[list[int]]:
-    """Runs of records that fit into one batch each; a larger record is alone in its."""
+    """Split records into runs that fit into one batch each; a larger record gets its own."""
     chunks: list[list[int]] = []
     room = 0
     for index in indexes:
@@ -434,11 +445,11 @@ def _chunks(indexes: Sequence[int], records: Sequence[BatchRecord]) -> list[list
 
 
 def _check(code: int, failed: str, message: str | None = None) -> None:
-    """Raises _Again for what Kafka's clients try again, KafkaFailed for the rest."""
+    """Raise _Retriable for errors that Kafka's clients retry, and KafkaFailed for the others."""
     if not code:
         return
     known = _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    told = f"{failed}: {message or known.message} ({known.name})"
+    text = f"{failed}: {message or known.message} ({known.name})"
     if known.retriable:
-        raise _Again(told)
-    raise KafkaFailed(told)
+        raise _Retriable(text)
+    raise KafkaFailed(text)

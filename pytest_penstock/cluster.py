@@ -1,18 +1,18 @@
-"""What tests hold: the cluster of the whole run, and what can be done with it.
+"""The cluster of a test run, and the helpers that tests call.
 
-Invariant: every helper blocks until what it says is true, or fails with a sentence that says what
-was asked and what came; none waits longer than its timeout. Helpers may be called from any thread,
-and from async tests: the cluster lives in another process, so that nothing here can wait for the
-caller's own event loop (the `a...` forms leave that loop free meanwhile).
+Invariant: every helper blocks until its result is true, or fails with an error that says what was
+requested and what happened; none waits longer than its timeout. Helpers may be called from any
+thread, and from async tests: the cluster lives in another process, so it never waits for the
+caller's event loop (the `a...` forms keep that loop free meanwhile).
 """
 
 import asyncio
 import itertools
-import time
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
+from base.clock import wall_ms
 from deploy.errors import ClusterFailed, UsageError
 from pytest_penstock.client import KafkaClient
 from pytest_penstock.control import AddFaults, AwaitTopic, KillBroker, RemoveFaults, RestartBroker
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 _NUMBERS: Final = itertools.count()
-"""Of faults that are in force."""
+"""The numbers of faults."""
 
 _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "put": ("put", "put_if_absent", "put_if_match"),
@@ -36,15 +36,15 @@ _OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class StoreFaults:
-    """injected: how many calls failed, by kind; known when the block is over."""
+    """The number of failed calls by kind, known after the block."""
 
     def __init__(self) -> None:
         self.injected: dict[str, int] = {}
 
 
 class PenstockCluster:
-    """One for a test run (with pytest-xdist: one for a worker). What is made through it stays until
-    the run is over.
+    """The cluster of a test run (with pytest-xdist: of a worker). Everything created through it
+    stays until the end of the run.
     """
 
     def __init__(self, process: ClusterProcess, client: KafkaClient) -> None:
@@ -55,14 +55,14 @@ class PenstockCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """For any Kafka client: `host:port` of all brokers, by commas. Stays the same when brokers
-        are killed and restarted.
+        """`host:port` of all brokers, separated by commas, for any Kafka client. It stays the same
+        when brokers are killed and restarted.
         """
         return self._process.bootstrap_servers
 
     @property
     def brokers(self) -> list[int]:
-        """Their ids."""
+        """The ids of the brokers."""
         return list(range(len(self.bootstrap_servers.split(","))))
 
     # --- records ----------------------------------------------------------------------------------
@@ -70,8 +70,8 @@ class PenstockCluster:
     def topic(
         self, name: str, partitions: int = 1, config: Mapping[str, str | int | bool] | None = None
     ) -> str:
-        """Create a topic; returns its name when every broker knows it and every partition has a
-        leader that serves it.
+        """Create a topic. Return its name as soon as every broker knows it and every partition has
+        a leader that serves it.
         """
         self._check_usable()
         texts = {
@@ -92,11 +92,11 @@ class PenstockCluster:
         timestamp_ms: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Position]:
-        """Send the values (all with this key and these headers); returns where each lies when all
-        are durable (acks=all, idempotent).
+        """Send the values, all with this key and these headers. Return their positions as soon as
+        all are durable (acks=all, idempotent).
 
-        partition: None chooses by key as Kafka's Java client does, and without a key one after the
-        other.
+        A `partition` of None is chosen by key as Kafka's Java client does; without a key the values
+        go to one partition after the other.
         """
         self._check_usable()
         if not values:
@@ -104,7 +104,7 @@ class PenstockCluster:
                 f"produce({topic!r}) was given no value; one record with a null value is"
                 f" produce({topic!r}, None, key=...)"
             )
-        now_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        now_ms = wall_ms() if timestamp_ms is None else timestamp_ms
         pairs = tuple((name, encoded(value)) for name, value in (headers or {}).items())
         records = [BatchRecord(0, now_ms, encoded(key), encoded(value), pairs) for value in values]
         return self._client.produce(topic, records, partition, timeout_s)
@@ -112,11 +112,11 @@ class PenstockCluster:
     def consume(
         self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> list[Record]:
-        """Everything in the topic from its beginning, by partition and offset, once there are
-        `count` records. Belongs to no group.
+        """Return everything in the topic from its beginning, by partition and offset, as soon as
+        there are `count` records. Join no group.
 
-        More than `count` are returned if there are more: one too many is an error that a test wants
-        to see. None: what there is now.
+        More than `count` records are returned if there are more, because a test should see one too
+        many. None means all current records.
         """
         self._check_usable()
         return self._client.consume(topic, count, timeout_s)
@@ -131,7 +131,7 @@ class PenstockCluster:
         timestamp_ms: int | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> list[Position]:
-        """`produce` that leaves the caller's event loop free."""
+        """Call `produce` and keep the caller's event loop free."""
 
         def send() -> list[Position]:
             return self.produce(
@@ -149,22 +149,22 @@ class PenstockCluster:
     async def aconsume(
         self, topic: str, count: int | None = None, timeout_s: float = TIMEOUT_S
     ) -> list[Record]:
-        """`consume` that leaves the caller's event loop free, where what is waited for may still
-        have to be done.
+        """Call `consume` and keep the caller's event loop free, because the caller may still have
+        to produce.
         """
         return await asyncio.to_thread(self.consume, topic, count, timeout_s)
 
     # --- failures ---------------------------------------------------------------------------------
 
     def kill_broker(self, broker: int) -> None:
-        """Crash it: its connections break, nothing is flushed. The others take over what it led;
-        what it acknowledged is in the store.
+        """Crash a broker: its connections break and nothing is flushed. The others take over its
+        partitions; acknowledged records are in the store.
         """
         self._check_usable()
         self._ask(KillBroker(node_id=broker))
 
     def restart_broker(self, broker: int) -> None:
-        """Start it on the port that it had; one that still runs is killed first. It serves when
+        """Start a broker on its port, and kill it first if it still runs. It serves requests when
         this returns.
         """
         self._check_usable()
@@ -182,27 +182,18 @@ class PenstockCluster:
         broker: int | None = None,
         seed: int = 0,
     ) -> Generator[StoreFaults]:
-        """Within the block the object store of the brokers (or of one `broker`) fails.
+        """Let the object store of the brokers (or of one `broker`) fail within the block.
 
-        down: no call gets an answer. error_rate: part of the calls that get "503 SlowDown".
-        lost_response_rate: part of those that the store carries out without an answer. latency_ms:
-        (p50, p99) of each call. operations: some of put, get, list, delete; none given: all. seed:
-        of the dice.
+        `down`: no call gets an answer. `error_rate`: the share of calls that get "503 SlowDown".
+        `lost_response_rate`: the share of calls that take effect without an answer. `latency_ms`:
+        (p50, p99) of each call. `operations`: some of put, get, list, delete; none means all.
+        `seed` seeds the random numbers.
         """
         self._check_usable()
-        for name, rate in (("error_rate", error_rate), ("lost_response_rate", lost_response_rate)):
-            if not 0.0 <= rate <= 1.0:
-                raise UsageError(f"store_faults({name}={rate}) is not allowed: 0.0 to 1.0")
-        if latency_ms is not None and not 0 <= latency_ms[0] <= latency_ms[1]:
-            raise UsageError(
-                f"store_faults(latency_ms={latency_ms}) is not allowed: (p50, p99) in ms, the"
-                " second not less than the first"
-            )
-        unknown = sorted(set(operations) - set(_OPERATIONS))
-        if unknown:
-            raise UsageError(
-                f"store_faults(operations={unknown}) is not allowed: {', '.join(_OPERATIONS)}"
-            )
+        _check_rate("error_rate", error_rate)
+        _check_rate("lost_response_rate", lost_response_rate)
+        _check_latency(latency_ms)
+        _check_operations(operations)
         number = next(_NUMBERS)
         p50_ms, p99_ms = latency_ms or (0.0, 0.0)
         self._ask(
@@ -222,13 +213,34 @@ class PenstockCluster:
         try:
             yield faults
         finally:
-            with suppress(ClusterFailed):  # whatever ended it is told by the block itself
+            with suppress(ClusterFailed):  # the block itself raises the cause
                 faults.injected = self._ask(RemoveFaults(number=number)).injected
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _check_usable(self) -> None:
-        """Raises if this may not be used any more."""
+        """Raise if this object may no longer be used."""
 
     def _ask(self, command: "AnyCommand") -> "Answer":
         return self._process.ask(command)
+
+
+def _check_rate(name: str, rate: float) -> None:
+    if not 0.0 <= rate <= 1.0:
+        raise UsageError(f"store_faults({name}={rate}) is not allowed: 0.0 to 1.0")
+
+
+def _check_latency(latency_ms: tuple[float, float] | None) -> None:
+    if latency_ms is not None and not 0 <= latency_ms[0] <= latency_ms[1]:
+        raise UsageError(
+            f"store_faults(latency_ms={latency_ms}) is not allowed: (p50, p99) in ms, the second"
+            " not less than the first"
+        )
+
+
+def _check_operations(operations: Collection[str]) -> None:
+    unknown = sorted(set(operations) - set(_OPERATIONS))
+    if unknown:
+        raise UsageError(
+            f"store_faults(operations={unknown}) is not allowed: {', '.join(_OPERATIONS)}"
+        )
