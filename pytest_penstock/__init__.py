@@ -1,9 +1,9 @@
-"""Penstock in tests: the fixtures `penstock_cluster` and `penstock` (docs/reference/pytest.md), and
-here the types that tests name.
+"""Penstock in tests: the fixtures `penstock_cluster` and `penstock` (docs/reference/pytest.md).
+This module has the types that tests name.
 
-Invariant: importing this costs nothing, for pytest loads the plugin in every run of everyone who
-has Penstock installed; the names are found when they are asked for. Must not import pytest: only
-`pytest_penstock.plugin` does, and only pytest imports that.
+Invariant: importing this costs nothing, because pytest loads the plugin in every run of every user
+of Penstock; names are imported on first use. Must not import pytest: only `pytest_penstock.plugin`
+does, and only pytest imports that.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""What the test process and the process of its cluster tell each other: one JSON document a line,
-each command answered by one.
+"""Messages between the test process and the process of its cluster: one JSON document per line, and
+one answer to each command.
 
-Invariant: pure values. Both sides are of one installation, so nothing here needs versions.
+Invariant: pure values. Both sides belong to one installation, so messages need no versions.
 """
 
 from typing import Final
@@ -12,27 +12,27 @@ LINE_BYTES_MAX: Final = 1 << 20
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="do"):
-    """Base."""
+    """The base of all commands."""
 
 
 class Begin(Command, frozen=True, kw_only=True, tag="begin"):
-    """A test begins: remember which topics and groups there are."""
+    """A test begins: remember the existing topics and groups."""
 
 
 class End(Command, frozen=True, kw_only=True, tag="end"):
-    """A test is over: no faults, all brokers, and no topic or group that was not there when it
-    began.
+    """A test is over: remove faults, start all brokers, and delete topics and groups that are new
+    since `Begin`.
     """
 
 
 class KillBroker(Command, frozen=True, kw_only=True, tag="kill"):
-    """Crash: nothing is flushed, closed or said."""
+    """Crash a broker: it flushes, closes and announces nothing."""
 
     node_id: int
 
 
 class RestartBroker(Command, frozen=True, kw_only=True, tag="restart"):
-    """Start it again on its port; if it still runs, after a crash."""
+    """Start a broker on its port; crash it first if it still runs."""
 
     node_id: int
 
@@ -45,8 +45,8 @@ class AwaitTopic(Command, frozen=True, kw_only=True, tag="await-topic"):
 
 
 class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
-    """Let the store fail from now on. node_id: only for this broker. operations: names of the store
-    port's methods; none: all.
+    """Let the store fail from now on, for all brokers or for `node_id`. `operations` are methods of
+    the store port; none means all.
 
     Rates are probabilities per call.
     """
@@ -63,7 +63,7 @@ class AddFaults(Command, frozen=True, kw_only=True, tag="add-faults"):
 
 
 class RemoveFaults(Command, frozen=True, kw_only=True, tag="remove-faults"):
-    """The answer tells what was injected meanwhile."""
+    """Remove faults. The answer has the number of injected ones."""
 
     number: int
 
@@ -72,8 +72,8 @@ AnyCommand = Begin | End | KillBroker | RestartBroker | AwaitTopic | AddFaults |
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """error: empty if it worked. injected: faults by kind. groups: those that could not be removed
-    because consumers are still in them.
+    """The answer to a command. `error` is empty on success, `injected` counts faults by kind, and
+    `groups` could not be deleted because consumers are still in them.
     """
 
     error: str = ""

@@ -1,12 +1,11 @@
-"""Controller and brokers of a test run, on one store in memory, in one process: what a test may do
-to them.
+"""The controller and brokers of a test run, on one store in memory, in one process, and what a test
+may do to them.
 
 Invariants: a killed broker ends as by SIGKILL (nothing is flushed, closed or unregistered) and
-comes back on its own port only; one that ends by itself (fenced, its WAL not writable) is started
-again, as its supervisor would; after `end` the cluster is as it was at `begin`. Each broker sees
-the store through faults of its own and repeats what fails, as over S3. The controller sees no
-faults.
-Must not be used for anything that is to outlive its process.
+restarts on its own port only. One that ends by itself (fenced, its WAL not writable) is started
+again, as a supervisor would. After `end` the cluster is as it was at `begin`. Each broker accesses
+the store through its own faults and retries failures, as over S3. The controller sees no faults.
+Must not be used for data that must outlive its process.
 """
 
 import asyncio
@@ -44,32 +43,32 @@ log = structlog.get_logger()
 HOST: Final = "127.0.0.1"
 SESSION_TIMEOUT_MS: Final = 3_000
 SESSION_GRACE_MS: Final = 100
-"""A test waits for every failover; nothing here pauses for a tenth of a second unless the whole
+"""A test waits for every failover. Nothing here pauses for a tenth of a second unless the whole
 machine does, and then all do.
 """
 INTERNAL_PARTITIONS: Final = 4
-"""Of `__consumer_offsets` and `__transaction_state`: the first group or transaction of a run waits
-until they are there.
+"""The number of partitions of `__consumer_offsets` and `__transaction_state`. The first group or
+transaction of a run waits until they exist.
 """
 _INTERNAL: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 GROUP_SESSION_MIN_MS: Final = 100
 SETTLE_S: Final = 20.0
-_LOOK_S: Final = 0.001
+_POLL_S: Final = 0.001
 _RESTART_S: Final = 0.1
 _LOG_CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 16 << 20
 _PUTS: Final = frozenset({"put", "put_if_absent", "put_if_match"})
 _RETRIES: Final = RetryPolicy(backoff_ms=10, backoff_max_ms=200)
-_ENDS: Final = (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError)
+_START_FAILURES: Final = (PortTaken, ControllerError, ObjectStoreError, StreamError, TimeoutError)
 
 
 class Refused(Exception):
-    """What was asked cannot be; the text is for whoever wrote the test."""
+    """The cluster cannot do what a test requested. The message is for the author of the test."""
 
 
 class Nodes:
-    """`start` once; then any of the others, one at a time. Nothing needs to be stopped: the process
-    ends.
+    """Call `start` once, then any other method, one at a time. Nothing has to be stopped: the
+    process ends.
     """
 
     def __init__(self, options: Options, directory: Path, ports: Sequence[int]) -> None:
@@ -77,8 +76,8 @@ class Nodes:
         self._directory = directory
         self._ports = list(ports)
         self._store = MemoryStore()
-        self._dice = [Random(node_id) for node_id in range(options.brokers)]  # noqa: S311 - faults, not secrets
-        self._faults = [FaultyStore(self._store, dice) for dice in self._dice]
+        self._randoms = [Random(node_id) for node_id in range(options.brokers)]  # noqa: S311 - faults, not secrets
+        self._faults = [FaultyStore(self._store, random) for random in self._randoms]
         self._active: dict[int, AddFaults] = {}
         self._brokers: dict[int, Broker] = {}
         self._down: set[int] = set()
@@ -89,7 +88,7 @@ class Nodes:
         self._groups_before: frozenset[str] = frozenset()
 
     async def start(self) -> None:
-        """Raises PortTaken; then nothing of it runs any more."""
+        """Start everything. Raise PortTaken; then nothing runs any more."""
         config = ControllerConfig(
             data_dir=self._directory,
             listeners=(f"{HOST}:0",),
@@ -108,7 +107,7 @@ class Nodes:
                 await asyncio.gather(*(broker.abandon() for broker in self._brokers.values()))
                 await controller.stop()
                 raise outcome
-        await self._until(self._all_know_all, "brokers that know each other", SETTLE_S)
+        await self._until(self._images_are_current, "brokers that know each other", SETTLE_S)
 
     # --- what a test asks for ---------------------------------------------------------------------
 
@@ -117,7 +116,7 @@ class Nodes:
         self._groups_before = frozenset(self._groups())
 
     async def end(self) -> list[str]:
-        """Returns groups that are still in use."""
+        """Restore the cluster. Return groups that are still in use."""
         if self._active:
             self._active.clear()
             self._apply_faults()
@@ -154,16 +153,18 @@ class Nodes:
         except PortTaken:
             port = self._ports[node_id]
             raise Refused(
-                f"broker {node_id} cannot come back: port {port} on {HOST} was taken by another"
-                " process meanwhile"
+                f"broker {node_id} cannot restart: another process has taken port {port} on {HOST}"
+                " meanwhile"
             ) from None
-        except _ENDS as error:
+        except _START_FAILURES as error:
             raise Refused(
                 f"broker {node_id} did not start within {SETTLE_S:.0f} s:"
                 f" {error or 'does it reach the store?'}"
             ) from None
         self._down.discard(node_id)
-        await self._until(self._all_know_all, f"a cluster that knows broker {node_id}", SETTLE_S)
+        await self._until(
+            self._images_are_current, f"a cluster that knows broker {node_id}", SETTLE_S
+        )
 
     async def await_topic(self, name: str, timeout_s: float) -> None:
         await self._until(
@@ -175,20 +176,20 @@ class Nodes:
     def add_faults(self, faults: AddFaults) -> None:
         if faults.node_id is not None:
             self._check(faults.node_id)
-        for node_id in self._reached_by(faults):
+        for node_id in self._affected_brokers(faults):
             self._faults[node_id].injected.clear()
-            self._dice[node_id].seed(faults.seed * self._options.brokers + node_id)
+            self._randoms[node_id].seed(faults.seed * self._options.brokers + node_id)
         self._active[faults.number] = faults
         self._apply_faults()
 
     def remove_faults(self, number: int) -> dict[str, int]:
-        """What was injected, by kind."""
+        """Remove faults, and return the number of injected ones by kind."""
         faults = self._active.pop(number, None)
         if faults is None:
             return {}
         self._apply_faults()
         counts: Counter[str] = Counter()
-        for node_id in self._reached_by(faults):
+        for node_id in self._affected_brokers(faults):
             counts.update(
                 {
                     fault.name.lower(): count
@@ -199,11 +200,11 @@ class Nodes:
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def _reached_by(self, faults: AddFaults) -> Sequence[int]:
+    def _affected_brokers(self, faults: AddFaults) -> Sequence[int]:
         return range(self._options.brokers) if faults.node_id is None else (faults.node_id,)
 
     def _apply_faults(self) -> None:
-        """The newest first: of latencies the first one counts."""
+        """Apply the newest faults first, because the first latency wins."""
         options = self._options
         lasting = (
             (Latency(options.latency_p50_ms, options.latency_p99_ms, Selection(_PUTS)),)
@@ -270,16 +271,16 @@ class Nodes:
     async def _revive(self, node_id: int, broker: Broker) -> None:
         await broker.abandon()
         while node_id not in self._brokers:
-            with suppress(*_ENDS):
+            with suppress(*_START_FAILURES):
                 await self._start_broker(node_id)
                 log.warning("broker_started_again", node_id=node_id)
                 break
             await asyncio.sleep(_RESTART_S)
         self._revivals.pop(node_id, None)
 
-    def _all_know_all(self) -> bool:
-        """Each live broker's image has exactly the live ones as alive: whom it still takes for
-        alive it would send clients to.
+    def _images_are_current(self) -> bool:
+        """Return whether the image of each live broker shows all live ones as alive. Brokers send
+        clients to those that they consider alive.
         """
         live = {NodeId(node_id) for node_id in self._brokers}
         return all(
@@ -342,10 +343,10 @@ class Nodes:
     async def _until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                while not condition():  # noqa: ASYNC110 - conditions span brokers: no one event stands behind them
-                    await asyncio.sleep(_LOOK_S)
+                while not condition():  # noqa: ASYNC110 - conditions span brokers: no single event exists
+                    await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            raise Refused(f"waited {timeout_s:.0f} s in vain for {what}") from None
+            raise Refused(f"timed out after {timeout_s:.0f} s waiting for {what}") from None
 
 
 def _rules(faults: AddFaults) -> list[FaultRule]:

@@ -1,6 +1,7 @@
-"""How the cluster of a test run is to be: from command line and ini file, checked.
+"""Options of the cluster of a test run, from command line and ini file, checked.
 
-Invariant: an `Options` that exists is valid. Pure, and cheap to import: it is made in every run.
+Invariant: an `Options` that exists is valid. Pure, and cheap to import, because every run makes
+one.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class InvalidOption(ValueError):
-    """The message says which option, its value, and what is allowed."""
+    """The message names the option, its value, and what is allowed."""
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         super().__init__(f"{option} {value} is not allowed: {allowed}")
@@ -20,8 +21,8 @@ class InvalidOption(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """port: of the first broker, the others follow; 0: any free ones. Latencies: of each PUT to the
-    store, lognormal by two quantiles.
+    """`port` is that of the first broker, and the others follow; 0 means any free ports. The
+    latencies of PUTs to the store are lognormal, given by two quantiles.
     """
 
     brokers: int = 2
@@ -32,7 +33,7 @@ class Options:
 
     @classmethod
     def parse(cls, *, brokers: str, port: str, latency: str, log_level: str) -> "Options":
-        """From texts as given; empty ones are the defaults. Raises InvalidOption."""
+        """Parse the given texts; empty ones are the defaults. Raise InvalidOption."""
         default = cls()
         p50_ms, p99_ms = _latency(latency) if latency else (0.0, 0.0)
         level = log_level or default.log_level

@@ -1,10 +1,9 @@
 """The plugin that pytest loads by its entry point: options, the fixtures `penstock_cluster` and
-`penstock`, the log in reports.
+`penstock`, and the log in reports.
 
-Invariant: a run that uses no fixture of ours pays for the import of this module alone (no
-dependency, 1 ms). A cluster belongs to one pytest process, so the workers of pytest-xdist have one
-each, on free ports. Must not do anything at import.
-Source: pytest, "Writing plugins".
+Invariant: a run that uses none of our fixtures pays for the import of this module alone (no
+dependency, 1 ms). A cluster belongs to one pytest process, so each worker of pytest-xdist has its
+own, on free ports. Must not do anything at import. Source: pytest, "Writing plugins".
 """
 
 from collections.abc import Generator
@@ -25,8 +24,8 @@ _OPTIONS: Final = (
     (
         "log-level",
         (
-            "debug, info, warning or error, of brokers and controller; a test that fails shows what"
-            " was logged (default: warning)"
+            "log level of brokers and controller: debug, info, warning or error; a failing test"
+            " shows the log (default: warning)"
         ),
     ),
 )
@@ -35,9 +34,9 @@ _FIXTURES: Final = frozenset({"penstock", "penstock_cluster"})
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("penstock", "Penstock: a Kafka cluster for tests")
-    for name, told in _OPTIONS:
-        group.addoption(f"--penstock-{name}", default=None, metavar=name.upper(), help=told)
-        parser.addini(_ini(name), f"{told}; --penstock-{name} wins", default="")
+    for name, text in _OPTIONS:
+        group.addoption(f"--penstock-{name}", default=None, metavar=name.upper(), help=text)
+        parser.addini(_ini(name), f"{text}; --penstock-{name} overrides it", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,17 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         options = Options.parse(
-            brokers=_given(config, "brokers"),
-            port=_given(config, "port"),
-            latency=_given(config, "latency"),
-            log_level=_given(config, "log-level"),
+            brokers=_option_text(config, "brokers"),
+            port=_option_text(config, "port"),
+            latency=_option_text(config, "latency"),
+            log_level=_option_text(config, "log-level"),
         )
     except InvalidOption as error:
         raise pytest.UsageError(str(error)) from None
     if options.port and (hasattr(config, "workerinput") or config.getoption("numprocesses", None)):
         raise pytest.UsageError(
-            "--penstock-port cannot be used with pytest-xdist: each worker has a cluster of its"
-            " own, on free ports; take bootstrap_servers"
+            "--penstock-port cannot be used with pytest-xdist: each worker has its own cluster on"
+            " free ports; use bootstrap_servers"
         )
     config.pluginmanager.register(_Run(options), _Run.__name__)
 
@@ -64,14 +63,14 @@ def _ini(name: str) -> str:
     return "penstock_" + name.replace("-", "_")
 
 
-def _given(config: pytest.Config, name: str) -> str:
+def _option_text(config: pytest.Config, name: str) -> str:
     option: str | None = config.getoption(f"--penstock-{name}")
     return str(config.getini(_ini(name))) if option is None else option
 
 
 class _Run:
-    """The one cluster of this pytest process. Its process is started when it is known that a test
-    needs it, so that it starts while pytest, too, has something to do.
+    """The cluster of this pytest process. It starts as soon as a test is known to need it, while
+    pytest continues to work.
     """
 
     def __init__(self, options: Any) -> None:  # noqa: ANN401 - `Options`, which is not imported by name before it is needed
@@ -80,7 +79,7 @@ class _Run:
         self._client: KafkaClient | None = None
 
     def process(self) -> "ClusterProcess":
-        """Started, not yet ready."""
+        """Return the process, started but perhaps not ready."""
         if self._process is None:
             from pytest_penstock.process import ClusterProcess
 
@@ -143,7 +142,7 @@ def _ready(config: pytest.Config) -> "tuple[ClusterProcess, KafkaClient]":
 @pytest.fixture(scope="session")
 def penstock_cluster(pytestconfig: pytest.Config) -> "PenstockCluster":
     """A Kafka cluster in memory for the whole run: `bootstrap_servers` for your clients, and
-    helpers. What is made through it stays.
+    helpers. Everything created through it stays.
     """
     from pytest_penstock.cluster import PenstockCluster
 
@@ -154,7 +153,7 @@ def penstock_cluster(pytestconfig: pytest.Config) -> "PenstockCluster":
 def penstock(
     penstock_cluster: "PenstockCluster", request: pytest.FixtureRequest
 ) -> "Generator[Penstock]":
-    """The cluster, clean: topics and consumer groups that come up in the test are deleted after it,
+    """The clean cluster: topics and consumer groups that appear in the test are deleted after it,
     brokers restarted, faults removed.
     """
     from pytest_penstock.penstock import Penstock

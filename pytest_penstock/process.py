@@ -1,8 +1,8 @@
-"""The process of the cluster, seen from the test process: started, asked, ended.
+"""The process of the cluster as the test process sees it: start it, send commands, end it.
 
-Invariant: after `close` it is gone; should this process die instead, it ends by itself (its stdin
-does). No answer is waited for longer than `ANSWER_TIMEOUT_S`, and when it fails its log is part of
-the error. Threads may share it.
+Invariant: after `close` it is gone. If this process dies instead, the cluster's process ends by
+itself, because its stdin does. No answer takes longer than `ANSWER_TIMEOUT_S`; an error includes
+the process's log. Threads may share it.
 """
 
 import os
@@ -25,7 +25,7 @@ from pytest_penstock.options import Options
 
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 60.0
-"""Above every deadline inside: what arrives later is a defect."""
+"""Longer than every deadline inside: a later answer is a defect."""
 _STOP_TIMEOUT_S: Final = 5.0
 _LOG_LINES_MAX: Final = 40
 _LOG_BYTES_MAX: Final = 64 * 1024
@@ -33,11 +33,11 @@ _T = TypeVar("_T")
 
 
 class Refused(DeployError):
-    """The cluster could not do what a test asked for; the text says why."""
+    """The cluster could not do what a test requested; the message says why."""
 
 
 class ClusterProcess:
-    """Starts at once; `wait_ready` before anything else is asked."""
+    """Starts at once. Call `wait_ready` before `ask`."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -47,8 +47,8 @@ class ClusterProcess:
         self._unread = b""
         self.bootstrap_servers = ""
         self.started_at = time.monotonic()
-        self.took_s = 0.0
-        """From the start of the process until it was ready."""
+        self.startup_s = 0.0
+        """The time from the start of the process until it was ready."""
         command = (
             sys.executable,
             "-P",
@@ -59,7 +59,7 @@ class ClusterProcess:
         environment = bytecode.environment(os.environ) | {
             "PYTHONPATH": os.pathsep.join(_import_path())
         }
-        # A group of its own: Ctrl-C is for pytest, which ends it.
+        # With a process group of its own, Ctrl-C reaches only pytest, which ends the cluster.
         self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
             command,
             stdin=subprocess.PIPE,
@@ -75,7 +75,7 @@ class ClusterProcess:
         return self._pid
 
     def wait_ready(self) -> None:
-        """Raises ClusterFailed."""
+        """Wait until the cluster is ready. Raise ClusterFailed."""
         if self.bootstrap_servers:
             return
         started = self._read(Started, self.started_at + START_TIMEOUT_S, "did not start")
@@ -83,11 +83,13 @@ class ClusterProcess:
             raise ClusterFailed(
                 f"the Penstock cluster of this test run did not start: {started.error}"
             )
-        self.took_s = time.monotonic() - self.started_at
+        self.startup_s = time.monotonic() - self.started_at
         self.bootstrap_servers = ",".join(f"127.0.0.1:{port}" for port in started.ports)
 
     def ask(self, command: AnyCommand) -> Answer:
-        """Raises Refused with the cluster's own words, ClusterFailed if there are none."""
+        """Send a command and return the answer. Raise Refused with the cluster's message, or
+        ClusterFailed if there is no answer.
+        """
         with self._lock:
             assert self._process.stdin is not None
             try:
@@ -101,11 +103,11 @@ class ClusterProcess:
         return answer
 
     def log_end(self) -> int:
-        """How many bytes were logged so far."""
+        """Return the number of bytes logged so far."""
         return os.fstat(self._log.fileno()).st_size
 
     def log_since(self, start: int) -> str:
-        """What was logged behind this byte; only the last part, if it is long."""
+        """Return the log behind this byte; only its last part if it is long."""
         end = self.log_end()
         start = max(start, end - _LOG_BYTES_MAX)
         lines = (
@@ -114,7 +116,7 @@ class ClusterProcess:
         return "\n".join(lines[-_LOG_LINES_MAX:])
 
     def close(self) -> None:
-        """A copy of this object in a forked child leaves the cluster alone."""
+        """End the process. A copy of this object in a forked child does nothing."""
         if os.getpid() != self._owner_pid or self._log.closed:
             return
         assert self._process.stdin is not None
@@ -130,7 +132,7 @@ class ClusterProcess:
         self._log.close()
 
     def _read(self, kind: type[_T], deadline: float, failed: str) -> _T:
-        """The next line. Pipes have no timeouts, selectors do."""
+        """Read the next line. Pipes have no timeouts, so a selector waits."""
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -155,8 +157,8 @@ class ClusterProcess:
 
 
 def _import_path() -> list[str]:
-    """Where this process found us: pytest may have been told by its ini file (`pythonpath`), which
-    a child does not read.
+    """Return where this process found us: pytest's ini file may set `pythonpath`, which a child
+    does not read.
     """
     ours = str(Path(__file__).resolve().parents[1])
     given = [

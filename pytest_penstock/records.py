@@ -1,8 +1,7 @@
-"""Records as tests see them, and where the client puts them.
+"""Records as tests see them, and the partitions where the client puts them.
 
-Invariant: a keyed record lands in the partition that Kafka's Java client would choose (murmur2).
-Pure.
-Source: Kafka `Utils.murmur2`, `BuiltInPartitioner`.
+Invariant: a keyed record goes to the partition that Kafka's Java client would choose (murmur2).
+Pure. Source: Kafka `Utils.murmur2`, `BuiltInPartitioner`.
 """
 
 from collections.abc import Mapping
@@ -13,18 +12,18 @@ _M: Final = 0x5BD1_E995
 _SEED: Final = 0x9747_B28C
 
 Data = str | bytes | None
-"""Of a key or a value: texts are sent as UTF-8, None as null (a tombstone, if it is a value)."""
+"""A key or a value. Text is sent as UTF-8, None as null (a value of null is a tombstone)."""
 
 
 class Position(NamedTuple):
-    """Where an acknowledged record lies."""
+    """The position of an acknowledged record."""
 
     partition: int
     offset: int
 
 
 class Record(NamedTuple):
-    """headers: the last one of a name counts; `header_list` of clients is not rebuilt."""
+    """A record. Of several headers with one name, `headers` has the last."""
 
     topic: str
     partition: int
@@ -36,7 +35,7 @@ class Record(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The value as UTF-8; of a tombstone the empty text."""
+        """The value as UTF-8; a tombstone gives the empty text."""
         return (self.value or b"").decode()
 
 
@@ -45,8 +44,8 @@ def encoded(data: Data) -> bytes | None:
 
 
 def partition_of(key: bytes | None, index: int, partition_count: int) -> int:
-    """By key; without one each record of a call goes to the next partition, beginning with 0: tests
-    want the same every time.
+    """Return the partition of a key. Without a key each record of a call goes to the next
+    partition, beginning with 0, so that every run of a test is the same.
     """
     if key is None:
         return index % partition_count
@@ -54,7 +53,7 @@ def partition_of(key: bytes | None, index: int, partition_count: int) -> int:
 
 
 def murmur2(data: bytes) -> int:
-    """As unsigned 32 bits."""
+    """Return the hash as unsigned 32 bits."""
     length = len(data)
     hashed = (_SEED ^ length) & _MASK
     whole = length & ~3

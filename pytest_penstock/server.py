@@ -1,10 +1,10 @@
 """The process of a test run's cluster: `python -m pytest_penstock.server OPTIONS`, commands on
 stdin, answers on stdout.
 
-A process of its own, not a thread of pytest: a test may stop the clock, patch `time`, fork, hold
-the GIL or be traced for coverage, and the brokers must not notice (docs/adr/0027). Invariants: it
-ends when stdin does, so it cannot outlive the test run; its directory goes with it; stdout carries
-answers and nothing else. Must not import pytest.
+It is not a thread of pytest, because a test may stop the clock, patch `time`, fork, hold the GIL or
+be traced for coverage, and brokers must not be affected (docs/adr/0027). Invariants: it ends when
+stdin does, so it cannot outlive the test run, and deletes its directory. Stdout carries answers and
+nothing else. Must not import pytest.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, TextIO
 
-# until everything is imported: collecting while importing costs a tenth of it and finds nothing
+# Collecting garbage while importing takes a tenth of the time and finds nothing.
 gc.disable()
 
 import msgspec  # noqa: E402
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 PREFIX: Final = "penstock-pytest-"
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private directory is made in it
 _TRIES_MAX: Final = 5
-_RPC_FAILED: Final = "the cluster could not do it"
+_RPC_FAILED: Final = "the request to the cluster failed"
 
 
 def main() -> None:
     options = msgspec.json.decode(sys.argv[1], type=Options)
-    # What libraries print must not get between the answers.
+    # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     logs.configure(options.log_level)
@@ -58,21 +58,20 @@ async def _serve(options: Options, directory: Path, answers: TextIO) -> None:
     try:
         nodes, ports = await _start(options, directory)
     except DeployError as error:
-        _tell(answers, Started(error=str(error)))
+        _write_line(answers, Started(error=str(error)))
         return
     from base.collector import tune_collector
 
     gc.enable()
     tune_collector()
-    _tell(answers, Started(ports=ports))
+    _write_line(answers, Started(ports=ports))
     commands = asyncio.StreamReader(limit=LINE_BYTES_MAX)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin
     )
     while line := await commands.readline():
-        _tell(answers, await _answer(nodes, msgspec.json.decode(line, type=AnyCommand)))
-    # Everything is in memory, and nobody is left who could read it: there is nothing to end in
-    # order.
+        _write_line(answers, await _answer(nodes, msgspec.json.decode(line, type=AnyCommand)))
+    # Everything is in memory and has no more readers, so an orderly shutdown has no use.
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
@@ -133,7 +132,7 @@ async def _do(nodes: "Nodes", command: AnyCommand) -> Answer:
     return Answer()
 
 
-def _tell(answers: TextIO, message: msgspec.Struct) -> None:
+def _write_line(answers: TextIO, message: msgspec.Struct) -> None:
     answers.write(msgspec.json.encode(message).decode() + "\n")
     answers.flush()
 
