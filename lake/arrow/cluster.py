@@ -69,9 +69,9 @@ class StoreCluster:
         """Return slices from the current view. Raise as `ClusterView.plan` does."""
         return background().run(self._plan(ranges, timestamp_from_ms), DEADLINE_S)
 
-    def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+    def replan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
         """Return slices from a fresh view."""
-        return background().run(self._plan_anew(ranges), DEADLINE_S)
+        return background().run(self._replan(ranges), DEADLINE_S)
 
     def bodies(self, slices: Sequence[Slice]) -> dict[str, bytes]:
         """Return, by key, the slices' objects that the view has read whole. Reading those slices
@@ -127,14 +127,14 @@ class StoreCluster:
     async def _partitions(self, topic: str, committed: bool) -> list[PartitionOffsets]:
         view = await self.view()
         await view.refresh()
-        return await _settled(view.partitions([topic], committed=committed))
+        return await _or_stays_gone(view.partitions([topic], committed=committed))
 
     async def _plan(
         self, ranges: Sequence[OffsetRange], timestamp_from_ms: int | None
     ) -> list[Slice]:
         return await (await self.view()).plan(ranges, timestamp_from_ms=timestamp_from_ms)
 
-    async def _plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+    async def _replan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
         view = await self.view()
         await view.refresh()
         return await view.plan(ranges)
@@ -145,7 +145,7 @@ class StoreCluster:
     async def _aborted(self, ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         view = await self.view()
         await view.refresh()
-        return await _settled(view.aborted(ranges))
+        return await _or_stays_gone(view.aborted(ranges))
 
     async def _root(self) -> ManifestRoot:
         return (await self.view()).root
@@ -153,11 +153,11 @@ class StoreCluster:
     async def _first_at(self, wanted: Sequence[tuple[OffsetRange, int]]) -> list[int | None]:
         turns = asyncio.Semaphore(LOOKUPS_MAX)
 
-        async def look(item: OffsetRange, timestamp_ms: int) -> int | None:
+        async def look_up(item: OffsetRange, timestamp_ms: int) -> int | None:
             async with turns:
                 return await self._first_of(item, timestamp_ms)
 
-        return await asyncio.gather(*(look(item, timestamp_ms) for item, timestamp_ms in wanted))
+        return await asyncio.gather(*(look_up(item, timestamp_ms) for item, timestamp_ms in wanted))
 
     async def _first_of(self, wanted: OffsetRange, timestamp_ms: int) -> int | None:
         """Find the object by the indexes, and the record by the object's blocks and batches."""
@@ -193,11 +193,11 @@ class StoreCluster:
         return HeldLease(store, view.cluster_id, lease_id, owner)
 
 
-async def _settled(look: Awaitable[_T]) -> _T:
-    """Await `look`, and raise ObjectStaysGone for ObjectGone: the view has already planned
+async def _or_stays_gone(read: Awaitable[_T]) -> _T:
+    """Await `read`, and raise ObjectStaysGone for ObjectGone: the view has already planned
     again.
     """
     try:
-        return await look
+        return await read
     except ObjectGone as gone:
         raise ObjectStaysGone(gone.slice, _VIEW_PLANS, is_same=True) from None

@@ -31,17 +31,17 @@ _log = get_logger()
 PAUSE_MS: Final = 1_000
 """The pause between plans without progress: the next manifest comes a second later."""
 
-Lost = Callable[[StreamError], None]
+OnLoss = Callable[[StreamError], None]
 """A callback for records that cannot be read any more, with OffsetsLost, UnknownPartition or
 TopicReplaced. It raises, or those offsets are left out.
 """
 
 Planner = Callable[[Sequence[OffsetRange]], list[Slice]]
-Decider = Callable[[Sequence[OffsetRange]], AbortedByStream]
+AbortedLookup = Callable[[Sequence[OffsetRange]], AbortedByStream]
 """Returns the aborted transactions of every requested stream."""
 
 
-def refuse(error: StreamError) -> None:
+def raise_loss(error: StreamError) -> None:
     """Raise the error: a loss is not tolerated."""
     raise error
 
@@ -55,7 +55,7 @@ def read_renewed(
     committed: bool = False,
     min_timestamp_ms: int | None = None,
     pause_ms: int = PAUSE_MS,
-    lost: Lost = refuse,
+    on_loss: OnLoss = raise_loss,
     bodies: Mapping[str, bytes] | None = None,
 ) -> Generator[RecordBatch, None, None]:
     """Read slices as `read_slices_sync` does, and plan again when objects are deleted.
@@ -65,7 +65,7 @@ def read_renewed(
     """
     aborted: AbortedByStream | None = None
     if committed:
-        slices, aborted = decided(cluster.aborted, slices, lost)
+        slices, aborted = look_up_aborted(cluster.aborted, slices, on_loss)
     tries = 0
     gone_key, is_same = "", False
     while slices:
@@ -91,66 +91,71 @@ def read_renewed(
             if tries > 1:
                 time.sleep(pause_ms / 1_000)
             _log.info("plan_renewed", key=gone.slice.key, slices=len(left))
-        slices = planned_anew(cluster.plan_anew, left, lost)
+        slices = replan_slices(cluster.replan, left, on_loss)
 
 
-def decided(
-    look: Decider, slices: Sequence[Slice], lost: Lost = refuse
+def look_up_aborted(
+    lookup: AbortedLookup, slices: Sequence[Slice], on_loss: OnLoss = raise_loss
 ) -> tuple[Sequence[Slice], AbortedByStream]:
     """Return the slices whose aborted transactions are still known, and those transactions. Raise
     as `ClusterView.aborted` does.
     """
     while slices:
         try:
-            aborted = look(ranges_of(slices))
+            aborted = lookup(ranges_of(slices))
         except UnknownPartition as error:
-            lost(error)
+            on_loss(error)
             slices = [
                 part
                 for part in slices
                 if part.topic != error.topic or error.partition not in {None, part.partition}
             ]
         except OffsetsLost as error:
-            lost(error)
-            slices = [part for item in slices if (part := _slice_from(item, error)) is not None]
+            on_loss(error)
+            slices = [part for item in slices if (part := _trimmed_slice(item, error)) is not None]
         else:
             others = sorted({part.topic for part in slices if part.stream_id not in aborted})
             for topic in others:
-                lost(TopicReplaced(topic))
+                on_loss(TopicReplaced(topic))
             return [part for part in slices if part.topic not in others], aborted
     return [], {}
 
 
-def planned_anew(plan: Planner, left: Sequence[Slice], lost: Lost = refuse) -> list[Slice]:
+def replan_slices(
+    plan: Planner, left: Sequence[Slice], on_loss: OnLoss = raise_loss
+) -> list[Slice]:
     """Plan the offsets of slices again, in the objects that hold them now."""
-    return planned(
-        plan, ranges_of(left), {(part.topic, part.partition): part.stream_id for part in left}, lost
+    return plan_streams(
+        plan,
+        ranges_of(left),
+        {(part.topic, part.partition): part.stream_id for part in left},
+        on_loss,
     )
 
 
-def planned(
+def plan_streams(
     plan: Planner,
     ranges: Sequence[OffsetRange],
     streams: Mapping[tuple[str, int], int],
-    lost: Lost = refuse,
+    on_loss: OnLoss = raise_loss,
 ) -> list[Slice]:
     """Return slices of these streams and no others. Raise as `ClusterView.plan` does."""
     while ranges:
         try:
             slices = plan(ranges)
         except UnknownPartition as error:
-            lost(error)
+            on_loss(error)
             ranges = [
                 item
                 for item in ranges
                 if item.topic != error.topic or error.partition not in {None, item.partition}
             ]
         except OffsetsLost as error:
-            lost(error)
-            ranges = [_from(item, error) for item in ranges]
+            on_loss(error)
+            ranges = [_trimmed_range(item, error) for item in ranges]
             ranges = [item for item in ranges if item.start_offset < item.end_offset]
         else:
-            return _same_streams(slices, streams, lost)
+            return _same_streams(slices, streams, on_loss)
     return []
 
 
@@ -168,13 +173,13 @@ def ranges_of(slices: Sequence[Slice]) -> list[OffsetRange]:
 
 
 def _same_streams(
-    slices: list[Slice], streams: Mapping[tuple[str, int], int], lost: Lost
+    slices: list[Slice], streams: Mapping[tuple[str, int], int], on_loss: OnLoss
 ) -> list[Slice]:
     others = sorted(
         {part.topic for part in slices if part.stream_id != streams[part.topic, part.partition]}
     )
     for topic in others:
-        lost(TopicReplaced(topic))
+        on_loss(TopicReplaced(topic))
     return [part for part in slices if part.topic not in others]
 
 
@@ -182,7 +187,7 @@ def _has_advanced(before: Sequence[Slice], left: Sequence[Slice]) -> bool:
     return len(left) < len(before) or left[0].start_offset > before[0].start_offset
 
 
-def _slice_from(part: Slice, error: OffsetsLost) -> Slice | None:
+def _trimmed_slice(part: Slice, error: OffsetsLost) -> Slice | None:
     if (part.topic, part.partition) != (
         error.topic,
         error.partition,
@@ -193,7 +198,7 @@ def _slice_from(part: Slice, error: OffsetsLost) -> Slice | None:
     )
 
 
-def _from(item: OffsetRange, error: OffsetsLost) -> OffsetRange:
+def _trimmed_range(item: OffsetRange, error: OffsetsLost) -> OffsetRange:
     if (item.topic, item.partition) != (error.topic, error.partition):
         return item
     return item._replace(start_offset=max(item.start_offset, error.log_start))

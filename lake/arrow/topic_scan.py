@@ -28,7 +28,7 @@ from lake.arrow.pyarrow_untyped import (
     Table,
     pa,
 )
-from lake.arrow.renew import planned, read_renewed
+from lake.arrow.renew import plan_streams, read_renewed
 from lake.fetch.limits import ReadConfig
 from lake.manifest.errors import (
     OffsetsLost,
@@ -183,7 +183,7 @@ class Scan:
         ranges = [item for item in self._ranges if item.start_offset < item.end_offset]
         if not ranges:
             return
-        slices = planned(self._cluster.plan_anew, ranges, self._streams)
+        slices = plan_streams(self._cluster.replan, ranges, self._streams)
         bodies = self._cluster.bodies(slices)
         batches = read_renewed(
             self._cluster,
@@ -196,7 +196,7 @@ class Scan:
         with closing(batches), closing(ScanLease(self._cluster)) as lease:
             for batch in batches:
                 yield batch
-                lease.keep()
+                lease.renew_if_due()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the scan by Arrow's PyCapsule protocol, for DuckDB, Polars, pandas and others."""
@@ -230,7 +230,7 @@ class ScanLease:
         self._due_s = now_s() + LEASE_AFTER_S
         self._lease_id: UUID | None = None
 
-    def keep(self) -> None:
+    def renew_if_due(self) -> None:
         if self._now_s() < self._due_s:
             return
         self._due_s = self._now_s() + LEASE_RENEW_S

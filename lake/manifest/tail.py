@@ -5,9 +5,9 @@ Invariants: only the contiguous run of slots counts. It is what a recoverer woul
 everything that was acknowledged, and nothing in it is ever taken back. A cursor only advances: a
 running reader asks only for new slots, and an idle one costs one GET per WAL, and a LIST now and
 then. Slots are dropped when the manifest says that they are committed. A lost or damaged slot is
-never skipped silently: the ends of the partitions that it may concern are in doubt (`doubt_of`),
-and the next walk reads it again. Must not write: readers never fence. Source:
-`stream.recovery.recoverer`, ADR 0037.
+never skipped silently: `bad_slot_for` names it for the partitions that it may concern, and the next
+walk reads it again. Must not write: readers never fence. Source: `stream.recovery.recoverer`, ADR
+0037.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ WALK_S_MAX = 10.0
 store. The next walk continues there.
 """
 
-LOOK_BEHIND_S = 30.0
+LIST_BEHIND_S = 30.0
 """The interval between LISTs for slots behind the end of a WAL. A slot that the store lost under a
 living writer no longer matters when the writer has uploaded and committed its data, which it does in
 this time (`upload.block.max.age.ms`).
@@ -77,7 +77,7 @@ class _Cursor:
         self._ended = False
         self._window = 1
         self._behind: SlotsBehind | None = None
-        self._look_at = -LOOK_BEHIND_S
+        self._listed_at = -LIST_BEHIND_S
         self.slots: deque[_Slot] = deque()
         self.bad_slots: list[BadSlot] = []
         """Lost or damaged slots, in order."""
@@ -107,7 +107,7 @@ class _Cursor:
         return any(slot.sequence not in known for slot in self.bad_slots)
 
     async def _advance(self) -> None:
-        self._go_back()
+        self._rewind()
         found = 0
         now = asyncio.get_running_loop().time
         until = now() + WALK_S_MAX
@@ -119,7 +119,9 @@ class _Cursor:
                     reads.append(
                         asyncio.ensure_future(self._read(WalSequence(self._next + len(reads))))
                     )
-                index = await self._sound(reads.popleft()) or await self._lost(now(), reads)
+                index = await self._read_checked(reads.popleft()) or await self._read_missing(
+                    now(), reads
+                )
                 if index is None:
                     break
                 if isinstance(index, BadSlot):
@@ -173,7 +175,7 @@ class _Cursor:
         parts = (slot.ranges.get(stream_id) for slot in self.slots)
         return any(part is not None and part.start_offset > end for part in parts)
 
-    def _go_back(self) -> None:
+    def _rewind(self) -> None:
         """Move back to the first bad slot: it may have been restored."""
         self._is_suspect = bool(self.bad_slots)
         if self.bad_slots:
@@ -183,13 +185,15 @@ class _Cursor:
             while self.slots and self.slots[-1].sequence > self._next:
                 self.slots.pop()
 
-    async def _sound(self, read: Awaitable[ObjectIndex | None]) -> ObjectIndex | BadSlot | None:
+    async def _read_checked(
+        self, read: Awaitable[ObjectIndex | None]
+    ) -> ObjectIndex | BadSlot | None:
         try:
             return await read
         except ObjectCorrupt as error:
             return BadSlot(self._next, error.key, error)
 
-    async def _lost(
+    async def _read_missing(
         self, now: float, reads: Iterable[Awaitable[ObjectIndex | None]]
     ) -> ObjectIndex | BadSlot | None:
         """Read the next slot again after it was missing. Return None if nothing proves that it was
@@ -204,16 +208,16 @@ class _Cursor:
                 if isinstance(index, ObjectIndex)
             ]
             is_proven = any(index.header.durable_below > self._next for index in known)
-            if now < self._look_at + LOOK_BEHIND_S and not self._is_suspect and not is_proven:
+            if now < self._listed_at + LIST_BEHIND_S and not self._is_suspect and not is_proven:
                 return None
-            self._look_at = now
+            self._listed_at = now
             self._behind = SlotsBehind(self._store, self._writer, self._next)
             await self._behind.list()
         proof = await self._behind.proof_of(self._next)
         if not proof:
             return None
         key = wal_key(self._writer, self._next)
-        return await self._sound(self._read(self._next)) or BadSlot(
+        return await self._read_checked(self._read(self._next)) or BadSlot(
             self._next, key, WalSlotLost(key, proof)
         )
 
@@ -259,7 +263,7 @@ class WalTails:
                 raise result
         return any(results)
 
-    def doubt_of(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
+    def bad_slot_for(self, leader: int, stream_id: StreamId, end: int) -> BadSlot | None:
         """Return a bad slot that may hold records of this data stream, or None. The stream is known
         without a gap up to `end`.
 

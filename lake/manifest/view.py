@@ -175,7 +175,7 @@ class ClusterView:
         With `committed`, include last stable offsets. Cost: a GET or two more for each partition
         with new transactions since the last call.
         """
-        return await self._tried(lambda: self._states(topics, committed))
+        return await self._retried(lambda: self._states(topics, committed))
 
     async def plan(
         self, wanted: Sequence[OffsetRange], *, timestamp_from_ms: int | None = None
@@ -186,7 +186,7 @@ class ClusterView:
         Raise UnknownPartition, OffsetsLost or OffsetsMissing. Cost: a GET per shard and per 4 MiB
         of pages that are not in the cache.
         """
-        return await self._tried(lambda: self._plan(wanted, timestamp_from_ms))
+        return await self._retried(lambda: self._plan(wanted, timestamp_from_ms))
 
     def bodies_of(self, slices: Iterable[Slice]) -> dict[str, bytes]:
         """Return, by key, the slices' objects that this view has read whole: immutable WAL slots of
@@ -207,14 +207,14 @@ class ClusterView:
         transactions are still undecided. Cost: one or more GETs for each range, none for partitions
         without transactions.
         """
-        return await self._tried(lambda: self._aborted(wanted))
+        return await self._retried(lambda: self._aborted(wanted))
 
-    async def _tried(self, look: Callable[[], Awaitable[_T]]) -> _T:
+    async def _retried(self, read: Callable[[], Awaitable[_T]]) -> _T:
         """Retry on a newer manifest if an object is gone: this view is old."""
         async with self._lock:
             for attempt in range(_TRIES_MAX):
                 try:
-                    return await look()
+                    return await read()
                 except (ObjectNotFound, ObjectGone):
                     if attempt == _TRIES_MAX - 1:
                         raise
@@ -266,7 +266,7 @@ class ClusterView:
         """Return the root of the newest version, or the known one if none is newer."""
         known = self._root
         if known is not None and asyncio.get_running_loop().time() - self._newest_at < PROBE_S:
-            found = await self._probed(known)
+            found = await self._probe(known)
             if found is not None:
                 return found
         for attempt in range(_TRIES_MAX):
@@ -284,7 +284,7 @@ class ClusterView:
             return root
         raise AssertionError("the last attempt raises")
 
-    async def _probed(self, known: ManifestRoot) -> ManifestRoot | None:
+    async def _probe(self, known: ManifestRoot) -> ManifestRoot | None:
         """Advance version by version. Return None if there are many, and a LIST is cheaper."""
         for _ in range(_PROBES_MAX):
             try:
@@ -335,7 +335,7 @@ class ClusterView:
         states = [self._state(topic, entry) for topic, entry in found]
         if not committed:
             return states
-        stable = await _gathered(
+        stable = await _gather(
             [
                 (topic, entry, state.end_offset)
                 for (topic, entry), state in zip(found, states, strict=True)
@@ -364,7 +364,7 @@ class ClusterView:
         )
 
     def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
-        bad = self._tails.doubt_of(entry.leader, StreamId(entry.data.stream_id), end)
+        bad = self._tails.bad_slot_for(entry.leader, StreamId(entry.data.stream_id), end)
         if bad is not None:
             raise EndInDoubt(topic, entry.partition, end, bad.error)
 
@@ -440,7 +440,7 @@ class ClusterView:
         await self._load_shards(refs)
         found: dict[int, list[AbortedTransaction]] = {}
         entries = [self._entry(ref, item) for ref, item in zip(refs, wanted, strict=True)]
-        aborted = await _gathered(list(zip(wanted, entries, strict=True)), self._aborted_of)
+        aborted = await _gather(list(zip(wanted, entries, strict=True)), self._aborted_of)
         for entry, transactions in zip(entries, aborted, strict=True):
             found.setdefault(entry.data.stream_id, []).extend(transactions)
         return found
@@ -523,13 +523,13 @@ class ClusterView:
         return loaded
 
 
-async def _gathered(items: Sequence[_K], look: Callable[[_K], Awaitable[_T]]) -> list[_T]:
-    """Await `look` for each item, at most `_TXN_READS_MAX` at once. Return the results in order."""
+async def _gather(items: Sequence[_K], read: Callable[[_K], Awaitable[_T]]) -> list[_T]:
+    """Await `read` for each item, at most `_TXN_READS_MAX` at once. Return the results in order."""
     turns = asyncio.Semaphore(_TXN_READS_MAX)
 
     async def one(item: _K) -> _T:
         async with turns:
-            return await look(item)
+            return await read(item)
 
     return await asyncio.gather(*(one(item) for item in items))
 

@@ -15,7 +15,7 @@ from lake.manifest.errors import TooManyLeases
 from lake.manifest.plan import OffsetRange
 from lake.manifest.view import ClusterView, PartitionOffsets
 from lake.spark.errors import InvalidOption, OffsetsMismatch
-from lake.spark.offsets import Offsets, TopicPartition, shown
+from lake.spark.offsets import Offsets, TopicPartition, scala_set
 from lake.spark.options import Topics
 from lake.spark.ranges import Bounds
 from objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -51,7 +51,7 @@ class SparkCluster(StoreCluster):
         )
         return dict(zip(items, found, strict=True))
 
-    def keep(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
+    def take_lease(self, lease_id: UUID, ttl_ms: int, *, renewed: bool) -> str | None:
         """Take or renew a lease on the current objects. Return why that failed, or None: without a
         lease the query plans again where necessary.
         """
@@ -105,5 +105,5 @@ def _assigned(
 ) -> dict[TopicPartition, Bounds]:
     missing = [item for item in wanted if item not in existing]
     if missing and not missing_ok:
-        raise OffsetsMismatch(f"assigned partitions do not exist: {shown(missing)}")
+        raise OffsetsMismatch(f"assigned partitions do not exist: {scala_set(missing)}")
     return {item: existing[item] for item in wanted if item in existing}

@@ -28,7 +28,7 @@ class TopicPartition(NamedTuple):
 Offsets = Mapping[TopicPartition, int]
 
 
-def shown(partitions: Collection[TopicPartition]) -> str:
+def scala_set(partitions: Collection[TopicPartition]) -> str:
     """Format partitions as Scala prints a set."""
     return f"Set({', '.join(str(item) for item in sorted(partitions))})"
 

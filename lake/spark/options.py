@@ -21,7 +21,7 @@ from lake.spark.offsets import (
     parse_offsets,
     parse_partitions,
     parse_timestamps,
-    shown,
+    scala_set,
 )
 
 STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
@@ -349,8 +349,8 @@ def _check_each(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartiti
     if starts.keys() != ends.keys():
         raise OffsetsMismatch(
             "The specified start offset and end offset should have the same topic-partitions."
-            f" Topic-partitions for start offset: {shown(starts)}, topic-partitions for end offset:"
-            f" {shown(ends)}."
+            f" Topic-partitions for start offset: {scala_set(starts)}, topic-partitions for end"
+            f" offset: {scala_set(ends)}."
         )
     for item, start in sorted(starts.items()):
         if start > ends[item] >= 0:

@@ -63,7 +63,7 @@ class _Offered:
         return self._reader.take_filters(filters)
 
 
-def taken(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filter]]:
+def split_filters(filters: Sequence[Filter]) -> tuple[list[Condition], list[Filter]]:
     """Return the conditions that are enforced here, and the filters that Spark must apply
     itself.
     """

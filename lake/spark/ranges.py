@@ -16,7 +16,7 @@ from lake.spark.offsets import (
     LATEST,
     Offsets,
     TopicPartition,
-    shown,
+    scala_set,
 )
 
 Report = Callable[[str], None]
@@ -42,7 +42,8 @@ def check_assigned(specified: Offsets, bounds: Mapping[TopicPartition, Bounds]) 
         raise OffsetsMismatch(
             "Partitions specified for Kafka start offsets don't match what are assigned. Maybe"
             " topic partitions are created or deleted while the query is running. Use -1 for"
-            f" latest, -2 for earliest. Specified: {shown(specified)} Assigned: {shown(bounds)}"
+            f" latest, -2 for earliest. Specified: {scala_set(specified)} Assigned:"
+            f" {scala_set(bounds)}"
         )
 
 
@@ -53,8 +54,8 @@ def check_timestamps_assigned(
         raise OffsetsMismatch(
             f"Partitions specified for Kafka timestamp based {position} offsets don't match what"
             " are assigned. Maybe topic partitions are created or deleted while the query is"
-            f" running, or you didn't specify all the partitions. Specified: {shown(specified)}"
-            f" Assigned: {shown(bounds)}"
+            f" running, or you didn't specify all the partitions. Specified: {scala_set(specified)}"
+            f" Assigned: {scala_set(bounds)}"
         )
 
 
@@ -127,11 +128,11 @@ def stream_ranges(
     new = end.keys() - start.keys()
     if missing := new - bounds.keys():
         report(
-            f"Cannot find initial offsets for partitions {shown(missing)}. They may have been"
+            f"Cannot find initial offsets for partitions {scala_set(missing)}. They may have been"
             " deleted."
         )
     if deleted := (start.keys() - end.keys()) | ((start.keys() & end.keys()) - bounds.keys()):
-        report(f"Partitions {shown(deleted)} have been deleted.")
+        report(f"Partitions {scala_set(deleted)} have been deleted.")
     ranges: list[OffsetRange] = []
     for item in sorted(end.keys() & bounds.keys()):
         begin = start.get(item, 0)
@@ -196,27 +197,28 @@ def check_frozen(frozen: Offsets, end: Offsets, latest: Offsets) -> None:
         raise OffsetsMismatch(
             "Kafka data source in Trigger.AvailableNow should provide the same topic partitions in"
             f" pre-fetched offset to end offset for each microbatch. {again} topic-partitions for"
-            f" pre-fetched offset: {shown(frozen)}, topic-partitions for end offset: {shown(end)}."
+            f" pre-fetched offset: {scala_set(frozen)}, topic-partitions for end offset:"
+            f" {scala_set(end)}."
         )
     if any(end[item] > frozen[item] for item in end):
         raise OffsetsMismatch(
             "For Kafka data source with Trigger.AvailableNow, end offset should have lower or"
             f" equal offset per each topic partition than pre-fetched offset. {again} pre-fetched"
-            f" offset: {_listed(frozen)}, end offset: {_listed(end)}."
+            f" offset: {_scala_map(frozen)}, end offset: {_scala_map(end)}."
         )
     if not end.keys() <= latest.keys():
         raise OffsetsMismatch(
             "Some of partitions in Kafka topic(s) have been lost during running query with"
-            f" Trigger.AvailableNow. {again} topic-partitions for latest offset: {shown(latest)},"
-            f" topic-partitions for end offset: {shown(end)}"
+            f" Trigger.AvailableNow. {again} topic-partitions for latest offset:"
+            f" {scala_set(latest)}, topic-partitions for end offset: {scala_set(end)}"
         )
     if any(end[item] > latest[item] for item in end):
         raise OffsetsMismatch(
             "Some of partitions in Kafka topic(s) report available offset which is less than end"
             f" offset during running query with Trigger.AvailableNow. {again} latest offset:"
-            f" {_listed(latest)}, end offset: {_listed(end)}"
+            f" {_scala_map(latest)}, end offset: {_scala_map(end)}"
         )
 
 
-def _listed(offsets: Offsets) -> str:
+def _scala_map(offsets: Offsets) -> str:
     return f"Map({', '.join(f'{item} -> {offset}' for item, offset in sorted(offsets.items()))})"

@@ -23,7 +23,7 @@ _COMPARE: Any = {
 }
 
 
-def chosen(batch: RecordBatch, conditions: Sequence[Condition]) -> RecordBatch:
+def filter_rows(batch: RecordBatch, conditions: Sequence[Condition]) -> RecordBatch:
     """Return the rows for which all conditions hold."""
     for item in conditions:
         if batch.num_rows:

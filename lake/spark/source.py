@@ -48,7 +48,7 @@ from lake.spark.offsets import (
     OffsetsJson,
     TopicPartition,
     from_json,
-    shown,
+    scala_set,
     to_json,
 )
 from lake.spark.options import (
@@ -63,7 +63,7 @@ from lake.spark.options import (
     warnings,
 )
 from lake.spark.packing import TaskLimits, pack
-from lake.spark.pushdown import OfferedFilters, taken
+from lake.spark.pushdown import OfferedFilters, split_filters
 from lake.spark.schema import checked_columns, source_schema
 from lake.spark.starts import QueryStart
 from lake.spark.tasks import TaskReader, task_of
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-LOOK_SERVES_S: Final = 5.0
+VIEW_FRESH_S: Final = 5.0
 """For this long a view of the manifest is fresh enough for planning: objects stay for at least a
 minute after they are replaced.
 """
@@ -199,9 +199,9 @@ class _Query:
             raise DataLoss(reason)
         _log.warning("data_loss", reason=reason)
 
-    def keep_objects(self, *, renewed: bool) -> None:
+    def take_lease(self, *, renewed: bool) -> None:
         if self.options.read_lease_ttl_ms:
-            refused = self.cluster.keep(
+            refused = self.cluster.take_lease(
                 self.lease_id, self.options.read_lease_ttl_ms, renewed=renewed
             )
             if refused:
@@ -225,7 +225,7 @@ class BatchReader(DataSourceReader):
         self._pushed = Pushed()
 
     def take_filters(self, filters: list[Filter]) -> list[Filter]:
-        conditions, left = taken(filters)
+        conditions, left = split_filters(filters)
         self._pushed = Pushed(tuple(conditions))
         return left
 
@@ -233,7 +233,7 @@ class BatchReader(DataSourceReader):
         query, pushed = self._query, self._pushed
         query.warn()
         found = query.find()
-        query.keep_objects(renewed=False)
+        query.take_lease(renewed=False)
         start = query.resolve(query.options.starting, found, starting=True)
         end = query.resolve(query.options.ending, found, starting=False)
         wanted = ranges.batch_ranges(start, end, found.bounds, query.report)
@@ -282,15 +282,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._initial is None:
             self._query.warn()
-            kept = self._start()
-            self._initial = kept.load() if kept else None
+            stored = self._start()
+            self._initial = stored.load() if stored else None
             if self._initial is None:
                 found = self._query.find()
                 self._check_ids(found)
                 offsets = to_json(
                     self._query.resolve(self._query.options.starting, found, starting=True)
                 )
-                self._initial = kept.decide(offsets) if kept else offsets
+                self._initial = stored.decide(offsets) if stored else offsets
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -325,7 +325,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     }  # never back: these rows were given already
         self._latest = latest
         if missing := begin.keys() - latest.keys():
-            self._query.report(f"Partitions {shown(missing)} have been deleted.")
+            self._query.report(f"Partitions {scala_set(missing)} have been deleted.")
         return to_json(
             latest if isinstance(limit, ReadAllAvailable) else self._limited(begin, latest, found)
         )
@@ -385,7 +385,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._found_for(stop) or self._find_since(stop)
         if self._frozen is not None and self._is_frozen_used:
             ranges.check_frozen(self._frozen, stop, ranges.ends(found.bounds))
-        self._keep_objects()
+        self._renew_lease()
         return query.tasks(
             query.cluster.plan(
                 ranges.stream_ranges(from_json(start), stop, found.bounds, query.report)
@@ -409,7 +409,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         much as the first, and every record waits for it.
         """
         found = self._found
-        if found is None or time.monotonic() - self._found_s > LOOK_SERVES_S:
+        if found is None or time.monotonic() - self._found_s > VIEW_FRESH_S:
             return None
         return (
             found
@@ -448,8 +448,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in self._topic_ids
         }
         if new:
-            kept = self._start()
-            self._topic_ids |= kept.topic_ids(new) if kept else new
+            stored = self._start()
+            self._topic_ids |= stored.topic_ids(new) if stored else new
         now = found.topic_ids
         other = {
             name: (self._topic_ids[name], now[name])
@@ -466,11 +466,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return QueryStart(self._query.cluster, options.query_id, options.initial_offsets_location)
 
-    def _keep_objects(self) -> None:
+    def _renew_lease(self) -> None:
         """Take one lease for the query, and renew it at half of its time. It may keep more objects
         than this micro-batch needs, never fewer.
         """
         now = time.monotonic()
         if now - self._leased_s > self._query.options.read_lease_ttl_ms / 2_000:
-            self._query.keep_objects(renewed=self._leased_s > float("-inf"))
+            self._query.take_lease(renewed=self._leased_s > float("-inf"))
             self._leased_s = now

@@ -35,7 +35,7 @@ class _Topic(msgspec.Struct, frozen=True):
     topic_id: str
 
 
-_Kept = TypeVar("_Kept", _Start, _Topic)
+_Stored = TypeVar("_Stored", _Start, _Topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class QueryStart:
             zip(ids, await asyncio.gather(*(first(*item) for item in ids.items())), strict=True)
         )
 
-    async def _put(self, name: str, value: _Kept) -> _Kept:
+    async def _put(self, name: str, value: _Stored) -> _Stored:
         store, prefix = await self._place()
         try:
             await store.put_if_absent(prefix + name, msgspec.json.encode(value))
@@ -82,7 +82,7 @@ class QueryStart:
             return found
         return value
 
-    async def _get(self, name: str, kind: type[_Kept]) -> _Kept | None:
+    async def _get(self, name: str, kind: type[_Stored]) -> _Stored | None:
         store, prefix = await self._place()
         try:
             return msgspec.json.decode(await store.get(prefix + name), type=kind)

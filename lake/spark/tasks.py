@@ -31,21 +31,21 @@ BODIES_BYTES_MAX: Final = 1 << 20
 """The limit for one task, which is pickled and sent through the driver."""
 
 
-class _Kept:
+class _Frozen:
     """The modules that were imported at the last freeze."""
 
-    modules_count = 0
+    module_count = 0
 
 
-def keep_modules() -> None:
+def freeze_modules() -> None:
     """Exclude imported modules from garbage collection. PySpark collects after every task, and
     walking over Arrow, numba and pandas takes 50 to 100 ms, a sixth of the CPU of a scan. Call it
     when a task begins: right after such a collection it freezes nothing but what the process holds
     anyway. Source: `pyspark.daemon`, `gc.freeze`.
     """
-    if len(sys.modules) != _Kept.modules_count:
+    if len(sys.modules) != _Frozen.module_count:
         gc.freeze()
-        _Kept.modules_count = len(sys.modules)
+        _Frozen.module_count = len(sys.modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class TaskReader:
         """
         # Imports Arrow, which planners do not need.
         from lake.arrow.renew import read_renewed
-        from lake.spark.rows import chosen
+        from lake.spark.rows import filter_rows
 
         if task is None:
             return
-        keep_modules()
+        freeze_modules()
         conditions, young_ms = self.pushed.of_rows, self.pushed.timestamp_from_ms
         batches = read_renewed(
             self.cluster,
@@ -101,19 +101,19 @@ class TaskReader:
             committed=self.read_committed,
             min_timestamp_ms=young_ms,
             pause_ms=self.retry_interval_ms,
-            lost=self._lost,
+            on_loss=self._on_loss,
             bodies=task.bodies,
         )
         with closing(batches):
             try:
                 for batch in batches:
-                    rows = chosen(batch, conditions)
+                    rows = filter_rows(batch, conditions)
                     if rows.num_rows:
                         yield rows
             except (OffsetsMissing, ObjectStaysGone) as error:
                 raise DataLoss(f"Could not read records: {error}.") from None
 
-    def _lost(self, error: StreamError) -> None:
+    def _on_loss(self, error: StreamError) -> None:
         reason = f"Could not read records: {error}."
         if isinstance(error, UnknownPartition):
             reason = f"Partitions of {error.topic} have been deleted: {error}."

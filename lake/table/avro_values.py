@@ -53,8 +53,8 @@ class AvroDecoder:
 
     def __init__(self, schema: bytes) -> None:
         try:
-            told = msgspec.json.decode(schema)
-            self._schema: Any = cast("Any", fastavro.parse_schema(told))
+            parsed = msgspec.json.decode(schema)
+            self._schema: Any = cast("Any", fastavro.parse_schema(parsed))
         except (
             msgspec.DecodeError,
             SchemaParseException,
@@ -64,7 +64,7 @@ class AvroDecoder:
             ValueError,
         ) as error:
             raise InvalidSchema(f"the schema is not an Avro schema: {error}") from None
-        if not isinstance(told, dict) or cast("dict[str, Any]", told).get("type") != "record":
+        if not isinstance(parsed, dict) or cast("dict[str, Any]", parsed).get("type") != "record":
             raise InvalidSchema("the schema must be an Avro record: its fields become columns")
         self.struct = _Types().type_of(cast("dict[str, Any]", self._schema), "", 0)
 
@@ -85,22 +85,22 @@ class _Types:
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
 
-    def type_of(self, told: Any, path: str, depth: int) -> DataType:  # noqa: ANN401 - JSON
+    def type_of(self, parsed: Any, path: str, depth: int) -> DataType:  # noqa: ANN401 - JSON
         if depth > _DEPTH_MAX:
             raise InvalidSchema(
                 f"{path}: types that contain themselves, or are nested deeper than {_DEPTH_MAX},"
                 " become no column"
             )
-        if isinstance(told, list):
-            solid = [item for item in cast("Any", told) if item != "null"]
+        if isinstance(parsed, list):
+            solid = [item for item in cast("Any", parsed) if item != "null"]
             if len(solid) != 1:
                 raise InvalidSchema(
                     f"{path}: a union of more than one type and null becomes no column"
                 )
             return self.type_of(solid[0], path, depth)
-        if isinstance(told, str):
-            return self._of_name(told, path, depth)
-        schema = cast("dict[str, Any]", told)
+        if isinstance(parsed, str):
+            return self._of_name(parsed, path, depth)
+        schema = cast("dict[str, Any]", parsed)
         kind = schema["type"]
         if isinstance(kind, list | dict):
             return self.type_of(kind, path, depth)

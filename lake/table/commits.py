@@ -33,15 +33,17 @@ def commit_batch(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) 
     """Commit a batch. Return True if it is in the table, and False if the table changed without it:
     plan again. Raise CommitUnknown if the outcome cannot be found out.
     """
-    return _carried(table, commit, sleep, is_rewrite=False)
+    return _commit_until_known(table, commit, sleep, is_rewrite=False)
 
 
 def commit_rewrite(table: ExportTable, commit: Commit, sleep: Sleep = time.sleep) -> bool:
     """Commit files with the same rows as those they replace, as `commit_batch` does."""
-    return _carried(table, commit, sleep, is_rewrite=True)
+    return _commit_until_known(table, commit, sleep, is_rewrite=True)
 
 
-def _carried(table: ExportTable, commit: Commit, sleep: Sleep, *, is_rewrite: bool) -> bool:
+def _commit_until_known(
+    table: ExportTable, commit: Commit, sleep: Sleep, *, is_rewrite: bool
+) -> bool:
     on_top_of = rewrite_of if is_rewrite else rebased
     for attempt in range(TRIES_MAX):
         try:

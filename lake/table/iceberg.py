@@ -154,20 +154,20 @@ class IcebergTable:
             return TableState("")
         metadata = self._table.metadata
         self._check_layout(metadata)
-        told: Mapping[str, str] = {}
+        recorded: Mapping[str, str] = {}
         commit_ids: set[str] = set()
         known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
         snapshot_id = metadata.current_snapshot_id
         while snapshot_id is not None and (snapshot := known.pop(snapshot_id, None)) is not None:
             summary = _properties_of(snapshot)
             commit_ids.add(summary.get(COMMIT_ID, ""))
-            if not told and OFFSETS in summary:
-                told = summary
+            if not recorded and OFFSETS in summary:
+                recorded = summary
             snapshot_id = snapshot.parent_snapshot_id
         is_rolled_back = any(OFFSETS in _properties_of(other) for other in known.values())
-        if not told and not is_rolled_back:
-            told = metadata.properties  # the snapshots with these properties have expired
-        return _state_of(str(metadata.current_snapshot_id), told, commit_ids)
+        if not recorded and not is_rolled_back:
+            recorded = metadata.properties  # the snapshots with these properties have expired
+        return _state_of(str(metadata.current_snapshot_id), recorded, commit_ids)
 
     def prepare(self, schema: Schema) -> None:
         for _ in range(_CREATE_TRIES):
@@ -225,7 +225,7 @@ class IcebergTable:
     def commit(self, commit: Commit) -> None:
         table = self._loaded()
         assert str(table.metadata.current_snapshot_id) == commit.base.version, "state() first"
-        told = {
+        recorded = {
             OFFSETS: json.dumps(
                 {
                     commit.topic: {
@@ -246,9 +246,9 @@ class IcebergTable:
         def send() -> None:
             with table.transaction() as transaction:
                 transaction.set_properties(
-                    {name: value for name, value in told.items() if name != COMMIT_ID}
+                    {name: value for name, value in recorded.items() if name != COMMIT_ID}
                 )
-                update = transaction.update_snapshot(snapshot_properties=told)
+                update = transaction.update_snapshot(snapshot_properties=recorded)
                 with update.overwrite() if commit.removed else update.merge_append() as snapshot:
                     for file in commit.removed:
                         snapshot.delete_data_file(file.native.file)
@@ -336,13 +336,18 @@ def _properties_of(snapshot: Snapshot) -> Mapping[str, str]:
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 
-def _state_of(version: str, told: Mapping[str, str], commit_ids: set[str]) -> TableState:
-    if OFFSETS not in told:
+def _state_of(version: str, recorded: Mapping[str, str], commit_ids: set[str]) -> TableState:
+    if OFFSETS not in recorded:
         return TableState(version, commit_ids=frozenset(commit_ids))
-    parsed: dict[str, dict[str, int]] = json.loads(told[OFFSETS])
-    offsets = {int(partition): offset for partition, offset in parsed[told[TOPIC]].items()}
+    parsed: dict[str, dict[str, int]] = json.loads(recorded[OFFSETS])
+    offsets = {int(partition): offset for partition, offset in parsed[recorded[TOPIC]].items()}
     return TableState(
-        version, told[TOPIC], told[TOPIC_ID], int(told[BATCH_ID]), offsets, frozenset(commit_ids)
+        version,
+        recorded[TOPIC],
+        recorded[TOPIC_ID],
+        int(recorded[BATCH_ID]),
+        offsets,
+        frozenset(commit_ids),
     )
 
 

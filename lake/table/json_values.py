@@ -43,29 +43,29 @@ class JsonDecoder:
 
     def __init__(self, schema: bytes) -> None:
         try:
-            told = msgspec.json.decode(schema)
+            parsed = msgspec.json.decode(schema)
         except msgspec.DecodeError as error:
             raise InvalidSchema(f"the schema is not JSON: {error}") from None
-        if not isinstance(told, dict) or cast("dict[str, Any]", told).get("type") != "object":
+        if not isinstance(parsed, dict) or cast("dict[str, Any]", parsed).get("type") != "object":
             raise InvalidSchema(
                 "the schema must be a JSON Schema with type 'object' at the top: its properties"
                 " become columns"
             )
-        kind, self.struct = _object(cast("dict[str, Any]", told), "$")
+        kind, self.struct = _object(cast("dict[str, Any]", parsed), "$")
         self._decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(kind)
 
     def row(self, value: memoryview) -> dict[str, Any]:
         return self._decoder.decode(value)
 
 
-def _object(told: dict[str, Any], path: str) -> tuple[Any, DataType]:
-    properties = told.get("properties")
+def _object(parsed: dict[str, Any], path: str) -> tuple[Any, DataType]:
+    properties = parsed.get("properties")
     if not isinstance(properties, dict):
         raise InvalidSchema(
             f"{path}: an object needs 'properties'; one with any members is a map:"
             " 'additionalProperties' with a type"
         )
-    required = set(cast("list[str]", told.get("required", ())))
+    required = set(cast("list[str]", parsed.get("required", ())))
     members: dict[str, Any] = {}
     fields: list[Any] = []
     for name, member in cast("dict[str, Any]", properties).items():
@@ -75,10 +75,10 @@ def _object(told: dict[str, Any], path: str) -> tuple[Any, DataType]:
     return _typed_dict("Row", members), pa.struct(fields)
 
 
-def _type(told: Any, path: str) -> tuple[Any, DataType]:  # noqa: ANN401 - JSON
-    if not isinstance(told, dict):
+def _type(parsed: Any, path: str) -> tuple[Any, DataType]:  # noqa: ANN401 - JSON
+    if not isinstance(parsed, dict):
         raise InvalidSchema(f"{path}: must be an object with a 'type'")
-    schema = cast("dict[str, Any]", told)
+    schema = cast("dict[str, Any]", parsed)
     names = schema.get("type")
     listed = cast("list[str]", names) if isinstance(names, list) else [cast("str", names)]
     solid = [name for name in listed if name != "null"]

@@ -21,7 +21,7 @@ class TopicSource:
     cluster: StoreCluster
     topic: str
 
-    def look(self) -> tuple[str, dict[int, Bounds]]:
+    def bounds(self) -> tuple[str, dict[int, Bounds]]:
         """Return the topic's id and the bounds of its partitions, from a fresh view. Raise
         UnknownPartition, ManifestNotFound or ObjectStoreError.
         """

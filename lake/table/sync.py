@@ -136,7 +136,7 @@ class TableSync:
     def _try_batch(self, began: float) -> BatchReport | None:
         """Raise _Overtaken if another run committed first."""
         base = self._table.state()
-        topic_id, bounds = self._source.look()
+        topic_id, bounds = self._source.bounds()
         if base.topic_id and base.topic_id != topic_id:
             raise OtherTopic(self._table.name, self._source.topic, topic_id, base.topic_id)
         if not base.batch_id and self._options.from_latest:
@@ -147,10 +147,10 @@ class TableSync:
         slices = cut_batch(self._source.plan(ranges), self._options.batch_bytes)
         if not slices:
             return None
-        base = self._prepared(base)
+        base = self._prepare(base)
         self._rejects.prepare(REJECTS)
         known = self._rejects.state()
-        results = self._written(self._tasks(base, known, slices))
+        results = self._run_tasks(self._tasks(base, known, slices))
         if not self._commit_rejects(known, topic_id, results, slices):
             self._discard(results)
             raise _Overtaken
@@ -166,7 +166,7 @@ class TableSync:
         )
         return _report(commit, results, slices, _remaining(commit.offsets, bounds), began)
 
-    def _prepared(self, base: TableState) -> TableState:
+    def _prepare(self, base: TableState) -> TableState:
         """Add missing columns, which is a version of its own, and return the state then. Raise
         _Overtaken if the offsets have changed.
         """
@@ -182,7 +182,7 @@ class TableSync:
         """Commit where the table begins, before anything else."""
         offsets = {partition: bound.end_offset for partition, bound in bounds.items()}
         if not commit_batch(
-            self._table, self._commit_of(self._prepared(base), topic_id, [], offsets)
+            self._table, self._commit_of(self._prepare(base), topic_id, [], offsets)
         ):
             raise _Overtaken
         return self._table.state()
@@ -197,7 +197,7 @@ class TableSync:
             slices, self._options.file_bytes, f"b{base.batch_id + 1}", known.offsets, existing
         )
 
-    def _written(self, tasks: list[FileTask]) -> list[TaskResult]:
+    def _run_tasks(self, tasks: list[FileTask]) -> list[TaskResult]:
         options = self._options
         job = ExportJob(
             self._source,

@@ -84,7 +84,7 @@ class ValueDecoder:
             try:
                 row = None if not value.is_valid else decoder.row(self._payload(value.as_buffer()))
             except decoder.errors as error:
-                errors.append((index, _told(error)))
+                errors.append((index, _reason(error)))
             else:
                 rows.append(row)
                 good.append(index)
@@ -121,7 +121,7 @@ class ValueDecoder:
             try:
                 pa.array([row], decoder.struct)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                errors.append((good[position], _told(error)))
+                errors.append((good[position], _reason(error)))
             else:
                 kept.append(position)
         good[:] = [good[position] for position in kept]
@@ -167,5 +167,5 @@ def _row_decoder(value_format: ValueFormat) -> RowDecoder | None:
     return ProtobufDecoder(schema, message, framed=framed)
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:1_000]

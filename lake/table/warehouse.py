@@ -139,7 +139,7 @@ def table_name_of(topic: str) -> str:
 
 def _s3_properties(store: S3Config) -> dict[str, str]:
     """Return properties of the store. The prefix `client.` applies to S3 and Glue alike."""
-    told = {
+    properties = {
         "s3.endpoint": store.endpoint,
         "client.region": store.region or ("us-east-1" if store.endpoint else None),
         "client.access-key-id": store.access_key,
@@ -147,7 +147,7 @@ def _s3_properties(store: S3Config) -> dict[str, str]:
         "client.session-token": store.session_token,
         "s3.force-virtual-addressing": None if store.path_style else "true",
     }
-    found = {name: value for name, value in told.items() if value}
+    found = {name: value for name, value in properties.items() if value}
     if store.endpoint and "client.access-key-id" not in found and "127.0.0.1" in store.endpoint:
         found |= {"client.access-key-id": "local", "client.secret-access-key": "local"}
     return found

@@ -320,10 +320,10 @@ def test_a_long_pass_holds_a_lease_that_is_gone_at_its_end(
     source.partitions(topic)
     now = [0.0]
     lease = ScanLease(source, lambda: now[0])
-    lease.keep()
+    lease.renew_if_due()
     assert cluster.run(leases()) == [], "short passes cost nothing"
     for now[0] in (31.0, 100.0, 300.0):
-        lease.keep()
+        lease.renew_if_due()
         assert len(cluster.run(leases())) == 1
     lease.close()
     assert cluster.run(leases()) == []
@@ -358,8 +358,7 @@ def test_what_the_store_has_lost_ends_a_scan_with_what_to_do_about_it(
     key = cluster.until_uploaded("lost", set())
     deadline = time.monotonic() + 30
     while {
-        part.key
-        for part in StoreCluster(cluster.store_url).plan_anew([OffsetRange("lost", 0, 0, 8)])
+        part.key for part in StoreCluster(cluster.store_url).replan([OffsetRange("lost", 0, 0, 8)])
     } != {key}:
         assert time.monotonic() < deadline
     data = cluster.run(cluster.store.get(key))

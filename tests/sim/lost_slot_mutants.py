@@ -73,7 +73,7 @@ def _readers_end_at_a_lost_slot() -> list[Patch]:
 
 
 def _readers_do_not_doubt() -> list[Patch]:
-    return [(WalTails, "doubt_of", lambda _self, _leader, _stream_id, _end: None)]
+    return [(WalTails, "bad_slot_for", lambda _self, _leader, _stream_id, _end: None)]
 
 
 LOST_SLOT_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

@@ -35,11 +35,11 @@ class RecordProducer:
 
     def __init__(self, options: WriteOptions, extra: Mapping[str, str] | None = None) -> None:
         self._options = options
-        self._failed: WriteFailed | None = None
-        self._trouble = ""
+        self._failure: WriteFailed | None = None
+        self._last_error = ""
         callbacks = {
-            "on_delivery": self._undelivered,
-            "error_cb": self._troubled,
+            "on_delivery": self._on_undelivered,
+            "error_cb": self._on_error,
             "delivery.report.only.error": True,
         }
         try:
@@ -83,23 +83,26 @@ class RecordProducer:
 
     def finish(self) -> None:
         """Wait until all records are acknowledged. Raise WriteFailed or ProducerFailed."""
-        left = self._served(self.client.flush, self._options.delivery_timeout_ms / 1_000 + _GRACE_S)
+        left = self._call_client(
+            self.client.flush, self._options.delivery_timeout_ms / 1_000 + _GRACE_S
+        )
         self.check(0)
         if left:
             raise ProducerFailed(
-                f"{left} of {self.sent_count} records were not acknowledged in time{self._trouble}"
+                f"{left} of {self.sent_count} records were not acknowledged in time"
+                f"{self._last_error}"
             )
 
     def check(self, wait_s: float) -> None:
         """Handle delivery reports. Raise WriteFailed or ProducerFailed."""
-        self._served(self.client.poll, wait_s)
-        if self._failed is not None:
-            raise self._failed
+        self._call_client(self.client.poll, wait_s)
+        if self._failure is not None:
+            raise self._failure
 
     def forget_failures(self) -> None:
         """Forget the failures of an aborted transaction."""
-        self._served(self.client.poll, 0)
-        self._failed = None
+        self._call_client(self.client.poll, 0)
+        self._failure = None
         self.sent_count = 0
 
     def _produce_when_there_is_room(self, record: Record) -> None:
@@ -124,36 +127,36 @@ class RecordProducer:
             return
         waited = (
             f"the buffer was full for {self._options.max_block_ms} ms"
-            f" (kafka.max.block.ms){self._trouble}"
+            f" (kafka.max.block.ms){self._last_error}"
         )
         raise WriteFailed(record.topic, record.partition, waited)
 
-    def _served(self, call: Callable[[float], int], timeout_s: float) -> int:
+    def _call_client(self, call: Callable[[float], int], timeout_s: float) -> int:
         """Make a call in which callbacks run. A fatal error surfaces as an exception, or as
         Python's SystemError, because the client calls back while that exception is set.
         """
         try:
             return call(timeout_s)
         except (KafkaException, SystemError) as error:
-            raise self._failed or ProducerFailed(f"{_reason(error)}{self._trouble}") from None
+            raise self._failure or ProducerFailed(f"{_reason(error)}{self._last_error}") from None
 
     def _refused(self, topic: str, partition: int, error: KafkaException) -> WriteFailed:
         """Return the error to raise. An earlier failure is the cause of later ones."""
-        return self._failed or WriteFailed(
-            topic, partition, f"{error.args[0].str()}{self._trouble}"
+        return self._failure or WriteFailed(
+            topic, partition, f"{error.args[0].str()}{self._last_error}"
         )
 
     # --- called by the client, in the thread that polls -------------------------------------------
 
-    def _undelivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._failed is None:
+    def _on_undelivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._failure is None:
             partition = message.partition()
             place = str(message.topic()), -1 if partition is None else partition
-            self._failed = WriteFailed(*place, f"{error.str()}{self._trouble}")
+            self._failure = WriteFailed(*place, f"{error.str()}{self._last_error}")
 
-    def _troubled(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         """Keep the last error: it explains why no acknowledgement arrived."""
-        self._trouble = f" ({error.str()})"
+        self._last_error = f" ({error.str()})"
 
 
 def _reason(error: BaseException) -> str:
@@ -164,7 +167,7 @@ def _reason(error: BaseException) -> str:
     return str(error) if cause is None else cause.args[0].str()
 
 
-def checked(options: WriteOptions) -> None:
+def check_settings(options: WriteOptions) -> None:
     """Check that librdkafka accepts these settings, without contacting a broker. Raise
     InvalidOption.
     """

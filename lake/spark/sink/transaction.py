@@ -68,10 +68,10 @@ def is_written(found: WriteId | None, wanted: WriteId) -> bool:
             " already"
         )
     else:
-        what = f"batch {wanted.version} was committed already by {found.owner or 'somebody else'}"
+        what = f"batch {wanted.version} was committed already by {found.owner or 'an unknown writer'}"
     raise StaleWrite(
         f"{PREFIX}{wanted.name}: {what}. The checkpoint is an old copy, or the query was started"
-        " anew under a name that was used: writing could repeat records. Go on with the newest"
+        " again under a used name: writing could repeat records. Continue with the newest"
         " checkpoint, or start with another name"
     )
 

@@ -3,7 +3,7 @@
 Invariants: without `exactlyOnce` a task returns only after every record is acknowledged: at least
 once, because a repeated task repeats its records. With it tasks only stage rows, and the driver
 writes the whole batch in one transaction before Spark may forget it. Spark pickles these objects
-and makes them anew for every micro-batch, so they keep no state. Source: `pyspark.sql.datasource`
+and makes new ones for every micro-batch, so they keep no state. Source: `pyspark.sql.datasource`
 of 4.3; ADR 0024.
 """
 
@@ -27,7 +27,7 @@ from lake.spark.errors import InvalidOption
 from lake.spark.sink.columns import check_columns
 from lake.spark.sink.errors import TransactionFailed
 from lake.spark.sink.options import WriteOptions, parse_write, write_warnings
-from lake.spark.sink.producer import RecordProducer, checked
+from lake.spark.sink.producer import RecordProducer, check_settings
 from lake.spark.sink.staging import Staging
 from lake.spark.sink.transaction import Transaction, WriteId
 from objectstore.errors import InvalidStoreUrl, ObjectStoreError
@@ -60,7 +60,7 @@ def _checked(
             parse_store_url(found.store)
         except InvalidStoreUrl as error:
             raise InvalidOption(f"option 'store': {error}") from None
-    checked(found)
+    check_settings(found)
     for note in write_warnings(options):
         _log.warning("option", note=note)
     return found
@@ -150,7 +150,7 @@ def _write(
     producer: RecordProducer | None = None
     with ExitStack() as closing:
         for batch in batches:
-            if producer is None:  # a task without rows connects to nobody
+            if producer is None:  # a task without rows opens no connection
                 producer = closing.enter_context(RecordProducer(options))
             producer.send(batch)
         if producer is not None:

@@ -15,10 +15,10 @@ from lake.arrow import renew
 from lake.arrow.columns import DEFAULT
 from lake.arrow.pyarrow_untyped import RecordBatch
 from lake.arrow.renew import (
-    decided,
-    planned_anew,
+    look_up_aborted,
     ranges_of,
     read_renewed,
+    replan_slices,
 )
 from lake.fetch.errors import ObjectGone, ObjectStaysGone
 from lake.fetch.slices import Slice
@@ -52,7 +52,7 @@ def merged(ranges: Sequence[OffsetRange]) -> list[Slice]:
 
 def test_the_same_offsets_are_planned() -> None:
     assert ranges_of(LEFT) == [OffsetRange("a", 0, 0, 20), OffsetRange("b", 1, 5, 9)]
-    assert ranges_of(planned_anew(merged, LEFT)) == ranges_of(LEFT)
+    assert ranges_of(replan_slices(merged, LEFT)) == ranges_of(LEFT)
 
 
 def test_losses_are_told_and_left_out_if_allowed() -> None:
@@ -65,10 +65,10 @@ def test_losses_are_told_and_left_out_if_allowed() -> None:
         return merged(ranges)
 
     with pytest.raises(OffsetsLost):
-        planned_anew(plan, LEFT)
-    told: list[StreamError] = []
-    assert ranges_of(planned_anew(plan, LEFT, told.append)) == [OffsetRange("a", 0, 15, 20)]
-    assert [type(error) for error in told] == [OffsetsLost, UnknownPartition]
+        replan_slices(plan, LEFT)
+    losses: list[StreamError] = []
+    assert ranges_of(replan_slices(plan, LEFT, losses.append)) == [OffsetRange("a", 0, 15, 20)]
+    assert [type(error) for error in losses] == [OffsetsLost, UnknownPartition]
 
 
 @pytest.mark.parametrize("is_same", [True, False])
@@ -79,7 +79,7 @@ def test_new_plans_that_do_not_help_end_with_what_an_operator_can_do(
         store_url = "memory:"
         plans = 0
 
-        def plan_anew(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
+        def replan(self, ranges: Sequence[OffsetRange]) -> list[Slice]:
             self.plans += 1
             return [
                 replace(item, key="data/1" if is_same else f"data/{self.plans}")
@@ -113,16 +113,16 @@ def test_a_topic_of_the_same_name_is_not_the_same_topic() -> None:
         ]
 
     with pytest.raises(TopicReplaced, match="'a'"):
-        planned_anew(plan, LEFT)
-    told: list[StreamError] = []
-    assert ranges_of(planned_anew(plan, LEFT, told.append)) == [OffsetRange("b", 1, 5, 9)]
-    assert [str(error) for error in told] == [str(TopicReplaced("a"))]
+        replan_slices(plan, LEFT)
+    losses: list[StreamError] = []
+    assert ranges_of(replan_slices(plan, LEFT, losses.append)) == [OffsetRange("b", 1, 5, 9)]
+    assert [str(error) for error in losses] == [str(TopicReplaced("a"))]
 
 
 def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> None:
     aborted = {7: [AbortedTransaction(1, 12, 18)], 8: []}
 
-    def look(ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
+    def lookup(ranges: Sequence[OffsetRange]) -> dict[int, list[AbortedTransaction]]:
         if ranges[0].start_offset < 13:
             raise OffsetsLost("a", 0, ranges[0].start_offset, 13, 13)
         if any(item.topic == "b" for item in ranges):
@@ -130,18 +130,18 @@ def test_what_is_not_known_to_be_decided_any_more_is_lost_and_never_read() -> No
         return aborted
 
     with pytest.raises(OffsetsLost):
-        decided(look, LEFT)
-    told: list[StreamError] = []
-    slices, found = decided(look, LEFT, told.append)
+        look_up_aborted(lookup, LEFT)
+    losses: list[StreamError] = []
+    slices, found = look_up_aborted(lookup, LEFT, losses.append)
     assert ([(part.key, part.start_offset, part.end_offset) for part in slices], found) == (
         [("wal/2", 13, 20)],
         aborted,
     )
-    assert [type(error) for error in told] == [OffsetsLost, UnknownPartition]
+    assert [type(error) for error in losses] == [OffsetsLost, UnknownPartition]
     with pytest.raises(TopicReplaced):
-        decided(lambda _: {8: []}, LEFT)
-    told = []
-    slices, _ = decided(lambda _: {8: []}, LEFT, told.append)
+        look_up_aborted(lambda _: {8: []}, LEFT)
+    losses = []
+    slices, _ = look_up_aborted(lambda _: {8: []}, LEFT, losses.append)
     assert [part.topic for part in slices] == ["b"]
 
 

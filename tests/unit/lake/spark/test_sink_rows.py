@@ -70,7 +70,7 @@ def test_a_batch_is_written_once(found: WriteId | None, written: bool) -> None:
 @pytest.mark.parametrize(("found", "text"), [
     (WriteId("q", 6, "q"), "batch 5 is older than batch 6, which was committed already"),
     (WriteId("q", 5, "other"), "batch 5 was committed already by other"),
-    (WriteId("q", 5, ""), "batch 5 was committed already by somebody else"),
+    (WriteId("q", 5, ""), "batch 5 was committed already by an unknown writer"),
 ])  # fmt: skip
 def test_a_write_that_may_repeat_or_lose_is_refused(found: WriteId, text: str) -> None:
     with pytest.raises(StaleWrite, match=text):

@@ -29,8 +29,8 @@ from lake.spark.filters import Condition, Pushed
 from lake.spark.limits import limit_bytes, limit_rows, must_wait
 from lake.spark.offsets import TopicPartition
 from lake.spark.packing import SLICES_MAX, TaskLimits, pack
-from lake.spark.pushdown import taken
-from lake.spark.rows import chosen
+from lake.spark.pushdown import split_filters
+from lake.spark.rows import filter_rows
 from lake.spark.tasks import BODIES_BYTES_MAX, task_of
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -267,7 +267,7 @@ def test_what_is_taken_and_what_is_left_to_spark() -> None:
         EqualTo(("timestamp",), T0.replace(tzinfo=None)),
         EqualTo(("headers", "key"), "a"), Not(IsNotNull(("offset",))), EqualTo(("offset",), None),
     ]  # fmt: skip
-    conditions, left = taken([*theirs, *mine])
+    conditions, left = split_filters([*theirs, *mine])
     assert [id(item) for item in left] == [id(item) for item in theirs]
     assert conditions == [
         Condition("topic", "=", "a"),
@@ -355,7 +355,7 @@ def test_pruning_and_looking_at_rows_give_what_the_conditions_say(
             holds(item, row if item.column == "offset" else 30 - row) for item in given_conditions
         )
     ]
-    assert chosen(batch, pushed.of_rows).column("offset").to_pylist() == expected
+    assert filter_rows(batch, pushed.of_rows).column("offset").to_pylist() == expected
 
 
 @pytest.mark.parametrize(("timestamp_ms", "index"), [(0, 0), (5, 1), (6, 3), (9, 3), (10, None)])
@@ -365,7 +365,7 @@ def test_the_first_row_that_is_young_enough(timestamp_ms: int, index: int | None
 
 
 def test_between_is_two_conditions() -> None:
-    assert taken([LessThan(("offset",), 4), GreaterThanOrEqual(("offset",), 2)])[0] == [
+    assert split_filters([LessThan(("offset",), 4), GreaterThanOrEqual(("offset",), 2)])[0] == [
         Condition("offset", "<", 4),
         Condition("offset", ">=", 2),
     ]

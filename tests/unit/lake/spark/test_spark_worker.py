@@ -9,18 +9,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[4]
 CODE = """
 import gc, weakref
-from lake.spark.tasks import keep_modules
-keep_modules()
+from lake.spark.tasks import freeze_modules
+freeze_modules()
 first = gc.get_freeze_count()
 import pandas
-keep_modules()
+freeze_modules()
 with_pandas = gc.get_freeze_count()
 assert with_pandas > first + 10_000, (first, with_pandas)
 
 class Node: pass
 node = Node()
 node.itself, gone = node, weakref.ref(node)
-keep_modules()
+freeze_modules()
 assert gc.get_freeze_count() <= with_pandas, "nothing was imported, so nothing more is kept"
 del node
 gc.collect()
