@@ -68,7 +68,8 @@ def is_written(found: WriteId | None, wanted: WriteId) -> bool:
             " already"
         )
     else:
-        what = f"batch {wanted.version} was committed already by {found.owner or 'an unknown writer'}"
+        owner = found.owner or "an unknown writer"
+        what = f"batch {wanted.version} was committed already by {owner}"
     raise StaleWrite(
         f"{PREFIX}{wanted.name}: {what}. The checkpoint is an old copy, or the query was started"
         " again under a used name: writing could repeat records. Continue with the newest"

@@ -46,8 +46,8 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
     ({"subscribePattern": " "},
      "Pattern to subscribe is empty as specified value for option 'subscribePattern' is ' '"),
     ({"subscribePattern": "("},
-     "subscribePattern '(' is not a regular expression of Python: missing ), unterminated subpattern "
-     "at position 0"),
+     "subscribePattern '(' is not a regular expression of Python: missing ), unterminated "
+     "subpattern at position 0"),
     (BASE | {"minPartitions": "0"}, "minPartitions must be positive"),
     (BASE | {"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
     (BASE | {"minPartitions": "many"}, 'minPartitions must be a number. For input string: "many"'),
