@@ -1,1 +1,1 @@
-"""Bulk rewrite of topics by jobs: small objects into large ones, while brokers spend nothing."""
+"""Rewrite topics in bulk by jobs: small objects become large ones, at no cost for brokers."""

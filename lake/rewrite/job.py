@@ -1,11 +1,11 @@
-"""One task of a bulk rewrite, wherever it runs: read some neighboring objects of a partition, write
+"""One task of a bulk rewrite, on any machine: read some neighboring objects of a partition, write
 one.
 
-Invariants: what is written is what brokers' compaction would write of the same sources
-(`stream.compaction.rewrite`), and the same bytes whoever does it again, so a repeated task replaces
-an object by itself. Nothing is PUT after the task's deadline, for the object may have been
-collected by then. Knows the store and nothing else; commits nothing. Holds its sources and the body
-of one PUT.
+Invariants: a task writes what brokers' compaction would write of the same sources
+(`stream.compaction.rewrite`). Every attempt writes the same bytes, so a repeated task replaces an
+object by itself. Nothing is PUT after the task's deadline, because the controller may already have
+collected the object. A task uses only the store, and commits nothing. Memory: its sources and the
+body of one PUT.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ from stream.ports import BrokerIncarnation, NewObject, ObjectRole, PreparedObjec
 from stream.read.object_reader import ObjectReader, ObjectReaderConfig
 
 NO_BROKER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
-"""Stands in the headers of what jobs write."""
+"""The writer in the headers of objects that jobs write."""
 
 _READING = ObjectReaderConfig(whole_bytes_max=64 << 10, get_bytes_max=8 << 20)
-"""Indexes by themselves: blocks of objects that are not tiny would else be read twice."""
+"""Indexes are read alone. Otherwise the blocks of objects that are not tiny would be read twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """created_ms stands in the header of every attempt's object. put_until_ms: by the executor's
-    clock.
+    """created_ms is in the header of every attempt's object. put_until_ms is compared with the
+    executor's clock.
     """
 
     partition: int
@@ -46,8 +46,9 @@ class RewriteTask:
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """new: what was written. Else plan again: `gone`: the sources changed meanwhile; `late`: the
-    task's time was over; or, neither of them, the sources are damaged. `detail` says more.
+    """The object that was written, as `new`. Otherwise plan again: `gone` means that the sources
+    changed meanwhile, `late` that the task's time was over, and neither that the sources are
+    damaged. `detail` says more.
     """
 
     task: RewriteTask
@@ -59,7 +60,7 @@ class RewriteResult:
 
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
-    """For `Engine.map`: callable on a thread without an event loop, here or in an executor."""
+    """A job for `Engine.map`: call it on a thread without an event loop, here or in an executor."""
 
     store_url: str
 
@@ -76,7 +77,7 @@ class RewriteJob:
 
 
 async def rewrite(store: ObjectStore, task: RewriteTask, now_ms: WallClock) -> RewriteResult:
-    """Raises ObjectStoreError."""
+    """Run one task. Raise ObjectStoreError."""
     output = Output(ObjectRole.STREAM, (task.compaction,))
     reader = ObjectReader(store, BlockCache(1), _READING)
     try:

@@ -1,10 +1,10 @@
-"""What a bulk rewrite of a topic rewrites: which neighboring objects of each partition become one,
-and how much of it at once.
+"""Plan the bulk rewrite of a topic: which neighboring objects of each partition become one, and how
+much of it at once.
 
-Invariants: what is left alone is left alone by every later run too (an object of half the target or
-more), so running it again and again costs nothing; a round is bounded in bytes and objects, a
-commit in sources. The rules are those of `stream.compaction.plan`, with larger numbers. Must not do
-I/O. Cost: a few microseconds for each object.
+Invariants: every later run leaves alone what this one does (an object of half the target or more),
+so repeated runs cost nothing. A round is bounded in bytes and objects, a commit in sources. The
+rules are those of `stream.compaction.plan`, with larger numbers. Must not do I/O. Cost: a few
+microseconds for each object.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,23 +23,25 @@ from stream.ports import ObjectRange, ObjectRole, StreamRange
 MIB = 1 << 20
 _WINDOW_RANGES = 4_096
 _BY_KEY = ObjectId(-1)
-"""The manifest names objects by their keys, and so does the commit."""
+"""The manifest and the commit name objects by their keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions:
-    """Every limit of a run."""
+    """The limits of a run."""
 
     target_bytes: int = 64 * MIB
-    """Objects of about this size; a task holds twice as much. Objects of at least half of it are
-    left alone.
+    """The approximate size of new objects; a task holds twice as much. Objects of at least half of
+    it are left alone.
     """
 
     round_bytes_max: int = 4 << 30
-    """Rewritten between two commits of a partition: what a kill or a conflict may waste."""
+    """The bytes rewritten between two commits of a partition: a kill or a conflict may waste this
+    much.
+    """
 
     round_objects_max: int = 1_000
-    """Written in one round; the controller prepares and commits no more at once."""
+    """Objects written in one round; the controller prepares and commits no more at once."""
 
     compaction_sources_max: int = 4_000
     """In one object. Fewer of them are less likely to meet what brokers compact at the end of the
@@ -49,7 +51,7 @@ class RewriteOptions:
     commit_sources_max: int = 10_000
     total_bytes_max: int = 1 << 50
     ttl_ms: int = 30 * 60_000
-    """What a round has written and not committed by then is collected by the controller."""
+    """The controller collects what a round has written and not committed by then."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.target_bytes <= 1 << 30:
@@ -57,7 +59,9 @@ class RewriteOptions:
 
     @property
     def compaction(self) -> CompactionConfig:
-        """Half the target, so that two that are small always fit into one."""
+        """The compaction config. Small objects have up to half the target, so that two of them
+        always fit into one.
+        """
         return CompactionConfig(
             small_bytes_max=self.target_bytes // 2,
             small_count_min=2,
@@ -123,8 +127,8 @@ def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPla
 def cut_rounds(
     plans: Iterable[PartitionPlan], options: RewriteOptions
 ) -> list[list[PartitionPlan]]:
-    """The same compactions, in rounds of bounded size, in order; a partition occurs once in a
-    round: that is its commit.
+    """Divide the compactions into rounds of bounded size, in order. A partition occurs once in a round,
+    because that is one commit.
     """
     rounds: list[list[PartitionPlan]] = [[]]
     left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
@@ -159,7 +163,7 @@ def _take(
 
 
 def ranges_of(log: CommittedLog) -> list[ObjectRange]:
-    """Its entries as compaction sees them."""
+    """Return the entries of a log as compaction sees them."""
     found: list[ObjectRange] = []
     for run in log.runs:
         for index, key in enumerate(run.keys):

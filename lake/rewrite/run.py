@@ -1,11 +1,11 @@
 """The driver of a bulk rewrite: plan from the manifest, let tasks write, commit each partition at
 the controller.
 
-Invariants: an object has an id of the controller's before its first byte is written, so that
-whatever a killed run leaves behind is collected; nothing changes before a commit, and a commit
-changes where offsets lie, never which there are. A conflict (brokers, retention or another run were
-faster) costs the work of the compactions concerned, which are planned anew. Nothing is asked of
-brokers. Any number of runs may go on at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
+Invariants: the controller assigns an object's id before its first byte is written, so that it can
+collect whatever a killed run leaves behind. Nothing changes before a commit, and a commit changes
+where offsets lie, never which ones exist. A conflict (brokers, retention or another run were
+faster) costs the work of the compactions concerned, which are planned again. No request goes to brokers.
+Any number of runs may run at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from stream.ports import NewObject, ObjectRange, PreparedObject
 _log = get_logger()
 
 PASSES_MAX: Final = 5
-"""Plans in a row; each but the first for what was in conflict before, in smaller pieces: the older
-ones are out of brokers' way.
+"""The number of plans in a row. Each later one covers what was in conflict before, in smaller
+pieces, because brokers leave the older pieces alone.
 """
 
 PUBLISH_S: Final = 30.0
-"""How long to wait for a manifest that shows what was done. It comes within seconds."""
+"""The timeout for a manifest that shows the commits. It comes within seconds."""
 
 _LOOK_S: Final = 0.2
 _SOURCES_MIN: Final = 8
@@ -44,21 +44,21 @@ _SOURCES_MIN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """new takes the place of sources."""
+    """A new object that replaces its sources."""
 
     new: NewObject
     sources: tuple[ObjectRange, ...]
 
 
 class RewriteMetadata(Protocol):
-    """The controller as a job sees it. Raises whatever the client does: then the outcome of the
-    call is unknown.
+    """The controller as a job sees it. Raise the client's errors; the outcome of the call is then
+    unknown.
     """
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]: ...
 
     async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
-        """One transaction. For each exchange "", or why it was in conflict."""
+        """Commit in one transaction. Return "" for each exchange, or why it was in conflict."""
         ...
 
 
@@ -67,7 +67,7 @@ RunTasks = Callable[[Sequence[RewriteTask]], Awaitable[Sequence[RewriteResult]]]
 
 @dataclass(slots=True)
 class PartitionReport:
-    """objects_before: as first planned. The rest is what this run did."""
+    """What this run did. `objects_before` are those of the first plan."""
 
     partition: int
     objects_before: int
@@ -91,8 +91,8 @@ class RewriteReport:
 
 
 class BulkRewrite:
-    """One run for one topic. run_tasks: returns when all are done. on_written: told the bytes of
-    each commit.
+    """One run for one topic. `run_tasks` returns when all tasks are done; `on_written` gets the
+    bytes of each commit.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class BulkRewrite:
         self._left_alone: set[tuple[str, Offset]] = set()
 
     async def plan(self) -> list[PartitionPlan]:
-        """As of now. Raises UnknownPartition, ManifestNotFound, SeveralClusters,
+        """Plan from a fresh view. Raise UnknownPartition, ManifestNotFound, SeveralClusters or
         ObjectStoreError.
         """
         await self._view.refresh()
@@ -132,7 +132,9 @@ class BulkRewrite:
         return within((_without(plan, self._left_alone) for plan in plans), self._left_bytes)
 
     async def run(self) -> RewriteReport:
-        """Raises as `plan`, and what metadata and tasks raise. What was committed before stays."""
+        """Rewrite the topic. Raise as `plan` does, and the errors of metadata and tasks. Earlier
+        commits stay.
+        """
         for _ in range(PASSES_MAX):
             plans = await self.plan()
             for plan in plans:
@@ -161,7 +163,7 @@ class BulkRewrite:
             (plan.partition, compaction) for plan in plans for compaction in plan.compactions
         ]
         prepared = await self._metadata.prepare(len(compactions), options.ttl_ms)
-        # Executors' clocks may differ: half of the time is for them.
+        # Executors' clocks may differ: half of the time is a margin for them.
         put_until_ms = began_ms + options.ttl_ms // 2
         tasks = [
             RewriteTask(partition, compaction, target, began_ms, put_until_ms)
