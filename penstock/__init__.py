@@ -87,7 +87,7 @@ _READER: Final = frozenset({"numpy", "pyarrow"})
 """Packages of the extra `reader` that its modules cannot work without."""
 
 
-if not TYPE_CHECKING:  # for type checkers the names above are all there are
+if not TYPE_CHECKING:  # type checkers see only the names above
 
     def __getattr__(name: str) -> object:
         if name == "__version__":

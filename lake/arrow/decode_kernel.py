@@ -541,8 +541,8 @@ def _append(
         headers.name_bytes + headers.value_bytes + j.HEADER_ROOM_BYTES * headers.header_count
     )
     size_bytes = used.size_bytes + outputs.row_bytes + key + value + header_bytes
-    # Room first: nothing may be written to a row that may not exist. A record larger than an Arrow
-    # batch has one of its own.
+    # Check the room first: nothing may be written to a row that may not exist. A record larger than
+    # an Arrow batch gets one of its own.
     if row >= outputs.rows_max or size_bytes > outputs.bytes_max:
         if row:
             return t.FULL, used

@@ -185,11 +185,10 @@ class Layout:
         """The columns that the compiled code writes."""
         self._places: list[tuple[int, int, int]] = []
         counts: NDArray[np.int64] = np.zeros(j.JOB_SIZE, np.int64)
-        """The counts of a job at the start of an Arrow batch."""
         for slot, capacity in capacities.items():
             counts[slot] = capacity
         self.counts = counts[COUNTS]
-        """What a job begins an Arrow batch with."""
+        """The counts of a job when an Arrow batch begins."""
         numbers = {name: _NUMBERS[name] for name in columns if name in _NUMBERS}
         rooms = self._lay("numbers", {slot: width * rows for slot, width in numbers.values()})
         self.columns |= {

@@ -63,7 +63,7 @@ BAD_TIMESTAMP: Final = 28
 BAD_END: Final = 29
 
 WHAT: Final = {
-    BAD_HEADER: "no batch header of format 2 stands where one must",
+    BAD_HEADER: "expected a batch header of format 2",
     BAD_LENGTH: "the batch's length is less than its header or runs over the end of its block",
     BAD_OFFSETS: "the batch's offsets overlap the batch before, or lie outside its block",
     BAD_COUNT: "the batch declares more records than its bytes can hold, or a negative count",

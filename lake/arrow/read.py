@@ -47,12 +47,12 @@ async def read_slices(
     *,
     min_timestamp_ms: int | None = None,
 ) -> AsyncGenerator[RecordBatch, None]:
-    """The records of all slices. `aclose` the iterator if it is not exhausted.
+    """Yield the records of all slices. `aclose` the iterator if it is not exhausted.
 
-    min_timestamp_ms: blocks and batches whose records are all older may be left out; records within
-    others are not filtered.
-    Raises ObjectGone (re-plan), ReadError (damage), the store's errors; ValueError for unknown
-    columns.
+    With `min_timestamp_ms`, blocks and batches whose records are all older may be left out; records
+    of other blocks and batches are not filtered.
+    Raises ObjectGone (plan again), ReadError (damage) or the store's errors, and ValueError for
+    unknown columns.
     """
     config = config or ReadConfig()
     size_bytes = sum(part.size_bytes for part in slices)

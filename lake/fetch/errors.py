@@ -51,8 +51,8 @@ class ObjectGone(StreamError):
 class ObjectStaysGone(StreamError):
     """Plans of the newest manifest keep naming objects that the store does not have.
 
-    Rows before `slice` have been given. Reading them again gives the same error until an operator
-    restores the object.
+    Rows before `slice` have been returned. Reading them again gives the same error until an
+    operator restores the object.
     """
 
     def __init__(self, slice_: Slice, plans: int, *, is_same: bool = True) -> None:

@@ -36,7 +36,7 @@ class ManifestWentBack(StreamError):
         super().__init__(
             f"the newest manifest is version {found[1]} of controller epoch {found[0]}, but version"
             f" {seen[1]} of epoch {seen[0]} was read before: the store was restored to an earlier"
-            " state, or its address leads elsewhere now"
+            " state, or its address is now that of another store"
         )
         self.seen = seen
         self.found = found

@@ -424,8 +424,8 @@ class ClusterView:
         if known is not None and known[0] == txn_end <= end_offset:
             unstable = known[1]
         else:
-            # A tail may show events of slots whose data follow a hole that the walk over the data
-            # saw. Then the last event is not the one that counts.
+            # A tail may show events of slots whose data follow a gap that is not filled yet. Then
+            # the last event is not the one that counts.
             low = txn_end if txn_end <= end_offset else min(txn.committed_end, end_offset)
             item = OffsetRange(topic.name, entry.partition, max(txn.log_start, low - 1), txn_end)
             (slices,) = await self._slices([(item, txn)])

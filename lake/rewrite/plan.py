@@ -44,8 +44,8 @@ class RewriteOptions:
     """Objects written in one round; the controller prepares and commits no more at once."""
 
     compaction_sources_max: int = 4_000
-    """In one object. Fewer of them are less likely to meet what brokers compact at the end of the
-    log.
+    """The sources of one object. A smaller number is less likely to include objects that brokers
+    compact at the end of the log.
     """
 
     commit_sources_max: int = 10_000
@@ -72,8 +72,8 @@ class RewriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """object_count, size_bytes: of the whole partition as it is. compactions: each becomes one
-    object.
+    """The plan of one partition. `object_count` and `size_bytes` are those of the whole partition.
+    Each of the `compactions` becomes one object.
     """
 
     partition: int
@@ -92,7 +92,7 @@ class PartitionPlan:
 
 
 def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[PartitionPlan]:
-    """A plan for each partition, without compactions where there is nothing worth it."""
+    """Return a plan for each partition, without compactions if none is worthwhile."""
     plans: list[PartitionPlan] = []
     for log in logs:
         ranges = ranges_of(log)
@@ -110,7 +110,7 @@ def plan_topic(logs: Iterable[CommittedLog], options: RewriteOptions) -> list[Pa
 
 
 def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPlan]:
-    """The first compactions of the topic, as many as there are bytes for."""
+    """Return the first compactions of the topic that fit into so many bytes."""
     found: list[PartitionPlan] = []
     for plan in plans:
         taken: list[Compaction] = []
@@ -184,7 +184,7 @@ def ranges_of(log: CommittedLog) -> list[ObjectRange]:
 
 
 def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iterable[Compaction]:
-    """One after the other, until the end of the log."""
+    """Yield one compaction after the other, until the end of the log."""
     config, at = options.compaction, 0
     while at < len(ranges):
         window = _window(ranges, at, 4 * options.target_bytes)
@@ -197,13 +197,13 @@ def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iter
             (index for index, item in enumerate(window) if item.range.start_offset >= reached),
             len(window),
         )
-        # Nothing settled and nothing to compact: a few small ones at the end that are not worth it.
+        # Nothing is settled and nothing to compaction: a few small objects at the end are not worth it.
         at += step or len(window)
 
 
 def _window(ranges: Sequence[ObjectRange], at: int, bytes_max: int) -> Sequence[ObjectRange]:
-    """Enough for the next compaction, whatever it is, and no more: it is looked at again for the
-    one behind.
+    """Return enough ranges for the next compaction, and no more, because the next call reads the rest
+    again.
     """
     size_bytes = 0
     for end in range(at, min(at + _WINDOW_RANGES, len(ranges))):

@@ -79,8 +79,8 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class RewriteReport:
-    """unresolved: compactions that were still in conflict at the end. damaged: what could not be
-    read, and was left alone.
+    """The result of a run. `unresolved` compactions were still in conflict at the end. `damaged` ones
+    could not be read, and were left alone.
     """
 
     topic: str
@@ -156,7 +156,9 @@ class BulkRewrite:
         return self._report
 
     async def _round(self, plans: Sequence[PartitionPlan]) -> list[Compaction]:
-        """-> the compactions of which the next manifest should not show all sources any more."""
+        """Rewrite one round. Return the compactions whose sources should vanish from the next
+        manifest.
+        """
         self._report.rounds += 1
         options, began_ms = self._options, self._now_ms()
         compactions = [
@@ -216,10 +218,10 @@ class BulkRewrite:
         _log.info("rewrite_conflict", topic=self._topic, partition=report.partition, detail=detail)
 
     async def _until_published(self, handled: Sequence[Compaction]) -> None:
-        """Until a manifest misses a source of each of these where it was, so that the next plan is
-        not made of what is over.
+        """Wait for a manifest that misses a source of each compaction, so that the next plan does not
+        repeat them.
 
-        After a conflict the others stay where they are.
+        After a conflict the other sources stay where they are.
         """
         left = [set(_places(compaction)) for compaction in handled]
         deadline = asyncio.get_running_loop().time() + PUBLISH_S

@@ -320,9 +320,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if latest[item] < begin[item]:
                 self._query.report(ranges.changed(item, begin[item], latest[item]))
                 if item.topic not in self._recreated:
-                    latest = latest | {
-                        item: begin[item]
-                    }  # never back: these rows were given already
+                    # Never go back: these rows were returned already.
+                    latest = latest | {item: begin[item]}
         self._latest = latest
         if missing := begin.keys() - latest.keys():
             self._query.report(f"Partitions {scala_set(missing)} have been deleted.")

@@ -89,13 +89,13 @@ class _Types:
         if depth > _DEPTH_MAX:
             raise InvalidSchema(
                 f"{path}: types that contain themselves, or are nested deeper than {_DEPTH_MAX},"
-                " become no column"
+                " cannot become a column"
             )
         if isinstance(parsed, list):
             solid = [item for item in cast("Any", parsed) if item != "null"]
             if len(solid) != 1:
                 raise InvalidSchema(
-                    f"{path}: a union of more than one type and null becomes no column"
+                    f"{path}: a union of more than one type and null cannot become a column"
                 )
             return self.type_of(solid[0], path, depth)
         if isinstance(parsed, str):
@@ -113,7 +113,7 @@ class _Types:
             return self.type_of(self._named[name], path, depth + 1)
         found = _PRIMITIVES.get(name)
         if found is None:
-            raise InvalidSchema(f"{path}: Avro type {name!r} becomes no column")
+            raise InvalidSchema(f"{path}: Avro type {name!r} cannot become a column")
         return found
 
     def _of_schema(self, kind: str, schema: dict[str, Any], path: str, depth: int) -> DataType:
@@ -139,7 +139,7 @@ class _Types:
             return pa.decimal128(schema["precision"], schema.get("scale", 0))
         if logical == "uuid":
             raise InvalidSchema(
-                f"{path}: logical type uuid becomes no column; leave out logicalType"
+                f"{path}: logical type uuid cannot become a column; leave out logicalType"
             )
         if kind == "fixed":
             return pa.binary()

@@ -118,7 +118,7 @@ class ExportJob:
 
 @dataclass(frozen=True, slots=True)
 class CompactionJob:
-    """Small files of one group become one, in the order of their first offsets."""
+    """Join small files of one group into one, in the order of their first offsets."""
 
     place: FilePlace
     layout: Layout

@@ -83,7 +83,9 @@ def _type(parsed: Any, path: str) -> tuple[Any, DataType]:  # noqa: ANN401 - JSO
     listed = cast("list[str]", names) if isinstance(names, list) else [cast("str", names)]
     solid = [name for name in listed if name != "null"]
     if len(solid) != 1:
-        raise InvalidSchema(f"{path}: type {names!r}: one type, or one and 'null', become a column")
+        raise InvalidSchema(
+            f"{path}: type {names!r} cannot become a column: give one type, or one and 'null'"
+        )
     kind, column = _solid(solid[0], schema, path)
     return (kind | None if len(listed) > 1 else kind), column
 

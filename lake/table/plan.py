@@ -16,8 +16,8 @@ from lake.spark.packing import cut
 from lake.table.errors import RecordsLost
 from lake.table.model import CompactionTask, FileEntry, FileTask
 
-COMPACTION_FILES_MAX = 1_000
-"""Files that become one at most: all their footers are read by one task."""
+MERGE_FILES_MAX = 1_000
+"""The largest number of files to join: one task reads all their footers."""
 
 
 class Bounds(NamedTuple):
@@ -103,8 +103,8 @@ def file_tasks(
 def compaction_tasks(
     files: Iterable[FileEntry], target_bytes: int, prefix: str
 ) -> list[CompactionTask]:
-    """Neighbors of one group that are smaller than half the target, as many as make up one file;
-    never a single one.
+    """Return tasks that join neighbors of one group, as many as make up one file and at least two.
+    Only files smaller than half the target are joined.
     """
     small = sorted(
         (file for file in files if file.size_bytes * 2 < target_bytes),

@@ -105,7 +105,7 @@ def _struct(descriptor: Any, path: str, depth: int) -> DataType:  # noqa: ANN401
     if depth > _DEPTH_MAX:
         raise InvalidSchema(
             f"{path}: messages that contain themselves, or are nested deeper than {_DEPTH_MAX},"
-            " become no column"
+            " cannot become a column"
         )
     return pa.struct(
         [

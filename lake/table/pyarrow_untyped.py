@@ -1,5 +1,7 @@
-"""Parts of pyarrow beside `lake.arrow.pyarrow_untyped`: untyped, so Any to the checkers. Must not
-contain anything else.
+"""The modules of pyarrow that `lake.arrow.pyarrow_untyped` does not have. They have no types, so
+type checkers see Any.
+
+Must not contain anything else.
 """
 
 from typing import Any, TypeAlias

@@ -67,7 +67,7 @@ def records(batch: RecordBatch, topic: str | None) -> Iterator[tuple[Any, ...]]:
         _numbers(_column(batch, "partition"), -1),
         _numbers(_milliseconds(_column(batch, "timestamp")), 0),
         _headers(_column(batch, "headers")),
-        strict=False,  # parts that no column gives are endless
+        strict=False,  # parts without a column repeat forever
     )
 
 
