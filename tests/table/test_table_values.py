@@ -248,7 +248,7 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
     ("value_format", "reason"),
     [
         (ValueFormat("json"), "needs a schema"),
-        (ValueFormat("json", b"{"), "no JSON"),
+        (ValueFormat("json", b"{"), "not JSON"),
         (ValueFormat("json", b'{"type": "array"}'), "type 'object'"),
         (
             ValueFormat(
