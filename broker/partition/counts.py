@@ -41,7 +41,7 @@ class OperationCounts:
     latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
 
 
-class PlaceStates(NamedTuple):
+class PartitionStates(NamedTuple):
     """Partitions by what is the matter with them here."""
 
     serving: int = 0

@@ -9,7 +9,7 @@ special case. Opens and closes are batched: a thousand partitions are a few RPCs
 Invariants: a partition is found by `get` only while it may be served; parked requests run in the
 order in which they came, before any later one can find the partition; listeners hear "opened" and
 "not any more" strictly in turn. A partition that is moving here, or whose dead leader we are to
-follow, has a place already, so that what clients send ahead of the election waits here in order.
+follow, is hosted already, so that what clients send ahead of the election waits here in order.
 Must not: append records, or block the image's thread (everything that waits is a task of its own).
 Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft
 `BrokerMetadataPublisher`.
@@ -26,12 +26,12 @@ import structlog
 from base.clock import WallClock
 from base.ids import Offset
 from broker.partition.byte_limiter import ByteLimiter
-from broker.partition.counts import OperationCounts, PlaceStates, Traffic
+from broker.partition.counts import OperationCounts, PartitionStates, Traffic
 from broker.partition.leaders import is_heir
 from broker.partition.load_meter import AppendTimes
 from broker.partition.log import LogConfig
 from broker.partition.move_notice import MoveNotice, MoveNoticeConfig
-from broker.partition.opener import Held, PartitionOpener, Steps
+from broker.partition.opener import OpenPartition, PartitionOpener, Steps
 from broker.partition.partition import Partition
 from broker.partition.refused import RefusedBatches
 from broker.partition.validation import TopicRules
@@ -49,7 +49,7 @@ from stream.storage import Storage
 
 _log = structlog.get_logger()
 
-Opened: TypeAlias = Callable[[Partition | ErrorCode], None]
+OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
 """Called when its task begins: one that is cancelled before leaves no coroutine that nobody
 awaited.
@@ -64,8 +64,8 @@ BATCH_COUNT_MAX: Final = 500
 COLD_BYTES_MAX: Final = 128 * 1024 * 1024
 _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
-_CHECKPOINT_LOOK_S: Final = 1.0
-_CHECKPOINT_LOOKS_COUNT: Final = 30
+_CHECKPOINT_INTERVAL_S: Final = 1.0
+_FULL_CHECKPOINT_INTERVALS: Final = 30
 """Partitions with little that is new get a checkpoint every so many looks, all together in one
 group.
 """
@@ -77,7 +77,7 @@ must not block.
 """
 
 
-class _Place:
+class HostedPartition:
     """A partition that is held here, or is to be. `busy` while an operation runs for it."""
 
     __slots__ = (
@@ -85,15 +85,15 @@ class _Place:
         "busy",
         "error",
         "failing_since",
-        "held",
         "key",
         "notice",
+        "open_partition",
         "waiting",
     )
 
     def __init__(self, key: PartitionKey) -> None:
         self.key = key
-        self.held: Held | None = None
+        self.open_partition: OpenPartition | None = None
         self.busy = False
         self.attempts_count = 0
         """Tries that failed in a row."""
@@ -101,11 +101,15 @@ class _Place:
         self.error: Exception | None = None
         """Of the first and of the last of them."""
         self.notice: MoveNotice | None = None
-        self.waiting: list[Opened] = []
+        self.waiting: list[OpenCallback] = []
 
     @property
     def is_open(self) -> bool:
-        return self.held is not None and self.held.partition is not None
+        return self.partition is not None
+
+    @property
+    def partition(self) -> Partition | None:
+        return self.open_partition.partition if self.open_partition is not None else None
 
     @property
     def is_failing(self) -> bool:
@@ -134,8 +138,8 @@ class PartitionManager:
         self._image = image
         self._subscribe = subscribe
         self._now_ms = now_ms
-        self._life = PartitionOpener(storage, now_ms, config or LogConfig())
-        self._places: dict[PartitionKey, _Place] = {}
+        self._opener = PartitionOpener(storage, now_ms, config or LogConfig())
+        self._hosted: dict[PartitionKey, HostedPartition] = {}
         self._served: dict[tuple[str, int], Partition] = {}
         self._listeners: list[LeaderChangeListener] = []
         self.cold_reads = ByteLimiter(COLD_BYTES_MAX)
@@ -147,14 +151,14 @@ class PartitionManager:
         self._timers: dict[float, asyncio.TimerHandle] = {}
         self._notice_config = notice or MoveNoticeConfig()
         self._notices: set[MoveNotice] = set()
-        self._report = report or _unreported
+        self._report = report or _ignore_timings
         self.opens = OperationCounts()
         self.closes = OperationCounts()
-        self._left = Traffic()
+        self._past_traffic = Traffic()
         """Of partitions that are not served any more."""
         self._is_closing = False
         self._is_over = False
-        self._forgotten = asyncio.Event()
+        self._released = asyncio.Event()
 
     # --- what handlers ask ------------------------------------------------------------------------
 
@@ -169,30 +173,32 @@ class PartitionManager:
         if topic is None or not 0 <= index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         key = PartitionKey(topic.topic_id, index)
-        # Without a place nothing would end the wait of who is told that it is being opened.
-        is_ours = key in self._places and (self._desired(key) is not None or self._is_expected(key))
+        # If it were not hosted, nothing would end the wait of who is told that it is being opened.
+        is_ours = key in self._hosted and (self._desired(key) is not None or self._is_expected(key))
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def when_open(self, topic_name: str, index: int, opened: Opened) -> Callable[[], None]:
+    def when_open(self, topic_name: str, index: int, callback: OpenCallback) -> Callable[[], None]:
         """Call back, maybe at once, when `get` would not say LEADER_NOT_AVAILABLE any more. Returns
-        what takes the wish back.
+        what cancels the request.
 
         Callbacks of one partition run in order, before anybody else finds it: parked requests keep
         their sequence. No time limit here.
         """
         found = self.get(topic_name, index)
         topic = self._image().topics.by_name(topic_name)
-        place = self._places.get(PartitionKey(topic.topic_id, index)) if topic is not None else None
-        if found != ErrorCode.LEADER_NOT_AVAILABLE or place is None:
-            opened(found)
-            return _nothing
-        place.waiting.append(opened)
+        hosted = (
+            self._hosted.get(PartitionKey(topic.topic_id, index)) if topic is not None else None
+        )
+        if found != ErrorCode.LEADER_NOT_AVAILABLE or hosted is None:
+            callback(found)
+            return _nothing_to_cancel
+        hosted.waiting.append(callback)
 
-        def forget() -> None:
-            if opened in place.waiting:
-                place.waiting.remove(opened)
+        def cancel() -> None:
+            if callback in hosted.waiting:
+                hosted.waiting.remove(callback)
 
-        return forget
+        return cancel
 
     async def wait_open(
         self, topic_name: str, index: int, deadline: float
@@ -206,14 +212,14 @@ class PartitionManager:
             if not found.done():
                 found.set_result(result)
 
-        forget = self.when_open(topic_name, index, opened)
+        cancel = self.when_open(topic_name, index, opened)
         try:
             async with asyncio.timeout_at(deadline):
                 return await found
         except TimeoutError:
             return ErrorCode.LEADER_NOT_AVAILABLE
         finally:
-            forget()
+            cancel()
 
     def is_expected(self, topic_name: str, index: int) -> bool:
         """It is to be led here, but the election is not held yet."""
@@ -233,12 +239,12 @@ class PartitionManager:
 
     def traffic(self) -> Traffic:
         """So far. O(partitions)."""
-        return self._left.with_partitions(self._served.values())
+        return self._past_traffic.with_partitions(self._served.values())
 
-    def states(self) -> PlaceStates:
+    def states(self) -> PartitionStates:
         """How many partitions are where. O(partitions)."""
-        found: Counter[str] = Counter(map(_state_of, self._places.values()))
-        return PlaceStates(**found)
+        found: Counter[str] = Counter(map(_state_of, self._hosted.values()))
+        return PartitionStates(**found)
 
     def failing(self) -> list[FailingPartition]:
         """Return the partitions that are to be led here and do not open, those that fail longest
@@ -247,14 +253,14 @@ class PartitionManager:
         now = asyncio.get_running_loop().time()
         found = [
             FailingPartition(
-                topic_id=place.key.topic_id,
-                partition=place.key.partition,
-                tries=place.attempts_count,
-                for_ms=round((now - place.failing_since) * 1_000),
-                error=f"{type(place.error).__name__}: {place.error}"[:ERROR_CHARS_MAX],
+                topic_id=hosted.key.topic_id,
+                partition=hosted.key.partition,
+                tries=hosted.attempts_count,
+                for_ms=round((now - hosted.failing_since) * 1_000),
+                error=f"{type(hosted.error).__name__}: {hosted.error}"[:ERROR_CHARS_MAX],
             )
-            for place in self._places.values()
-            if place.is_failing
+            for hosted in self._hosted.values()
+            if hosted.is_failing
         ]
         return sorted(found, key=lambda item: -item.for_ms)
 
@@ -273,14 +279,14 @@ class PartitionManager:
         in the background.
         """
         self._subscribe(self.on_batch)
-        self._spawn(self._keep_checkpoints())
+        self._spawn(self._checkpoint_periodically())
 
     async def close(self) -> None:
         """Graceful: stop accepting, close every partition in few RPCs. No time limit here: the
         caller cancels.
         """
         self._is_closing = True
-        self._reconcile(list(self._places))
+        self._reconcile(list(self._hosted))
         try:
             await self.settled()
         finally:
@@ -291,11 +297,11 @@ class PartitionManager:
         the caller cancels.
         """
         while any(
-            (place.busy or place.held is not None) and self._desired(key) is None
-            for key, place in self._places.items()
+            (hosted.busy or hosted.open_partition is not None) and self._desired(key) is None
+            for key, hosted in self._hosted.items()
         ):
-            self._forgotten.clear()
-            await self._forgotten.wait()
+            self._released.clear()
+            await self._released.wait()
 
     async def abandon(self) -> None:
         """Stop at once, as a crash would: nothing is closed, the image is not looked at any more.
@@ -315,26 +321,26 @@ class PartitionManager:
         if self._is_over:
             return
         if delta.everything:
-            keys = set(self._places) | image.topics.led_by(self._me) | self._awaited()
+            keys = set(self._hosted) | image.topics.led_by(self._me) | self._leaderless_keys()
             names = {partition.topic_name for partition in self._served.values()}
         else:
             keys = set(delta.partitions)
             if delta.node_ids:
-                keys |= self._awaited()
+                keys |= self._leaderless_keys()
             if delta.removed_topic_ids:
-                keys.update(key for key in self._places if key.topic_id in delta.removed_topic_ids)
+                keys.update(key for key in self._hosted if key.topic_id in delta.removed_topic_ids)
             names = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
         if names:
             self._refresh_rules(names)
         self._reconcile(keys)
 
-    def _awaited(self) -> set[PartitionKey]:
+    def _leaderless_keys(self) -> set[PartitionKey]:
         """What may be awaited here from now on, or not any more, because a broker came or went:
         that of a dead leader, or of none, whose next candidate it is or was. Cost: O(what has no
-        leader + places).
+        leader + hosted partitions).
         """
         image = self._image()
-        keys = {key for key, place in self._places.items() if place.held is None}
+        keys = {key for key, hosted in self._hosted.items() if hosted.open_partition is None}
         for leader, led in image.topics.leaders().items():
             if not image.nodes.is_alive(leader):
                 keys |= led
@@ -372,195 +378,197 @@ class PartitionManager:
         """Compare what should be with what is, stop serving what is not ours, and start operations
         for the rest.
         """
-        to_open: list[tuple[_Place, PartitionRecord]] = []
-        to_close: list[_Place] = []
-        for key in self._hold_back(keys):
+        to_open: list[tuple[HostedPartition, PartitionRecord]] = []
+        to_close: list[HostedPartition] = []
+        for key in self._start_notices(keys):
             record = self._desired(key)
-            place = self._place_of(key, record)
-            if place is None:
+            hosted = self._update_hosted(key, record)
+            if hosted is None:
                 continue
-            is_stale = self._stop_if_stale(place, record)
-            if place.busy:
+            is_stale = self._stop_if_stale(hosted, record)
+            if hosted.busy:
                 continue
             if is_stale:
-                to_close.append(place)
-            elif record is not None and (place.held is None or place.held.partition is None):
-                to_open.append((place, record))
+                to_close.append(hosted)
+            elif record is not None and not hosted.is_open:
+                to_open.append((hosted, record))
         for at in range(0, len(to_close), BATCH_COUNT_MAX):
             closing = to_close[at : at + BATCH_COUNT_MAX]
-            self._start(partial(self._close, closing), closing)
+            self._start_operation(partial(self._close, closing), closing)
         for at in range(0, len(to_open), BATCH_COUNT_MAX):
             opening = to_open[at : at + BATCH_COUNT_MAX]
-            self._start(partial(self._open, opening), [place for place, _ in opening])
+            self._start_operation(partial(self._open, opening), [hosted for hosted, _ in opening])
 
-    def _hold_back(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
+    def _start_notices(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
         """Begin a notice for those that are to have one, and give out those that have none, or no
         longer.
         """
-        to_announce: list[_Place] = []
+        to_notify: list[HostedPartition] = []
         rest: list[PartitionKey] = []
         for key in keys:
-            place = self._places.get(key)
-            if place is None or not self._may_announce(place):
+            hosted = self._hosted.get(key)
+            if hosted is None or not self._may_start_notice(hosted):
                 rest.append(key)
-            elif place.notice is None:
-                to_announce.append(place)
-        for at in range(0, len(to_announce), BATCH_COUNT_MAX):
-            self._announce(to_announce[at : at + BATCH_COUNT_MAX])
+            elif hosted.notice is None:
+                to_notify.append(hosted)
+        for at in range(0, len(to_notify), BATCH_COUNT_MAX):
+            self._start_notice(to_notify[at : at + BATCH_COUNT_MAX])
         return rest
 
-    def _may_announce(self, place: _Place) -> bool:
+    def _may_start_notice(self, hosted: HostedPartition) -> bool:
         """It moves away by plan and its streams are still ours: records are taken until its
         producers know where to go.
         """
-        held, notice = place.held, place.notice
+        open_partition, notice = hosted.open_partition, hosted.notice
         if (
-            held is None
-            or held.partition is None
-            or place.busy
+            open_partition is None
+            or open_partition.partition is None
+            or hosted.busy
             or self._is_closing
             or not self._notice_config.longest_ms
         ):
             return False
         if (
             (notice is not None and notice.is_over)
-            or not held.partition.accepts_records
-            or not held.partition.log.is_dirty
+            or not open_partition.partition.accepts_records
+            or not open_partition.partition.log.is_dirty
         ):
             return False
-        record = self._image().topics.partition(place.key)
+        record = self._image().topics.partition(hosted.key)
         return (
             record is not None
             and is_moving(record)
-            and record.leader_epoch == held.record.leader_epoch
+            and record.leader_epoch == open_partition.record.leader_epoch
         )
 
-    def _announce(self, places: list[_Place]) -> None:
-        def over() -> None:
+    def _start_notice(self, batch: list[HostedPartition]) -> None:
+        def on_over() -> None:
             self._notices.discard(notice)
-            self._reconcile([place.key for place in places])
+            self._reconcile([hosted.key for hosted in batch])
 
         notice = MoveNotice(
-            [place.held.partition for place in places if place.held and place.held.partition],
+            [hosted.partition for hosted in batch if hosted.partition is not None],
             self._notice_config,
-            over,
+            on_over,
         )
         self._notices.add(notice)
-        for place in places:
-            place.notice = notice
+        for hosted in batch:
+            hosted.notice = notice
 
-    def _place_of(self, key: PartitionKey, record: PartitionRecord | None) -> _Place | None:
+    def _update_hosted(
+        self, key: PartitionKey, record: PartitionRecord | None
+    ) -> HostedPartition | None:
         """Where the partition is held or awaited; None: it has nothing to do with us (any more)."""
-        place = self._places.get(key)
+        hosted = self._hosted.get(key)
         if record is not None or self._is_expected(key):
-            if place is None:
-                place = self._places[key] = _Place(key)
-        elif place is not None:
-            self._answer(place)
-            if not place.busy and place.held is None:
-                self._forget(place)
+            if hosted is None:
+                hosted = self._hosted[key] = HostedPartition(key)
+        elif hosted is not None:
+            self._call_waiting(hosted)
+            if not hosted.busy and hosted.open_partition is None:
+                self._forget(hosted)
                 return None
-        return place
+        return hosted
 
-    def _stop_if_stale(self, place: _Place, record: PartitionRecord | None) -> bool:
+    def _stop_if_stale(self, hosted: HostedPartition, record: PartitionRecord | None) -> bool:
         """Is held what the image does not want (any more)? Then nobody finds it from here on."""
-        held = place.held
-        is_stale = held is not None and (
-            record is None or record.leader_epoch != held.record.leader_epoch
+        open_partition = hosted.open_partition
+        is_stale = open_partition is not None and (
+            record is None or record.leader_epoch != open_partition.record.leader_epoch
         )
-        if held is not None and is_stale:
-            self._stop_serving(held)
+        if open_partition is not None and is_stale:
+            self._stop_serving(open_partition)
         return is_stale
 
-    def _forget(self, place: _Place) -> None:
-        del self._places[place.key]
-        self._forgotten.set()
+    def _forget(self, hosted: HostedPartition) -> None:
+        del self._hosted[hosted.key]
+        self._released.set()
 
-    def _answer(self, place: _Place) -> None:
+    def _call_waiting(self, hosted: HostedPartition) -> None:
         """Tell those who wait for this partition how it ended."""
-        waiting, place.waiting = place.waiting, []
+        waiting, hosted.waiting = hosted.waiting, []
         if not waiting:
             return
-        topic = self._image().topics.by_id(place.key.topic_id)
-        for opened in waiting:
-            opened(
-                self.get(topic.name, place.key.partition)
+        topic = self._image().topics.by_id(hosted.key.topic_id)
+        for callback in waiting:
+            callback(
+                self.get(topic.name, hosted.key.partition)
                 if topic is not None
                 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
 
     # --- operations -------------------------------------------------------------------------------
 
-    async def _open(self, batch: list[tuple[_Place, PartitionRecord]]) -> None:
-        def done(at: int, result: Held | Exception) -> None:
-            place, record = batch[at]
-            if isinstance(result, Held):
-                place.held = result
+    async def _open(self, batch: list[tuple[HostedPartition, PartitionRecord]]) -> None:
+        def done(position: int, result: OpenPartition | Exception) -> None:
+            hosted, record = batch[position]
+            if isinstance(result, OpenPartition):
+                hosted.open_partition = result
                 if result.partition is not None:
-                    self._serve(place, result.partition)
+                    self._serve(hosted, result.partition)
                 else:
-                    self._retry(place, result.error)
+                    self._retry(hosted, result.error)
             else:
-                self._retry(place, result)
-            place.busy = False
-            if self._desired(place.key) is not record:
-                self._reconcile([place.key])
+                self._retry(hosted, result)
+            hosted.busy = False
+            if self._desired(hosted.key) is not record:
+                self._reconcile([hosted.key])
 
         began = asyncio.get_running_loop().time()
-        await self._life.open([(record, place.held) for place, record in batch], done)
+        await self._opener.open([(record, hosted.open_partition) for hosted, record in batch], done)
         self.opens.latencies.observe((asyncio.get_running_loop().time() - began) * 1_000)
         self._report_moves(
-            (place.held.record, place.held.steps)
-            for place, _ in batch
-            if place.held is not None and place.held.partition is not None
+            (hosted.open_partition.record, hosted.open_partition.steps)
+            for hosted, _ in batch
+            if hosted.open_partition is not None and hosted.open_partition.partition is not None
         )
 
-    def _serve(self, place: _Place, partition: Partition) -> None:
-        topic = self._image().topics.by_id(place.key.topic_id)
-        record = self._desired(place.key)
+    def _serve(self, hosted: HostedPartition, partition: Partition) -> None:
+        topic = self._image().topics.by_id(hosted.key.topic_id)
+        record = self._desired(hosted.key)
         if topic is None or record is None or record.leader_epoch != partition.leader_epoch:
             return
         partition.topic_name = topic.name
         partition.log.rules = TopicRules.from_configs(self._image().configs.topic(topic.name))
-        place.attempts_count = 0
+        hosted.attempts_count = 0
         self.opens.partitions += 1
         self._served[topic.name, partition.index] = partition
-        self._answer(place)
+        self._call_waiting(hosted)
         for listener in self._listeners:
             listener(topic.name, partition.index, True)
 
-    def _stop_serving(self, held: Held) -> None:
-        partition = held.partition
+    def _stop_serving(self, open_partition: OpenPartition) -> None:
+        partition = open_partition.partition
         if (
             partition is None
             or self._served.get((partition.topic_name, partition.index)) is not partition
         ):
             return
         del self._served[partition.topic_name, partition.index]
-        self._left = self._left.with_partitions((partition,))
+        self._past_traffic = self._past_traffic.with_partitions((partition,))
         partition.refuse_records()
         for listener in self._listeners:
             listener(partition.topic_name, partition.index, False)
 
-    async def _close(self, places: list[_Place]) -> None:
+    async def _close(self, batch: list[HostedPartition]) -> None:
         began = asyncio.get_running_loop().time()
-        closed = [place.held for place in places if place.held is not None]
+        closed = [hosted.open_partition for hosted in batch if hosted.open_partition is not None]
         try:
-            steps = await self._life.close(closed)
-            self._report_moves(((held.record, steps) for held in closed), gave_up=True)
+            steps = await self._opener.close(closed)
+            self._report_moves(((item.record, steps) for item in closed), gave_up=True)
         except StreamError:
             # Only a WAL that has failed for good refuses a close: the next owner gets what is
             # durable by recovery.
             if not self._storage.fenced:
                 raise
-        for place in places:
-            place.held = place.notice = None
-            place.attempts_count = 0
-            place.busy = False
+        for hosted in batch:
+            hosted.open_partition = hosted.notice = None
+            hosted.attempts_count = 0
+            hosted.busy = False
         self.closes.partitions += len(closed)
         self.closes.latencies.observe((asyncio.get_running_loop().time() - began) * 1_000)
-        self._reconcile([place.key for place in places])
-        self._forgotten.set()
+        self._reconcile([hosted.key for hosted in batch])
+        self._released.set()
 
     def _report_moves(
         self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False
@@ -581,54 +589,54 @@ class PartitionManager:
         if timings:
             self._report(timings)
 
-    def _retry(self, place: _Place, error: Exception | None) -> None:
+    def _retry(self, hosted: HostedPartition, error: Exception | None) -> None:
         """Look at the partition again after a pause, together with others that failed as often.
         Forever, while the image wants it.
         """
-        if not place.attempts_count:
-            place.failing_since = asyncio.get_running_loop().time()
-        place.attempts_count += 1
-        place.error = error
-        (self.closes if place.is_open else self.opens).failures += 1
-        delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(place.attempts_count - 1, 10))
+        if not hosted.attempts_count:
+            hosted.failing_since = asyncio.get_running_loop().time()
+        hosted.attempts_count += 1
+        hosted.error = error
+        (self.closes if hosted.is_open else self.opens).failures += 1
+        delay_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2 ** min(hosted.attempts_count - 1, 10))
         _log.warning(
             "partition_operation_failed",
-            topic_id=str(place.key.topic_id),
-            partition=place.key.partition,
-            attempts=place.attempts_count,
+            topic_id=str(hosted.key.topic_id),
+            partition=hosted.key.partition,
+            attempts=hosted.attempts_count,
             retry_in_s=delay_s,
             error=str(error),
             kind=type(error).__name__,
         )
         keys = self._retries.get(delay_s)
         if keys is None:
-            self._retries[delay_s] = {place.key}
+            self._retries[delay_s] = {hosted.key}
             self._timers[delay_s] = asyncio.get_running_loop().call_later(
-                delay_s, self._look_again, delay_s
+                delay_s, self._retry_batch, delay_s
             )
         else:
-            keys.add(place.key)
+            keys.add(hosted.key)
 
-    def _look_again(self, delay_s: float) -> None:
+    def _retry_batch(self, delay_s: float) -> None:
         del self._timers[delay_s]
         self._reconcile(self._retries.pop(delay_s))
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    def _start(self, operation: Operation, places: list[_Place]) -> None:
-        for place in places:
-            place.busy = True
-        self._spawn(self._guard(operation, places))
+    def _start_operation(self, operation: Operation, batch: list[HostedPartition]) -> None:
+        for hosted in batch:
+            hosted.busy = True
+        self._spawn(self._run_operation(operation, batch))
 
-    async def _guard(self, operation: Operation, places: list[_Place]) -> None:
+    async def _run_operation(self, operation: Operation, batch: list[HostedPartition]) -> None:
         """An operation that breaks must not leave its partitions busy for good."""
         try:
             await operation()
         except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others
-            for place in places:
-                if place.busy:
-                    place.busy = False
-                    self._retry(place, error)
+            for hosted in batch:
+                if hosted.busy:
+                    hosted.busy = False
+                    self._retry(hosted, error)
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -637,34 +645,34 @@ class PartitionManager:
 
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
         """See `PartitionOpener.trim`."""
-        await self._life.trim(partition, start_offset)
+        await self._opener.trim(partition, start_offset)
 
-    async def _keep_checkpoints(self) -> None:
-        look = 0
+    async def _checkpoint_periodically(self) -> None:
+        round_number = 0
         while True:
-            await asyncio.sleep(_CHECKPOINT_LOOK_S)
-            look += 1
-            is_turn_of_all = look % _CHECKPOINT_LOOKS_COUNT == 0
+            await asyncio.sleep(_CHECKPOINT_INTERVAL_S)
+            round_number += 1
+            is_full_round = round_number % _FULL_CHECKPOINT_INTERVALS == 0
             served = self._served.values()
-            await self._life.checkpoint(
+            await self._opener.checkpoint(
                 [p for p in served if p.log.is_dirty]
-                if is_turn_of_all
-                else self._life.due_checkpoints(served)
+                if is_full_round
+                else self._opener.due_checkpoints(served)
             )
 
 
-def _state_of(place: _Place) -> str:
-    """A field of `PlaceStates`."""
-    if place.is_failing:
+def _state_of(hosted: HostedPartition) -> str:
+    """A field of `PartitionStates`."""
+    if hosted.is_failing:
         return "failing"
-    if place.busy:
-        return "closing" if place.is_open else "opening"
-    return "serving" if place.is_open else "awaited"
+    if hosted.busy:
+        return "closing" if hosted.is_open else "opening"
+    return "serving" if hosted.is_open else "awaited"
 
 
-def _unreported(_: list[MoveTiming]) -> None:
+def _ignore_timings(_: list[MoveTiming]) -> None:
     """Nobody wants to know."""
 
 
-def _nothing() -> None:
+def _nothing_to_cancel() -> None:
     """There is nothing to take back."""

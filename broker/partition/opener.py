@@ -41,7 +41,7 @@ _STREAMS_COUNT: Final = 3
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class OpenPartition:
     """A partition whose streams are open here under `record.leader_epoch`. No partition: its log
     could not be restored yet.
     """
@@ -69,75 +69,90 @@ class PartitionOpener:
 
     async def open(
         self,
-        wishes: Sequence[tuple[PartitionRecord, Held | None]],
-        done: Callable[[int, Held | Exception], None],
+        requests: Sequence[tuple[PartitionRecord, OpenPartition | None]],
+        done: Callable[[int, OpenPartition | Exception], None],
     ) -> None:
-        """Open streams and restore logs; `done(position, result)` is called for each wish as soon
-        as it is decided.
+        """Open streams and restore logs.
+
+        `done(position, result)` is called for each request as soon as its result is known.
         """
         began = asyncio.get_running_loop().time()
-        fresh = [at for at, (_, held) in enumerate(wishes) if held is None]
-        helds = {at: held for at, (_, held) in enumerate(wishes) if held is not None}
-        for at, result in zip(
-            fresh, await self._open_streams([wishes[at][0] for at in fresh]), strict=True
+        new = [position for position, (_, existing) in enumerate(requests) if existing is None]
+        open_partitions = {
+            position: existing
+            for position, (_, existing) in enumerate(requests)
+            if existing is not None
+        }
+        for position, result in zip(
+            new, await self._open_streams([requests[position][0] for position in new]), strict=True
         ):
-            if isinstance(result, Held):
-                helds[at] = result
+            if isinstance(result, OpenPartition):
+                open_partitions[position] = result
                 result.steps["open"] = 1_000 * (asyncio.get_running_loop().time() - began)
             else:
-                done(at, result)
+                done(position, result)
         async with asyncio.TaskGroup() as restores:
-            for at, held in helds.items():
-                restores.create_task(self._restore(at, held, done))
+            for position, open_partition in open_partitions.items():
+                restores.create_task(self._restore(position, open_partition, done))
 
-    async def _open_streams(self, records: Sequence[PartitionRecord]) -> list[Held | Exception]:
+    async def _open_streams(
+        self, records: Sequence[PartitionRecord]
+    ) -> list[OpenPartition | Exception]:
         if not records:
             return []
-        requests = [
+        streams_to_open = [
             OpenStream(stream_id, record.leader_epoch)
             for record in records
             for stream_id in record.stream_ids
         ]
         try:
-            opened = await self._storage.open_streams(requests)
+            opened = await self._storage.open_streams(streams_to_open)
         except (StreamError, ControllerError, OSError, TimeoutError) as error:
             return [error] * len(records)
-        results: list[Held | Exception] = []
-        lone: list[StreamHandle] = []
-        for at, record in enumerate(records):
-            streams = opened[_STREAMS_COUNT * at : _STREAMS_COUNT * (at + 1)]
+        results: list[OpenPartition | Exception] = []
+        unpaired: list[StreamHandle] = []
+        for position, record in enumerate(records):
+            streams = opened[_STREAMS_COUNT * position : _STREAMS_COUNT * (position + 1)]
             meta, data, txn = streams
             if (
                 isinstance(meta, StreamHandle)
                 and isinstance(data, StreamHandle)
                 and isinstance(txn, StreamHandle)
             ):
-                results.append(Held(record, meta, data, txn))
+                results.append(OpenPartition(record, meta, data, txn))
                 continue
-            lone += [item for item in streams if isinstance(item, StreamHandle)]
+            unpaired += [item for item in streams if isinstance(item, StreamHandle)]
             results.append(next(item for item in streams if isinstance(item, Exception)))
-        if lone:
-            await self._storage.close_streams(lone)
+        if unpaired:
+            await self._storage.close_streams(unpaired)
         return results
 
     async def _restore(
-        self, at: int, held: Held, done: Callable[[int, Held | Exception], None]
+        self,
+        position: int,
+        open_partition: OpenPartition,
+        done: Callable[[int, OpenPartition | Exception], None],
     ) -> None:
         began = asyncio.get_running_loop().time()
         async with self._restores:
             try:
                 log = await restore_log(
-                    self._storage, *held.handles, config=self._config, now_ms=self._now_ms()
+                    self._storage,
+                    *open_partition.handles,
+                    config=self._config,
+                    now_ms=self._now_ms(),
                 )
             except Exception as error:  # noqa: BLE001 - handed on: `done` logs it and the open is tried again
-                held.error = error
+                open_partition.error = error
             else:
-                held.error = None
-                held.steps["restore"] = 1_000 * (asyncio.get_running_loop().time() - began)
-                held.partition = Partition(held.record, "", log, self._storage)
-        done(at, held)
+                open_partition.error = None
+                open_partition.steps["restore"] = 1_000 * (
+                    asyncio.get_running_loop().time() - began
+                )
+                open_partition.partition = Partition(open_partition.record, "", log, self._storage)
+        done(position, open_partition)
 
-    async def close(self, helds: Sequence[Held]) -> Steps:
+    async def close(self, open_partitions: Sequence[OpenPartition]) -> Steps:
         """Give the streams back; afterwards nothing of the partitions is held any more. Cancelled
         or failed, it may be called again.
 
@@ -147,16 +162,18 @@ class PartitionOpener:
         began = asyncio.get_running_loop().time()
         await self._storage.wait_for_room()
         partitions = [
-            held.partition for held in helds if held.partition is not None and held.data.accepting
+            item.partition
+            for item in open_partitions
+            if item.partition is not None and item.data.accepting
         ]
         self._append_checkpoints([partition for partition in partitions if partition.log.is_dirty])
         persisted = asyncio.get_running_loop().time()
         times = await self._storage.close_streams(
-            [handle for held in helds for handle in held.handles]
+            [handle for item in open_partitions for handle in item.handles]
         )
-        for held in helds:
-            if held.partition is not None:
-                held.partition.stop()
+        for item in open_partitions:
+            if item.partition is not None:
+                item.partition.stop()
         return {
             "persist": 1_000 * (persisted - began),
             "flush": 1_000 * times.flush_s,
@@ -225,10 +242,10 @@ class PartitionOpener:
             entries.append(entry)
             size_bytes += len(entry.payload)
             if size_bytes >= _GROUP_BYTES_MAX:
-                self._storage.append(entries, _settled)
+                self._storage.append(entries, _ignore_result)
                 entries, size_bytes = [], 0
         if entries:
-            self._storage.append(entries, _settled)
+            self._storage.append(entries, _ignore_result)
 
     async def _trim(self, partition: Partition, limit: asyncio.Semaphore) -> None:
         log = partition.log
@@ -251,7 +268,7 @@ def _dirty_bytes(partition: Partition) -> int:
     return partition.log.dirty_bytes
 
 
-def _settled(error: Exception | None) -> None:
+def _ignore_result(error: Exception | None) -> None:
     """Nobody waits for a checkpoint: if it is lost, so is the WAL behind it, and the one before it
     holds.
     """

@@ -490,7 +490,7 @@ class SimBroker:
         try:
             # What is trimmed cannot be scanned after a crash: the producers' state has to be
             # durable before.
-            await self.partitions._life.checkpoint([found])
+            await self.partitions._opener.checkpoint([found])
             await self.storage.flush()
             await self.storage.trim(found.log.data, offset)
         except (ControllerError, StreamError, TimeoutError) as error:

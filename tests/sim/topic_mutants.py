@@ -19,11 +19,11 @@ def _deleted_topic_still_served() -> list[Patch]:
     """A partition is closed when it gets another leader, not when its topic is deleted."""
     real = PartitionManager._stop_if_stale
 
-    def stop_if_stale(self: Any, place: Any, record: Any) -> bool:
+    def stop_if_stale(self: Any, hosted: Any, record: Any) -> bool:
         return (
             False
-            if self._image().topics.by_id(place.key.topic_id) is None
-            else real(self, place, record)
+            if self._image().topics.by_id(hosted.key.topic_id) is None
+            else real(self, hosted, record)
         )
 
     return [(PartitionManager, "_stop_if_stale", stop_if_stale)]

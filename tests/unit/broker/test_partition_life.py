@@ -117,7 +117,7 @@ async def test_recovery_behind_a_checkpoint_equals_the_live_state():
     partition = await one.opened("t")
     for at in range(3):
         await one.produce("t", idempotent(at, b"x", pid=1))
-    await one.partitions._life.checkpoint([partition])
+    await one.partitions._opener.checkpoint([partition])
     for at in range(3):
         await one.produce("t", idempotent(at, b"y", pid=2))
         await one.produce("t", batch(b"plain"))
@@ -385,7 +385,7 @@ async def test_meta_streams_stay_short():
     partition = await one.opened("t")
     for at in range(120):
         await one.produce("t", idempotent(at, b"x"))
-        await one.partitions._life.checkpoint([partition])
+        await one.partitions._opener.checkpoint([partition])
     await one.storage.flush()
     meta = partition.log.meta.handle
     assert meta.next_offset - meta.start_offset < 120
@@ -410,5 +410,5 @@ async def test_a_broker_that_closes_hands_over_everything_it_had_appended():
     assert [answer.base_offset for answer in answers] == list(range(20))
     assert (await other.opened("t")).log_end_offset == 20
     assert isinstance(other.partitions.get("t", 0), Partition)
-    assert key_of(harness, "t") not in leader.partitions._places
+    assert key_of(harness, "t") not in leader.partitions._hosted
     await asyncio.gather(one.close(), two.close())

@@ -250,7 +250,7 @@ async def test_another_leader_knows_what_is_stable_and_what_was_aborted(harness,
         harness.lead("t", two)
     else:
         if way != "crash":
-            await one.partitions._life.checkpoint(list(one.partitions))
+            await one.partitions._opener.checkpoint(list(one.partitions))
             await one.storage.flush()
             await one.produce("t", transactional(9, 0, b"after"))
         await one.crash()
@@ -299,7 +299,7 @@ async def test_the_txn_stream_is_trimmed_with_the_log(harness, one):
     assert partition.log.txn_trim_offset is None
     await one.storage.trim(partition.log.data, 5)
     assert partition.log.txn_trim_offset == 5
-    await one.partitions._life.checkpoint([partition])
+    await one.partitions._opener.checkpoint([partition])
     assert partition.log.txn.start_offset == 5
     two = await harness.broker(2)
     harness.brokers.append(two)

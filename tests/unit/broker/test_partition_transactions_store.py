@@ -122,7 +122,7 @@ async def test_events_that_were_trimmed_are_a_loss_and_the_newest_is_kept(harnes
     partition = await one.opened("t")
     await upload(one)
     await one.storage.trim(partition.log.data, 7)
-    await one.partitions._life.checkpoint([partition])
+    await one.partitions._opener.checkpoint([partition])
     await harness.publish()
     found = await state(view)
     assert (found.log_start, found.last_stable_offset) == (7, 6)

@@ -110,7 +110,7 @@ async def test_the_next_leader_knows_a_late_copy(harness, one, way):
         await one.close()
     else:
         if way != "crash":
-            await one.partitions._life.checkpoint(list(one.partitions))
+            await one.partitions._opener.checkpoint(list(one.partitions))
             await one.storage.flush()
         await one.crash()
         await harness.fail_over(one, two)
