@@ -248,7 +248,7 @@ class BrokerConfig:
         found = [
             named.get(listener.name, Listener(listener.name, "", 0)) for listener in self.bound
         ]
-        return tuple(told._replace(port=told.port or ports[told.name]) for told in found)
+        return tuple(item._replace(port=item.port or ports[item.name]) for item in found)
 
     def _check_listeners(self) -> None:
         bound = self.bound
@@ -262,8 +262,8 @@ class BrokerConfig:
                 raise SettingInvalid(
                     "advertised_listeners", text, f"names of listeners: {', '.join(names)}"
                 )
-        told = [_name_of(text) for text in self.advertised_listeners]
-        if len(set(told)) < len(told):
+        advertised_names = [_name_of(text) for text in self.advertised_listeners]
+        if len(set(advertised_names)) < len(advertised_names):
             raise SettingInvalid(
                 "advertised_listeners", self.advertised_listeners, "one address for each listener"
             )
@@ -277,10 +277,10 @@ class BrokerConfig:
 
 
 def _name_of(text: str) -> str:
-    return parse_listeners("advertised_listeners", [_filled(text)])[0].name
+    return parse_listeners("advertised_listeners", [_with_placeholder_values(text)])[0].name
 
 
-def _filled(text: str) -> str:
+def _with_placeholder_values(text: str) -> str:
     """With something in the place of each template, to see whether the rest is well formed."""
     return expand(
         "advertised_listeners", text, {"host": "h", "port": 1, "id": 1, "pod": "p", "ordinal": 1}

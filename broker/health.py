@@ -29,17 +29,17 @@ class StoreProbe:
         self._put = put
         self._loop = asyncio.get_running_loop()
         self._written_at = float("-inf")
-        self._asking: asyncio.Task[list[str]] | None = None
+        self._check: asyncio.Task[list[str]] | None = None
 
-    async def why_not(self) -> list[str]:
+    async def problems(self) -> list[str]:
         """Why the store does not take writes; empty: it took one a moment ago."""
         if self._loop.time() - self._written_at < STORE_INTERVAL_S:
             return []
-        if self._asking is None or self._asking.done():
-            self._asking = self._loop.create_task(self._ask())
-        return await asyncio.shield(self._asking)
+        if self._check is None or self._check.done():
+            self._check = self._loop.create_task(self._write())
+        return await asyncio.shield(self._check)
 
-    async def _ask(self) -> list[str]:
+    async def _write(self) -> list[str]:
         try:
             async with asyncio.timeout(STORE_TIMEOUT_S):
                 await self._put()
@@ -51,9 +51,9 @@ class StoreProbe:
         return []
 
     async def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+        if self._check is not None:
+            self._check.cancel()
+            await asyncio.gather(self._check, return_exceptions=True)
 
 
 class BrokerHealth:
@@ -109,4 +109,4 @@ class BrokerHealth:
                 "the session with the controller is lost: metadata may be old, and nothing is"
                 " acknowledged"
             ]
-        return await store.why_not()
+        return await store.problems()

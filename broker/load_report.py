@@ -85,7 +85,7 @@ class LoadReporter:
     async def _report(self) -> None:
         answer = self._partitions.append_times.take(self._loop.time())
         if answer is None and self._is_excluded:
-            answer = await self._ask_store()
+            answer = await self._time_store_write()
         items, rest, rest_count = self._meter.sample(self._partitions, self._loop.time())
         lag_s, self._lag_s = self._lag_s, 0.0
         report = ReportLoad(
@@ -130,7 +130,7 @@ class LoadReporter:
             damaged_count=len(damaged),
         )
 
-    async def _ask_store(self) -> tuple[float, float]:
+    async def _time_store_write(self) -> tuple[float, float]:
         began = self._loop.time()
         try:
             async with asyncio.timeout(_TIMEOUT_S):

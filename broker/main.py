@@ -68,10 +68,10 @@ async def serve(
     from objectstore.url import open_store
     from stream.errors import StreamError
 
-    stop_asked = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop_asked.set)
+        loop.add_signal_handler(number, stop_requested.set)
     dump_stacks_on_quit(loop)
     health = BrokerHealth()
     try:
@@ -104,9 +104,9 @@ async def serve(
             tune_collector()
             probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
             health.started(broker, probe)
-            asked = loop.create_task(stop_asked.wait())
-            await asyncio.wait((asked, broker.ended), return_when=asyncio.FIRST_COMPLETED)
-            asked.cancel()
+            stop_task = loop.create_task(stop_requested.wait())
+            await asyncio.wait((stop_task, broker.ended), return_when=asyncio.FIRST_COMPLETED)
+            stop_task.cancel()
             health.stopping()
             fenced = broker.ended.done()
             await (broker.abandon() if fenced else broker.stop())

@@ -141,10 +141,10 @@ class Broker:
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
-        self._parts = AsyncExitStack()
+        self._cleanup = AsyncExitStack()
         """What has to be ended, last started first; the listener ends before all of them."""
         self._is_stopping = False
-        self._reports: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
 
     # --- what handlers see ------------------------------------------------------------------------
 
@@ -203,13 +203,13 @@ class Broker:
         return broker
 
     async def _start(self) -> None:
-        self._parts.push_async_callback(self.client.close)
-        self._parts.push_async_callback(self._stop_reports)
+        self._cleanup.push_async_callback(self.client.close)
+        self._cleanup.push_async_callback(self._stop_background_tasks)
         await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()
         self.follower = MetadataFollower(self.client, me)
-        self._parts.push_async_callback(self.follower.stop)
+        self._cleanup.push_async_callback(self.follower.stop)
         self.client.bind(self.follower)
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
@@ -223,7 +223,7 @@ class Broker:
             on_fenced=self._on_storage_fenced,
             tracing=self._tracing,
         )
-        self._parts.push_async_callback(self.storage.abandon)
+        self._cleanup.push_async_callback(self.storage.abandon)
         await self.storage.start()
         self.partitions = PartitionManager(
             me,
@@ -233,7 +233,7 @@ class Broker:
             now_ms=self.now_ms,
             report=self._report_moves,
         )
-        self._parts.push_async_callback(self.partitions.abandon)
+        self._cleanup.push_async_callback(self.partitions.abandon)
         self._start_groups()
         self._start_transactions()
         self.partitions.add_leader_change_listener(self._on_leader_change)
@@ -252,15 +252,15 @@ class Broker:
             ),
             self._rng,
         )
-        self._parts.push_async_callback(self.recoveries.close)
+        self._cleanup.push_async_callback(self.recoveries.close)
         self.follower.on_session(self._on_session)
-        self.follower.failed.add_done_callback(self._on_follower_over)
+        self.follower.failed.add_done_callback(self._on_follower_ended)
         self.follower.subscribe(self.recoveries.on_batch)
         self.follower.subscribe(self._on_batch)
         await self.partitions.start()
         self.compactor = self._build_compactor(metadata, me)
         self._compaction_task = asyncio.get_running_loop().create_task(self.compactor.run())
-        self._parts.push_async_callback(self._stop_compaction)
+        self._cleanup.push_async_callback(self._stop_compaction)
         self._start_load_reports(me)
         await self.server.serve(
             RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
@@ -279,20 +279,20 @@ class Broker:
         machine's address to clients from elsewhere.
         """
         machine_host = _machine_host(self.client.address)
-        told = [
+        advertised = [
             listener._replace(host=listener.host or machine_host)
             for listener in self._advertised(machine_host)
         ]
         if self.config.advertised_check == CHECK_STRICT:
-            await self_check.check(told)
+            await self_check.check(advertised)
         elif self.config.advertised_check == CHECK_WARN:
-            self._in_background(self_check.warn(told))
+            self._in_background(self_check.warn(advertised))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Ended with this broker, if not before."""
         task = asyncio.get_running_loop().create_task(work)
-        self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
 
     def _advertised(self, machine_host: str) -> tuple[Listener, ...]:
         return self.config.advertised(machine_host, self.server.ports)
@@ -373,11 +373,11 @@ class Broker:
             now_ms=self._steady_clock(),
             new_member_id=lambda client_id: f"{client_id}-{uuid4()}",
         )
-        self._parts.callback(self.groups.close)
+        self._cleanup.callback(self.groups.close)
 
     def _start_transactions(self) -> None:
         peers = MarkerPeers(self, partial(start_marker, self))
-        self._parts.callback(peers.close)
+        self._cleanup.callback(peers.close)
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),
             MarkerSender(self._leader_of, peers.write),
@@ -386,7 +386,7 @@ class Broker:
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
         )
-        self._parts.callback(self.transactions.close)
+        self._cleanup.callback(self.transactions.close)
 
     def _leader_of(self, partition: TopicPartition) -> NodeId | None:
         """See `broker.transactions.markers.LeaderOf`."""
@@ -422,7 +422,7 @@ class Broker:
     def _on_storage_fenced(self, error: StreamError) -> None:
         self._end(f"the WAL cannot be written any more: {error}")
 
-    def _on_follower_over(self, failed: asyncio.Future[None]) -> None:
+    def _on_follower_ended(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
         self._end(f"the metadata cannot be followed any more: {error or 'the stream is over'}")
 
@@ -507,10 +507,10 @@ class Broker:
         self._compaction_task.cancel()
         await asyncio.wait([self._compaction_task])
 
-    async def _stop_reports(self) -> None:
-        for task in self._reports:
+    async def _stop_background_tasks(self) -> None:
+        for task in self._background_tasks:
             task.cancel()
-        await asyncio.gather(*self._reports, return_exceptions=True)
+        await asyncio.gather(*self._background_tasks, return_exceptions=True)
 
     async def abandon(self) -> None:
         """Stop at once, as a crash would: nothing is flushed, closed or unregistered."""
@@ -520,7 +520,7 @@ class Broker:
     async def _abandon(self) -> None:
         self._is_stopping = True
         await self.server.close()
-        await self._parts.aclose()
+        await self._cleanup.aclose()
         if not self.ended.done():
             self.ended.set_result("stopped")
 

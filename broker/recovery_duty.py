@@ -32,7 +32,7 @@ RETRY_MAX_MS: Final = 1_000
 
 SLOTS_LOGGED_MAX: Final = 10
 
-DAMAGED_LOOKS: Final = 2
+DAMAGED_ATTEMPTS_COUNT: Final = 2
 """Recoveries in a row that must meet damage before an operator is told: a store may give wrong
 answers for a moment.
 """
@@ -58,13 +58,13 @@ class RecoveryDuty:
         self._recover = recover
         self._rng = rng
         self._running: dict[BrokerIncarnation, asyncio.Task[None]] = {}
-        self._accepted: dict[BrokerIncarnation, asyncio.Event] = {}
+        self._retry_events: dict[BrokerIncarnation, asyncio.Event] = {}
         """Set when the losses that are accepted may have changed."""
         self.damaged: dict[BrokerIncarnation, WalDamaged] = {}
         """WALs that this broker cannot recover completely, and why."""
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        for writer, event in self._accepted.items():
+        for writer, event in self._retry_events.items():
             if delta.everything or acceptance_key(writer) in delta.keys or writer in delta.wals:
                 event.set()
         if not delta.everything and not delta.wals:
@@ -105,7 +105,7 @@ class RecoveryDuty:
                     await self._recover(writer, start)
                 except WalDamaged as error:
                     damaged_count += 1
-                    if damaged_count >= DAMAGED_LOOKS:
+                    if damaged_count >= DAMAGED_ATTEMPTS_COUNT:
                         await self._wait_for_operator(writer, start, error)
                         continue
                     log.warning(
@@ -138,11 +138,11 @@ class RecoveryDuty:
             remedy="restore the objects, or `penstock wal repair`",
         )
         self.damaged[writer] = error
-        event = self._accepted.setdefault(writer, asyncio.Event())
+        event = self._retry_events.setdefault(writer, asyncio.Event())
         try:
             async with asyncio.timeout(DAMAGED_RETRY_S):
                 await event.wait()
         except TimeoutError:
             return
         finally:
-            del self._accepted[writer]
+            del self._retry_events[writer]

@@ -49,20 +49,20 @@ class UnreachableAsAdvertised(Exception):
         self.listener = listener
 
 
-async def check(told: Sequence[Listener]) -> None:
-    """told: where clients are told to go. Raises UnreachableAsAdvertised for the first that does
+async def check(advertised: Sequence[Listener]) -> None:
+    """advertised: where clients are told to go. Raises UnreachableAsAdvertised for the first that does
     not answer in time.
     """
-    for listener in told:
+    for listener in advertised:
         problem = await _problem(listener)
         if problem:
             raise UnreachableAsAdvertised(listener, problem)
         log.debug("reached_as_advertised", listener=listener.name, address=listener.address)
 
 
-async def warn(told: Sequence[Listener]) -> None:
+async def warn(advertised: Sequence[Listener]) -> None:
     """As `check`, each listener for itself, and only said."""
-    for listener in told:
+    for listener in advertised:
         try:
             await check([listener])
         except UnreachableAsAdvertised as error:

@@ -21,20 +21,20 @@ class StoreRates:
     """now: monotonic seconds."""
 
     def __init__(self, now: float) -> None:
-        self._looked_at = now
+        self._sampled_at = now
         self._seen = StoreRequests(0, 0, 0, 0, 0, 0)
         self._sums = StoreRequests(0, 0, 0, 0, 0, 0)
         self._seconds = 0.0
 
     def sample(self, stats: StoreStats, now: float) -> StoreRequests:
-        elapsed_s = max(now - self._looked_at, 1e-3)
-        self._looked_at = now
-        kept = exp(-elapsed_s / DECAY_S)
+        elapsed_s = max(now - self._sampled_at, 1e-3)
+        self._sampled_at = now
+        decay = exp(-elapsed_s / DECAY_S)
         seen, self._seen = self._seen, _totals(stats.operations)
-        self._seconds = self._seconds * kept + elapsed_s
+        self._seconds = self._seconds * decay + elapsed_s
         self._sums = StoreRequests(
             *(
-                known * kept + new - old
+                known * decay + new - old
                 for known, new, old in zip(self._sums, self._seen, seen, strict=True)
             )
         )

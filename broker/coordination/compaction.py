@@ -75,7 +75,7 @@ class LiveKeys(Protocol):
         """
         ...
 
-    def look(self, key: bytes) -> Live | None:
+    def get(self, key: bytes) -> Live | None:
         """The durable value of the key at this moment; None: the key is not live any more."""
         ...
 
@@ -84,7 +84,7 @@ class CompactionStopped(Exception):
     """The pass cannot go on now. Nothing was trimmed."""
 
 
-class LogUse:
+class LogUsage:
     """What one led partition holds: its size since the start of the log, and the keys of records in
     flight.
     """
@@ -129,33 +129,33 @@ class LogUse:
         return settled
 
 
-class Compactor:
+class CoordinatorLogCompactor:
     """One pass over one partition."""
 
     def __init__(
-        self, coordinator_log: CoordinatorLog, partition: int, live: LiveKeys, use: LogUse
+        self, coordinator_log: CoordinatorLog, partition: int, live: LiveKeys, usage: LogUsage
     ) -> None:
         self._log = coordinator_log
         self._partition = partition
         self._live = live
-        self._use = use
-        self._limits = use.limits
+        self._usage = usage
+        self._limits = usage.limits
         self._outstanding: list[asyncio.Future[ErrorCode]] = []
         self._live_bytes = 0
         self._copied_count = 0
 
     async def run(self) -> None:
-        """Compact if that is worth it, and say in `LogUse` when to look again. Logs what went
+        """Compact if that is worth it, and say in `LogUsage` when to look again. Logs what went
         wrong; raises nothing.
         """
-        use, limits = self._use, self._limits
-        use.due_bytes = use.size_bytes + limits.log_bytes_min  # unless this pass succeeds
+        usage, limits = self._usage, self._limits
+        usage.due_bytes = usage.size_bytes + limits.log_bytes_min  # unless this pass succeeds
         try:
             await self._measure()
             due_bytes = max(limits.log_bytes_min, limits.factor * self._live_bytes)
-            if use.size_bytes >= due_bytes:
+            if usage.size_bytes >= due_bytes:
                 await self._compact()
-            use.due_bytes = max(due_bytes, use.size_bytes + limits.log_bytes_min)
+            usage.due_bytes = max(due_bytes, usage.size_bytes + limits.log_bytes_min)
         except Exception as error:  # noqa: BLE001 - the log is as good as before; the next pass comes when it has grown
             log.warning(
                 "coordinator_log_not_compacted",
@@ -166,14 +166,14 @@ class Compactor:
 
     async def _measure(self) -> None:
         for count, key in enumerate(self._live.keys(), 1):
-            found = self._live.look(key)
+            found = self._live.get(key)
             if found is not None:
                 self._live_bytes += _size_bytes(((key, found.value),))
             if count % self._limits.slice_count == 0:
                 await asyncio.sleep(0)
 
     async def _compact(self) -> None:
-        bounds, size_bytes = self._log.bounds(self._partition), self._use.size_bytes
+        bounds, size_bytes = self._log.bounds(self._partition), self._usage.size_bytes
         if 2 * (bounds.stable - bounds.start) < bounds.end - bounds.start:
             raise CompactionStopped(
                 f"an open transaction holds the log at {bounds.stable}, it reaches from"
@@ -183,7 +183,7 @@ class Compactor:
         while self._outstanding:
             await self._settle_first()
         await self._log.trim(self._partition, bounds.stable)
-        self._use.size_bytes -= (
+        self._usage.size_bytes -= (
             size_bytes * (bounds.stable - bounds.start) // max(1, bounds.end - bounds.start)
         )
         log.info(
@@ -202,7 +202,7 @@ class Compactor:
         copies: list[KeyValue] = []
         size_bytes = 0
         for count, key in enumerate(self._live.keys(), 1):
-            found = self._live.look(key)
+            found = self._live.get(key)
             if found is not None and self._is_settled(key, found):
                 copies.append((key, found.value))
                 size_bytes += len(key) + len(found.value)
@@ -220,7 +220,7 @@ class Compactor:
         deadline = loop.time() + self._limits.wait_s
         while postponed:
             for count, (key, seen) in enumerate(list(postponed.items()), 1):
-                found = self._live.look(key)
+                found = self._live.get(key)
                 if found is None or found.value != seen:
                     del postponed[key]  # what counts now lies at or behind the border
                 elif self._is_settled(key, found):
@@ -237,7 +237,7 @@ class Compactor:
                 await asyncio.sleep(self._limits.retry_interval_s)
 
     def _is_settled(self, key: bytes, found: Live) -> bool:
-        return not found.is_open and key not in self._use.in_flight
+        return not found.is_open and key not in self._usage.in_flight
 
     async def _append(self, copies: Sequence[KeyValue]) -> None:
         """In the step in which the copies were found to be the newest of their keys."""
@@ -250,7 +250,7 @@ class Compactor:
                 if not future.done():
                     future.set_result(code)
 
-            self._log.append(self._partition, copies, self._use.append(copies, done))
+            self._log.append(self._partition, copies, self._usage.append(copies, done))
         if len(self._outstanding) >= self._limits.slices_in_flight_max:
             await self._settle_first()
         else:

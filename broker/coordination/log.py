@@ -194,7 +194,7 @@ class TopicLog:
 
         Raises NotLed, LogInconsistent, and what `Partition.read` raises.
         """
-        led = self._led(partition)
+        led = self._require_led(partition)
         offset, end_offset = led.log_start_offset, led.high_watermark
         while offset < end_offset:
             before = offset
@@ -206,13 +206,13 @@ class TopicLog:
             check_advanced(led.log.data.stream_id, before, offset, end_offset)
 
     def bounds(self, partition: int) -> LogBounds:
-        led = self._led(partition)
+        led = self._require_led(partition)
         return LogBounds(led.log_start_offset, led.last_stable_offset, led.high_watermark)
 
     async def trim(self, partition: int, start: int) -> None:
-        await self._node.partitions.trim(self._led(partition), Offset(start))
+        await self._node.partitions.trim(self._require_led(partition), Offset(start))
 
-    def _led(self, partition: int) -> Partition:
+    def _require_led(self, partition: int) -> Partition:
         led = self._node.partitions.get(self._topic_name, partition)
         if not isinstance(led, Partition):
             raise NotLed(f"{self._topic_name}-{partition}: {led}")

@@ -21,9 +21,9 @@ import structlog
 
 from broker.coordination.compaction import (
     CompactionLimits,
-    Compactor,
+    CoordinatorLogCompactor,
     LiveKeys,
-    LogUse,
+    LogUsage,
 )
 from broker.coordination.log import (
     CoordinatorLog,
@@ -68,7 +68,7 @@ class CoordinatorShards(Generic[State]):
         self._loaders: dict[int, asyncio.Task[None]] = {}
         self._compactors: dict[int, asyncio.Task[None]] = {}
         self._states: dict[int, State] = {}
-        self._uses: dict[int, LogUse] = {}
+        self._usages: dict[int, LogUsage] = {}
         """Of the partitions that are loaded or being loaded."""
         self._turn = asyncio.Lock()
         """Held for one turn of the event loop before each slice of a load."""
@@ -93,9 +93,9 @@ class CoordinatorShards(Generic[State]):
             task = tasks.pop(partition, None)
             if task is not None:
                 task.cancel()
-        self._uses.pop(partition, None)
+        self._usages.pop(partition, None)
         state = self._states.pop(partition, None)
-        self._tell_change()
+        self._notify_change()
         if state is not None:
             self._unload(state)
 
@@ -153,14 +153,14 @@ class CoordinatorShards(Generic[State]):
         """What is durable, from the start, for `load`: others have a turn before each slice. Raises
         what the log's `read` raises.
         """
-        use = self._uses[partition] = LogUse(self._limits)
+        usage = self._usages[partition] = LogUsage(self._limits)
         left_count = 0
         async for batch in self._log.read(partition):
             if left_count <= 0:
                 await self.take_turn()
                 left_count = LOAD_SLICE_COUNT
             left_count -= max(1, len(batch.records))
-            use.loaded(batch)
+            usage.loaded(batch)
             yield batch
 
     async def take_turn(self) -> None:
@@ -179,30 +179,30 @@ class CoordinatorShards(Generic[State]):
         producer: TransactionalProducer | None = None,
     ) -> None:
         """See `CoordinatorLog.append`."""
-        use = self._uses.get(partition)
-        if use is None:
+        usage = self._usages.get(partition)
+        if usage is None:
             self._log.append(partition, records, done, producer=producer)
             return
 
         def settled(code: ErrorCode) -> None:
             done(code)
-            if use.is_due:
+            if usage.is_due:
                 self._compact(partition)
 
-        self._log.append(partition, records, use.append(records, settled), producer=producer)
+        self._log.append(partition, records, usage.append(records, settled), producer=producer)
 
     def in_flight(self, partition: int) -> Iterable[bytes]:
         """Keys of records that were appended and are not settled yet: what becomes of them is
         unknown.
         """
-        use = self._uses.get(partition)
-        return () if use is None else use.in_flight
+        usage = self._usages.get(partition)
+        return () if usage is None else usage.in_flight
 
     def _compact(self, partition: int) -> None:
-        state, use = self._states.get(partition), self._uses.get(partition)
-        if state is None or use is None or partition in self._compactors:
+        state, usage = self._states.get(partition), self._usages.get(partition)
+        if state is None or usage is None or partition in self._compactors:
             return
-        compactor = Compactor(self._log, partition, self._live(state), use)
+        compactor = CoordinatorLogCompactor(self._log, partition, self._live(state), usage)
         task = asyncio.get_running_loop().create_task(compactor.run())
         self._compactors[partition] = task
         task.add_done_callback(lambda _: self._compacted(partition, task))
@@ -213,7 +213,7 @@ class CoordinatorShards(Generic[State]):
 
     # --- loading ----------------------------------------------------------------------------------
 
-    def _tell_change(self) -> None:
+    def _notify_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -232,8 +232,8 @@ class CoordinatorShards(Generic[State]):
                 continue
             del self._loaders[partition]
             self._states[partition] = state
-            self._tell_change()
-            if self._uses[partition].is_due:
+            self._notify_change()
+            if self._usages[partition].is_due:
                 self._compact(partition)
             return
 

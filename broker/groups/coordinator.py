@@ -107,7 +107,7 @@ class GroupCoordinator:
         self._limits = limits
         self._now_ms = now_ms
         self._new_member_id = new_member_id
-        self._led: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
+        self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
             offsets_log, self._load, self._unload, LiveGroups, compaction
         )
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
@@ -124,37 +124,37 @@ class GroupCoordinator:
     def partition_opened(self, partition: int) -> None:
         """This broker leads the offsets partition now: load it."""
         self._markers_while_loading[partition] = []
-        self._led.opened(partition)
+        self._shards.opened(partition)
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().call_later(
-                EXPIRY_INTERVAL_S, self._expire_regularly
+                EXPIRY_INTERVAL_S, self._expire_periodically
             )
 
     def partition_closed(self, partition: int) -> None:
-        self._led.closed(partition)
+        self._shards.closed(partition)
         self._markers_while_loading.pop(partition, None)
 
     def _unload(self, state: OffsetsPartition) -> None:
         for group in state.groups.values():
-            self._run(group, group.classic.unload())
+            self._apply(group, group.classic.unload())
 
     def close(self) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        self._led.close()
+        self._shards.close()
 
     async def ready(self, group_id: str) -> None:
         """Wait a moment for a group that is on its way to this broker. Every request of a group
         begins with this.
         """
-        await self._led.ready(group_id)
+        await self._shards.ready(group_id)
 
     async def _load(self, partition: int) -> OffsetsPartition:
         state, malformed_count = OffsetsPartition(partition), 0
         records: dict[str, bytes] = {}
         offsets: dict[str, GroupOffsets] = {}
-        async for batch in self._led.read(partition):
+        async for batch in self._shards.read(partition):
             malformed_count += replay(batch, records, offsets, state.open_groups)
         held = [
             group_id
@@ -170,7 +170,7 @@ class GroupCoordinator:
             group.record = records.get(group_id)
             state.groups[group_id] = group
             if count % LOAD_SLICE_COUNT == 0:
-                await self._led.take_turn()
+                await self._shards.take_turn()
         # From here on in one step: sessions begin when members can be heard, and markers are not
         # missed.
         for group_id in records:
@@ -198,18 +198,18 @@ class GroupCoordinator:
         )
         group.emptied_ms = snapshot.state_timestamp_ms
         if snapshot.members:
-            self._arm(group)
+            self._set_timer(group)
 
     # --- finding a group --------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int | None:
         """Partition of `__consumer_offsets`; None while the topic does not exist."""
-        return self._led.partition_of(group_id)
+        return self._shards.partition_of(group_id)
 
     def _find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode:
         if group_id == "" and create:
             return ErrorCode.INVALID_GROUP_ID
-        state = self._led.find(group_id, is_read=is_read)
+        state = self._shards.find(group_id, is_read=is_read)
         if isinstance(state, ErrorCode):
             return state
         group = state.groups.get(group_id)
@@ -232,8 +232,8 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
-        token, future = self._park(self._joins)
-        self._run(group, group.classic.join(request, token, self._now_ms()))
+        token, future = self._new_waiter(self._joins)
+        self._apply(group, group.classic.join(request, token, self._now_ms()))
         try:
             return await future
         finally:
@@ -247,8 +247,8 @@ class GroupCoordinator:
                 if group is ErrorCode.GROUP_ID_NOT_FOUND
                 else group
             )
-        token, future = self._park(self._syncs)
-        self._run(group, group.classic.sync(request, token, self._now_ms()))
+        token, future = self._new_waiter(self._syncs)
+        self._apply(group, group.classic.sync(request, token, self._now_ms()))
         try:
             return await future
         finally:
@@ -261,7 +261,7 @@ class GroupCoordinator:
         if isinstance(group, ErrorCode):
             return ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         error = group.classic.heartbeat(member_id, instance_id, generation, self._now_ms())
-        self._arm(group)
+        self._set_timer(group)
         return error
 
     def leave(
@@ -279,7 +279,7 @@ class GroupCoordinator:
         for member_id, instance_id in members:
             error, effects = group.classic.leave(member_id, instance_id, self._now_ms())
             errors.append(error)
-            self._run(group, effects)
+            self._apply(group, effects)
         return errors
 
     # --- offsets ----------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ class GroupCoordinator:
         error = (
             group.classic.check_commit(*member, self._now_ms()) if is_checked else ErrorCode.NONE
         )
-        self._arm(group)
+        self._set_timer(group)
         if error is ErrorCode.NONE and len(group.offsets) + offset_count > OFFSETS_MAX:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return group if error is ErrorCode.NONE else error
@@ -360,7 +360,7 @@ class GroupCoordinator:
         producer: TransactionalProducer,
         offsets: dict[TopicPartition, CommittedOffset],
     ) -> ErrorCode:
-        state = self._led.get(group.partition)
+        state = self._shards.get(group.partition)
         if state is None:
             return ErrorCode.NOT_COORDINATOR
         group_id = group.classic.group_id
@@ -383,7 +383,7 @@ class GroupCoordinator:
         """The producer's marker is durable in this partition of `__consumer_offsets`: its pending
         offsets count now, or never will.
         """
-        state = self._led.get(partition)
+        state = self._shards.get(partition)
         if state is not None:
             complete_transaction(state, producer_id, committed=committed)
         elif partition in self._markers_while_loading:
@@ -437,17 +437,21 @@ class GroupCoordinator:
             group.appends_count -= 1
             done(error)
 
-        self._led.append(group.partition, records, settled, producer=producer)
+        self._shards.append(group.partition, records, settled, producer=producer)
 
     # --- looking and deleting ---------------------------------------------------------------------
 
     def list_groups(self) -> list[GroupDescription]:
-        return [_describe(group) for state in self._led.loaded() for group in state.groups.values()]
+        return [
+            _describe(group) for state in self._shards.loaded() for group in state.groups.values()
+        ]
 
     def states(self) -> Iterator[GroupState]:
         """Of every group that is coordinated here."""
         return (
-            group.classic.state for loaded in self._led.loaded() for group in loaded.groups.values()
+            group.classic.state
+            for loaded in self._shards.loaded()
+            for group in loaded.groups.values()
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
@@ -469,14 +473,14 @@ class GroupCoordinator:
         return await self._append(
             group,
             tombstones(group_id, keys, with_group=True),
-            lambda: self._buried(group, keys, with_group=True),
+            lambda: self._drop_durably(group, keys, with_group=True),
         )
 
     def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
         """Partitions without a committed offset for which there may be one in a moment."""
         group_id, committed = group.classic.group_id, group.offsets.committed
         decoded = (
-            [decode_key(key) for key in self._led.in_flight(group.partition)]
+            [decode_key(key) for key in self._shards.in_flight(group.partition)]
             if group.appends_count
             else []
         )
@@ -487,7 +491,9 @@ class GroupCoordinator:
         ]
         return [key for key in found if key not in committed]
 
-    def _buried(self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool) -> None:
+    def _drop_durably(
+        self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool
+    ) -> None:
         """Tombstones are durable. A member that joined or a commit that was appended since then
         lets the group live on.
         """
@@ -499,10 +505,10 @@ class GroupCoordinator:
 
     # --- forgetting -------------------------------------------------------------------------------
 
-    def _expire_regularly(self) -> None:
+    def _expire_periodically(self) -> None:
         self.expire()
         self._expiry = asyncio.get_running_loop().call_later(
-            EXPIRY_INTERVAL_S, self._expire_regularly
+            EXPIRY_INTERVAL_S, self._expire_periodically
         )
 
     def expire(self) -> None:
@@ -510,7 +516,7 @@ class GroupCoordinator:
         by tombstones in the log.
         """
         oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
-        for state in self._led.loaded():
+        for state in self._shards.loaded():
             for group in list(state.groups.values()):
                 if not group.classic.members and not group.offsets.has_pending:
                     self._expire_group(group, oldest_ms)
@@ -518,7 +524,9 @@ class GroupCoordinator:
     def _expire_group(self, group: Group, oldest_ms: int) -> None:
         group_id, committed = group.classic.group_id, group.offsets.committed
         in_flight = (
-            set(self._led.in_flight(group.partition)) if group.appends_count else frozenset[bytes]()
+            set(self._shards.in_flight(group.partition))
+            if group.appends_count
+            else frozenset[bytes]()
         )
         old = [
             key
@@ -532,13 +540,13 @@ class GroupCoordinator:
 
         def done(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
-                self._buried(group, old, with_group=is_over)
+                self._drop_durably(group, old, with_group=is_over)
 
         self._begin_append(group, tombstones(group_id, old, with_group=is_over), done)
 
     # --- running the core's effects ---------------------------------------------------------------
 
-    def _park(
+    def _new_waiter(
         self, waiting: dict[Token, asyncio.Future[Result]]
     ) -> tuple[Token, asyncio.Future[Result]]:
         self._next_token += 1
@@ -546,7 +554,7 @@ class GroupCoordinator:
         waiting[self._next_token] = future
         return self._next_token, future
 
-    def _run(self, group: Group, effects: Sequence[Effect]) -> None:
+    def _apply(self, group: Group, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case CompleteJoin(token, result):
@@ -559,7 +567,7 @@ class GroupCoordinator:
                         syncing.set_result(result)
                 case PersistGroup(generation):
                     self._persist(group, generation)
-        self._arm(group)
+        self._set_timer(group)
 
     def _persist(self, group: Group, generation: int) -> None:
         classic = group.classic
@@ -581,7 +589,7 @@ class GroupCoordinator:
         def done(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
                 group.record = record[1]
-            self._run(group, classic.assignment_persisted(generation, error, self._now_ms()))
+            self._apply(group, classic.assignment_persisted(generation, error, self._now_ms()))
 
         self._begin_append(group, [record], done)
 
@@ -589,11 +597,11 @@ class GroupCoordinator:
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None
-        state = self._led.get(group.partition)
+        state = self._shards.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
             del state.groups[group.classic.group_id]
 
-    def _arm(self, group: Group) -> None:
+    def _set_timer(self, group: Group) -> None:
         """One timer per group, at the core's next deadline."""
         deadline_ms = (
             group.classic.next_deadline_ms() if group.classic.state is not GroupState.DEAD else None
@@ -607,7 +615,7 @@ class GroupCoordinator:
 
     def _tick(self, group: Group) -> None:
         group.timer = None
-        self._run(group, group.classic.tick(self._now_ms()))
+        self._apply(group, group.classic.tick(self._now_ms()))
 
 
 def _check_metadata(

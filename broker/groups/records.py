@@ -60,23 +60,23 @@ class GroupSnapshot:
     members: tuple[Member, ...]
 
 
-class _Out:
+class _Writer:
     def __init__(self) -> None:
         self.data = bytearray()
 
-    def i16(self, value: int) -> "_Out":
+    def i16(self, value: int) -> "_Writer":
         self.data += _I16.pack(value)
         return self
 
-    def i32(self, value: int) -> "_Out":
+    def i32(self, value: int) -> "_Writer":
         self.data += _I32.pack(value)
         return self
 
-    def i64(self, value: int) -> "_Out":
+    def i64(self, value: int) -> "_Writer":
         self.data += _I64.pack(value)
         return self
 
-    def text(self, value: str | None) -> "_Out":
+    def text(self, value: str | None) -> "_Writer":
         if value is None:
             return self.i16(-1)
         encoded = value.encode()
@@ -84,13 +84,13 @@ class _Out:
         self.data += encoded
         return self
 
-    def blob(self, value: bytes) -> "_Out":
+    def blob(self, value: bytes) -> "_Writer":
         self.i32(len(value))
         self.data += value
         return self
 
 
-class _In:
+class _Reader:
     """Bounds-checked reader: the bytes come from our own log, but a log can be corrupt or written
     by another tool.
     """
@@ -147,17 +147,17 @@ class _In:
 
 def encode_offset_key(key: OffsetKey) -> bytes:
     return bytes(
-        _Out().i16(OFFSET_KEY_VERSION).text(key.group_id).text(key.topic).i32(key.partition).data
+        _Writer().i16(OFFSET_KEY_VERSION).text(key.group_id).text(key.topic).i32(key.partition).data
     )
 
 
 def encode_group_key(key: GroupKey) -> bytes:
-    return bytes(_Out().i16(GROUP_KEY_VERSION).text(key.group_id).data)
+    return bytes(_Writer().i16(GROUP_KEY_VERSION).text(key.group_id).data)
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """None: a key version of a later Kafka, to be skipped. Raises MalformedGroupRecord."""
-    reader = _In(data)
+    reader = _Reader(data)
     version = reader.i16()
     if version in {0, OFFSET_KEY_VERSION}:
         return OffsetKey(reader.text(), reader.text(), reader.i32())
@@ -168,7 +168,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 def encode_offset_value(value: CommittedOffset) -> bytes:
     out = (
-        _Out()
+        _Writer()
         .i16(OFFSET_VALUE_VERSION)
         .i64(value.offset)
         .i32(value.leader_epoch)
@@ -179,7 +179,7 @@ def encode_offset_value(value: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: bytes) -> CommittedOffset:
-    reader = _In(data)
+    reader = _Reader(data)
     version = reader.i16()
     if not 0 <= version <= OFFSET_VALUE_VERSION:
         raise MalformedGroupRecord(
@@ -192,7 +192,7 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
 
 def encode_group_value(value: GroupSnapshot) -> bytes:
     out = (
-        _Out()
+        _Writer()
         .i16(GROUP_VALUE_VERSION)
         .text(value.protocol_type)
         .i32(value.generation)
@@ -213,7 +213,7 @@ def decode_group_value(data: bytes) -> GroupSnapshot:
     """Members come back with the chosen protocol as the only one they offer: no other is stored, as
     in Kafka.
     """
-    reader = _In(data)
+    reader = _Reader(data)
     version = reader.i16()
     if not 0 <= version <= GROUP_VALUE_VERSION:
         raise MalformedGroupRecord(
@@ -228,7 +228,9 @@ def decode_group_value(data: bytes) -> GroupSnapshot:
     return GroupSnapshot(protocol_type, generation, protocol, leader, state_timestamp_ms, members)
 
 
-def _decode_member(reader: _In, version: int, protocol_type: str, protocol: str | None) -> Member:
+def _decode_member(
+    reader: _Reader, version: int, protocol_type: str, protocol: str | None
+) -> Member:
     member_id = reader.text()
     instance_id = reader.nullable_text() if version >= 3 else None
     client_id, client_host = reader.text(), reader.text()

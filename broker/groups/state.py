@@ -72,7 +72,7 @@ class LiveGroups:
             for topic, partition in () if group is None else list(group.offsets.committed):
                 yield encode_offset_key(OffsetKey(group_id, topic, partition))
 
-    def look(self, key: bytes) -> Live | None:
+    def get(self, key: bytes) -> Live | None:
         decoded = decode_key(key)
         group = None if decoded is None else self._groups.get(decoded.group_id)
         if group is None:

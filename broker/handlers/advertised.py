@@ -33,10 +33,10 @@ def live_nodes(node: Node) -> list[NodeState]:
 
 
 def address_of(node: Node, state: NodeState, connection: ConnectionInfo) -> BrokerAddress:
-    told = next(
+    matching = next(
         (other for other in state.other_listeners if other.name == connection.listener), None
     )
-    host, port = (state.host, state.port) if told is None else (told.host, told.port)
+    host, port = (state.host, state.port) if matching is None else (matching.host, matching.port)
     if not host:
         own = node.image.nodes.get(node.node_id)
         is_here = state.node_id == node.node_id or (

@@ -123,7 +123,8 @@ def _describe(
         wanted = set(resource.configuration_keys or ())
         entries = [entry for entry in found if not wanted or entry.name in wanted]
         result.configs = [
-            _tell(entry, with_synonyms=with_synonyms, with_docs=with_docs) for entry in entries
+            _config_result(entry, with_synonyms=with_synonyms, with_docs=with_docs)
+            for entry in entries
         ]
     else:
         result.error_code, result.error_message = found
@@ -155,7 +156,7 @@ def _entries(
     )
 
 
-def _tell(
+def _config_result(
     entry: ConfigEntry, *, with_synonyms: bool, with_docs: bool
 ) -> DescribeConfigsResourceResult:
     synonyms: list[DescribeConfigsSynonym] = []

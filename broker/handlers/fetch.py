@@ -107,7 +107,7 @@ class _FetchCall:
         "_budget_bytes",
         "_ctx",
         "_deadline",
-        "_is_late",
+        "_is_wait_over",
         "_max_bytes",
         "_node",
         "_reads_committed",
@@ -124,7 +124,7 @@ class _FetchCall:
         self._reads_committed = request.isolation_level == _READ_COMMITTED
         wait_ms = min(max(request.max_wait_ms, 0), _WAIT_MAX_MS)
         self._deadline = ctx.received_at + wait_ms / 1000
-        self._is_late = wait_ms == 0
+        self._is_wait_over = wait_ms == 0
         self._max_bytes = min(max(request.max_bytes, 0), node.config.fetch_bytes_max)
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
@@ -150,7 +150,7 @@ class _FetchCall:
         """May this be answered as it is?"""
         if any(target.is_cold for target in self._targets):
             return False
-        if self._is_late or self._size_bytes >= self._request.min_bytes or not self._targets:
+        if self._is_wait_over or self._size_bytes >= self._request.min_bytes or not self._targets:
             return True
         return any(target.result.error_code and not target.is_opening for target in self._targets)
 
@@ -204,10 +204,10 @@ class _FetchCall:
             result.error_code == ErrorCode.NONE
             and not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset
         ):
-            self._call_out_of_range(result)
+            self._set_out_of_range(result)
         return found if result.error_code == ErrorCode.NONE else None
 
-    def _call_out_of_range(self, result: FetchPartitionResult) -> None:
+    def _set_out_of_range(self, result: FetchPartitionResult) -> None:
         leads_alone = self._node.leads_alone()
         result.error_code = (
             ErrorCode.OFFSET_OUT_OF_RANGE if leads_alone else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -226,7 +226,7 @@ class _FetchCall:
             Offset(offset), limit_bytes, committed=self._reads_committed
         )
         if records is None or (
-            self._reads_committed and not self._tell_aborted(target, partition, records)
+            self._reads_committed and not self._add_aborted(target, partition, records)
         ):
             target.is_cold = True
             # Set aside what it may bring; at least one byte, so that it counts as the first one
@@ -237,14 +237,14 @@ class _FetchCall:
         else:
             self._take(target, records, limit_bytes)
 
-    def _tell_aborted(
+    def _add_aborted(
         self, target: _Target, partition: Partition, records: Sequence[Buffer]
     ) -> bool:
         """The aborted transactions in `records`, if they are known without reading."""
         offset, known = Offset(target.wanted.fetch_offset), partition.log.transactions
         found = known.aborted_within(offset, partition.last_stable_offset)
         if found:
-            found = known.aborted_within(offset, _end_of(records))
+            found = known.aborted_within(offset, _end_offset(records))
         if found is not None:
             target.result.aborted_transactions = [
                 (item.producer_id, item.first_offset) for item in found
@@ -306,13 +306,13 @@ class _FetchCall:
                     offset, target.size_bytes, committed=self._reads_committed
                 )
                 if self._reads_committed and records:
-                    found = await partition.read_aborted(offset, _end_of(records))
+                    found = await partition.read_aborted(offset, _end_offset(records))
                     result.aborted_transactions = [
                         (item.producer_id, item.first_offset) for item in found
                     ]
                 result.records = records
         except OffsetOutOfRange:
-            self._call_out_of_range(result)
+            self._set_out_of_range(result)
         except (ObjectCorrupt, ObjectMissing) as error:
             result.error_code = code_of(
                 error
@@ -341,7 +341,7 @@ class _FetchCall:
         partitions = [target.partition for target in self._targets if target.partition is not None]
         for partition in partitions:
             partition.add_fetch_wait(wait)
-        forgets: list[Callable[[], None]] = [
+        cancels: list[Callable[[], None]] = [
             self._node.partitions.when_open(
                 target.topic_name, target.wanted.partition, lambda _: wait.interrupt()
             )
@@ -352,12 +352,12 @@ class _FetchCall:
             async with asyncio.timeout_at(self._deadline):
                 await woken
         except TimeoutError:
-            self._is_late = True
+            self._is_wait_over = True
         finally:
             for partition in partitions:
                 partition.remove_fetch_wait(wait)
-            for forget in forgets:
-                forget()
+            for cancel in cancels:
+                cancel()
 
     def answer(self) -> Response:
         hints = LeaderHints(self._node, self._ctx)
@@ -369,7 +369,7 @@ class _FetchCall:
                 if target.result.records:
                     target.partition.bytes_out += sum(map(len, target.result.records))
                     target.partition.records_out += (
-                        _end_of(target.result.records) - target.wanted.fetch_offset
+                        _end_offset(target.result.records) - target.wanted.fetch_offset
                     )
             if target.result.error_code == _NOT_LEADER and target.topic_name is not None:
                 target.result.current_leader = hints.current_leader(
@@ -385,7 +385,7 @@ class _FetchCall:
         )
 
 
-def _end_of(records: Sequence[Buffer]) -> Offset:
+def _end_offset(records: Sequence[Buffer]) -> Offset:
     """Of whole batches, in order."""
     last = records[-1]
     at = end_offset = 0

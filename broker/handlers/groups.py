@@ -225,8 +225,8 @@ async def _fetch_group(
         for topic, partition in offsets.committed:
             wanted.setdefault(topic, []).append(partition)
     else:
-        for asked in topics:
-            wanted.setdefault(asked.name, []).extend(asked.partition_indexes)
+        for requested in topics:
+            wanted.setdefault(requested.name, []).extend(requested.partition_indexes)
     answers = [
         offset_fetch.OffsetFetchResponseTopics(
             topic,

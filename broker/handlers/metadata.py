@@ -49,7 +49,7 @@ TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8,
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """Bits of Kafka's AclOperation: without an authorizer everything that applies is allowed."""
 
-_NOT_ASKED: Final = -(2**31)
+_NOT_REQUESTED: Final = -(2**31)
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _FIRST_WITH_EMPTY_AS_NONE: Final = 1
 
@@ -106,25 +106,25 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
     def handle_metadata(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
         request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
         answer = _Answer(node, ctx, request, cache)
-        asked = request.topics
-        if asked is None or (not asked and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
+        requested = request.topics
+        if requested is None or (not requested and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
             return answer.encode([answer.known(topic) for topic in node.image.topics])
-        missing = _creatable(node, request, asked)
+        missing = _creatable(node, request, requested)
         return (
-            answer.after_creating(asked, missing)
+            answer.after_creating(requested, missing)
             if missing
-            else answer.encode(answer.asked(asked, {}))
+            else answer.encode(answer.topics_for(requested, {}))
         )
 
     return handle_metadata
 
 
 def _creatable(
-    node: Node, request: MetadataRequest, asked: Sequence[MetadataRequestTopic]
+    node: Node, request: MetadataRequest, requested: Sequence[MetadataRequestTopic]
 ) -> list[str]:
     if not (request.allow_auto_topic_creation and node.config.auto_create_topics_enable):
         return []
-    names = {topic.name for topic in asked if topic.name is not None and topic.topic_id is None}
+    names = {topic.name for topic in requested if topic.name is not None and topic.topic_id is None}
     return sorted(
         name
         for name in names
@@ -174,15 +174,15 @@ class _Answer:
         self._cache = cache
 
     async def after_creating(
-        self, asked: Sequence[MetadataRequestTopic], names: list[str]
+        self, requested: Sequence[MetadataRequestTopic], names: list[str]
     ) -> Response:
-        return self.encode(self.asked(asked, await _create(self._node, names)))
+        return self.encode(self.topics_for(requested, await _create(self._node, names)))
 
-    def asked(
-        self, asked: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
+    def topics_for(
+        self, requested: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
     ) -> list[EncodedTopic]:
         unique: dict[tuple[UUID | None, str | None], None] = dict.fromkeys(
-            (topic.topic_id, topic.name) for topic in asked
+            (topic.topic_id, topic.name) for topic in requested
         )
         return [
             self._by_id(topic_id) if topic_id is not None else self._by_name(name, errors)
@@ -234,12 +234,12 @@ class _Answer:
         if request.include_topic_authorized_operations:
             for topic in topics:
                 topic.head.topic_authorized_operations = (
-                    _NOT_ASKED if topic.head.error_code else TOPIC_OPERATIONS
+                    _NOT_REQUESTED if topic.head.error_code else TOPIC_OPERATIONS
                 )
-        asks_for_all = request.topics is None or (
+        wants_all_topics = request.topics is None or (
             not request.topics and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE
         )
-        brokers = (advertised.live_brokers if asks_for_all else advertised.known_brokers)(
+        brokers = (advertised.live_brokers if wants_all_topics else advertised.known_brokers)(
             node, ctx.connection
         )
         head = MetadataResponse(
@@ -251,7 +251,7 @@ class _Answer:
             controller_id=advertised.controller_id(node),
             cluster_authorized_operations=CLUSTER_OPERATIONS
             if request.include_cluster_authorized_operations
-            else _NOT_ASKED,
+            else _NOT_REQUESTED,
         )
         message = EncodedMetadata(head, topics)
         return framing.encode_response_frame(

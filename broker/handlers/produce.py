@@ -96,7 +96,7 @@ class _ProduceCall:
         node = self._node
         parts: list[tuple[Partition, memoryview | None]] = []
         targets: list[ProducePartitionResult] = []
-        refused = self._refused()
+        request_error = self._request_error()
         get = node.partitions.get
         for topic in self._request.topics:
             name = topic.name
@@ -105,7 +105,7 @@ class _ProduceCall:
             for wanted in topic.partitions:
                 result = ProducePartitionResult(wanted.index)
                 results.append(result)
-                found = refused if refused is not None else get(name, wanted.index)
+                found = request_error if request_error is not None else get(name, wanted.index)
                 if name in INTERNAL_TOPICS:
                     result.error_code, result.error_message = (
                         ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -124,7 +124,7 @@ class _ProduceCall:
             self._finish_without_answer()
         self._settle_one()
 
-    def _refused(self) -> ErrorCode | None:
+    def _request_error(self) -> ErrorCode | None:
         """What is wrong with the request as a whole."""
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
 
@@ -155,14 +155,14 @@ class _ProduceCall:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._pending_count += 1
-        is_over = False
-        forget: Callable[[], None] | None = None
+        is_done = False
+        cancel_wait: Callable[[], None] | None = None
 
-        def opened(found: Partition | ErrorCode) -> None:
-            nonlocal is_over
-            if is_over:
+        def on_open(found: Partition | ErrorCode) -> None:
+            nonlocal is_done
+            if is_done:
                 return
-            is_over = True
+            is_done = True
             timer.cancel()
             if isinstance(found, Partition) and self._node.can_write():
                 self._append([(found, records)], [result])
@@ -171,18 +171,18 @@ class _ProduceCall:
                 self._refuse(topic_name, records, result, code)
             self._settle_one()
 
-        def expired() -> None:
-            if forget is not None:
-                forget()
-            opened(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        def on_timeout() -> None:
+            if cancel_wait is not None:
+                cancel_wait()
+            on_open(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
         longest_s = (
             _WAIT_ELECTED_MAX_S
             if self._node.partitions.is_expected(topic_name, result.index)
             else _WAIT_OPEN_MAX_S
         )
-        timer = loop.call_later(min(max(self._request.timeout_ms, 0) / 1000, longest_s), expired)
-        forget = self._node.partitions.when_open(topic_name, result.index, opened)
+        timer = loop.call_later(min(max(self._request.timeout_ms, 0) / 1000, longest_s), on_timeout)
+        cancel_wait = self._node.partitions.when_open(topic_name, result.index, on_open)
 
     def _refuse(
         self,
@@ -192,7 +192,9 @@ class _ProduceCall:
         code: ErrorCode,
     ) -> None:
         result.error_code = code
-        self._node.partitions.refused.note(topic_name, result.index, records, code, monotonic_ms())
+        self._node.partitions.refused.remember(
+            topic_name, result.index, records, code, monotonic_ms()
+        )
 
     def _settle_one(self) -> None:
         self._pending_count -= 1
@@ -226,7 +228,7 @@ class _ProduceCall:
         )
         for partition, _ in leaving:
             if partition.notice is not None:
-                partition.notice.told(partition)
+                partition.notice.mark_announced(partition)
 
     def _count_error(self) -> None:
         for _, results in self._results:

@@ -37,8 +37,8 @@ async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
         wire.ResponseTopicData(
             topic.topic_name,
             [
-                _partition(quorum, topic.topic_name, asked.partition_index)
-                for asked in topic.partitions
+                _partition(quorum, topic.topic_name, requested.partition_index)
+                for requested in topic.partitions
             ],
         )
         for topic in request.topics

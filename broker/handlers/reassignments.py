@@ -48,7 +48,7 @@ def _deadline(timeout_ms: int) -> float:
     )
 
 
-async def _ask(
+async def _send_in_chunks(
     items: Sequence[_T], deadline: float, send: Callable[[list[_T], float], Awaitable[ItemResults]]
 ) -> list[Problem]:
     """What became of each item. A controller that does not answer is an answer for all that it was
@@ -88,7 +88,7 @@ async def handle_alter_partition_reassignments(node: Node, ctx: RequestContext) 
             AlterReassignments(partitions=chunk), timeout_s=timeout_s
         )
 
-    problems = iter(await _ask(targets, _deadline(request.timeout_ms), send))
+    problems = iter(await _send_in_chunks(targets, _deadline(request.timeout_ms), send))
     answers = [
         alter.ReassignableTopicResponse(
             topic.name,
@@ -113,9 +113,9 @@ def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Resp
     )
     topics = node.image.topics
     if request.topics is None:
-        asked = [(topic, topic.partitions) for topic in topics]
+        requested = [(topic, topic.partitions) for topic in topics]
     else:
-        asked = [
+        requested = [
             (
                 topic,
                 [
@@ -127,7 +127,7 @@ def handle_list_partition_reassignments(node: Node, ctx: RequestContext) -> Resp
             for item in request.topics
             if (topic := topics.by_name(item.name)) is not None
         ]
-    found = [_ongoing(topic, partitions) for topic, partitions in asked]
+    found = [_ongoing(topic, partitions) for topic, partitions in requested]
     answer = listing.ListPartitionReassignmentsResponse(
         error_message=None, topics=[topic for topic in found if topic.partitions]
     )
@@ -185,7 +185,7 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
             )
         ] * len(names)
     else:
-        problems = await _ask(names, deadline, send)
+        problems = await _send_in_chunks(names, deadline, send)
         begun = [
             name for name, (code, _) in zip(names, problems, strict=True) if code is ErrorCode.NONE
         ]
@@ -214,17 +214,17 @@ async def _until_elected(
     node: Node, names: Iterable[PartitionName], deadline: float
 ) -> list[PartitionName]:
     """Those that still move at the deadline. Looks again with each change of the metadata."""
-    waiting = [name for name in names if _moves(node, name)]
+    waiting = [name for name in names if _still_moves(node, name)]
     while waiting:
         try:
             await node.follower.reached(MetadataOffset(node.image.end_offset + 1), deadline)
         except (TimeoutError, ControllerError):
             break
-        waiting = [name for name in waiting if _moves(node, name)]
+        waiting = [name for name in waiting if _still_moves(node, name)]
     return waiting
 
 
-def _moves(node: Node, name: PartitionName) -> bool:
+def _still_moves(node: Node, name: PartitionName) -> bool:
     topic = node.image.topics.by_name(name.topic)
     return (
         topic is not None

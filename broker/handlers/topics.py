@@ -1,5 +1,5 @@
 """CreateTopics, DeleteTopics, CreatePartitions: forwarded to the controller from whichever broker
-was asked.
+was requested.
 
 Invariants: every topic of a request gets its own answer, whatever happens to the others; after an
 answer this broker's Metadata shows the change (read your writes). Must not decide what is allowed:
@@ -30,8 +30,8 @@ _Created = create_topics.CreatableTopicResult
 _FIRST_WITH_STATES: Final = 6
 
 
-def _timeout_s(node: Node, asked_ms: int) -> float:
-    return min(max(asked_ms, _TIMEOUT_MS_MIN), node.config.topic_create_timeout_ms) / 1_000
+def _timeout_s(node: Node, requested_ms: int) -> float:
+    return min(max(requested_ms, _TIMEOUT_MS_MIN), node.config.topic_create_timeout_ms) / 1_000
 
 
 # --- create ---------------------------------------------------------------------------------------
@@ -118,11 +118,11 @@ async def _create(
             topic.name: _Created(topic.name, error_code=code_of(error), error_message=str(error))
             for topic in wanted
         }
-    asked = {topic.name: topic for topic in wanted}
-    return {topic.name: _created(topic, asked[topic.name]) for topic in created.topics}
+    requested = {topic.name: topic for topic in wanted}
+    return {topic.name: _created(topic, requested[topic.name]) for topic in created.topics}
 
 
-def _created(topic: messages.CreatedTopic, asked: messages.NewTopic) -> _Created:
+def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
     if topic.status is not messages.Status.OK:
         return _Created(
             topic.name,
@@ -130,7 +130,7 @@ def _created(topic: messages.CreatedTopic, asked: messages.NewTopic) -> _Created
             error_message=topic.detail or None,
             configs=None,
         )
-    overrides = {name: value for name, value in asked.configs.items() if value is not None}
+    overrides = {name: value for name, value in requested.configs.items() if value is not None}
     return _Created(
         topic.name,
         topic_id=topic.topic_id,
@@ -154,10 +154,10 @@ async def handle_delete_topics(node: Node, ctx: RequestContext) -> Response:
         delete_topics.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
     if ctx.api_version >= _FIRST_WITH_STATES:
-        asked = [(state.name, state.topic_id) for state in request.topics]
+        requested = [(state.name, state.topic_id) for state in request.topics]
     else:
-        asked = [(name, None) for name in request.topic_names]
-    results = [_find(node, name, topic_id) for name, topic_id in dict.fromkeys(asked)]
+        requested = [(name, None) for name in request.topic_names]
+    results = [_find(node, name, topic_id) for name, topic_id in dict.fromkeys(requested)]
     found = {
         result.topic_id: result
         for result in results

@@ -24,7 +24,7 @@ from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.network.server import CannotAnswer
-from broker.transactions.coordinator import NOBODY
+from broker.transactions.coordinator import NO_PRODUCER
 from broker.transactions.model import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -86,7 +86,7 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
     except (ControllerError, TimeoutError):
         # No producer id was to be had: the one code that all clients take for "ask the coordinator
         # again".
-        code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOBODY
+        code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER
     response = init_producer_id.InitProducerIdResponse(
         error_code=_code(ctx, code),
         producer_id=given.producer_id,

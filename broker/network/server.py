@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting_bytes += sum(map(len, frames))
             self.pump()
         else:
-            self._settle()
+            self._update_reading()
         if self._reader.buffered_bytes and self._server.is_over_hard_limit:
             self.close("request memory is used up (queued.max.request.bytes)")
 
@@ -158,7 +158,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._start(frame)
         finally:
             self._is_pumping = False
-        self._settle()
+        self._update_reading()
 
     def _may_start(self) -> bool:
         config = self._server.config
@@ -233,14 +233,16 @@ class Connection(asyncio.BufferedProtocol):
             self._server.sent_bytes += sent_bytes
             self._transport.writelines(outbox)
 
-    def _settle(self) -> None:
+    def _update_reading(self) -> None:
         """Tell the server what we hold, and read or do not read accordingly."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        held = self._reader.buffered_bytes + self._waiting_bytes + self._order.request_bytes
-        self._server.charge(held - self._charged_bytes)
-        self._charged_bytes = held
+        buffered_bytes = (
+            self._reader.buffered_bytes + self._waiting_bytes + self._order.request_bytes
+        )
+        self._server.charge(buffered_bytes - self._charged_bytes)
+        self._charged_bytes = buffered_bytes
         pause = bool(self._waiting) or self._is_write_paused
         if not pause and self._server.is_over_limit and not self._reader.is_mid_frame:
             self._server.wait_for_memory(self)

@@ -146,14 +146,14 @@ class PartitionAppend:
     def _plan(self, partition: Partition, content: Content, now_ms: Millis) -> None:
         outcome = AppendOutcome(partition)
         self.outcomes.append(outcome)
-        why = self._refusal(partition, content)
-        if why is not None:
+        reason = self._refusal(partition, content)
+        if reason is not None:
             self._refuse(
                 partition,
                 None if isinstance(content, Marker) else content,
                 outcome,
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                why,
+                reason,
             )
             return
         log = partition.log
@@ -167,7 +167,7 @@ class PartitionAppend:
             records = content
             plan = log.plan(records, now_ms, from_coordinator=self._from_coordinator)
         if isinstance(plan, Refusal):
-            self._refuse(partition, records, outcome, *self._certain(plan))
+            self._refuse(partition, records, outcome, *self._final_or_retriable(plan))
             outcome.record_errors = plan.record_errors
         elif isinstance(plan, KnownBatch):
             self._await_repetition(partition, plan, records, outcome)
@@ -176,7 +176,13 @@ class PartitionAppend:
         else:
             assert records is not None
             self._planned.append(
-                _Planned(partition, plan, log.place(records, plan, now_ms, marker), marker, outcome)
+                _Planned(
+                    partition,
+                    plan,
+                    log.assign_offsets(records, plan, now_ms, marker),
+                    marker,
+                    outcome,
+                )
             )
 
     def _refusal(self, partition: Partition, content: Content) -> str | None:
@@ -185,11 +191,11 @@ class PartitionAppend:
             return "this broker stops leading the partition"
         if not self._refused or not isinstance(content, memoryview):
             return None
-        return self._refused.held_back(
+        return self._refused.reason_to_wait(
             partition.topic_name, partition.index, content, partition.log.producers, monotonic_ms()
         )
 
-    def _certain(self, plan: Refusal) -> tuple[ErrorCode, str]:
+    def _final_or_retriable(self, plan: Refusal) -> tuple[ErrorCode, str]:
         """Return code and message of a refusal, or those of a retriable one if a later leader may
         know better.
         """
@@ -213,7 +219,9 @@ class PartitionAppend:
     ) -> None:
         outcome.fail(code, message)
         if self._refused is not None:
-            self._refused.note(partition.topic_name, partition.index, batch, code, monotonic_ms())
+            self._refused.remember(
+                partition.topic_name, partition.index, batch, code, monotonic_ms()
+            )
 
     def _append(self, storage: Storage, now_ms: Millis) -> None:
         entries = [entry for planned in self._planned for entry in planned.entries]

@@ -40,10 +40,13 @@ class LeaderEpochs:
         """Forget epochs that end at or below the log's start; the one that covers it begins there
         from now on.
         """
-        keep = 0
-        while keep + 1 < len(self._entries) and self._entries[keep + 1][1] <= log_start_offset:
-            keep += 1
-        del self._entries[:keep]
+        dropped_count = 0
+        while (
+            dropped_count + 1 < len(self._entries)
+            and self._entries[dropped_count + 1][1] <= log_start_offset
+        ):
+            dropped_count += 1
+        del self._entries[:dropped_count]
         if self._entries and self._entries[0][1] < log_start_offset:
             self._entries[0] = (self._entries[0][0], log_start_offset)
 

@@ -42,13 +42,13 @@ class _Rate:
     bytes_out: float = 0.0
     requests: float = 0.0
 
-    is_quiet: bool = False
+    is_idle: bool = False
 
-    def add(self, partition: Partition, elapsed_s: float, kept: float) -> None:
-        self.seconds = self.seconds * kept + elapsed_s
-        self.bytes_in = self.bytes_in * kept + partition.bytes_in - self.seen_in
-        self.bytes_out = self.bytes_out * kept + partition.bytes_out - self.seen_out
-        self.requests = self.requests * kept + partition.requests_count - self.seen_requests
+    def add(self, partition: Partition, elapsed_s: float, decay: float) -> None:
+        self.seconds = self.seconds * decay + elapsed_s
+        self.bytes_in = self.bytes_in * decay + partition.bytes_in - self.seen_in
+        self.bytes_out = self.bytes_out * decay + partition.bytes_out - self.seen_out
+        self.requests = self.requests * decay + partition.requests_count - self.seen_requests
         self.seen_in, self.seen_out, self.seen_requests = (
             partition.bytes_in,
             partition.bytes_out,
@@ -67,7 +67,7 @@ class LoadMeter:
     """Rates of the partitions that are open here."""
 
     def __init__(self, now: float) -> None:
-        self._looked_at = now
+        self._sampled_at = now
         self._rates: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
 
     def sample(
@@ -76,22 +76,22 @@ class LoadMeter:
         """(the busiest, the sum of the others, their number). now: monotonic seconds.
         O(partitions), 4 us for each that has a load and 0.4 us for the others.
         """
-        before, self._looked_at = self._looked_at, now
+        before, self._sampled_at = self._sampled_at, now
         elapsed_s = max(now - before, 1e-3)
         decay = exp(-elapsed_s / DECAY_S)
-        kept: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
+        rates: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
         busy: list[PartitionLoad] = []
         count = 0
         for partition in partitions:
             key = (partition.topic_id, partition.index, partition.leader_epoch)
-            rate = kept[key] = self._rates.get(key) or _Rate(before)
+            rate = rates[key] = self._rates.get(key) or _Rate(before)
             count += 1
-            if rate.is_quiet and rate.seen_requests == partition.requests_count:
+            if rate.is_idle and rate.seen_requests == partition.requests_count:
                 continue  # most of ten thousand partitions
             rate.add(partition, elapsed_s, decay)
             load = rate.load()
-            rate.is_quiet = not any(load)
-            if not rate.is_quiet:
+            rate.is_idle = not any(load)
+            if not rate.is_idle:
                 observed_ms = int((now - rate.since) * 1_000)
                 busy.append(
                     PartitionLoad(
@@ -102,7 +102,7 @@ class LoadMeter:
                         observed_ms=observed_ms,
                     )
                 )
-        self._rates = kept
+        self._rates = rates
         if len(busy) <= PARTITIONS_PER_REPORT_MAX:
             return busy, Load(0, 0, 0), count - len(busy)
         named = nlargest(

@@ -9,7 +9,7 @@ what came since the last checkpoint; there is no flag to set or to clear, and no
 when a partition opens. An event of the txn stream goes into the same group as the batch that makes
 it; nothing of that stream is read to open a partition.
 
-Invariant: `plan` changes nothing; `place` and `appended` follow a successful plan in one step of
+Invariant: `plan` changes nothing; `assign_offsets` and `appended` follow a successful plan in one step of
 the event loop.
 Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`,
 `ElasticLogLoader`; KIP-98 (producer state).
@@ -147,7 +147,7 @@ class PartitionLog:
     def plan(
         self, records: memoryview | None, now_ms: Millis, *, from_coordinator: bool = False
     ) -> BatchHeader | KnownBatch | Refusal:
-        """What an append of `records` would mean: a header (go on with `place`), a repetition, or a
+        """What an append of `records` would mean: a header (go on with `assign_offsets`), a repetition, or a
         refusal. Changes nothing.
         """
         header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
@@ -175,7 +175,7 @@ class PartitionLog:
         self, marker: Marker, now_ms: Millis
     ) -> tuple[memoryview, BatchHeader | KnownBatch | Refusal]:
         """The control batch that ends a producer's transaction, and its header (go on with
-        `place`), a repetition, or a refusal.
+        `assign_offsets`), a repetition, or a refusal.
 
         Changes nothing. The `KnownBatch` of a repetition ends at or behind the marker that ended
         the transaction.
@@ -194,7 +194,7 @@ class PartitionLog:
             )
         return batch, parse_header(batch)
 
-    def place(
+    def assign_offsets(
         self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None
     ) -> list[AppendEntry]:
         """Give the batch its offsets by patching it where it lies; behind it the event that readers
@@ -220,9 +220,9 @@ class PartitionLog:
         ]
         if header.attributes & TRANSACTIONAL_MASK:
             event = (
-                self.transactions.ended(marker, base_offset)
+                self.transactions.end_event(marker, base_offset)
                 if marker
-                else self.transactions.begun(header.producer_id, base_offset)
+                else self.transactions.begin_event(header.producer_id, base_offset)
             )
             if event is not None:
                 entries.append(self._event_entry(event, end_offset, now_ms))

@@ -33,27 +33,27 @@ class MoveNoticeConfig:
 class MoveNotice:
     """One for all partitions that were seen to move in one go: they are closed together."""
 
-    __slots__ = ("_grace_s", "_over", "_timer", "_untold", "is_over")
+    __slots__ = ("_grace_s", "_on_over", "_timer", "_unannounced", "is_over")
 
     def __init__(
-        self, partitions: Iterable[Partition], config: MoveNoticeConfig, over: Callable[[], None]
+        self, partitions: Iterable[Partition], config: MoveNoticeConfig, on_over: Callable[[], None]
     ) -> None:
         self.is_over = False
-        self._over = over
+        self._on_over = on_over
         self._grace_s = config.grace_ms / 1000
-        self._untold = set(partitions)
-        for partition in self._untold:
+        self._unannounced = set(partitions)
+        for partition in self._unannounced:
             partition.notice = self
         self._timer = asyncio.get_running_loop().call_later(config.longest_ms / 1000, self._end)
 
-    def told(self, partition: Partition) -> None:
+    def mark_announced(self, partition: Partition) -> None:
         """An answer that names the next leader of this partition is on its way."""
-        if partition not in self._untold:
+        if partition not in self._unannounced:
             return
-        self._untold.discard(partition)
+        self._unannounced.discard(partition)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._grace_s
-        if not self._untold and ends_at < self._timer.when():
+        if not self._unannounced and ends_at < self._timer.when():
             self._timer.cancel()
             self._timer = loop.call_at(ends_at, self._end)
 
@@ -62,4 +62,4 @@ class MoveNotice:
 
     def _end(self) -> None:
         self.is_over = True
-        self._over()
+        self._on_over()

@@ -31,7 +31,7 @@ class MoveHint(Protocol):
     `broker.partition.move_notice`.
     """
 
-    def told(self, partition: "Partition") -> None:
+    def mark_announced(self, partition: "Partition") -> None:
         """An answer that names the next leader of this partition is on its way."""
         ...
 

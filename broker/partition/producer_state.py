@@ -190,7 +190,7 @@ class ProducerState:
         """
         producer = self._producers.pop(producer_id, None)
         if producer is None or producer.epoch != epoch:
-            producer = self._renewed(producer, producer_id, epoch)
+            producer = self._new_or_next_epoch(producer, producer_id, epoch)
         producer.seen_ms = now_ms
         self._producers[producer_id] = producer
         if base_sequence != NO_SEQUENCE:
@@ -213,7 +213,7 @@ class ProducerState:
         """
         producer = self._producers.pop(marker.producer_id, None)
         if producer is None or producer.epoch != marker.producer_epoch:
-            producer = self._renewed(producer, marker.producer_id, marker.producer_epoch)
+            producer = self._new_or_next_epoch(producer, marker.producer_id, marker.producer_epoch)
         producer.seen_ms = now_ms
         self._producers[marker.producer_id] = producer
         producer.transaction_first_offset = -1
@@ -253,7 +253,9 @@ class ProducerState:
         while len(self._producers) > self._producers_count_max and self._forget_one():
             pass
 
-    def _renewed(self, before: _Producer | None, producer_id: int, epoch: int) -> _Producer:
+    def _new_or_next_epoch(
+        self, before: _Producer | None, producer_id: int, epoch: int
+    ) -> _Producer:
         """A producer that is new here, or in a new epoch. The caller puts it behind all others, as
         it wrote last.
         """

@@ -24,7 +24,7 @@ from broker.wire.error_codes import ErrorCode
 from stream.batch.header import BatchHeader, parse_header
 from stream.errors import BatchCorrupt
 
-_KEPT_MS: Final = 30_000
+_RETENTION_MS: Final = 30_000
 """A request is no longer than this on its way: clients wait as long for an answer
 (`request.timeout.ms`).
 """
@@ -58,7 +58,7 @@ class RefusedBatches:
     def __len__(self) -> int:
         return len(self._refused)
 
-    def note(
+    def remember(
         self,
         topic_name: str,
         index: int,
@@ -81,18 +81,18 @@ class RefusedBatches:
         if (
             known is not None
             and known.epoch == header.producer_epoch
-            and now_ms - known.at_ms <= _KEPT_MS
+            and now_ms - known.at_ms <= _RETENTION_MS
         ):
-            if _is_behind(known.first_sequence, first):
+            if _precedes(known.first_sequence, first):
                 first, now_ms = known.first_sequence, known.at_ms
-            if _is_behind(last, known.last_sequence):
+            if _precedes(last, known.last_sequence):
                 last = known.last_sequence
         self._refused[key] = _Refused(header.producer_epoch, first, last, now_ms)
         self._refused.move_to_end(key)
         if len(self._refused) > _COUNT_MAX:
             self._refused.popitem(last=False)
 
-    def held_back(
+    def reason_to_wait(
         self, topic_name: str, index: int, batch: memoryview, producers: ProducerState, now_ms: int
     ) -> str | None:
         """Why this batch has to wait until another one came again; None: it has not."""
@@ -104,19 +104,19 @@ class RefusedBatches:
         if (
             known is None
             or known.epoch != header.producer_epoch
-            or not _is_behind(known.first_sequence, header.base_sequence)
+            or not _precedes(known.first_sequence, header.base_sequence)
         ):
             return None
         expected = producers.expected_sequence(header.producer_id, header.producer_epoch)
-        if expected is not None and not _is_behind(expected, header.base_sequence):
+        if expected is not None and not _precedes(expected, header.base_sequence):
             return None  # in line, or a repetition
-        is_over = expected is not None and _is_behind(known.last_sequence, expected)
-        if is_over or now_ms - known.at_ms > _KEPT_MS:
+        is_over = expected is not None and _precedes(known.last_sequence, expected)
+        if is_over or now_ms - known.at_ms > _RETENTION_MS:
             del self._refused[key]
             return None
-        who = f"producer {header.producer_id} epoch {header.producer_epoch}"
+        producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
         return (
-            f"{who}: sequence {header.base_sequence} has to wait for what was refused before it,"
+            f"{producer}: sequence {header.base_sequence} has to wait for what was refused before it,"
             f" from {known.first_sequence} on"
         )
 
@@ -133,6 +133,6 @@ def _header_of(batch: BatchHeader | memoryview | None) -> BatchHeader | None:
     )
 
 
-def _is_behind(first: int, second: int) -> bool:
+def _precedes(first: int, second: int) -> bool:
     """Whether `second` comes later; sequences wrap."""
     return 0 < (second - first) % SEQUENCES_COUNT < _AHEAD_MAX

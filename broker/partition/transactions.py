@@ -2,7 +2,7 @@
 were aborted of late.
 
 Invariants: offsets come in the order of the log; the last stable offset never goes back and never
-passes a transaction whose end is not durable; the events that `begun` and `ended` foretell say the
+passes a transaction whose end is not durable; the events that `begin_event` and `end_event` foretell say the
 same to readers of the txn stream as `last_stable` says here.
 Limits: open transactions are counted by the caller; of aborted ones the newest `aborted_count_max`
 are kept, older ones are in the txn
@@ -57,13 +57,13 @@ class Transactions:
 
     # --- what an append would mean ----------------------------------------------------------------
 
-    def begun(self, producer_id: int, first_offset: Offset) -> TransactionEvent | None:
+    def begin_event(self, producer_id: int, first_offset: Offset) -> TransactionEvent | None:
         """What readers have to be told if a transactional batch of this producer goes to
         `first_offset`.
         """
         return None if self._open or producer_id in self._open else TransactionEvent(first_offset)
 
-    def ended(self, marker: Marker, offset: Offset) -> TransactionEvent | None:
+    def end_event(self, marker: Marker, offset: Offset) -> TransactionEvent | None:
         """What readers have to be told if this marker goes to `offset`."""
         first_offset = self._open.get(marker.producer_id)
         if first_offset is None:

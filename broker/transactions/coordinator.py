@@ -59,7 +59,7 @@ pauses of most clients' retries.
 COMPLETE_RETRY_S: Final = 0.2
 
 Outcome: TypeAlias = ErrorCode | Persist
-NOBODY: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
+NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +99,7 @@ class TransactionCoordinator:
         self._now_ms = now_ms
         self._allocate_producer_id = allocate_producer_id
         self._tick_interval_s = tick_interval_ms / 1_000
-        self._led: CoordinatorShards[_Partition] = CoordinatorShards(
+        self._shards: CoordinatorShards[_Partition] = CoordinatorShards(
             transactions_log, self._load, self._unload, _LiveTransactions, compaction
         )
         self._timer: asyncio.TimerHandle | None = None
@@ -108,32 +108,32 @@ class TransactionCoordinator:
     # --- becoming and ceasing to be coordinator ---------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
-        self._led.opened(partition)
+        self._shards.opened(partition)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(
-                self._tick_interval_s, self._tick_regularly
+                self._tick_interval_s, self._tick_periodically
             )
 
     def partition_closed(self, partition: int) -> None:
-        self._led.closed(partition)
+        self._shards.closed(partition)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._led.close()
+        self._shards.close()
         self._markers.close()
 
     def partition_of(self, transactional_id: str) -> int | None:
         """Partition of `__transaction_state`; None while the topic does not exist."""
-        return self._led.partition_of(transactional_id)
+        return self._shards.partition_of(transactional_id)
 
     async def _load(self, partition: int) -> _Partition:
         state = _Partition(
             partition, self._log.leader_epoch(partition), self._log.end_offset(partition)
         )
         malformed_count = 0
-        async for batch in self._led.read(partition):
+        async for batch in self._shards.read(partition):
             for key, value in batch.records:
                 try:
                     self._replay(state, key, value)
@@ -163,12 +163,12 @@ class TransactionCoordinator:
 
     def _resume(self, state: _Partition) -> None:
         for transaction in state.transactions.values():
-            self._run(state, transaction, transaction.resume(), state.loaded_end_offset)
+            self._send_markers(state, transaction, transaction.resume(), state.loaded_end_offset)
 
     def _unload(self, state: _Partition) -> None:
         self._markers.forget(state.index)
         for transactional_id in list(state.waiting):
-            _tell_change(state, transactional_id)
+            _wake_waiting(state, transactional_id)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -179,17 +179,17 @@ class TransactionCoordinator:
         TimeoutError when no producer id can be had.
         """
         if transactional_id == "":
-            return ErrorCode.INVALID_REQUEST, NOBODY
+            return ErrorCode.INVALID_REQUEST, NO_PRODUCER
         if not 0 < timeout_ms <= self._limits.timeout_max_ms:
-            return ErrorCode.INVALID_TRANSACTION_TIMEOUT, NOBODY
-        await self._led.ready(transactional_id)
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT, NO_PRODUCER
+        await self._shards.ready(transactional_id)
         fresh_producer_id = None
-        found = self._led.find(transactional_id)
+        found = self._shards.find(transactional_id)
         if not isinstance(found, ErrorCode):
             known = found.transactions.get(transactional_id)
-            if known is None or known.wants_producer_id(expected):
+            if known is None or known.needs_producer_id(expected):
                 fresh_producer_id = await self._allocate_producer_id()
-        given = NOBODY
+        given = NO_PRODUCER
 
         def step(transaction: Transaction) -> Outcome:
             nonlocal given
@@ -203,7 +203,7 @@ class TransactionCoordinator:
             return outcome
 
         code = await self._submit(transactional_id, step, create=True)
-        return code, given if code is ErrorCode.NONE else NOBODY
+        return code, given if code is ErrorCode.NONE else NO_PRODUCER
 
     async def add_partitions(
         self,
@@ -245,8 +245,8 @@ class TransactionCoordinator:
         return await self._submit(transactional_id, step)
 
     async def describe(self, transactional_id: str) -> TransactionMetadata | ErrorCode:
-        await self._led.ready(transactional_id)
-        found = self._led.find(transactional_id, is_read=True)
+        await self._shards.ready(transactional_id)
+        found = self._shards.find(transactional_id, is_read=True)
         if isinstance(found, ErrorCode):
             return found
         transaction = found.transactions.get(transactional_id)
@@ -260,7 +260,7 @@ class TransactionCoordinator:
         """Those of the partitions that are loaded here."""
         return [
             transaction.current
-            for state in self._led.loaded()
+            for state in self._shards.loaded()
             for transaction in state.transactions.values()
             if not transaction.is_new and transaction.current.state is not TransactionState.DEAD
         ]
@@ -275,10 +275,10 @@ class TransactionCoordinator:
         """
         if transactional_id == "":
             return ErrorCode.INVALID_REQUEST
-        await self._led.ready(transactional_id)
+        await self._shards.ready(transactional_id)
         deadline = asyncio.get_running_loop().time() + SETTLE_WAIT_S
         while True:
-            state = self._led.find(transactional_id)
+            state = self._shards.find(transactional_id)
             if isinstance(state, ErrorCode):
                 return state
             transaction = self._transaction(state, transactional_id, create=create)
@@ -339,22 +339,22 @@ class TransactionCoordinator:
 
         def done(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
-                self._run(state, transaction, transaction.persisted(), serial)
+                self._send_markers(state, transaction, transaction.persisted(), serial)
             else:
                 transaction.not_persisted()
             if transaction.is_new or transaction.current.state is TransactionState.DEAD:
                 state.transactions.pop(metadata.transactional_id, None)
-            _tell_change(state, metadata.transactional_id)
+            _wake_waiting(state, metadata.transactional_id)
             answer(persist.answer if code is ErrorCode.NONE else _for_clients(code))
 
-        self._led.append(state.index, [record], done)
+        self._shards.append(state.index, [record], done)
 
     # --- finishing what is decided ----------------------------------------------------------------
 
-    def _run(
+    def _send_markers(
         self, state: _Partition, transaction: Transaction, effect: WriteMarkers | None, serial: int
     ) -> None:
-        if effect is None or self._led.get(state.index) is not state:
+        if effect is None or self._shards.get(state.index) is not state:
             return
         metadata = effect.metadata
         marker = Marker(
@@ -368,7 +368,7 @@ class TransactionCoordinator:
         """All markers are written: say so, again and again if need be, for the next transaction of
         the id waits for it.
         """
-        if self._led.get(state.index) is not state:
+        if self._shards.get(state.index) is not state:
             return
 
         def answer(code: ErrorCode) -> None:
@@ -379,16 +379,16 @@ class TransactionCoordinator:
 
         self._append(state, transaction, transaction.markers_written(self._now_ms()), answer)
 
-    def _tick_regularly(self) -> None:
+    def _tick_periodically(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(
-            self._tick_interval_s, self._tick_regularly
+            self._tick_interval_s, self._tick_periodically
         )
         self.tick()
 
     def tick(self) -> None:
         """Abort what takes too long, forget what nobody uses."""
         now_ms = self._now_ms()
-        for state in self._led.loaded():
+        for state in self._shards.loaded():
             for transaction in list(state.transactions.values()):
                 persist = transaction.tick(now_ms)
                 if persist is not None:
@@ -404,7 +404,7 @@ class _LiveTransactions:
     def keys(self) -> Iterator[bytes]:
         return map(encode_key, list(self._transactions))
 
-    def look(self, key: bytes) -> Live | None:
+    def get(self, key: bytes) -> Live | None:
         transaction = self._transactions.get(decode_key(key) or "")
         if (
             transaction is None
@@ -425,7 +425,7 @@ async def _until_changed(state: _Partition, transactional_id: str, deadline: flo
     return True
 
 
-def _tell_change(state: _Partition, transactional_id: str) -> None:
+def _wake_waiting(state: _Partition, transactional_id: str) -> None:
     changed = state.waiting.pop(transactional_id, None)
     if changed is not None:
         changed.set()

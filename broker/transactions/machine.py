@@ -99,7 +99,7 @@ class Transaction:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def wants_producer_id(self, expected: ProducerIdentity | None) -> bool:
+    def needs_producer_id(self, expected: ProducerIdentity | None) -> bool:
         """The next `init_producer` should bring a new producer id: there is none yet, or its epochs
         are used up.
         """
@@ -121,16 +121,16 @@ class Transaction:
         """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        if expected is not None and not self._may_go_on(expected):
+        if expected is not None and not self._may_continue(expected):
             return ErrorCode.PRODUCER_FENCED
         if self.current.state is TransactionState.ONGOING:
             return self._persist(self._fenced(now_ms), ErrorCode.CONCURRENT_TRANSACTIONS)
         if self.current.state not in SETTLED:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         given = (
-            self._rotated(expected, fresh_producer_id)
-            if self.wants_producer_id(expected)
-            else self._bumped(expected)
+            self._with_new_producer_id(expected, fresh_producer_id)
+            if self.needs_producer_id(expected)
+            else self._with_next_epoch(expected)
         )
         if isinstance(given, ErrorCode):
             return given
@@ -148,7 +148,7 @@ class Transaction:
     def _is_current(self, producer: ProducerIdentity) -> bool:
         return producer == ProducerIdentity(self.current.producer_id, self.current.producer_epoch)
 
-    def _may_go_on(self, expected: ProducerIdentity) -> bool:
+    def _may_continue(self, expected: ProducerIdentity) -> bool:
         current = self.current
         if self.is_new or expected.producer_id == current.producer_id:
             return True
@@ -157,7 +157,7 @@ class Transaction:
             and expected.producer_epoch >= EPOCH_LAST_GIVEN
         )
 
-    def _rotated(
+    def _with_new_producer_id(
         self, expected: ProducerIdentity | None, fresh_producer_id: int | None
     ) -> TransactionMetadata | ErrorCode:
         if fresh_producer_id is None:
@@ -172,7 +172,9 @@ class Transaction:
             last_producer_epoch=last_epoch,
         )
 
-    def _bumped(self, expected: ProducerIdentity | None) -> TransactionMetadata | ErrorCode:
+    def _with_next_epoch(
+        self, expected: ProducerIdentity | None
+    ) -> TransactionMetadata | ErrorCode:
         current = self.current
         if expected is None or self._is_current(expected):
             last_epoch = NO_EPOCH if expected is None else current.producer_epoch

@@ -41,7 +41,7 @@ class _Job:
     marker: Marker
     done: Callable[[], None]
     remaining: set[TopicPartition]
-    is_over: bool = False
+    is_done: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Queue:
     """What waits for one broker."""
 
     waiting: list[Target] = field(default_factory=list[Target])
@@ -76,7 +76,7 @@ class MarkerSender:
         self._leader_of = leader_of
         self._write = write
         self._jobs: dict[int, set[_Job]] = {}
-        self._lanes: dict[NodeId, _Lane] = {}
+        self._queues: dict[NodeId, _Queue] = {}
         self._retries: dict[float, tuple[asyncio.TimerHandle, list[Target]]] = {}
 
     def send(
@@ -97,23 +97,23 @@ class MarkerSender:
 
     def forget(self, coordinator_partition: int) -> None:
         for job in self._jobs.pop(coordinator_partition, set()):
-            job.is_over = True
+            job.is_done = True
 
     def close(self) -> None:
         for partition in list(self._jobs):
             self.forget(partition)
         for timer, _ in self._retries.values():
             timer.cancel()
-        for lane in self._lanes.values():
-            if lane.sender is not None:
-                lane.sender.cancel()
+        for queue in self._queues.values():
+            if queue.sender is not None:
+                queue.sender.cancel()
 
     # --- routing ----------------------------------------------------------------------------------
 
     def _route(self, targets: Iterable[Target]) -> None:
-        unled: list[Target] = []
+        leaderless: list[Target] = []
         for target in targets:
-            if target.job.is_over:
+            if target.job.is_done:
                 continue
             try:
                 leader = self._leader_of(target.partition)
@@ -121,26 +121,28 @@ class MarkerSender:
                 self._settle(target)
                 continue
             if leader is None:
-                unled.append(target)
+                leaderless.append(target)
                 continue
-            lane = self._lanes.setdefault(leader, _Lane())
-            lane.waiting.append(target)
-            if lane.sender is None:
-                lane.sender = asyncio.get_running_loop().create_task(self._serve(leader, lane))
-        self._retry(unled)
-
-    async def _serve(self, node_id: NodeId, lane: _Lane) -> None:
-        try:
-            while lane.waiting:
-                batch, lane.waiting = (
-                    lane.waiting[:MARKERS_PER_REQUEST_MAX],
-                    lane.waiting[MARKERS_PER_REQUEST_MAX:],
+            queue = self._queues.setdefault(leader, _Queue())
+            queue.waiting.append(target)
+            if queue.sender is None:
+                queue.sender = asyncio.get_running_loop().create_task(
+                    self._send_queue(leader, queue)
                 )
-                batch = [target for target in batch if not target.job.is_over]
+        self._retry(leaderless)
+
+    async def _send_queue(self, node_id: NodeId, queue: _Queue) -> None:
+        try:
+            while queue.waiting:
+                batch, queue.waiting = (
+                    queue.waiting[:MARKERS_PER_REQUEST_MAX],
+                    queue.waiting[MARKERS_PER_REQUEST_MAX:],
+                )
+                batch = [target for target in batch if not target.job.is_done]
                 if batch:
                     await self._request(node_id, batch)
         finally:
-            lane.sender = None
+            queue.sender = None
 
     async def _request(self, node_id: NodeId, batch: Sequence[Target]) -> None:
         try:
@@ -194,7 +196,7 @@ class MarkerSender:
     def _settle(self, target: Target) -> None:
         job = target.job
         job.remaining.discard(target.partition)
-        if not job.remaining and not job.is_over:
+        if not job.remaining and not job.is_done:
             self._finish(job)
 
     def _finish(self, job: _Job) -> None:
@@ -202,7 +204,7 @@ class MarkerSender:
         job.done()
 
     def _end(self, job: _Job) -> None:
-        job.is_over = True
+        job.is_done = True
         jobs = self._jobs.get(job.coordinator_partition)
         if jobs is not None:
             jobs.discard(job)

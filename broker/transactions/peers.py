@@ -70,7 +70,7 @@ class MarkerPeers:
         codes = (
             await self._write_here(wanted)
             if node_id == self._node.node_id
-            else _codes(await self._ask(node_id, _request(wanted)))
+            else _codes(await self._send(node_id, _request(wanted)))
         )
         found = [
             (target, codes.get((target.marker.producer_id, target.partition))) for target in targets
@@ -92,7 +92,7 @@ class MarkerPeers:
             for partition, code in (await codes).items()
         }
 
-    async def _ask(
+    async def _send(
         self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest
     ) -> write_txn_markers.WriteTxnMarkersResponse:
         peer = await self._connect(node_id)

@@ -79,13 +79,13 @@ def play(script, aborted_count_max):
         base = Offset(model.end)
         if kind in {"write", "plain"}:
             end = Offset(base + count)
-            event = live.begun(producer, base) if kind == "write" else None
+            event = live.begin_event(producer, base) if kind == "write" else None
             if kind == "write":
                 live.begin(producer, base)
         else:
             end = Offset(base + 1)
             marker = Marker(producer, 0, kind == "commit", 0)
-            event = live.ended(marker, base)
+            event = live.end_event(marker, base)
             live.end(marker, base)
         model.log.append((kind, producer, base, end))
         if event is not None:
@@ -144,7 +144,7 @@ def test_an_early_event_says_that_no_later_one_matters(script, more, data):
 
 def test_a_long_way_to_an_event_is_covered_by_batches_without_records():
     live = Transactions(Offset(0))
-    event = live.begun(7, Offset(5 << 31))
+    event = live.begin_event(7, Offset(5 << 31))
     assert event is not None
     payload = encode_event(event, Offset(3), Offset((5 << 31) + 1), StreamEpoch(2), Millis(9))
     headers = [header for _, header in iter_headers(payload)]

@@ -7,7 +7,7 @@ checkpoint behind them and waits for that one.
 from collections.abc import Callable
 from typing import Any
 
-from broker.coordination.compaction import Compactor
+from broker.coordination.compaction import CoordinatorLogCompactor
 from broker.coordination.log import TopicLog
 from broker.coordination.shards import CoordinatorShards
 from broker.groups.classic import ClassicGroup
@@ -58,7 +58,7 @@ def _groups_with_commits_in_flight_forgotten() -> list[Patch]:
 
 
 def _copies_override_newer_records() -> list[Patch]:
-    return [(Compactor, "_is_settled", lambda _self, _key, _found: True)]
+    return [(CoordinatorLogCompactor, "_is_settled", lambda _self, _key, _found: True)]
 
 
 GROUP_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

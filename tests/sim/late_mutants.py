@@ -32,14 +32,14 @@ def _late_markers_settle_offsets() -> list[Patch]:
 
 def _serials_begin_anew() -> list[Patch]:
     """Each transaction has the serial of the first one."""
-    real = TransactionCoordinator._run
+    real = TransactionCoordinator._send_markers
 
     def run(
         self: TransactionCoordinator, state: Any, transaction: Any, effect: Any, _serial: int
     ) -> None:
         real(self, state, transaction, effect, 0)
 
-    return [(TransactionCoordinator, "_run", run)]
+    return [(TransactionCoordinator, "_send_markers", run)]
 
 
 class _AnyOrder(ConnectionOrder):

@@ -20,7 +20,7 @@ def _markers_lost_during_load() -> list[Patch]:
     def complete_transaction(
         self: GroupCoordinator, partition: int, producer_id: int, committed: bool
     ) -> None:
-        if self._led.get(partition) is not None:
+        if self._shards.get(partition) is not None:
             real(self, partition, producer_id, committed)
 
     return [(GroupCoordinator, "complete_transaction", complete_transaction)]

@@ -348,7 +348,7 @@ def _refused_batches_not_remembered() -> list[Patch]:
     """A batch behind a refused one is judged alone: as a gap, or as the first batch of an unknown
     producer.
     """
-    return [(RefusedBatches, "held_back", lambda *_: None)]
+    return [(RefusedBatches, "reason_to_wait", lambda *_: None)]
 
 
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {

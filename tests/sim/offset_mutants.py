@@ -39,7 +39,7 @@ def _refused_connection_is_a_proof() -> list[Patch]:
 
 def _sequences_judged_without_a_lease() -> list[Patch]:
     """A leader without a lease returns errors of sequence."""
-    return [(PartitionAppend, "_certain", lambda _, plan: (plan.code, plan.message))]
+    return [(PartitionAppend, "_final_or_retriable", lambda _, plan: (plan.code, plan.message))]
 
 
 def _leader_epochs_ignored() -> list[Patch]:

@@ -122,11 +122,11 @@ async def test_a_damaged_wal_is_looked_at_again_when_an_operator_accepts_the_los
     assert [error.keys for error in harness.duty.damaged.values()] == [
         ("wal/2/4/00000000000000000003",)
     ]
-    assert looks == [frozenset()] * recovery_duty.DAMAGED_LOOKS
+    assert looks == [frozenset()] * recovery_duty.DAMAGED_ATTEMPTS_COUNT
     harness.apply(
         KeyValueRecord(acceptance_key(DEAD), encode_slots([WalSequence(4), WalSequence(3)]))
     )
     await harness.done.wait()
-    assert looks[recovery_duty.DAMAGED_LOOKS :] == [{3, 4}]
+    assert looks[recovery_duty.DAMAGED_ATTEMPTS_COUNT :] == [{3, 4}]
     await harness.duty.close()
     assert not harness.duty.damaged

@@ -72,7 +72,7 @@ class LiveTable:
     def keys(self) -> Iterator[bytes]:
         yield from list(self._state)
 
-    def look(self, key: bytes) -> Live | None:
+    def get(self, key: bytes) -> Live | None:
         value = self._state.get(key)
         return None if value is None else Live(value, value.startswith(b"open"))
 

@@ -153,7 +153,7 @@ async def test_a_request_behind_one_that_never_comes_again_is_out_of_order_in_th
     assert again.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, (
         "the wall clock was set, no time has passed"
     )
-    monkeypatch.setattr(refused, "_KEPT_MS", -1)
+    monkeypatch.setattr(refused, "_RETENTION_MS", -1)
     assert (
         await two.produce("t", idempotent(2, b"2"))
     ).error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -29,7 +29,7 @@ def known(sequence, count=1, *, epoch=0):
 def refused(*batches):
     found = RefusedBatches()
     for item in batches:
-        found.note("t", 0, item, ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
+        found.remember("t", 0, item, ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
     return found
 
 
@@ -39,14 +39,14 @@ def test_what_is_ahead_waits_for_what_was_refused(first):
     at = lambda number: (first + number) % SEQUENCES_COUNT  # noqa: E731
     found = refused(batch(at(0), 2), batch(at(2)), batch(at(3)))
     log = known(at(-1))
-    assert found.held_back("t", 0, batch(at(4)), log, NOW)
-    assert found.held_back("t", 0, batch(at(2)), log, NOW)
-    assert not found.held_back("t", 0, batch(at(0), 2), log, NOW), "the first of them"
+    assert found.reason_to_wait("t", 0, batch(at(4)), log, NOW)
+    assert found.reason_to_wait("t", 0, batch(at(2)), log, NOW)
+    assert not found.reason_to_wait("t", 0, batch(at(0), 2), log, NOW), "the first of them"
     log = known(at(1))
-    assert found.held_back("t", 0, batch(at(4)), log, NOW), "the second one is still missing"
-    assert not found.held_back("t", 0, batch(at(2)), log, NOW), "in line"
-    assert not found.held_back("t", 0, batch(at(0), 2), log, NOW), "a repetition"
-    assert not found.held_back("t", 0, batch(at(5)), known(at(3)), NOW), (
+    assert found.reason_to_wait("t", 0, batch(at(4)), log, NOW), "the second one is still missing"
+    assert not found.reason_to_wait("t", 0, batch(at(2)), log, NOW), "in line"
+    assert not found.reason_to_wait("t", 0, batch(at(0), 2), log, NOW), "a repetition"
+    assert not found.reason_to_wait("t", 0, batch(at(5)), known(at(3)), NOW), (
         "a gap of the producer's own"
     )
     assert len(found) == 0
@@ -54,11 +54,11 @@ def test_what_is_ahead_waits_for_what_was_refused(first):
 
 def test_other_producers_partitions_and_epochs_are_not_concerned():
     found, log = refused(batch(5)), known(4)
-    assert not found.held_back("t", 0, batch(6, pid=43), log, NOW)
-    assert not found.held_back("t", 1, batch(6), log, NOW)
-    assert not found.held_back("u", 0, batch(6), log, NOW)
-    assert not found.held_back("t", 0, batch(6, epoch=1), log, NOW)
-    assert found.held_back("t", 0, batch(6), ProducerState(), NOW), (
+    assert not found.reason_to_wait("t", 0, batch(6, pid=43), log, NOW)
+    assert not found.reason_to_wait("t", 1, batch(6), log, NOW)
+    assert not found.reason_to_wait("u", 0, batch(6), log, NOW)
+    assert not found.reason_to_wait("t", 0, batch(6, epoch=1), log, NOW)
+    assert found.reason_to_wait("t", 0, batch(6), ProducerState(), NOW), (
         "even where nothing is known of the producer"
     )
 
@@ -66,24 +66,24 @@ def test_other_producers_partitions_and_epochs_are_not_concerned():
 def test_the_first_is_forgotten_if_it_does_not_come_again():
     """Later refusals behind it do not renew it."""
     found, log = refused(batch(5)), known(4)
-    found.note("t", 0, batch(6), ErrorCode.NOT_LEADER_OR_FOLLOWER, Millis(NOW + 20_000))
-    assert found.held_back("t", 0, batch(6), log, Millis(NOW + 30_000))
-    assert not found.held_back("t", 0, batch(6), log, LATER)
-    found.note("t", 0, batch(5), ErrorCode.NOT_LEADER_OR_FOLLOWER, LATER)
-    assert found.held_back("t", 0, batch(6), log, LATER)
+    found.remember("t", 0, batch(6), ErrorCode.NOT_LEADER_OR_FOLLOWER, Millis(NOW + 20_000))
+    assert found.reason_to_wait("t", 0, batch(6), log, Millis(NOW + 30_000))
+    assert not found.reason_to_wait("t", 0, batch(6), log, LATER)
+    found.remember("t", 0, batch(5), ErrorCode.NOT_LEADER_OR_FOLLOWER, LATER)
+    assert found.reason_to_wait("t", 0, batch(6), log, LATER)
 
 
 def test_what_has_no_sequence_is_passed_over():
     found = refused(None, memoryview(b"no batch"), batch(-1, pid=-1))
-    found.note("t", 0, batch(5), ErrorCode.MESSAGE_TOO_LARGE, NOW)
+    found.remember("t", 0, batch(5), ErrorCode.MESSAGE_TOO_LARGE, NOW)
     assert len(found) == 0, "nor what nobody sends again"
-    assert not refused(batch(5)).held_back("t", 0, memoryview(b"no batch"), known(4), NOW)
+    assert not refused(batch(5)).reason_to_wait("t", 0, memoryview(b"no batch"), known(4), NOW)
 
 
 def test_the_oldest_of_very_many_are_forgotten():
     found = refused(*(batch(5, pid=pid) for pid in range(10_001)))
     assert len(found) == 10_000
-    assert not found.held_back("t", 0, batch(6, pid=0), ProducerState(), NOW)
+    assert not found.reason_to_wait("t", 0, batch(6, pid=0), ProducerState(), NOW)
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=8), max_size=6))
@@ -95,8 +95,8 @@ def test_a_producer_that_repeats_what_was_refused_always_gets_on(rounds):
     for refusals in [*rounds, [False] * 8]:
         for sequence, is_refused in enumerate(refusals, end):
             item = batch(sequence)
-            if is_refused or found.held_back("t", 0, item, log, NOW):
-                found.note("t", 0, item, ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
+            if is_refused or found.reason_to_wait("t", 0, item, log, NOW):
+                found.remember("t", 0, item, ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
                 continue
             assert log.check(42, 0, sequence, 1) is None, "a gap that the broker made"
             log.record(

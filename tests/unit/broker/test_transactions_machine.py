@@ -110,7 +110,7 @@ def test_used_up_epochs_bring_another_producer_id(knows_its_epoch: bool) -> None
     transaction = Transaction(current, LIMITS)
     old = ProducerIdentity(7, EPOCH_LAST_GIVEN)
     expected = old if knows_its_epoch else None
-    assert transaction.wants_producer_id(expected)
+    assert transaction.needs_producer_id(expected)
     assert (
         transaction.init_producer(TIMEOUT_MS, expected, None, 0)
         is ErrorCode.CONCURRENT_TRANSACTIONS
