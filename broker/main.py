@@ -9,7 +9,8 @@ Must not import what `--help` does not need: heavy modules are imported inside `
 import asyncio
 import signal
 import sys
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -21,6 +22,10 @@ from broker.health import BrokerHealth, StoreProbe
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
 from stream.wal.tracing import Tracing
+
+if TYPE_CHECKING:
+    from broker.node import Broker
+    from objectstore.ports import ObjectStore
 
 log = structlog.get_logger()
 
@@ -59,15 +64,10 @@ async def serve(
     *,
     tracing: Tracing | None = None,
 ) -> int:
-    from broker.network.server import PortTaken
-    from broker.node import PROBE_PREFIX, Broker
-    from broker.self_check import UnreachableAsAdvertised
-    from controller.api.errors import ControllerError, NodeRefused
-    from controller.api.follower import FollowerFenced
     from objectstore.errors import ObjectStoreError
     from objectstore.url import open_store
-    from stream.errors import StreamError
 
+    import_module("broker.node")  # slow, so before the health endpoint is served
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -81,36 +81,70 @@ async def serve(
         return EXIT_NOT_STARTED
     try:
         async with serve_health(health):
-            try:
-                broker = await Broker.start(
-                    config,
-                    store,
-                    stream_config,
-                    compaction_config,
-                    store_stats=health.requests.snapshot,
-                    tracing=tracing,
-                )
-            except (
-                PortTaken,
-                UnreachableAsAdvertised,
-                ControllerError,
-                ObjectStoreError,
-                StreamError,
-                TimeoutError,
-            ) as error:
-                log.error("broker_not_started", reason=str(error))
-                is_fenced = isinstance(error, NodeRefused | FollowerFenced)
-                return EXIT_FENCED if is_fenced else EXIT_NOT_STARTED
+            broker = await _start(
+                config, store, stream_config, compaction_config, health, tracing=tracing
+            )
+            if isinstance(broker, int):
+                return broker
             tune_collector()
-            probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
-            health.started(broker, probe)
-            stop_task = loop.create_task(stop_requested.wait())
-            await asyncio.wait((stop_task, broker.ended), return_when=asyncio.FIRST_COMPLETED)
-            stop_task.cancel()
-            health.stopping()
-            fenced = broker.ended.done()
-            await (broker.abandon() if fenced else broker.stop())
-            await probe.close()
-            return EXIT_FENCED if fenced else EXIT_OK
+            return await _run_until_stopped(broker, store, health, stop_requested)
     finally:
         await store.close()
+
+
+async def _start(
+    config: BrokerConfig,
+    store: "ObjectStore",
+    stream_config: StreamConfig,
+    compaction_config: CompactionConfig,
+    health: BrokerHealth,
+    *,
+    tracing: Tracing | None,
+) -> "Broker | int":
+    """Return the broker, or the exit code if it cannot start."""
+    from broker.network.server import PortTaken
+    from broker.node import Broker
+    from broker.self_check import UnreachableAsAdvertised
+    from controller.api.errors import ControllerError, NodeRefused
+    from controller.api.follower import FollowerFenced
+    from objectstore.errors import ObjectStoreError
+    from stream.errors import StreamError
+
+    try:
+        return await Broker.start(
+            config,
+            store,
+            stream_config,
+            compaction_config,
+            store_stats=health.requests.snapshot,
+            tracing=tracing,
+        )
+    except (
+        PortTaken,
+        UnreachableAsAdvertised,
+        ControllerError,
+        ObjectStoreError,
+        StreamError,
+        TimeoutError,
+    ) as error:
+        log.error("broker_not_started", reason=str(error))
+        is_fenced = isinstance(error, NodeRefused | FollowerFenced)
+        return EXIT_FENCED if is_fenced else EXIT_NOT_STARTED
+
+
+async def _run_until_stopped(
+    broker: "Broker", store: "ObjectStore", health: BrokerHealth, stop_requested: asyncio.Event
+) -> int:
+    """Serve until a signal or a fence. Returns the exit code."""
+    from broker.node import PROBE_PREFIX
+
+    probe = StoreProbe(lambda: store.put(f"{PROBE_PREFIX}health-{broker.node_id}", b"x"))
+    health.started(broker, probe)
+    stop_task = asyncio.get_running_loop().create_task(stop_requested.wait())
+    await asyncio.wait((stop_task, broker.ended), return_when=asyncio.FIRST_COMPLETED)
+    stop_task.cancel()
+    health.stopping()
+    fenced = broker.ended.done()
+    await (broker.abandon() if fenced else broker.stop())
+    await probe.close()
+    return EXIT_FENCED if fenced else EXIT_OK

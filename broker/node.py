@@ -213,50 +213,8 @@ class Broker:
         self.client.bind(self.follower)
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
         metadata = ControllerStreamMetadata(self.client, self.follower, me)
-        self.storage = Storage(
-            self.store,
-            metadata,
-            me,
-            self.stream_config,
-            now_ms=self.now_ms,
-            rng=self._rng,
-            on_fenced=self._on_storage_fenced,
-            tracing=self._tracing,
-        )
-        self._cleanup.push_async_callback(self.storage.abandon)
-        await self.storage.start()
-        self.partitions = PartitionManager(
-            me,
-            self.storage,
-            image=lambda: self.follower.image,
-            subscribe=self.follower.subscribe,
-            now_ms=self.now_ms,
-            report=self._report_moves,
-        )
-        self._cleanup.push_async_callback(self.partitions.abandon)
-        self._start_groups()
-        self._start_transactions()
-        self.partitions.add_leader_change_listener(self._on_leader_change)
-        self.recoveries = RecoveryDuty(
-            me,
-            lambda: self.follower.image,
-            lambda failed, start: recover_wal(
-                self.store,
-                metadata,
-                failed,
-                start,
-                recoverer=me,
-                now_ms=self.now_ms(),
-                config=self.stream_config,
-                cache_slot=self.storage.cache_object,
-            ),
-            self._rng,
-        )
-        self._cleanup.push_async_callback(self.recoveries.close)
-        self.follower.on_session(self._on_session)
-        self.follower.failed.add_done_callback(self._on_follower_ended)
-        self.follower.subscribe(self.recoveries.on_batch)
-        self.follower.subscribe(self._on_batch)
+        await self._start_storage(metadata, me)
+        self._start_coordination(metadata, me)
         await self.partitions.start()
         self.compactor = self._build_compactor(metadata, me)
         self._compaction_task = asyncio.get_running_loop().create_task(self.compactor.run())
@@ -273,6 +231,62 @@ class Broker:
             port=self.port,
             cluster_id=self.cluster_id,
         )
+
+    async def _start_storage(
+        self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
+    ) -> None:
+        self.storage = Storage(
+            self.store,
+            metadata,
+            me,
+            self.stream_config,
+            now_ms=self.now_ms,
+            rng=self._rng,
+            on_fenced=self._on_storage_fenced,
+            tracing=self._tracing,
+        )
+        self._cleanup.push_async_callback(self.storage.abandon)
+        await self.storage.start()
+
+    def _start_coordination(
+        self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
+    ) -> None:
+        """Create partitions, coordinators and WAL recovery, and let them follow the image."""
+        self.partitions = PartitionManager(
+            me,
+            self.storage,
+            image=lambda: self.follower.image,
+            subscribe=self.follower.subscribe,
+            now_ms=self.now_ms,
+            report=self._report_moves,
+        )
+        self._cleanup.push_async_callback(self.partitions.abandon)
+        self._start_groups()
+        self._start_transactions()
+        self.partitions.add_leader_change_listener(self._on_leader_change)
+        self._start_recoveries(metadata, me)
+        self.follower.on_session(self._on_session)
+        self.follower.failed.add_done_callback(self._on_follower_ended)
+        self.follower.subscribe(self.recoveries.on_batch)
+        self.follower.subscribe(self._on_batch)
+
+    def _start_recoveries(self, metadata: ControllerStreamMetadata, me: BrokerIncarnation) -> None:
+        self.recoveries = RecoveryDuty(
+            me,
+            lambda: self.follower.image,
+            lambda failed, start: recover_wal(
+                self.store,
+                metadata,
+                failed,
+                start,
+                recoverer=me,
+                now_ms=self.now_ms(),
+                config=self.stream_config,
+                cache_slot=self.storage.cache_object,
+            ),
+            self._rng,
+        )
+        self._cleanup.push_async_callback(self.recoveries.close)
 
     async def _check_advertised(self) -> None:
         """Only now somebody answers. A listener without an advertised host is told with the

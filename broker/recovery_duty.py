@@ -91,37 +91,36 @@ class RecoveryDuty:
         )
 
     async def _run(self, writer: BrokerIncarnation) -> None:
-        backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
-        damaged_count = 0
         try:
-            while (start := self._start_slot(writer)) is not None:
-                log.info(
-                    "wal_recovery_began",
-                    node_id=writer.node_id,
-                    node_epoch=writer.node_epoch,
-                    start=start,
-                )
-                try:
-                    await self._recover(writer, start)
-                except WalDamaged as error:
-                    damaged_count += 1
-                    if damaged_count >= DAMAGED_ATTEMPTS_COUNT:
-                        await self._wait_for_operator(writer, start, error)
-                        continue
-                    log.warning(
-                        "wal_recovery_met_damage", writer=writer, start=start, error=str(error)
-                    )
-                except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again
-                    log.warning(
-                        "wal_recovery_failed", writer=writer, start=start, error=repr(error)
-                    )
-                else:
-                    backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
-                if self._start_slot(writer) is not None:
-                    await asyncio.sleep(backoff.next_s())
+            await self._recover_with_retries(writer)
         finally:
             self._running.pop(writer, None)
             self.damaged.pop(writer, None)
+
+    async def _recover_with_retries(self, writer: BrokerIncarnation) -> None:
+        backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
+        damaged_count = 0
+        while (start := self._start_slot(writer)) is not None:
+            log.info(
+                "wal_recovery_began",
+                node_id=writer.node_id,
+                node_epoch=writer.node_epoch,
+                start=start,
+            )
+            try:
+                await self._recover(writer, start)
+            except WalDamaged as error:
+                damaged_count += 1
+                if damaged_count >= DAMAGED_ATTEMPTS_COUNT:
+                    await self._wait_for_operator(writer, start, error)
+                    continue
+                log.warning("wal_recovery_met_damage", writer=writer, start=start, error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again
+                log.warning("wal_recovery_failed", writer=writer, start=start, error=repr(error))
+            else:
+                backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
+            if self._start_slot(writer) is not None:
+                await asyncio.sleep(backoff.next_s())
 
     async def _wait_for_operator(
         self, writer: BrokerIncarnation, start: WalSequence, error: WalDamaged

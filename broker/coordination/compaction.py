@@ -219,15 +219,7 @@ class CoordinatorLogCompactor:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.wait_s
         while postponed:
-            for count, (key, seen) in enumerate(list(postponed.items()), 1):
-                found = self._live.get(key)
-                if found is None or found.value != seen:
-                    del postponed[key]  # what counts now lies at or behind the border
-                elif self._is_settled(key, found):
-                    del postponed[key]
-                    await self._append([(key, found.value)])
-                if count % self._limits.slice_count == 0:
-                    await asyncio.sleep(0)
+            await self._copy_settled(postponed)
             if postponed and loop.time() >= deadline:
                 raise CompactionStopped(
                     f"{len(postponed)} keys had a record in flight or an open transaction for"
@@ -235,6 +227,18 @@ class CoordinatorLogCompactor:
                 )
             if postponed:
                 await asyncio.sleep(self._limits.retry_interval_s)
+
+    async def _copy_settled(self, postponed: dict[bytes, bytes]) -> None:
+        """Remove the keys that have a newer record or can be copied now, and copy the latter."""
+        for count, (key, seen) in enumerate(list(postponed.items()), 1):
+            found = self._live.get(key)
+            if found is None or found.value != seen:
+                del postponed[key]  # the newer record lies at or behind the border
+            elif self._is_settled(key, found):
+                del postponed[key]
+                await self._append([(key, found.value)])
+            if count % self._limits.slice_count == 0:
+                await asyncio.sleep(0)
 
     def _is_settled(self, key: bytes, found: Live) -> bool:
         return not found.is_open and key not in self._usage.in_flight

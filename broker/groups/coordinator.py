@@ -156,21 +156,7 @@ class GroupCoordinator:
         offsets: dict[str, GroupOffsets] = {}
         async for batch in self._shards.read(partition):
             malformed_count += replay(batch, records, offsets, state.open_groups)
-        held = [
-            group_id
-            for group_id, table in offsets.items()
-            if group_id not in records and len(table)
-        ]
-        for count, group_id in enumerate([*records, *held], 1):
-            group = Group(
-                ClassicGroup(group_id, self._limits, self._new_member_id),
-                partition,
-                offsets.get(group_id) or GroupOffsets(),
-            )
-            group.record = records.get(group_id)
-            state.groups[group_id] = group
-            if count % LOAD_SLICE_COUNT == 0:
-                await self._shards.take_turn()
+        await self._create_groups(state, records, offsets)
         # From here on in one step: sessions begin when members can be heard, and markers are not
         # missed.
         for group_id in records:
@@ -184,6 +170,26 @@ class GroupCoordinator:
             malformed=malformed_count,
         )
         return state
+
+    async def _create_groups(
+        self, state: OffsetsPartition, records: dict[str, bytes], offsets: dict[str, GroupOffsets]
+    ) -> None:
+        """Create the groups that have a group record, then those that have offsets only."""
+        without_record = [
+            group_id
+            for group_id, table in offsets.items()
+            if group_id not in records and len(table)
+        ]
+        for count, group_id in enumerate([*records, *without_record], 1):
+            group = Group(
+                ClassicGroup(group_id, self._limits, self._new_member_id),
+                state.partition,
+                offsets.get(group_id) or GroupOffsets(),
+            )
+            group.record = records.get(group_id)
+            state.groups[group_id] = group
+            if count % LOAD_SLICE_COUNT == 0:
+                await self._shards.take_turn()
 
     def _restore(self, group: Group) -> None:
         assert group.record is not None

@@ -145,27 +145,41 @@ def replay(
         try:
             decoded = decode_key(key)
             if isinstance(decoded, OffsetKey):
-                table = offsets.setdefault(decoded.group_id, GroupOffsets())
-                where = (decoded.topic, decoded.partition)
-                if value is None:
-                    table.drop((where,))
-                elif batch.producer_id < 0:
-                    table.put({where: decode_offset_value(value)})
-                else:
-                    _stage(staged, table, decoded.group_id, batch.producer_id).offsets[where] = (
-                        decode_offset_value(value)
-                    )
+                _replay_offset(decoded, value, batch.producer_id, offsets, staged)
             elif isinstance(decoded, GroupKey):
-                if value is None:
-                    records.pop(decoded.group_id, None)
-                else:
-                    decode_group_value(value)
-                    records[decoded.group_id] = value
+                _replay_group(decoded, value, records)
         except MalformedGroupRecord:
             malformed_count += 1
     for group_id in staged:
         open_groups.setdefault(batch.producer_id, set()).add(group_id)
     return malformed_count
+
+
+def _replay_offset(
+    key: OffsetKey,
+    value: bytes | None,
+    producer_id: int,
+    offsets: dict[str, GroupOffsets],
+    staged: dict[str, PendingOffsets],
+) -> None:
+    table = offsets.setdefault(key.group_id, GroupOffsets())
+    where = (key.topic, key.partition)
+    if value is None:
+        table.drop((where,))
+        return
+    if producer_id < 0:
+        table.put({where: decode_offset_value(value)})
+        return
+    committed = decode_offset_value(value)
+    _stage(staged, table, key.group_id, producer_id).offsets[where] = committed
+
+
+def _replay_group(key: GroupKey, value: bytes | None, records: dict[str, bytes]) -> None:
+    if value is None:
+        records.pop(key.group_id, None)
+        return
+    decode_group_value(value)
+    records[key.group_id] = value
 
 
 def _stage(

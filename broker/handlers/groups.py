@@ -134,18 +134,7 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
 async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     """OffsetCommit (8). Unknown topics and partitions are refused one by one."""
     request = decode_body(offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    now_ms = node.now_ms()
-    offsets: dict[TopicPartition, CommittedOffset] = {}
-    for topic in request.topics:
-        partition_count = _partition_count(node, topic.name)
-        for partition in topic.partitions:
-            if 0 <= partition.partition_index < partition_count:
-                offsets[topic.name, partition.partition_index] = CommittedOffset(
-                    partition.committed_offset,
-                    partition.committed_leader_epoch,
-                    partition.committed_metadata or "",
-                    now_ms,
-                )
+    offsets = _offsets_to_commit(node, request)
     await node.groups.ready(request.group_id)
     results: Mapping[TopicPartition, ErrorCode] = await node.groups.commit_offsets(
         request.group_id,
@@ -172,6 +161,26 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
     ]
     response = offset_commit.OffsetCommitResponse(topics=topics)
     return encode_response(ctx, response)
+
+
+def _offsets_to_commit(
+    node: Node, request: offset_commit.OffsetCommitRequest
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets of the request, without unknown topics and partitions."""
+    now_ms = node.now_ms()
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for topic in request.topics:
+        partition_count = _partition_count(node, topic.name)
+        for partition in topic.partitions:
+            if not 0 <= partition.partition_index < partition_count:
+                continue
+            offsets[topic.name, partition.partition_index] = CommittedOffset(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                partition.committed_metadata or "",
+                now_ms,
+            )
+    return offsets
 
 
 async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:

@@ -34,6 +34,7 @@ from broker.partition.append import PartitionAppend
 from broker.partition.partition import Partition
 from broker.wire.leader_hint import NodeEndpoint
 from broker.wire.produce import (
+    ProducePartition,
     ProducePartitionResult,
     ProduceRequest,
     decode_produce_request,
@@ -93,36 +94,49 @@ class _ProduceCall:
         )
 
     def run(self) -> None:
-        node = self._node
         parts: list[tuple[Partition, memoryview | None]] = []
         targets: list[ProducePartitionResult] = []
         request_error = self._request_error()
-        get = node.partitions.get
         for topic in self._request.topics:
-            name = topic.name
             results: list[ProducePartitionResult] = []
-            self._results.append((name, results))
+            self._results.append((topic.name, results))
             for wanted in topic.partitions:
                 result = ProducePartitionResult(wanted.index)
                 results.append(result)
-                found = request_error if request_error is not None else get(name, wanted.index)
-                if name in INTERNAL_TOPICS:
-                    result.error_code, result.error_message = (
-                        ErrorCode.INVALID_TOPIC_EXCEPTION,
-                        _NOT_FOR_CLIENTS,
-                    )
-                elif isinstance(found, Partition):
-                    parts.append((found, wanted.records))
+                partition = self._route(topic.name, wanted, result, request_error)
+                if partition is not None:
+                    parts.append((partition, wanted.records))
                     targets.append(result)
-                elif found is ErrorCode.LEADER_NOT_AVAILABLE:
-                    self._append_when_open(name, wanted.records, result)
-                else:
-                    self._refuse(name, wanted.records, result, found)
         if parts:
             self._append(parts, targets)
         if self._request.acks == _ACKS_NONE:
             self._finish_without_answer()
         self._settle_one()
+
+    def _route(
+        self,
+        topic_name: str,
+        wanted: ProducePartition,
+        result: ProducePartitionResult,
+        request_error: ErrorCode | None,
+    ) -> Partition | None:
+        """Return the partition if it is open here; otherwise park or refuse its part."""
+        found = (
+            self._node.partitions.get(topic_name, wanted.index)
+            if request_error is None
+            else request_error
+        )
+        if topic_name in INTERNAL_TOPICS:
+            result.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+            result.error_message = _NOT_FOR_CLIENTS
+            return None
+        if isinstance(found, Partition):
+            return found
+        if found is ErrorCode.LEADER_NOT_AVAILABLE:
+            self._append_when_open(topic_name, wanted.records, result)
+        else:
+            self._refuse(topic_name, wanted.records, result, found)
+        return None
 
     def _request_error(self) -> ErrorCode | None:
         """What is wrong with the request as a whole."""

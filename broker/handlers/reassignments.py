@@ -38,6 +38,10 @@ _ITEMS_PER_REQUEST_MAX: Final = 1_000
 _PREFERRED: Final = 0
 
 Problem = tuple[ErrorCode, str | None]
+_NO_UNCLEAN_ELECTION: Final[Problem] = (
+    ErrorCode.ELECTION_NOT_NEEDED,
+    "elections of partitions without a leader hold themselves",
+)
 _T = TypeVar("_T")
 
 
@@ -159,46 +163,15 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
     partitions hold themselves.
     """
     request = framing.decode_body(elect.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    everything = request.topic_partitions is None
-    if request.topic_partitions is None:
-        names = [
-            PartitionName(topic=topic.name, partition=index)
-            for topic in node.image.topics
-            for index in range(len(topic.partitions))
-        ]
-    else:
-        names = [
-            PartitionName(topic=topic.topic, partition=index)
-            for topic in request.topic_partitions
-            for index in topic.partitions
-        ]
-    deadline = _deadline(request.timeout_ms)
-
-    def send(chunk: list[PartitionName], timeout_s: float) -> Awaitable[ItemResults]:
-        return node.client.elect_preferred(ElectPreferred(partitions=chunk), timeout_s=timeout_s)
-
+    names = _partitions_to_elect(node, request)
     if ctx.api_version > 0 and request.election_type != _PREFERRED:
-        problems: list[Problem] = [
-            (
-                ErrorCode.ELECTION_NOT_NEEDED,
-                "elections of partitions without a leader hold themselves",
-            )
-        ] * len(names)
+        problems = [_NO_UNCLEAN_ELECTION] * len(names)
     else:
-        problems = await _send_in_chunks(names, deadline, send)
-        begun = [
-            name for name, (code, _) in zip(names, problems, strict=True) if code is ErrorCode.NONE
-        ]
-        waiting = await _until_elected(node, begun, deadline)
-        problems = [
-            (ErrorCode.REQUEST_TIMED_OUT, "the election has begun, but was not held in time")
-            if name in waiting
-            else problem
-            for name, problem in zip(names, problems, strict=True)
-        ]
+        problems = await _elect_preferred(node, names, _deadline(request.timeout_ms))
+    wants_all = request.topic_partitions is None
     results: dict[str, list[elect.PartitionResult]] = {}
     for name, (code, message) in zip(names, problems, strict=True):
-        if not (everything and code is ErrorCode.ELECTION_NOT_NEEDED):
+        if not (wants_all and code is ErrorCode.ELECTION_NOT_NEEDED):
             results.setdefault(name.topic, []).append(
                 elect.PartitionResult(name.partition, code, message)
             )
@@ -208,6 +181,41 @@ async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
             replica_election_results=[*map(elect.ReplicaElectionResult, results, results.values())]
         ),
     )
+
+
+def _partitions_to_elect(node: Node, request: elect.ElectLeadersRequest) -> list[PartitionName]:
+    if request.topic_partitions is None:
+        return [
+            PartitionName(topic=topic.name, partition=index)
+            for topic in node.image.topics
+            for index in range(len(topic.partitions))
+        ]
+    return [
+        PartitionName(topic=topic.topic, partition=index)
+        for topic in request.topic_partitions
+        for index in topic.partitions
+    ]
+
+
+async def _elect_preferred(
+    node: Node, names: list[PartitionName], deadline: float
+) -> list[Problem]:
+    """Ask the controller for the elections and wait for their end until `deadline`."""
+
+    def send(chunk: list[PartitionName], timeout_s: float) -> Awaitable[ItemResults]:
+        return node.client.elect_preferred(ElectPreferred(partitions=chunk), timeout_s=timeout_s)
+
+    problems = await _send_in_chunks(names, deadline, send)
+    begun = [
+        name for name, (code, _) in zip(names, problems, strict=True) if code is ErrorCode.NONE
+    ]
+    waiting = await _until_elected(node, begun, deadline)
+    return [
+        (ErrorCode.REQUEST_TIMED_OUT, "the election has begun, but was not held in time")
+        if name in waiting
+        else problem
+        for name, problem in zip(names, problems, strict=True)
+    ]
 
 
 async def _until_elected(

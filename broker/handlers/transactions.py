@@ -196,18 +196,7 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(
         txn_offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )
-    now_ms = node.now_ms()
-    offsets: dict[TopicPartition, CommittedOffset] = {
-        (topic.name, partition.partition_index): CommittedOffset(
-            partition.committed_offset,
-            partition.committed_leader_epoch,
-            partition.committed_metadata or "",
-            now_ms,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-        if _exists(node, (topic.name, partition.partition_index))
-    }
+    offsets = _offsets_to_commit(node, request)
     await node.groups.ready(request.group_id)
     try:
         node.groups.transactional_commits.admit(
@@ -235,6 +224,24 @@ async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
         for topic in request.topics
     ]
     return encode_response(ctx, txn_offset_commit.TxnOffsetCommitResponse(topics=topics))
+
+
+def _offsets_to_commit(
+    node: Node, request: txn_offset_commit.TxnOffsetCommitRequest
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the offsets of the request, without unknown topics and partitions."""
+    now_ms = node.now_ms()
+    return {
+        (topic.name, partition.partition_index): CommittedOffset(
+            partition.committed_offset,
+            partition.committed_leader_epoch,
+            partition.committed_metadata or "",
+            now_ms,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+        if _exists(node, (topic.name, partition.partition_index))
+    }
 
 
 def _offset_code(ctx: RequestContext, code: ErrorCode | None) -> ErrorCode:

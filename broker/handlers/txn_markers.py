@@ -22,7 +22,7 @@ from broker.errors import ErrorCode
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
-from broker.partition.append import PartitionAppend
+from broker.partition.append import AppendOutcome, PartitionAppend
 from broker.partition.partition import Partition
 from broker.wire import framing
 from broker.wire.gen.write_txn_markers import (
@@ -61,33 +61,43 @@ def start_marker(
     codes: Codes = {}
     parts: list[tuple[Partition, Marker]] = []
     for key in dict.fromkeys(wanted):
-        found = node.partitions.get(*key)
-        if marker.producer_id < 0:
-            codes[key] = ErrorCode.INVALID_REQUEST
-        elif isinstance(found, Partition) and node.can_write():
+        found = _led_partition(node, marker, key)
+        if isinstance(found, Partition):
             parts.append((found, marker))
-        elif isinstance(found, Partition) or found is ErrorCode.LEADER_NOT_AVAILABLE:
-            codes[key] = ErrorCode.NOT_LEADER_OR_FOLLOWER
         else:
             codes[key] = found
 
     def settled() -> None:
         for (partition, _), outcome in zip(parts, group.outcomes, strict=True):
             codes[partition.topic_name, partition.index] = outcome.code
-            if (
-                outcome.code is ErrorCode.NONE
-                and not outcome.is_repetition
-                and partition.topic_name == OFFSETS_TOPIC
-            ):
-                node.groups.complete_transaction(
-                    partition.index, marker.producer_id, marker.committed
-                )
+            _complete_offsets(node, marker, partition, outcome)
         if not done.done():
             done.set_result(codes)
 
     group = PartitionAppend(settled)
     group.run(node.storage, parts, node.now_ms())
     return done
+
+
+def _led_partition(node: Node, marker: Marker, key: TopicPartition) -> Partition | ErrorCode:
+    found = node.partitions.get(*key)
+    if marker.producer_id < 0:
+        return ErrorCode.INVALID_REQUEST
+    if isinstance(found, Partition) and node.can_write():
+        return found
+    if isinstance(found, Partition) or found is ErrorCode.LEADER_NOT_AVAILABLE:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return found
+
+
+def _complete_offsets(
+    node: Node, marker: Marker, partition: Partition, outcome: AppendOutcome
+) -> None:
+    """Apply or drop the offsets of the transaction if its marker is durable for the first time."""
+    if outcome.code is not ErrorCode.NONE or outcome.is_repetition:
+        return
+    if partition.topic_name == OFFSETS_TOPIC:
+        node.groups.complete_transaction(partition.index, marker.producer_id, marker.committed)
 
 
 def _marker(item: WritableTxnMarker) -> Marker:

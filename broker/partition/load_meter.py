@@ -81,11 +81,9 @@ class LoadMeter:
         decay = exp(-elapsed_s / DECAY_S)
         rates: dict[tuple[UUID, int, StreamEpoch], _Rate] = {}
         busy: list[PartitionLoad] = []
-        count = 0
         for partition in partitions:
             key = (partition.topic_id, partition.index, partition.leader_epoch)
             rate = rates[key] = self._rates.get(key) or _Rate(before)
-            count += 1
             if rate.is_idle and rate.seen_requests == partition.requests_count:
                 continue  # most of ten thousand partitions
             rate.add(partition, elapsed_s, decay)
@@ -103,16 +101,20 @@ class LoadMeter:
                     )
                 )
         self._rates = rates
-        if len(busy) <= PARTITIONS_PER_REPORT_MAX:
-            return busy, Load(0, 0, 0), count - len(busy)
-        named = nlargest(
-            PARTITIONS_PER_REPORT_MAX,
-            busy,
-            key=lambda item: item.load.bytes_in + item.load.bytes_out,
-        )
-        chosen = {(item.topic_id, item.partition) for item in named}
-        rest = [item.load for item in busy if (item.topic_id, item.partition) not in chosen]
-        return named, _sum(rest), count - len(named)
+        named, rest = _busiest(busy)
+        return named, rest, len(rates) - len(named)
+
+
+def _busiest(busy: list[PartitionLoad]) -> tuple[list[PartitionLoad], Load]:
+    """Return the busiest partitions and the summed load of the others."""
+    if len(busy) <= PARTITIONS_PER_REPORT_MAX:
+        return busy, Load(0, 0, 0)
+    named = nlargest(
+        PARTITIONS_PER_REPORT_MAX, busy, key=lambda item: item.load.bytes_in + item.load.bytes_out
+    )
+    chosen = {(item.topic_id, item.partition) for item in named}
+    rest = [item.load for item in busy if (item.topic_id, item.partition) not in chosen]
+    return named, _sum(rest)
 
 
 def _sum(loads: list[Load]) -> Load:

@@ -327,16 +327,8 @@ async def restore_log(
     """
     meta = await MetaStream.restore(storage, meta_handle)
     log = PartitionLog(meta, data, txn, config)
-    recovery_offset = data.start_offset
     try:
-        stored, producers = meta.get(_RECOVERY_KEY), meta.get(_PRODUCERS_KEY)
-        if stored is not None:
-            recovery = _decode_recovery(stored)
-            log.epochs = LeaderEpochs(recovery.epochs)
-            recovery_offset = Offset(max(recovery.recovery_offset, data.start_offset))
-        if producers is not None:
-            log.producers.restore(_decode_producers(producers))
-            log.transactions.restore(log.producers.open_transactions())
+        recovery_offset = _restore_checkpoint(log)
     except msgspec.MsgspecError as error:
         raise LogInconsistent(
             meta_handle.stream_id, f"the checkpoint cannot be read: {error}"
@@ -356,6 +348,23 @@ async def restore_log(
     return log
 
 
+def _restore_checkpoint(log: PartitionLog) -> Offset:
+    """Restore the state of the newest checkpoint. Returns the recovery offset.
+
+    Raises MsgspecError.
+    """
+    recovery_offset = log.data.start_offset
+    stored, producers = log.meta.get(_RECOVERY_KEY), log.meta.get(_PRODUCERS_KEY)
+    if stored is not None:
+        recovery = _decode_recovery(stored)
+        log.epochs = LeaderEpochs(recovery.epochs)
+        recovery_offset = Offset(max(recovery.recovery_offset, log.data.start_offset))
+    if producers is not None:
+        log.producers.restore(_decode_producers(producers))
+        log.transactions.restore(log.producers.open_transactions())
+    return recovery_offset
+
+
 async def _scan(
     storage: Storage, log: PartitionLog, recovery_offset: Offset, now_ms: Millis
 ) -> None:
@@ -368,17 +377,10 @@ async def _scan(
         before = offset
         for chunk in await storage.read(data.stream_id, offset, end, _SCAN_BYTES):
             for at, header in iter_headers(chunk):
-                if header.base_offset < offset:
-                    continue
-                marker = None
-                if header.is_control:
+                if header.base_offset >= offset:
                     batch = memoryview(chunk)[at : at + header.size_bytes]
-                    marker = decode_marker(batch, header.producer_id, header.producer_epoch)
-                log.epochs.assign(
-                    StreamEpoch(header.partition_leader_epoch), Offset(header.base_offset)
-                )
-                log.appended(header, Offset(header.base_offset), now_ms, marker)
-                offset = Offset(header.next_offset)
+                    _replay(log, batch, header, now_ms)
+                    offset = Offset(header.next_offset)
         check_advanced(data.stream_id, before, offset, end)
     _log.info(
         "partition_log_scanned",
@@ -387,3 +389,12 @@ async def _scan(
         end_offset=end,
         bytes=log.dirty_bytes,
     )
+
+
+def _replay(log: PartitionLog, batch: memoryview, header: BatchHeader, now_ms: Millis) -> None:
+    marker = None
+    if header.is_control:
+        marker = decode_marker(batch, header.producer_id, header.producer_epoch)
+    base_offset = Offset(header.base_offset)
+    log.epochs.assign(StreamEpoch(header.partition_leader_epoch), base_offset)
+    log.appended(header, base_offset, now_ms, marker)

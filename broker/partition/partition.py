@@ -119,12 +119,10 @@ class Partition:
         self._high_watermark = self.log.data.confirmed_offset
         self._last_stable_offset = self.log.transactions.confirm(self._high_watermark)
         if self._fetch_waits:
-            is_plain = was_stable == before and self._last_stable_offset == self._high_watermark
-            for wait in self._fetch_waits:
-                if is_plain or not wait.reads_committed:
-                    wait.progressed(size_bytes)
-                elif self._last_stable_offset > was_stable:
-                    wait.interrupt()
+            has_no_open = was_stable == before and self._last_stable_offset == self._high_watermark
+            self._advance_fetch_waits(
+                size_bytes, no_open=has_no_open, moved_stable=self._last_stable_offset > was_stable
+            )
         if self._waiting:
             ready = [settled for offset, settled in self._waiting if offset <= self._high_watermark]
             self._waiting = [
@@ -132,6 +130,13 @@ class Partition:
             ]
             for settled in ready:
                 settled(None)
+
+    def _advance_fetch_waits(self, size_bytes: int, *, no_open: bool, moved_stable: bool) -> None:
+        for wait in self._fetch_waits:
+            if no_open or not wait.reads_committed:
+                wait.progressed(size_bytes)
+            elif moved_stable:
+                wait.interrupt()
 
     def when_durable(self, end_offset: Offset, settled: Settled) -> None:
         """Call back when everything below `end_offset` is durable (maybe at once), or when that

@@ -116,8 +116,8 @@ class RefusedBatches:
             return None
         producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
         return (
-            f"{producer}: sequence {header.base_sequence} has to wait for what was refused before it,"
-            f" from {known.first_sequence} on"
+            f"{producer}: sequence {header.base_sequence} has to wait for what was refused"
+            f" before it, from {known.first_sequence} on"
         )
 
 
