@@ -14,7 +14,6 @@ Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker session
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
@@ -24,7 +23,7 @@ from uuid import uuid4
 
 import structlog
 
-from base.clock import WallClock, steady
+from base.clock import WallClock, steady, wall_ms
 from base.ids import (
     Millis,
     NodeEpoch,
@@ -156,7 +155,7 @@ class Broker:
         return self._departed.listed(asyncio.get_running_loop().time())
 
     def now_ms(self) -> Millis:
-        return Millis(time.time_ns() // 1_000_000)
+        return wall_ms()
 
     def _steady_clock(self) -> WallClock:
         """For coordinators: members and transactions do not time out because the wall clock of this

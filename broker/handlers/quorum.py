@@ -6,7 +6,6 @@ the rules of the quorum: its leader answers. Source: KIP-595, KIP-836 (times), K
 and addresses).
 """
 
-import time
 from typing import Final
 from uuid import UUID
 
@@ -33,11 +32,12 @@ async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
         return encode_response(
             ctx, wire.DescribeQuorumResponse(error_code=code_of(error), error_message=str(error))
         )
+    now_ms = node.now_ms()
     topics = [
         wire.ResponseTopicData(
             topic.topic_name,
             [
-                _partition(quorum, topic.topic_name, requested.partition_index)
+                _partition(quorum, topic.topic_name, requested.partition_index, now_ms)
                 for requested in topic.partitions
             ],
         )
@@ -49,11 +49,12 @@ async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
     )
 
 
-def _partition(quorum: QuorumStatus, topic: str, index: int) -> wire.ResponsePartitionData:
+def _partition(
+    quorum: QuorumStatus, topic: str, index: int, now_ms: int
+) -> wire.ResponsePartitionData:
     if topic != _TOPIC or index != 0:
         message = f"only partition 0 of {_TOPIC} has a quorum"
         return wire.ResponsePartitionData(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-    now_ms = time.time_ns() // 1_000_000
     return wire.ResponsePartitionData(
         partition_index=0,
         error_message=None,
