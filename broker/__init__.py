@@ -1,3 +1,3 @@
-"""The Kafka face: wire codec, connections, partitions, groups. Keeps no state that the store does
-not have.
+"""The broker: wire codec, connections, partitions, consumer groups and transactions. It keeps no
+state that the store does not have.
 """

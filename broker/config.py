@@ -1,9 +1,9 @@
-"""Settings of one broker process: each with its name (Kafka's, where Kafka has it), its limits, and
-what it costs when changed.
+"""Settings of one broker process, each with its name (Kafka's where Kafka has the setting), its
+limits and the cost of changing it.
 
-Invariant: a `BrokerConfig` that exists is valid; `__post_init__` refuses the rest with a message
-that says what is allowed.
-Must not: read files or the environment (`deploy.node.config` does) or hold objects that live.
+Invariant: a `BrokerConfig` that exists is valid. `__post_init__` refuses other values with a
+message that states the allowed ones.
+Must not: read files or the environment (`deploy.node.config` does), or hold live objects.
 """
 
 from dataclasses import dataclass
@@ -31,24 +31,25 @@ _TIB: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """All sizes in bytes, all times in milliseconds."""
+    """Settings of a broker. Sizes are in bytes, times in milliseconds."""
 
     node_id: Annotated[int, Setting("node.id", Kind.INT, -1, _INT32_MAX, templates=True)] = -1
-    """Number of this broker in its cluster. -1: the controller gives the lowest free one."""
+    """Id of this broker in its cluster. -1: the controller assigns the lowest free id."""
 
     listeners: Annotated[tuple[str, ...], Setting("listeners", Kind.LISTENERS)] = (
         "PLAINTEXT://127.0.0.1:9092",
     )
-    """Addresses to bind, as NAME://host:port; 0.0.0.0 in containers, port 0 for any free one. Who
-    comes to a listener is told the other brokers' listeners of that name, or their first where they
-    have none of it. Brokers use each other's first.
+    """Addresses to bind, as NAME://host:port. Use 0.0.0.0 in containers and port 0 for any free
+    port. A client of one listener gets the other brokers' addresses for the listener of the same
+    name, or for their first listener if they have none of that name. Brokers connect to each
+    other's first listener.
     """
 
     advertised_listeners: Annotated[
         tuple[str, ...], Setting("advertised.listeners", Kind.LISTENERS, templates=True)
     ] = ()
-    """What clients of each listener are told, as NAME://host:port. Empty: the address at which each
-    client already reached us.
+    """Addresses that clients of each listener get, as NAME://host:port. Empty: the address at which
+    each client reached this broker.
 
     {host}, {port}, {id}, {pod} and {ordinal} stand for this machine's address, the bound port,
     node.id, the host name and its last number; {ordinal+31000} adds.
@@ -57,74 +58,79 @@ class BrokerConfig:
     advertised_check: Annotated[
         str, Setting("advertised.check", Kind.ENUM, choices=(CHECK_OFF, CHECK_WARN, CHECK_STRICT))
     ] = CHECK_WARN
-    """Whether a broker tries at its start to reach itself as advertised: warn logs what is wrong,
-    strict ends the start (exit code 1).
+    """Whether a starting broker checks that it can reach its own advertised addresses. warn logs a
+    problem; strict stops the process (exit code 1).
     """
 
     rack: Annotated[str | None, Setting("broker.rack", Kind.TEXT)] = None
-    """Where this broker stands, such as an availability zone; told to clients."""
+    """Location of this broker, such as an availability zone. Clients receive it."""
 
     controllers: Annotated[
         tuple[str, ...], Setting("controller.quorum.bootstrap.servers", Kind.LIST)
     ] = ("127.0.0.1:9093",)
-    """host:port of controllers; one that answers is enough."""
+    """host:port of controllers. One reachable controller is enough."""
 
     registration_timeout_ms: Annotated[
         int, Setting("registration.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 60_000
-    """How long a starting broker looks for a controller before it gives up (exit code 1)."""
+    """How long a starting broker looks for a controller before it exits (exit code 1)."""
 
     shutdown_timeout_ms: Annotated[
         int, Setting("shutdown.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 25_000
-    """Longest graceful stop; below Kubernetes' default grace of 30 s. Then the process leaves and
-    its WAL is recovered by others.
+    """Longest graceful stop, below Kubernetes' default grace period of 30 s. After it the process
+    exits, and other brokers recover its WAL.
     """
 
     request_bytes_max: Annotated[
         int, Setting("socket.request.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)
     ] = 100 * 1024 * 1024
-    """A larger frame closes the connection."""
+    """Largest request. A larger frame closes the connection."""
 
     connections_max: Annotated[int, Setting("max.connections", Kind.INT, 1, 1_000_000)] = 10_000
-    """More are closed at once. Each costs about 10 KB idle."""
+    """Maximum number of connections. The broker closes further ones immediately. An idle connection
+    takes about 10 KB.
+    """
 
     connections_idle_ms: Annotated[
         int, Setting("connections.max.idle.ms", Kind.DURATION, 1, _INT32_MAX)
     ] = 600_000
-    """No complete request for so long closes the connection; also what bounds a slow sender."""
+    """The broker closes a connection without a complete request for this long. This also limits
+    slow senders.
+    """
 
     request_stall_ms: Annotated[
         int, Setting("request.stall.timeout.ms", Kind.DURATION, 1, 3_600_000)
     ] = 30_000
-    """A request that began to arrive and brings no byte for so long closes the connection."""
+    """The broker closes a connection whose partial request receives no byte for this long."""
 
     requests_in_flight_max: Annotated[
         int, Setting("connection.max.requests.in.flight", Kind.INT, 1, 100_000)
     ] = 256
-    """Requests of one connection that may wait for answers; reading pauses above (clients pipeline
-    without any limit).
+    """Requests of one connection that may wait for answers. Reading pauses at the limit, because
+    clients pipeline without one.
     """
 
     response_bytes_max: Annotated[
         int, Setting("connection.max.response.bytes", Kind.BYTES, 1, _TIB)
     ] = 4 * 1024 * 1024
-    """Answers of one connection that are ready or unsent; above, no further request of it starts,
-    so a client that does not read stops itself. One answer may be larger (`fetch.max.bytes`).
+    """Ready and unsent answers of one connection. Above the limit no further request of the
+    connection starts, so a client that does not read stops itself. A single answer may be larger
+    (`fetch.max.bytes`).
     """
 
     buffered_request_bytes_max: Annotated[
         int, Setting("queued.max.request.bytes", Kind.BYTES, 1_024, _TIB)
     ] = 512 * 1024 * 1024
-    """Requests in memory over all connections, half-received ones too; all reading pauses above. At
-    least `socket.request.max.bytes`.
+    """Memory for the requests of all connections, partially received ones included. Above the limit
+    all reading pauses. At least `socket.request.max.bytes`.
     """
 
     fetch_bytes_max: Annotated[int, Setting("fetch.max.bytes", Kind.BYTES, 1_024, _INT32_MAX)] = (
         55 * 1024 * 1024
     )
-    """Records in one answer to a fetch, whatever the client asks for; a single larger batch still
-    goes out.
+    """Maximum size of the records in one Fetch response, regardless of the request. A single larger
+    batch is still returned.
     """
 
     auto_create_topics_enable: Annotated[bool, Setting("auto.create.topics.enable", Kind.BOOL)] = (
@@ -133,29 +139,29 @@ class BrokerConfig:
     """Create topics that clients name and that do not exist."""
 
     num_partitions: Annotated[int, Setting("num.partitions", Kind.INT, -1, 10_000)] = 1
-    """Partitions of topics that are created without a count; -1 leaves it to the controller."""
+    """Partitions of topics that are created without a count. -1: the controller decides."""
 
     default_replication_factor: Annotated[
         int, Setting("default.replication.factor", Kind.INT, -1, 100)
     ] = -1
-    """Leader candidates of topics that are created without a number; -1 leaves it to the
-    controller.
+    """Leader candidates of topics that are created without a replication factor. -1: the controller
+    decides.
     """
 
     offsets_topic_num_partitions: Annotated[
         int, Setting("offsets.topic.num.partitions", Kind.INT, 1, 10_000)
     ] = 50
-    """Partitions of `__consumer_offsets`: cannot be changed once it exists."""
+    """Partitions of `__consumer_offsets`. Cannot be changed once the topic exists."""
 
     transaction_state_log_num_partitions: Annotated[
         int, Setting("transaction.state.log.num.partitions", Kind.INT, 1, 10_000)
     ] = 50
-    """Partitions of `__transaction_state`: cannot be changed once it exists."""
+    """Partitions of `__transaction_state`. Cannot be changed once the topic exists."""
 
     transaction_max_timeout_ms: Annotated[
         int, Setting("transaction.max.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
     ] = 900_000
-    """Longest timeout that a transaction may ask for: an open transaction holds back its readers
+    """Longest timeout that a transaction may request. An open transaction holds back its readers
     for as long.
     """
 
@@ -168,41 +174,45 @@ class BrokerConfig:
             3_600_000,
         ),
     ] = 10_000
-    """How late an abort for timeout may come."""
+    """Interval of the check for timed-out transactions, and so the largest delay of an abort."""
 
     offsets_retention_minutes: Annotated[
         int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX)
     ] = 7 * 24 * 60
-    """How long offsets outlive the later of their commit and the group's last member."""
+    """How long offsets are kept after their commit or after the last member left the group,
+    whichever is later.
+    """
 
     group_initial_rebalance_delay_ms: Annotated[
         int, Setting("group.initial.rebalance.delay.ms", Kind.DURATION, 0, 600_000)
     ] = 3_000
-    """How long the first member of an empty group waits for company. 0 in development and tests."""
+    """How long the first member of an empty group waits for more members. Use 0 in development and
+    tests.
+    """
 
     group_min_session_timeout_ms: Annotated[
         int, Setting("group.min.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
     ] = 6_000
-    """Shortest session timeout that a member of a group may ask for."""
+    """Shortest session timeout that a group member may request."""
 
     group_max_session_timeout_ms: Annotated[
         int, Setting("group.max.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
     ] = 1_800_000
-    """Longest session timeout that a member of a group may ask for."""
+    """Longest session timeout that a group member may request."""
 
     group_max_size: Annotated[int, Setting("group.max.size", Kind.INT, 1, 100_000)] = 1_000
-    """Members of one group; more are refused."""
+    """Maximum number of members of one group. Further ones are refused."""
 
     topic_create_timeout_ms: Annotated[
         int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000)
     ] = 30_000
-    """Limit for one metadata change at the controller when the client gives none."""
+    """Timeout of one metadata change at the controller when the client gives none."""
 
     load_report_interval_ms: Annotated[
         int, Setting("load.report.interval.ms", Kind.DURATION, 50, 5_000)
     ] = 2_000
-    """How often the controller is told what is led here and how fast it answers; balancing is as
-    quick as this.
+    """How often the broker reports its load and its response times to the controller. Balancing
+    reacts no faster than this.
     """
 
     def __post_init__(self) -> None:
@@ -225,12 +235,12 @@ class BrokerConfig:
 
     @property
     def bound(self) -> tuple[Listener, ...]:
-        """The listeners to bind."""
+        """Return the listeners to bind."""
         return parse_listeners("listeners", self.listeners)
 
     def advertised(self, machine_host: str, ports: dict[str, int]) -> tuple[Listener, ...]:
-        """What clients of each listener are told, in the order of `bound`; an empty host is for
-        each client to find out.
+        """Return the addresses for clients of each listener, in the order of `bound`. An empty host
+        stands for the address at which a client reached this broker.
 
         ports: the bound port of each listener by its name.
         """
@@ -254,7 +264,7 @@ class BrokerConfig:
         bound = self.bound
         if not bound:
             raise SettingInvalid(
-                "listeners", self.listeners, "at least one, as in PLAINTEXT://0.0.0.0:9092"
+                "listeners", self.listeners, "at least one, for example PLAINTEXT://0.0.0.0:9092"
             )
         names = [listener.name for listener in bound]
         for text in self.advertised_listeners:
@@ -271,7 +281,7 @@ class BrokerConfig:
             raise SettingInvalid(
                 "advertised_listeners",
                 self.advertised_listeners,
-                "{id} needs node_id to be set; {pod}, {ordinal} do not",
+                "{id} requires node_id to be set; {pod} and {ordinal} do not",
             )
         self.advertised("host", dict.fromkeys(names, 1))
 
@@ -281,7 +291,7 @@ def _name_of(text: str) -> str:
 
 
 def _with_placeholder_values(text: str) -> str:
-    """With something in the place of each template, to see whether the rest is well formed."""
+    """Expand each template with a placeholder value, to check that the rest is well formed."""
     return expand(
         "advertised_listeners", text, {"host": "h", "port": 1, "id": 1, "pod": "p", "ordinal": 1}
     )

@@ -1,9 +1,10 @@
-"""Errors as Kafka clients see them, and what every other package's errors look like to them.
+"""Map the errors of all packages to Kafka error codes.
 
-One class per code, made from the table: `except` clauses and logs name the condition, and a handler
-needs only `error.code`. Invariant: whatever goes wrong inside has exactly one code (`code_of`);
-what a client can cure by asking the right broker is retriable, what it cannot cure is not.
-Must not: decide policy (who retries what), or log.
+One exception class per code, made from the table: `except` clauses and logs name the condition, and
+a handler needs only `error.code`.
+Invariant: each error has exactly one code (`code_of`). A code is retriable only if the client can
+succeed by asking the right broker.
+Must not: decide who retries, or log.
 
 Source: org.apache.kafka.common.protocol.Errors; the table is `broker.wire.error_codes`.
 """
@@ -29,7 +30,7 @@ __all__ = ["KAFKA_ERRORS", "ErrorCode", "KafkaError", "code_of", "code_of_status
 
 
 class KafkaError(Exception):
-    """A condition that is answered with an error code. Raise its leaves through `kafka_error`."""
+    """Base of the errors with a Kafka error code. Create the subclasses through `kafka_error`."""
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     retriable: ClassVar[bool] = False
@@ -51,8 +52,8 @@ KAFKA_ERRORS: Final[dict[ErrorCode, type[KafkaError]]] = {
 
 
 def kafka_error(code: ErrorCode, message: str | None = None) -> KafkaError:
-    """The exception for `code`; without `message` it carries the table's text. NONE is no error:
-    KeyError.
+    """Return the exception for `code`. The default message is the text of the table. Raises
+    KeyError for NONE.
     """
     return KAFKA_ERRORS[code](message)
 
@@ -85,7 +86,7 @@ _STATUS_CODES: Final = {
 
 
 def code_of_status(status: Status) -> ErrorCode:
-    """What a refusal of the controller is for a Kafka client; statuses that no client can cause are
+    """Return the error code for a refusal by the controller. Statuses that no client can cause are
     server errors.
     """
     return _STATUS_CODES.get(status, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -104,15 +105,15 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (ControllerError, ErrorCode.REQUEST_TIMED_OUT),
 )
-"""First match wins. Any other trouble with a stream means that this broker must stop serving it:
-look for the leader. Of the codes for damage, consumers of Java and librdkafka hand only
-CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait (ADR 0038).
+"""The first match wins. Any other stream error means that this broker must stop serving the stream,
+so the client looks for the leader. Of the codes for damage, the consumers of Java and librdkafka
+report only CORRUPT_MESSAGE to the application; KAFKA_STORAGE_ERROR makes them wait (ADR 0038).
 """
 
 
 def code_of(error: BaseException) -> ErrorCode:
-    """The code that a client gets for `error`; UNKNOWN_SERVER_ERROR means a bug of ours, to be
-    logged by the caller.
+    """Return the error code that a client gets for `error`. UNKNOWN_SERVER_ERROR means a bug in the
+    broker, which the caller must log.
     """
     if isinstance(error, KafkaError):
         return error.code

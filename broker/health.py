@@ -1,10 +1,10 @@
-"""Whether a broker should get clients: it serves, it has its session and so the present metadata,
-and the store takes writes.
+"""Decide whether a broker is ready for clients: it serves, it has its session and so current
+metadata, and the store accepts writes.
 
-Invariants: the store is asked only when somebody wants to know, at most once in `STORE_INTERVAL_S`,
-by one small PUT that is bounded by `STORE_TIMEOUT_S`; without questions nothing is sent (a question
-every 5 s costs 1.30 USD a month on S3).
-Must not decide anything about the broker itself: leases and fences do that.
+Invariants: the store is probed only for a health request, at most once per `STORE_INTERVAL_S`, by
+one small PUT that takes at most `STORE_TIMEOUT_S`. Without health requests nothing is sent. A
+request every 5 s costs 1.30 USD a month on S3.
+Must not: decide anything about the broker itself. Leases and fences do that.
 """
 
 import asyncio
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 STORE_INTERVAL_S: Final = 10.0
 STORE_TIMEOUT_S: Final = 3.0
-"""Probes of orchestrators have to wait longer than this."""
+"""Probes of orchestrators need a longer timeout than this."""
 
 
 class StoreProbe:
-    """put: writes something small. Several that ask at once share one write."""
+    """Checks that the store accepts writes. Concurrent checks share one write.
+
+    put: writes a small object.
+    """
 
     def __init__(self, put: Callable[[], Awaitable[object]]) -> None:
         self._put = put
@@ -32,7 +35,7 @@ class StoreProbe:
         self._check: asyncio.Task[list[str]] | None = None
 
     async def problems(self) -> list[str]:
-        """Why the store does not take writes; empty: it took one a moment ago."""
+        """Return why the store does not accept writes; empty if it accepted one recently."""
         if self._loop.time() - self._written_at < STORE_INTERVAL_S:
             return []
         if self._check is None or self._check.done():
@@ -57,31 +60,33 @@ class StoreProbe:
 
 
 class BrokerHealth:
-    """Before there is a broker, nothing is started."""
+    """Health of the broker process. Until `started` is called, the process counts as not started."""
 
     def __init__(self) -> None:
         self.requests = StoreMeter()
-        """Of the process to its store."""
+        """Counts the requests of the process to its store."""
         self._broker: Broker | None = None
         self._store: StoreProbe | None = None
         self._is_stopping = False
 
     @property
     def broker(self) -> "Broker | None":
-        """The one that serves, once it does."""
+        """Return the broker once it serves clients."""
         return self._broker
 
     def started(self, broker: "Broker", store: StoreProbe) -> None:
-        """It serves clients from here on."""
+        """Record that the broker serves clients."""
         self._broker, self._store = broker, store
 
     def stopping(self) -> None:
-        """New clients should go elsewhere; those that are here are still served."""
+        """Record that the broker is stopping: new clients should use another one; existing clients
+        are still served.
+        """
         self._is_stopping = True
 
     def not_started(self) -> list[str]:
         return (
-            ["the broker looks for a controller, or catches up with its metadata"]
+            ["the broker is looking for a controller or catching up with its metadata"]
             if self._broker is None
             else []
         )
@@ -89,7 +94,7 @@ class BrokerHealth:
     def not_alive(self) -> list[str]:
         broker = self._broker
         return (
-            [f"this start is over: {broker.ended.result()}"]
+            [f"the broker has ended: {broker.ended.result()}"]
             if broker is not None and broker.ended.done()
             else []
         )
@@ -99,14 +104,14 @@ class BrokerHealth:
         if broker is None or store is None:
             return self.not_started()
         if self._is_stopping:
-            return ["the broker is leaving: its partitions move to others"]
+            return ["the broker is stopping: its partitions move to other brokers"]
         if broker.ended.done() or broker.storage.fenced:
             return self.not_alive() or ["the WAL is fenced"]
         if broker.follower.went_back:
             return [broker.follower.went_back]
         if not broker.follower.can_write():
             return [
-                "the session with the controller is lost: metadata may be old, and nothing is"
+                "the session with the controller is lost: metadata may be stale, and nothing is"
                 " acknowledged"
             ]
         return await store.problems()

@@ -1,9 +1,9 @@
-"""Tells the controller every few seconds what this broker leads and how it answers, of which
-balancing is made, and what it cannot open or read, which the doctor shows.
+"""Report load and response times to the controller every few seconds. Balancing uses them; the
+doctor shows what the broker cannot open or read.
 
-Invariants: a report that does not arrive is missing, no more: nothing here ends the broker or waits
-for anybody; one report is under way. A broker that the controller has excluded as slow has nothing
-to append, so it asks the store itself: one small PUT in each interval.
+Invariants: a lost report is skipped. Nothing here ends or delays the broker. At most one report is
+in flight. A broker that the controller has excluded as slow has no appends to measure, so it sends
+one small PUT per interval to the store.
 Must not: decide anything. Source: AutoMQ `AutoBalancerMetricsReporter`, without its topic.
 """
 
@@ -33,12 +33,13 @@ from stream.read.damage import DamageLog
 _log = structlog.get_logger()
 _TIMEOUT_S: Final = 5.0
 _LAG_INTERVAL_S: Final = 0.1
-"""How often the event loop's lag is looked at; costs 20 us a second."""
+"""Sampling interval of the event loop's lag. Costs 20 us per second."""
 
 
 class LoadReporter:
-    """probe: writes something small to the store; its time stands for an append while there are
-    none.
+    """Sends the load reports of one broker.
+
+    probe: writes a small object; its time replaces the append time while there are no appends.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class LoadReporter:
         store_stats: Callable[[], StoreStats] | None = None,
         damage: DamageLog | None = None,
     ) -> None:
-        """damage: what reads of this broker found damaged."""
+        """damage: the damaged objects that reads of this broker found."""
         self._me = me
         self._client = client
         self._partitions = partitions
@@ -67,8 +68,8 @@ class LoadReporter:
         self._damage = DamageLog() if damage is None else damage
 
     async def run(self) -> None:
-        """Runs until it is cancelled. The first report goes at once: nothing is balanced before all
-        brokers have reported.
+        """Send reports until cancelled. The first one is sent immediately, because balancing starts
+        only after all brokers have reported.
         """
         while True:
             await self._report()

@@ -1,9 +1,8 @@
-"""The broker process: `run(config, store_url)` until a signal or a fence. Tells its supervisor by
-the exit code what to do.
+"""Run the broker process until a signal or a fence. The exit code tells the supervisor what to do.
 
-0: stopped in order (SIGTERM, SIGINT). 1: could not start; the log says why. 3: this start was
-fenced or lost its metadata: start it again.
-Must not import what `--help` does not need: heavy modules are imported inside `run`.
+Exit codes: 0 = stopped gracefully (SIGTERM, SIGINT); 1 = could not start, the log states the
+reason; 3 = this incarnation was fenced or lost its metadata, restart it.
+Must not: import what `--help` does not need. Heavy modules are imported inside functions.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ def run(
     *,
     tracing: Tracing | None = None,
 ) -> int:
-    """Run one broker in this process; returns its exit code."""
+    """Run one broker in this process. Returns its exit code."""
     import uvloop
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))

@@ -1,13 +1,14 @@
-"""One start of one broker: everything wired, in the only order that is safe, and taken down in
-reverse.
+"""Start one broker incarnation, run it and stop it.
+
+Startup order, which is the only safe one; shutdown runs in reverse:
 
     store -> probe -> port bound -> registered (new node epoch) -> metadata followed -> WAL ->
     partitions -> clients served
 
-Invariants: no client is served before the metadata has caught up; nothing is acknowledged or read
-while the session is lost; a start that was fenced never serves again: it ends (`ended`), and its
-supervisor starts the process anew, which registers with a new epoch.
-Must not: know what any request means.
+Invariants: the broker serves clients only after its metadata has caught up. It acknowledges and
+reads nothing while the session is lost. A fenced incarnation never serves again: it completes
+`ended`, and its supervisor restarts the process, which registers with a new epoch.
+Must not: interpret requests.
 
 Source: Kafka's BrokerServer and BrokerLifecycleManager; KIP-631 (broker sessions and epochs).
 """
@@ -87,19 +88,19 @@ log = structlog.get_logger()
 PROBE_PREFIX: Final = "probe/"
 COMPACTOR_CACHE_BYTES: Final = 1 << 20
 _DRAIN_SHARE: Final = 0.6
-"""Part of the time for a graceful stop that giving up the partitions may take; the rest is for
-uploading and saying goodbye.
+"""Share of the shutdown time for moving partitions away. The rest is for the upload and for
+unregistering.
 """
 _DRAIN_COUNT: Final = 100
-"""Partitions that move away at the same time when this broker leaves."""
+"""Partitions that a draining broker moves away at the same time."""
 _REPORT_TIMEOUT_S: Final = 5.0
 
 
 class Broker:
-    """Implements `broker.handlers.node.Node`. Use: `broker = await Broker.start(config, store)`,
-    then `await broker.ended` or `broker.stop()`.
+    """One incarnation of a broker; implements `broker.handlers.node.Node`.
 
-    The store stays the caller's: `stop` does not close it.
+    Use `broker = await Broker.start(config, store)`, then `await broker.ended` or `broker.stop()`.
+    The caller owns the store: `stop` does not close it.
     """
 
     def __init__(
@@ -112,8 +113,10 @@ class Broker:
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """store_stats: what was asked of the store so far, for the load reports; None: nobody
-        counts. tracing: None: nobody draws.
+        """Create a broker that is not started.
+
+        store_stats: returns the store requests so far, for load reports; None disables them.
+        tracing: None disables tracing.
         """
         self._store_stats = store_stats
         self._tracing = tracing
@@ -127,8 +130,8 @@ class Broker:
         self.node_epoch = NodeEpoch(-1)
         self.cluster_id = ""
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why this start is over though nobody asked for it: it was fenced, or its metadata cannot
-        be followed any more.
+        """Completes with the reason when this incarnation ends without a call of `stop`: it was
+        fenced, or it cannot follow its metadata any more.
         """
         self.follower: MetadataFollower
         self.storage: Storage
@@ -141,11 +144,11 @@ class Broker:
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
-        """What has to be ended, last started first; the listener ends before all of them."""
+        """Cleanup steps, run last in, first out. The listener closes before all of them."""
         self._is_stopping = False
         self._background_tasks: set[asyncio.Task[None]] = set()
 
-    # --- what handlers see ------------------------------------------------------------------------
+    # --- state for handlers -----------------------------------------------------------------------
 
     @property
     def image(self) -> MetadataImage:
@@ -158,8 +161,8 @@ class Broker:
         return wall_ms()
 
     def _steady_clock(self) -> WallClock:
-        """For coordinators: members and transactions do not time out because the wall clock of this
-        machine is set.
+        """Return a clock for coordinators that does not step with the wall clock, so that a clock
+        change does not time out members and transactions.
         """
         return steady(self.now_ms, asyncio.get_running_loop().time)
 
@@ -186,8 +189,10 @@ class Broker:
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
     ) -> "Broker":
-        """A broker that serves. Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no
-        controller), ControllerError, StreamError, UnreachableAsAdvertised.
+        """Start a broker and return it once it serves clients.
+
+        Raises PortTaken, ConditionalWritesIgnored, TimeoutError (no controller), ControllerError,
+        StreamError, UnreachableAsAdvertised.
         """
         streams, compaction = (
             stream_config or StreamConfig(),
@@ -250,7 +255,7 @@ class Broker:
     def _start_coordination(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
     ) -> None:
-        """Create partitions, coordinators and WAL recovery, and let them follow the image."""
+        """Create partitions, coordinators and WAL recovery, and subscribe them to the image."""
         self.partitions = PartitionManager(
             me,
             self.storage,
@@ -288,8 +293,11 @@ class Broker:
         self._cleanup.push_async_callback(self.recoveries.close)
 
     async def _check_advertised(self) -> None:
-        """Only now somebody answers. A listener without an advertised host is told with the
-        machine's address to clients from elsewhere.
+        """Check the advertised addresses. Runs after the server has started, because the check
+        connects to it.
+
+        For a listener without an advertised host, the check uses this machine's address, which
+        remote clients get.
         """
         machine_host = _machine_host(self.client.address)
         advertised = [
@@ -302,7 +310,7 @@ class Broker:
             self._in_background(self_check.warn(advertised))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Ended with this broker, if not before."""
+        """Run `work` as a task that ends with this broker at the latest."""
         task = asyncio.get_running_loop().create_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
@@ -329,8 +337,8 @@ class Broker:
     def _build_compactor(
         self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
     ) -> Compactor:
-        """Rewrites what earlier owners left in WAL objects; its reads pass the caches of the
-        clients by.
+        """Return the compactor of what earlier owners left in WAL objects. It has a cache of its
+        own, so that its reads do not evict what clients read.
         """
         reader = ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES))
         storage, config = self.storage, self.compaction_config
@@ -421,7 +429,7 @@ class Broker:
         if delta.everything or delta.node_ids:
             self._departed.update(image, asyncio.get_running_loop().time())
 
-    # --- losing the right to write ----------------------------------------------------------------
+    # --- lost sessions and fences -----------------------------------------------------------------
 
     def _on_session(self, has_session: bool) -> None:
         if has_session:
@@ -433,11 +441,11 @@ class Broker:
             self._end("the controller fenced this broker start")
 
     def _on_storage_fenced(self, error: StreamError) -> None:
-        self._end(f"the WAL cannot be written any more: {error}")
+        self._end(f"the WAL is not writable any more: {error}")
 
     def _on_follower_ended(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
-        self._end(f"the metadata cannot be followed any more: {error or 'the stream is over'}")
+        self._end(f"cannot follow the metadata any more: {error or 'the stream ended'}")
 
     def _end(self, reason: str) -> None:
         if not self._is_stopping and not self.ended.done():
@@ -449,8 +457,8 @@ class Broker:
     # --- stop -------------------------------------------------------------------------------------
 
     def _report_moves(self, timings: list[MoveTiming]) -> None:
-        """For `penstock reassign trace`; a report that does not arrive is missing there, no
-        more.
+        """Report the steps of moves for `penstock reassign trace`. A lost report is only missing
+        there.
         """
         self._in_background(
             self._send_report(
@@ -465,13 +473,12 @@ class Broker:
             log.info("move_report_lost", partitions=len(report.items), error=str(error))
 
     async def stop(self) -> None:
-        """Leave in order: what is led here moves to others, the rest is closed, then unregistered.
-        Takes at most `shutdown_timeout_ms`.
+        """Stop gracefully within `shutdown_timeout_ms`: move partitions away, close the rest,
+        unregister.
 
-        Clients are served until nothing is led here any more: they are told where to go.
-
-        What is not done by then is left to recovery, as after a crash; nothing that was
-        acknowledged is lost either way.
+        The broker serves clients until it leads nothing, so that they learn the new leaders. What
+        is not done in time is left to recovery, as after a crash. Acknowledged records are never
+        lost.
         """
         self._is_stopping = True
         timeout_s = self.config.shutdown_timeout_ms / 1_000
@@ -504,8 +511,8 @@ class Broker:
         )
 
     async def _drain(self, timeout_s: float) -> None:
-        """Some partitions at a time, so that each is away for as short as possible. What finds no
-        other broker stays for `close`.
+        """Move partitions away in batches, so that each one is unavailable as briefly as possible.
+        Partitions without another broker stay for `close`.
         """
         request = DrainBroker(
             node_id=self.node_id, node_epoch=self.node_epoch, partitions_max=_DRAIN_COUNT
@@ -516,7 +523,7 @@ class Broker:
             await self.partitions.settled()
 
     async def _stop_compaction(self) -> None:
-        """A round that is cut short leaves prepared objects only, which expire."""
+        """Cancel the compactor. An interrupted round leaves only prepared objects, which expire."""
         self._compaction_task.cancel()
         await asyncio.wait([self._compaction_task])
 
@@ -526,7 +533,7 @@ class Broker:
         await asyncio.gather(*self._background_tasks, return_exceptions=True)
 
     async def abandon(self) -> None:
-        """Stop at once, as a crash would: nothing is flushed, closed or unregistered."""
+        """Stop immediately, like a crash: flush, close and unregister nothing."""
         self._is_stopping = True
         await self._abandon()
 
@@ -539,8 +546,8 @@ class Broker:
 
 
 def _machine_host(controller: str) -> str:
-    """Our address on the way to the controller. Connecting a datagram socket sends nothing: it only
-    asks the routing table.
+    """Return the local address on the route to the controller. Connecting a datagram socket sends
+    nothing; it only queries the routing table.
     """
     host, _, port = controller.rpartition(":")
     try:

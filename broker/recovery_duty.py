@@ -1,11 +1,11 @@
-"""Recovers the WALs of dead brokers when the controller asks this one to.
+"""Recover the WALs of dead brokers when the controller assigns them to this one.
 
-Level, not edge: whatever the image says that (this node, this epoch) shall recover is being
-recovered, with retries, until the image says otherwise (done, or somebody else was asked). A lost
+Level-triggered: this incarnation recovers each WAL that the image assigns to it, with retries,
+until the image says otherwise (the recovery is complete, or another broker is assigned). A lost
 reply or a failed attempt therefore needs no special case. A WAL with lost or damaged slots is
-looked at again when an operator has accepted a loss, and now and then: somebody may have restored
-the slots.
-Must not decide who recovers what, or run two recoveries of one WAL at once.
+retried when an operator has accepted a loss, and periodically, because the slots may have been
+restored.
+Must not: decide who recovers which WAL, or run two recoveries of one WAL at once.
 Source: AutoMQ `DefaultS3FailoverControlManager`.
 """
 
@@ -28,22 +28,23 @@ log = structlog.get_logger()
 
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 1_000
-"""Partitions are without a leader all this time; a walk costs some dozen GETs."""
+"""The partitions have no leader during this time. One attempt costs a few dozen GETs."""
 
 SLOTS_LOGGED_MAX: Final = 10
 
 DAMAGED_ATTEMPTS_COUNT: Final = 2
-"""Recoveries in a row that must meet damage before an operator is told: a store may give wrong
+"""Consecutive attempts that must find damage before the broker reports it: a store may return wrong
 answers for a moment.
 """
 
 DAMAGED_RETRY_S: Final = 30.0
-"""Between looks at a WAL whose slots are lost or damaged: only an operator can change that."""
+"""Pause between attempts on a WAL with lost or damaged slots, which only an operator can repair."""
 
 
 class RecoveryDuty:
-    """recover: reads one WAL from a slot on, commits it and logs that; raises when it has to be
-    tried again.
+    """Runs the recoveries that the image assigns to this broker.
+
+    recover: reads one WAL from a slot on, commits it and logs that; raises if it must be retried.
     """
 
     def __init__(
@@ -59,9 +60,9 @@ class RecoveryDuty:
         self._rng = rng
         self._running: dict[BrokerIncarnation, asyncio.Task[None]] = {}
         self._retry_events: dict[BrokerIncarnation, asyncio.Event] = {}
-        """Set when the losses that are accepted may have changed."""
+        """Set when the accepted losses may have changed."""
         self.damaged: dict[BrokerIncarnation, WalDamaged] = {}
-        """WALs that this broker cannot recover completely, and why."""
+        """WALs that this broker cannot recover completely, with the error."""
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
         for writer, event in self._retry_events.items():
@@ -82,7 +83,9 @@ class RecoveryDuty:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start_slot(self, writer: BrokerIncarnation) -> WalSequence | None:
-        """Where to begin, if it is (still) our duty."""
+        """Return the first slot to recover, or None if the WAL is not assigned to this broker (any
+        more).
+        """
         wal = self._image().nodes.wal(writer)
         return (
             wal.committed
@@ -115,7 +118,7 @@ class RecoveryDuty:
                     await self._wait_for_operator(writer, start, error)
                     continue
                 log.warning("wal_recovery_met_damage", writer=writer, start=start, error=str(error))
-            except Exception as error:  # noqa: BLE001 - whatever went wrong, the duty stays: logged and tried again
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, the WAL stays assigned: log and retry
                 log.warning("wal_recovery_failed", writer=writer, start=start, error=repr(error))
             else:
                 backoff = Backoff(RETRY_FIRST_MS, RETRY_MAX_MS, self._rng)
@@ -125,7 +128,7 @@ class RecoveryDuty:
     async def _wait_for_operator(
         self, writer: BrokerIncarnation, start: WalSequence, error: WalDamaged
     ) -> None:
-        """Log what is lost, and return when another look may show something else."""
+        """Log the lost slots, and return when another attempt may succeed."""
         log.error(
             "wal_slots_lost",
             node_id=writer.node_id,

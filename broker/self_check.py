@@ -1,10 +1,10 @@
-"""Whether this broker can be reached as it is advertised: it connects to its own addresses as a
-client would, and says when it cannot.
+"""Check that this broker is reachable at its advertised addresses, by connecting to them as a
+client would.
 
-Invariant: bounded: each listener is tried for at most CHECK_S, then given up. What answers must
-speak Kafka (ApiVersions v0); that it is this very broker is not shown, for no answer of the
-protocol names the broker that gave it.
-Must not end the process: the caller decides (`advertised.check`).
+Invariant: each listener is tried for at most CHECK_S. The peer must speak Kafka (ApiVersions v0).
+The check cannot prove that the peer is this broker, because no Kafka response names the broker that
+sent it.
+Must not: end the process. The caller decides (`advertised.check`).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from base.listeners import Listener
 log = structlog.get_logger()
 
 CHECK_S: Final = 10.0
-"""A name or a load balancer may take a moment to know of a broker that has just started."""
+"""A name service or a load balancer may need a moment to learn of a new broker."""
 _ATTEMPT_S: Final = 2.0
 _PAUSE_S: Final = 0.25
 _API_VERSIONS: Final = 18
@@ -37,21 +37,21 @@ _ANSWER: Final = struct.Struct(">iih")
 
 
 class UnreachableAsAdvertised(Exception):
-    """Clients cannot reach this broker at the address that they are told."""
+    """Raised when the broker cannot reach itself at an advertised address."""
 
     def __init__(self, listener: Listener, problem: str) -> None:
         super().__init__(
-            f"clients of listener {listener.name} are told {listener.address}, where this broker"
+            f"listener {listener.name} advertises {listener.address}, where this broker"
             f" cannot reach itself: {problem}. Set advertised.listeners to"
-            f" {listener.name}://host:port as clients see it (or mend name service, port mapping or"
-            " firewall); if only this machine cannot get there, set advertised.check=off"
+            f" {listener.name}://host:port as clients see it (or fix name service, port mapping or"
+            " firewall); if only this machine cannot reach it, set advertised.check=off"
         )
         self.listener = listener
 
 
 async def check(advertised: Sequence[Listener]) -> None:
-    """advertised: where clients are told to go. Raises UnreachableAsAdvertised for the first that does
-    not answer in time.
+    """Check each advertised address. Raises UnreachableAsAdvertised for the first one that does not
+    answer in time.
     """
     for listener in advertised:
         problem = await _problem(listener)
@@ -61,7 +61,7 @@ async def check(advertised: Sequence[Listener]) -> None:
 
 
 async def warn(advertised: Sequence[Listener]) -> None:
-    """As `check`, each listener for itself, and only said."""
+    """Check each listener separately and log a warning for each unreachable one."""
     for listener in advertised:
         try:
             await check([listener])
@@ -75,7 +75,7 @@ async def warn(advertised: Sequence[Listener]) -> None:
 
 
 async def _problem(listener: Listener) -> str:
-    """Of the last try; empty if one succeeded."""
+    """Return the problem of the last attempt; empty if one succeeded."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CHECK_S
     while True:
@@ -99,11 +99,11 @@ async def _try(listener: Listener) -> str:
     except TimeoutError:
         return f"no answer within {_ATTEMPT_S:g} s"
     except asyncio.IncompleteReadError:
-        return "what listens there closed the connection without an answer"
+        return "the peer closed the connection without an answer"
     except OSError as error:
         return error.strerror or str(error)
     return (
         ""
         if (correlation_id, error_code) == (1, 0)
-        else "what listens there does not speak Kafka's protocol"
+        else "the peer does not speak the Kafka protocol"
     )

@@ -1,8 +1,8 @@
-"""Requests to the object store per second, from counts that only grow.
+"""Compute object store requests per second from counters that only grow.
 
-Invariant: a rate is the decayed mean of the time that was watched, as those of partitions are. A
-list counts once a page, for each page is a request. Pure: counts and time come in. Cost: one call
-in each load report.
+Invariant: a rate is the decayed mean over the observed time, like the rates of partitions. Each
+page of a list counts as one request. Pure: counts and time are arguments. Costs one call per load
+report.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ _GETS: Final = ("get", "get_range", "get_tail", "head")
 
 
 class StoreRates:
-    """now: monotonic seconds."""
+    """Rates of store requests. now: monotonic seconds."""
 
     def __init__(self, now: float) -> None:
         self._sampled_at = now

@@ -1,13 +1,13 @@
-"""The sans-io heart of one client connection: bytes in become frames, answers go out in the order
+"""The sans-I/O core of one client connection: turn bytes into frames and send answers in the order
 of the requests.
 
-Invariants: a frame is one bytearray of its own that nobody writes to again but its handler; memory
-for a frame grows with the bytes that arrived on this connection (at most four times them), whatever
-its size prefix promises; an answer leaves only when every earlier one has left.
-Must not: touch a socket, a clock, or know what a request means.
+Invariants: each frame is a bytearray of its own, and only its handler writes to it. Memory for a
+frame grows with the bytes that arrived on this connection (at most four times them), regardless of
+its size prefix. An answer is sent only after all earlier ones.
+Must not: touch a socket or a clock, or interpret requests.
 
-Small frames are cut out of a receive buffer that all connections share (so an idle connection owns
-no buffer); a frame that did not arrive whole is continued straight in its own bytearray.
+Small frames are cut out of a receive buffer that all connections share, so an idle connection owns
+no buffer. The rest of a partial frame is received directly into its bytearray.
 Source: Kafka's NetworkReceive and RequestChannel; KIP-72 for counting what is buffered.
 """
 
@@ -19,7 +19,7 @@ from base.buffers import Buffer
 from broker.wire.errors import FrameTooLarge
 
 RECEIVE_BYTES: Final = 64 * 1024
-"""Size of the shared receive buffer: what one wake-up of one socket may bring in."""
+"""Size of the shared receive buffer, and so the most that one wake-up of a socket receives."""
 
 _PREFIX_BYTES: Final = 4
 _FIRST_CAPACITY_BYTES: Final = 64 * 1024
@@ -27,11 +27,10 @@ _GROWTH: Final = 4
 
 
 class FrameReader:
-    """Turns received bytes into frames (without their size prefix). Use: `get_buffer`, receive into
-    it, `received(count)`.
+    """Splits received bytes into frames, without their size prefix.
 
-    The buffer of `get_buffer` is only good until the next `received` of *any* reader that shares
-    the same receive buffer.
+    Use `get_buffer`, receive into it, then call `received(count)`. The buffer is valid only until
+    the next `received` of any reader that shares the receive buffer.
     """
 
     __slots__ = (
@@ -47,18 +46,18 @@ class FrameReader:
     def __init__(self, shared: memoryview, bytes_max: int) -> None:
         self._shared = shared
         self._bytes_max = bytes_max
-        self._prefix = b""  # the first bytes of a size prefix that is not whole yet
+        self._prefix = b""  # the first bytes of an incomplete size prefix
         self._frame: bytearray | None = None
         self._declared = 0
         self._filled = 0
         self._capacity_bytes = _FIRST_CAPACITY_BYTES
-        """What a frame gets at once: growing with the frames that really came, so that batches of 1
+        """Initial capacity of a frame. It grows with the frames that arrived, so that batches of 1
         MB are not copied while they grow.
         """
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory held for a frame that is not whole yet."""
+        """Return the memory of the incomplete frame."""
         return len(self._frame) if self._frame is not None else 0
 
     @property
@@ -72,15 +71,16 @@ class FrameReader:
             self._shared[:held] = self._prefix
             return self._shared[held:]
         if self._filled == len(frame):
-            # A new bytearray rather than a resize: transports may still hold a view of the old one.
+            # Allocate a new bytearray instead of resizing: transports may still hold a view of the
+            # old one.
             larger = bytearray(min(self._declared, self._filled * _GROWTH))
             larger[: self._filled] = frame
             self._frame = frame = larger
         return memoryview(frame)[self._filled :]
 
     def received(self, count: int) -> list[bytearray]:
-        """`count` bytes were received into the last buffer. Returns the frames that are whole now.
-        Raises FrameTooLarge.
+        """Accept `count` bytes in the last buffer. Returns the complete frames. Raises
+        FrameTooLarge.
         """
         frame = self._frame
         if frame is None:
@@ -120,9 +120,7 @@ class FrameReader:
 
 
 class ResponseSlot:
-    """The place of one request's answer. `request_bytes` is what the request keeps in memory until
-    it is answered.
-    """
+    """The answer of one request. `request_bytes` is the memory of the request until it is answered."""
 
     __slots__ = ("buffers", "filled", "request_bytes", "size_bytes")
 
@@ -134,19 +132,21 @@ class ResponseSlot:
 
 
 class ResponseOrder:
-    """Holds back answers until all earlier requests of the connection have theirs."""
+    """Holds back answers until all earlier requests of the connection are answered."""
 
     __slots__ = ("_slots", "held_bytes", "request_bytes")
 
     def __init__(self) -> None:
         self._slots: deque[ResponseSlot] = deque()
         self.held_bytes = 0
-        """Answers that wait for earlier ones."""
+        """Size of the answers that wait for earlier ones."""
         self.request_bytes = 0
-        """Requests without an answer."""
+        """Size of the requests without an answer."""
 
     def __len__(self) -> int:
-        """Requests in flight: without an answer, or with one that waits for earlier ones."""
+        """Return the number of requests in flight: unanswered, or with an answer that waits for
+        earlier ones.
+        """
         return len(self._slots)
 
     def open(self, request_bytes: int) -> ResponseSlot:
@@ -156,8 +156,9 @@ class ResponseOrder:
         return slot
 
     def fill(self, slot: ResponseSlot, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Answer a request (no buffers: acks=0 gets none) and return what may be sent now. A second
-        answer is a bug: AssertionError.
+        """Answer a request and return the buffers that may be sent now. acks=0 passes no buffers.
+
+        Raises AssertionError if the request was already answered, which is a bug.
         """
         assert not slot.filled, "a request was answered twice"
         slot.filled = True

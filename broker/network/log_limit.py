@@ -1,14 +1,13 @@
-"""A limit on log lines about other people's mistakes: hostile or broken peers must not be able to
-fill a disk.
+"""Limit log lines about peers, so that hostile or broken ones cannot fill a disk.
 
-Pure: the clock is a parameter. Must not: be used for facts about ourselves that an operator needs
-one by one.
+Pure: the clock is a parameter. Must not: limit events of the broker itself that an operator needs
+individually.
 """
 
 
 class LogLimit:
-    """Lets `burst_count` lines through at once, then one each `interval_s`, and counts what it kept
-    back.
+    """Allows `burst_count` lines at once, then one per `interval_s`, and counts the suppressed
+    ones.
     """
 
     __slots__ = ("_burst_count", "_credit", "_interval_s", "_last", "_suppressed_count")
@@ -21,7 +20,7 @@ class LogLimit:
         self._suppressed_count = 0
 
     def take(self, now: float) -> int | None:
-        """None: stay silent. Otherwise log, and say how many lines were kept back since the last
+        """Return None to suppress the line; otherwise the number of lines suppressed since the last
         one.
         """
         if self._last != float("-inf"):

@@ -1,7 +1,6 @@
-"""One request as its handler gets it: its frame, where it came from, and the way back.
+"""The request as its handler receives it: the frame, its origin, and the way to answer.
 
-Invariant: everything here is a value or a protocol, so that handlers run in tests behind small
-fakes.
+Invariant: everything here is a value or a protocol, so that tests run handlers with small fakes.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,32 +11,32 @@ from base.buffers import Buffer
 from broker.network.request_meter import RequestMeter
 
 Response: TypeAlias = Buffer | Sequence[Buffer] | None
-"""A whole frame with its size prefix, in one piece or many (never joined); None: this request gets
-no answer (acks=0).
+"""A whole frame with its size prefix, in one or more buffers (never joined). None: this request
+gets no answer (acks=0).
 """
 
 Respond: TypeAlias = Callable[[Response], None]
-"""Fills the request's place in the connection's order of answers. Exactly once; a closed connection
-swallows it.
-"""
+"""Answer the request, exactly once. Answers on a closed connection are dropped."""
 
 
 class ConnectionInfo(Protocol):
-    """What a handler may know about where a request came from."""
+    """The origin of a request."""
 
     @property
     def id(self) -> int: ...
 
     @property
     def listener(self) -> str:
-        """Name of the listener that the client came to; it is told the addresses of the other
-        brokers' listeners of that name.
+        """Return the name of the listener of this connection. The client gets the addresses of the
+        other brokers' listeners of that name.
         """
         ...
 
     @property
     def local_host(self) -> str:
-        """Our address as this client reached it; what Metadata tells when no host is advertised."""
+        """Return the broker's address as this client reached it. Metadata returns it when no host
+        is advertised.
+        """
         ...
 
     @property
@@ -45,27 +44,27 @@ class ConnectionInfo(Protocol):
 
     @property
     def peer(self) -> str:
-        """host:port of the client, for logs."""
+        """Return host:port of the client, for logs."""
         ...
 
     @property
     def peer_host(self) -> str: ...
 
     def close(self, reason: str) -> None:
-        """Drop the connection with one log line (a failed Produce with acks=0 has no other way to
-        tell).
+        """Drop the connection with one log line. A failed Produce with acks=0 has no other way to
+        report an error.
         """
         ...
 
     def close_quietly(self) -> None:
-        """Send what is answered, then close."""
+        """Send the completed answers, then close."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """One request. `frame` is writable, without the size prefix, and belongs to the handler from
-    here on (nobody reuses it).
+    """One request. `frame` is writable and has no size prefix. The handler owns it: nothing else
+    uses it again.
     """
 
     api_key: int
@@ -75,8 +74,8 @@ class RequestContext:
     connection: ConnectionInfo
     frame: memoryview
     body_offset: int
-    """Where the request body begins in `frame`, behind the header."""
+    """Offset of the request body in `frame`, after the header."""
     received_at: float
     """`loop.time()` when the frame was complete."""
     meter: RequestMeter = field(default_factory=RequestMeter)
-    """Told of errors in the answer."""
+    """Counts the errors in the answer."""

@@ -1,9 +1,8 @@
-"""Requests of all connections, counted: how many were answered, with which errors, and how long
-Produce and Fetch took.
+"""Count the requests of all connections: answers, errors, and the latency of Produce and Fetch.
 
-Invariants: the keys are API keys and error codes, which are few; the hot path adds to integers, a
-name is only looked up by who publishes.
-Pure: the time comes in. Budget: 1 us for a Produce or Fetch, 0.1 us for any other request.
+Invariants: the keys are API keys and error codes, so they are few. The hot path adds to integers;
+only the exporter looks up names. Pure: the time is an argument. Budget: 1 us for a Produce or
+Fetch, 0.1 us for any other request.
 """
 
 from collections import Counter
@@ -16,19 +15,20 @@ TIMED: Final = (apis.PRODUCE.key, apis.FETCH.key)
 
 
 class RequestMeter:
-    """All its numbers only grow."""
+    """Request counters of one broker. They only grow."""
 
     __slots__ = ("answers", "errors", "latencies")
 
     def __init__(self) -> None:
         self.answers: Counter[int] = Counter()
-        """By API key."""
+        """Answered requests by API key."""
         self.errors: Counter[tuple[int, int]] = Counter()
-        """Answers that told of an error, by API key and error code: of one with several, the
-        first.
+        """Answers with an error, by API key and error code. An answer with several errors counts
+        its first one.
         """
         self.latencies = {key: LatencyHistogram() for key in TIMED}
-        """From the complete request to its answer, waiting for records or durability included."""
+        """Time from the complete request to its answer, including waits for records or durability.
+        """
 
     def answered(self, api_key: int, took_s: float) -> None:
         self.answers[api_key] += 1
@@ -37,5 +37,5 @@ class RequestMeter:
             latencies.observe(took_s * 1_000)
 
     def failed(self, api_key: int, code: int) -> None:
-        """An answer tells of an error."""
+        """Count an answer with an error."""
         self.errors[api_key, int(code)] += 1

@@ -1,15 +1,14 @@
-"""The listener: sockets around the pure core of `broker.network.connection`.
+"""The listener: sockets around the pure core in `broker.network.connection`.
 
-Invariants: requests of a connection start in the order they came and are answered in that order.
-Produce requests overlap; any other request keeps those behind it waiting until it is done, as Kafka
-does, so a connection never has more than one task. What a client can make us hold is limited:
-requests in flight and unsent answers per connection, request bytes over all connections; at a limit
-we stop reading, which is the back-pressure that TCP carries to the client. A connection in the
-middle of a frame may go on to twice the shared limit (otherwise half-sent frames could block each
-other for good); beyond that it is closed. While the storage is full no Produce starts and its
-connection is not read; consumers and heartbeats go on.
-Must not: know what requests mean (that is the dispatcher's), or log more than a limited number of
-lines about bad peers.
+Invariants: requests of a connection start and are answered in the order of arrival. Produce
+requests overlap; any other request blocks the following ones until it is done, as in Kafka, so a
+connection never has more than one task. The memory that a client can make the broker hold is
+limited: requests in flight and unsent answers per connection, request bytes over all connections.
+At a limit the broker stops reading, and TCP applies back pressure to the client. A connection
+within a frame may grow to twice the shared limit, because half-received frames could otherwise
+block each other for good; beyond that it is closed. While the storage is full no Produce starts and
+its connection is not read; consumers and heartbeats continue.
+Must not: interpret requests (the dispatcher does), or write unlimited log lines about bad peers.
 
 Source: Kafka's SocketServer and Selector (muting), queued.max.request.bytes.
 """
@@ -42,16 +41,16 @@ _API_KEY_BYTES: Final = 2
 
 
 class CannotAnswer(Exception):
-    """The request cannot be answered in its own language; the connection is closed. The message
-    goes to the log.
+    """Raised when a request has no error response. The connection is closed and the message is
+    logged.
     """
 
 
 class Dispatcher(Protocol):
-    """Where frames go. One for all connections."""
+    """Handles the frames of all connections."""
 
     def is_blocked(self, frame: bytearray) -> bool:
-        """This request must not start now (a Produce while the storage is full)."""
+        """Return True if this request must not start now (a Produce while the storage is full)."""
         ...
 
     async def wait_unblocked(self) -> None: ...
@@ -66,7 +65,7 @@ class Dispatcher(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client. Also the `ConnectionInfo` that handlers see."""
+    """One client connection. Implements `ConnectionInfo` for handlers."""
 
     def __init__(self, server: "Server", number: int, listener: str) -> None:
         self.id = number
@@ -91,7 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._is_read_paused = False
 
-    # --- asyncio's side ---------------------------------------------------------------------------
+    # --- asyncio protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(
@@ -147,7 +146,9 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests ---------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Start what may start, then decide whether to read on. Cheap when nothing waits."""
+        """Start the requests that may start, then decide whether to continue reading. Cheap when
+        none waits.
+        """
         if self._is_pumping:
             return
         self._is_pumping = True
@@ -181,8 +182,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _start(self, frame: bytearray) -> None:
         slot = self._order.open(len(frame))
-        # While requests wait here, nothing is read: this one was complete when the last bytes came,
-        # or before.
+        # While requests wait here, nothing is read, so this one was complete when the last bytes
+        # arrived, or before.
         respond = partial(
             self._answer, slot, int.from_bytes(frame[:_API_KEY_BYTES], "big"), self.last_bytes_at
         )
@@ -216,8 +217,8 @@ class Connection(asyncio.BufferedProtocol):
         self.pump()
 
     def _send(self, ready: list[Buffer]) -> None:
-        """Answers that come in the same turn of the loop (one WAL object acknowledges many
-        requests) leave with one system call.
+        """Collect answers of one turn of the event loop and send them with one system call: one WAL
+        object acknowledges many requests.
         """
         if not self._outbox:
             self._server.loop.call_soon(self._flush)
@@ -234,7 +235,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(outbox)
 
     def _update_reading(self) -> None:
-        """Tell the server what we hold, and read or do not read accordingly."""
+        """Report the memory of this connection to the server, and pause or resume reading
+        accordingly.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -255,17 +258,17 @@ class Connection(asyncio.BufferedProtocol):
                 self.last_bytes_at = self._server.loop.time()
                 transport.resume_reading()
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- closing ----------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
-        """Drop the connection, with one (limited) log line. Nothing that waits is answered."""
+        """Drop the connection, with one (limited) log line. Waiting requests get no answer."""
         if self._transport is not None and not self._transport.is_closing():
             self._server.log_closed(self, reason)
             self._transport.abort()
 
     def close_quietly(self) -> None:
-        """At shutdown, or to send the client to another broker: what is already answered still goes
-        out.
+        """Send the completed answers, then close. Used at shutdown and to send the client to
+        another broker.
         """
         self._flush()
         if self._transport is not None:
@@ -276,10 +279,10 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._order) + len(self._waiting)
 
     def expired(self, now: float) -> str | None:
-        """Why this connection should be closed for silence, if it should."""
+        """Return the reason to close this connection for inactivity, or None."""
         config = self._server.config
         if self._is_read_paused and not self._is_write_paused:
-            return None  # it waits for us
+            return None  # the broker paused reading
         if (
             self._reader.is_mid_frame
             and (now - self.last_bytes_at) * 1_000 > config.request_stall_ms
@@ -293,8 +296,8 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Server:
-    """All connections of one listener. `start` needs a running loop; requests are served from
-    `serve` on.
+    """All connections of one broker. The constructor needs a running loop. Requests are served
+    after `serve`.
     """
 
     def __init__(self, config: BrokerConfig, *, sweep_interval_s: float = SWEEP_INTERVAL_S) -> None:
@@ -307,7 +310,9 @@ class Server:
         self.received_bytes = 0
         self.sent_bytes = 0
         self.closed_count = 0
-        """Connections that were dropped for a reason that the log tells (some of)."""
+        """Connections that the broker dropped for a logged reason. The log is limited, so it may
+        not list all of them.
+        """
         self.requests = RequestMeter()
         self._dispatcher: Dispatcher | None = None
         self._listeners: list[asyncio.Server] = []
@@ -326,7 +331,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Of the first listener; 0 before `bind`."""
+        """Return the port of the first listener; 0 before `bind`."""
         return next(iter(self.ports.values()), 0)
 
     @property
@@ -335,19 +340,19 @@ class Server:
 
     @property
     def accepted_count(self) -> int:
-        """Connections that ever were."""
+        """Return the number of connections accepted since the start."""
         return self._connection_count
 
     async def bind(self) -> int:
-        """Take the ports (so that they can be registered) without serving yet: clients wait in the
-        backlog. Returns the first listener's.
+        """Bind the ports, so that they can be registered, without serving yet. Clients wait in the
+        backlog. Returns the port of the first listener.
 
         Raises PortTaken.
         """
         for bound in self.config.bound:
             make = partial(self._connection, bound.name)
             try:
-                # An empty host is every address, as in Kafka.
+                # An empty host binds every address, as in Kafka.
                 listener = await self.loop.create_server(
                     make, bound.host or None, bound.port, backlog=1_024, start_serving=False
                 )
@@ -377,7 +382,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- what connections tell us -----------------------------------------------------------------
+    # --- callbacks of connections -----------------------------------------------------------------
 
     def add(self, connection: Connection) -> bool:
         self._connections.add(connection)
@@ -452,7 +457,7 @@ class Server:
 
 
 class PortTaken(Exception):
-    """The listener's port cannot be had; the message names it and what to do."""
+    """Raised when the port of a listener is not available. The message states the remedy."""
 
     def __init__(self, host: str, port: int, cause: OSError) -> None:
         super().__init__(
@@ -473,8 +478,8 @@ def _buffers(response: Response) -> Sequence[Buffer]:
 
 
 def _address(name: Sequence[object] | None) -> tuple[str, int]:
-    """Host and port of a socket name; an IPv4 address that came through an IPv6 socket is told as
-    IPv4. A socket that is gone has none.
+    """Return host and port of a socket name. An IPv4 address mapped into IPv6 becomes IPv4. A
+    closed socket has none.
     """
     if not name:
         return "", 0

@@ -178,6 +178,9 @@ def test_a_broker_without_controllers_is_alive_and_not_started(tmp_path: Path) -
         while (said := cluster.probe("penstock-broker-0", "startup"))[0] == 0:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert said == (503, "the broker looks for a controller, or catches up with its metadata\n")
+        assert said == (
+            503,
+            "the broker is looking for a controller or catching up with its metadata\n",
+        )
         assert cluster.probe("penstock-broker-0", "readiness")[0] == 503
         assert cluster.probe("penstock-broker-0", "liveness")[0] == 200

@@ -97,7 +97,7 @@ async def test_one_that_leaves_wants_no_new_clients_but_lives(tmp_path: Path) ->
     async with Cluster(tmp_path) as cluster:
         it = healthy(cluster.broker, Store())
         it.stopping()
-        assert "leaving" in (await it.not_ready())[0]
+        assert "stopping" in (await it.not_ready())[0]
         assert it.not_alive() == []
 
 
