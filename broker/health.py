@@ -60,7 +60,9 @@ class StoreProbe:
 
 
 class BrokerHealth:
-    """Health of the broker process. Until `started` is called, the process counts as not started."""
+    """Health of the broker process. Until `started` is called, the process counts as not
+    started.
+    """
 
     def __init__(self) -> None:
         self.requests = StoreMeter()

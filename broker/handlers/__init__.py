@@ -1,1 +1,3 @@
-"""One module per family of requests; each handler is `(node, ctx) -> response`."""
+"""Request handlers: one module per family of requests. Each handler is `(node, ctx) ->
+response`.
+"""

@@ -1,11 +1,12 @@
-"""Which brokers clients may talk to, and under which address each client should reach them.
+"""Decide which brokers clients may use, and at which address each client reaches them.
 
-Invariant: an address told to a client is one that it can use, without configuration in the common
-cases: a broker with an advertised host is told as configured; one without, on the machine that
-answers, as the address at which this client reached us; one on another machine as the address from
-which it reaches the controller. Ports are always the registered ones. Who came to a listener is
-told the others' listeners of that name, else their first. All brokers tell the same map of ids
-(librdkafka takes a difference for a change of leaders): it comes from the image alone.
+Invariant: a client can use every address that it gets, without configuration in the common cases. A
+broker with an advertised host is returned as configured. Without one, a broker on this machine is
+returned with the address at which the client reached this broker; a broker on another machine, with
+the address from which it reaches the controller. Ports are always the registered ones. A client of
+one listener gets the other brokers' listeners of the same name, or their first. All brokers return
+the same map of ids, because it comes from the image alone; librdkafka takes a difference for a
+change of leaders.
 Source: Kafka's `advertised.listeners`; KIP-103.
 """
 
@@ -26,7 +27,7 @@ class BrokerAddress:
 
 
 def live_nodes(node: Node) -> list[NodeState]:
-    """Registered and not fenced, by id."""
+    """Return the registered brokers that are not fenced, by id."""
     return sorted(
         (state for state in node.image.nodes if not state.fenced), key=lambda state: state.node_id
     )
@@ -51,13 +52,13 @@ def live_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
 
 
 def known_brokers(node: Node, connection: ConnectionInfo) -> list[BrokerAddress]:
-    """The live ones, and those that left a moment ago (see `broker.handlers.departed`)."""
+    """Return the live brokers and those that left recently (see `broker.handlers.departed`)."""
     states = sorted([*live_nodes(node), *node.departed()], key=lambda state: state.node_id)
     return [address_of(node, state, connection) for state in states]
 
 
 def controller_id(node: Node) -> int:
-    """Whom clients should send admin requests to: any broker forwards them, so it is the lowest
-    live one. -1: none is live.
+    """Return the broker for admin requests: the lowest live id, because any broker forwards them.
+    -1: no broker is live.
     """
     return min((state.node_id for state in node.image.nodes if not state.fenced), default=-1)

@@ -1,8 +1,8 @@
-"""IncrementalAlterConfigs: change some configs of topics, forwarded to the controller.
+"""IncrementalAlterConfigs: change configs of topics at the controller.
 
-Invariant: all changes of one resource are made, or none; resources do not depend on each other.
-Appending to a list and taking away from it is worked out against this broker's image: two clients
-that do so at the same moment may undo each other, as in Kafka.
+Invariant: either all changes of one resource are made or none; resources are independent. Appending
+to a list and removing from it are computed from this broker's image: two concurrent clients may
+undo each other's change, as in Kafka.
 Source: KIP-339; Kafka `ConfigurationControlManager`.
 """
 
@@ -51,7 +51,7 @@ async def _alter(
                 value,
                 (
                     f"config {config.name!r}: operation {config.config_operation} with value"
-                    f" {config.value!r} is not possible"
+                    f" {config.value!r} is not allowed"
                 ),
             )
         changes.append(
@@ -78,7 +78,7 @@ async def _alter(
 def _value(
     node: Node, resource: wire.AlterConfigsResource, config: wire.AlterableConfig
 ) -> str | ErrorCode | None:
-    """The value to be set; None: back to the default."""
+    """Return the value to set, None for the default, or an error."""
     if config.config_operation == _DELETE:
         return None
     if config.value is None or config.config_operation not in {_SET, _APPEND, _SUBTRACT}:

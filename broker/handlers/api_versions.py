@@ -1,10 +1,10 @@
-"""ApiVersions: what we speak. Served before anything else, in any version, never by closing.
+"""ApiVersions: return the supported APIs. Served before any other request, in any version, and it
+never closes the connection.
 
-Invariant: the answer to a version that we do not know is error 35 in the encoding of v0, with the
-whole list; a request's body is then not even looked at. The response header is always v0, because
-the client does not know yet which version the answer has.
-Features: none of `transaction.version`, `group.version`, `share.version`: each switches clients to
-protocols that are not served.
+Invariant: the answer to an unknown version is error 35 in the encoding of v0, with the whole list,
+and the request body is not read. The response header is always v0, because the client does not know
+the version of the answer yet. Features: none of `transaction.version`, `group.version`,
+`share.version`. Each would switch clients to protocols that are not served.
 
 Source: KIP-35, KIP-511, KIP-584; Kafka's ApiVersionsRequest.isValid.
 """
@@ -24,7 +24,7 @@ _FIRST_WITH_SOFTWARE: Final = 3
 
 
 def make_handler(served_keys: Iterable[int]) -> Handler:
-    """A handler that announces the served ones of `broker.wire.apis.APIS`, in its order."""
+    """Return a handler that announces the served APIs, in the order of `broker.wire.apis.APIS`."""
     served = set(served_keys) | {apis.API_VERSIONS.key}
     announced = [
         api_versions.ApiVersion(api.key, api.announced_min, api.max)

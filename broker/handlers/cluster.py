@@ -1,8 +1,8 @@
-"""DescribeCluster: brokers and the cluster's id for Java's Admin client. Same map as Metadata
-gives.
+"""DescribeCluster: return the brokers and the cluster id to Java's Admin client. The brokers are
+the same as in Metadata.
 
-Source: KIP-700, KIP-919 (endpoint types: controllers are not reachable for clients here and are
-refused as Kafka's brokers do).
+Source: KIP-700, KIP-919. Endpoint type controllers is refused as in Kafka's brokers, because
+clients cannot reach the controllers.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ def handle_describe_cluster(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if request.endpoint_type != _BROKERS:
         message = (
-            f"endpoint type {request.endpoint_type} is not served by a broker: ask for type"
+            f"endpoint type {request.endpoint_type} is not served by a broker: request type"
             f" {_BROKERS}, brokers"
         )
         code = (

@@ -1,8 +1,8 @@
-"""DescribeConfigs: the configs of topics and of this broker, with where each value comes from.
+"""DescribeConfigs: return the configs of topics and of this broker, with the source of each value.
 
-Invariant: every config that has an effect (or that tools expect) is listed, set or not. Broker
-settings are read-only: they come from the process's own configuration. A broker answers for itself
-only, as Kafka's do.
+Invariant: every config that has an effect (or that tools expect) is listed, whether it is set or
+not. Broker settings are read-only, because they come from the process configuration. A broker
+describes only itself, as in Kafka.
 
 Source: KIP-226 (sources and synonyms), KIP-569 (types and documentation); Kafka's ConfigHelper.
 """
@@ -37,12 +37,12 @@ from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
 DYNAMIC_TOPIC: Final = 1
 STATIC_BROKER: Final = 4
 DEFAULT: Final = 5
-"""Kafka's DescribeConfigsResponse.ConfigSource."""
+"""Values of Kafka's DescribeConfigsResponse.ConfigSource."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One config as DescribeConfigs and CreateTopics tell it."""
+    """One config in the responses of DescribeConfigs and CreateTopics."""
 
     name: str
     value: str
@@ -55,7 +55,7 @@ class ConfigEntry:
 
 
 def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """All configs of a topic on which `overrides` are set."""
+    """Return all configs of a topic with the given overrides."""
     return [
         ConfigEntry(
             name=config.name,
@@ -80,7 +80,7 @@ _TYPES: Final = {
 
 
 def broker_entries(parts: Iterable[object], node_id: int) -> list[ConfigEntry]:
-    """The settings of the config objects that a broker runs with."""
+    """Return the settings of a broker's config objects."""
     return [
         _broker_entry(field, getattr(part, field.field), node_id)
         for part in parts
@@ -138,13 +138,13 @@ def _entries(
         if not is_valid_topic_name(name):
             return ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_TOPIC_EXCEPTION.message
         if node.image.topics.by_name(name) is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
         return topic_entries(node.image.configs.topic(name))
     if resource_type == BROKER_RESOURCE:
         if name not in {"", str(node.node_id)}:
             return (
                 ErrorCode.INVALID_REQUEST,
-                f"this is broker {node.node_id}: ask broker {name} itself, or give an empty name",
+                f"this is broker {node.node_id}: ask broker {name}, or use an empty name",
             )
         return broker_entries(
             (node.config, node.stream_config, node.compaction_config), node.node_id
@@ -152,7 +152,7 @@ def _entries(
     allowed = f"{TOPIC_RESOURCE} (topic) and {BROKER_RESOURCE} (broker)"
     return (
         ErrorCode.INVALID_REQUEST,
-        f"resource type {resource_type} has no configs here; there are {allowed}",
+        f"resource type {resource_type} has no configs; allowed are {allowed}",
     )
 
 

@@ -1,16 +1,16 @@
-"""Brokers that left a moment ago, which Metadata goes on listing (as brokers, never as leaders),
-but not to who asks for all topics.
+"""Brokers that left recently. Metadata continues to list them as brokers (never as leaders), except
+in requests for all topics.
 
-Why: librdkafka 2.x gives up a broker that vanishes from the list. If that happens in the very
-answer that names a partition's new leader, the partition is orphaned until its next look a second
-later: 20 instead of 500 ms after a graceful stop, and 1.5 instead of 2.5 s after a crash (measured,
-librdkafka 2.16). If the broker coordinates the client's group, versions 2.11 to 2.16 wait for it
-without end, even when it is back (confluentinc/librdkafka#5511). A broker that restarts within
-`LISTED_S` is never missed.
-Invariant: a broker that is alive again is not among them; nobody stays longer than `LISTED_S`.
-Brokers that are fenced when this one starts count as having left at that moment. Pure: seconds come
-in.
-Must not: be told to those who ask who is there (DescribeCluster, Metadata of all topics).
+Why: librdkafka 2.x gives up a broker that disappears from the list. If that happens in the answer
+that names a partition's new leader, the partition is orphaned until the next refresh a second
+later. Listing them shortens the outage from 500 to 20 ms after a graceful stop, and from 2.5 to 1.5
+s after a crash (measured with librdkafka 2.16). If the broker coordinates the client's group,
+versions 2.11 to 2.16 wait for it forever, even when it is back (confluentinc/librdkafka#5511).
+Clients do not notice a restart that takes less than `LISTED_S`.
+Invariant: a live broker is not listed as departed, and none is listed for longer than `LISTED_S`.
+Brokers that are fenced when this one starts count as having left at that moment. Pure: seconds are
+arguments.
+Must not: appear in answers about the whole cluster (DescribeCluster, Metadata of all topics).
 """
 
 from typing import Final
@@ -20,19 +20,19 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 
 LISTED_S: Final = 30.0
-"""A restart takes some seconds. Clients that try a dead broker in the meantime are refused at once,
-and ask another one.
+"""A restart takes some seconds. Meanwhile the dead broker refuses connections immediately, and
+clients use another one.
 """
 
 
 class DepartedBrokers:
     def __init__(self) -> None:
         self._seen: dict[NodeId, bool] = {}
-        """Whether each was alive when the nodes changed last."""
+        """Whether each node was alive at the last change of the nodes."""
         self._departed: dict[NodeId, tuple[NodeState, float]] = {}
 
     def update(self, image: MetadataImage, now: float) -> None:
-        """Nodes of the image changed. O(number of brokers)."""
+        """Apply a change of the image's nodes. O(brokers)."""
         for state in image.nodes:
             if not state.fenced:
                 self._departed.pop(state.node_id, None)

@@ -1,9 +1,10 @@
-"""From a frame to its handler: header, version rules, and what becomes of a handler's failure.
+"""Dispatch a frame to its handler: parse the header, check the version, and answer failures of
+handlers.
 
-Invariants: only APIs that have a handler are announced and served; an unknown API or version closes
-the connection (as Kafka does), but ApiVersions of any version is answered; whatever a handler
-raises becomes an error answer where the API's response has a place for it at the top, else the
-connection is closed. A peer cannot make us write more than a limited number of log lines.
+Invariants: only APIs with a handler are announced and served. An unknown API or version closes the
+connection, as in Kafka, except that ApiVersions of any version is answered. An exception of a
+handler becomes an error response if the response of the API has a top-level error code; otherwise
+the connection is closed. Log lines that a peer can cause are limited.
 Must not: decode bodies, or hold state of a connection.
 
 Source: Kafka's KafkaApis.handle and RequestContext.
@@ -86,13 +87,13 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
         error_code=code
     ),
 }
-"""APIs whose response says at its top that everything failed. Others have an error for each item,
-which only their handler can fill.
+"""APIs with a top-level error code. Other APIs have an error per item, which only their handler can
+set.
 """
 
 
 def encode_response(ctx: RequestContext, message: object) -> bytearray:
-    """The whole frame of a generated response message for this request."""
+    """Encode a generated response message as a whole frame for this request."""
     if code := getattr(message, "error_code", 0):
         ctx.meter.failed(ctx.api_key, code)
     api = apis.APIS[ctx.api_key]
@@ -102,8 +103,8 @@ def encode_response(ctx: RequestContext, message: object) -> bytearray:
 
 
 class RequestDispatcher:
-    """`broker.network.server.Dispatcher` over tables of handlers. `inline` handlers answer through
-    a callback and never become a task.
+    """Implements `broker.network.server.Dispatcher` over tables of handlers. `inline` handlers
+    answer through a callback and never become a task.
     """
 
     def __init__(
@@ -122,8 +123,7 @@ class RequestDispatcher:
 
     def is_blocked(self, frame: bytearray) -> bool:
         storage = self._node.storage
-        # Storage that failed stays full for good: its Produce requests must be refused, not kept
-        # waiting.
+        # Failed storage stays full forever, so its Produce requests must be refused, not delayed.
         return storage.is_full and not storage.fenced and frame.startswith(_PRODUCE_PREFIX)
 
     async def wait_unblocked(self) -> None:

@@ -1,18 +1,18 @@
-"""Fetch: the hot path of reading. What the log cache holds is answered at once without a task; the
-rest waits or reads in one.
+"""Fetch: the hot path of reading. Data in the log cache is returned immediately, without a task.
+Cold reads and waits run in a task.
 
-Invariants: nothing at or above the high watermark is ever returned, and nothing at or above the
-last stable offset to one who reads committed records, who is told of every aborted transaction in
-what it gets; without a session nothing is read, and an offset is called out of range only by a
-broker that leads alone, because the client then begins somewhere else (`broker.handlers.lease`); an
-answer comes as soon as min_bytes are there or any partition has an error, else at max_wait, never
-in between; a damaged object fails only fetches of its partitions that begin there, what is intact
-before it is given; the first partition that has anything gives at least one whole batch (KIP-74),
-everything else stays within the limits. Nobody polls: parked fetches are woken by high watermarks.
-Limits: `fetch.max.bytes` for one answer, `PartitionManager.cold_reads` for cold bytes of all
+Invariants: a response contains nothing at or above the high watermark; for committed reads, nothing
+at or above the last stable offset, and it lists every aborted transaction in its range. Nothing is
+read without a session. Only a broker that leads alone returns OFFSET_OUT_OF_RANGE, because the
+client then resets its offset (`broker.handlers.lease`). A response is sent as soon as min_bytes are
+available or a partition has an error, otherwise at max_wait. A damaged object fails only the
+fetches that begin in it; intact data before it is returned. The first partition with data returns
+at least one whole batch (KIP-74); everything else stays within the limits. There is no polling:
+high watermarks wake parked fetches.
+Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
 connections.
-Must not: keep anything of a client between requests. Fetch sessions (KIP-227) are refused with id
-0, which every client accepts.
+Must not: keep client state between requests. Fetch sessions (KIP-227) are refused with id 0, which
+every client accepts.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
 """
@@ -46,8 +46,8 @@ _log = structlog.get_logger()
 
 _WAIT_MAX_MS: Final = 300_000
 _COLD_READ_MAX_S: Final = 30.0
-"""A cold read that takes longer is answered with a retriable error; the blocks that arrived stay
-cached for the retry.
+"""A cold read that takes longer gets a retriable error. The blocks that arrived stay cached for the
+retry.
 """
 _COLD_READS_AT_ONCE_COUNT: Final = 8
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -70,7 +70,7 @@ def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Respon
 
 
 class _Target:
-    """One partition of the request and what is known of it so far."""
+    """One partition of the request with its result so far."""
 
     __slots__ = (
         "is_cold",
@@ -86,8 +86,8 @@ class _Target:
     def __init__(
         self, topic_id: UUID | None, topic_name: str | None, wanted: FetchPartition
     ) -> None:
-        """topic_id: the request names the topic by its id; then the name is what this broker's
-        metadata say at the moment.
+        """topic_id: set if the request identifies the topic by id. The name then comes from this
+        broker's current image.
         """
         self.topic_id = topic_id
         self.topic_name = topic_name
@@ -141,13 +141,14 @@ class _FetchCall:
             self._topics.append((key, targets))
             self._targets += targets
         if self._targets:
-            # Whoever comes first gets the bytes when they do not suffice for all; take turns.
+            # If the byte limit is too small for all partitions, the first ones get the bytes, so
+            # rotate.
             turn = ctx.correlation_id % len(self._targets)
             self._targets = self._targets[turn:] + self._targets[:turn]
 
     @property
     def is_complete(self) -> bool:
-        """May this be answered as it is?"""
+        """Return True if the response can be sent as it is."""
         if any(target.is_cold for target in self._targets):
             return False
         if self._is_wait_over or self._size_bytes >= self._request.min_bytes or not self._targets:
@@ -155,16 +156,15 @@ class _FetchCall:
         return any(target.result.error_code and not target.is_opening for target in self._targets)
 
     def evaluate(self) -> None:
-        """Look at every partition and take what the log cache has. No I/O. About 5 us for a
-        partition without news.
+        """Locate every partition and take the data in the log cache. No I/O. About 5 us for a
+        partition without new data.
         """
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         may_read = self._node.can_write()
         for target in self._targets:
             if target.topic_id is not None:
-                # While the fetch waited, the topic may have been deleted, and another one may have
-                # got its name.
+                # While the fetch waited, the topic may have been deleted and its name reused.
                 topic = self._node.image.topics.by_id(target.topic_id)
                 target.topic_name = None if topic is None else topic.name
             if not may_read:
@@ -176,14 +176,14 @@ class _FetchCall:
                 self._take_cached(target, partition)
 
     def _refuse(self, target: _Target) -> None:
-        """Without a session: also what was read meanwhile is not given, nor what is known of its
-        end.
-        """
+        """Without a session, return neither data that was read meanwhile nor offsets of the log."""
         target.reset()
         target.result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def _locate(self, target: _Target) -> Partition | None:
-        """The partition if it can be read at the wanted offset; else the result says why not."""
+        """Return the partition if it can be read at the requested offset; otherwise set the
+        error.
+        """
         wanted, result = target.wanted, target.result
         if target.topic_name is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -229,8 +229,8 @@ class _FetchCall:
             self._reads_committed and not self._add_aborted(target, partition, records)
         ):
             target.is_cold = True
-            # Set aside what it may bring; at least one byte, so that it counts as the first one
-            # that has data.
+            # Reserve the bytes that the cold read may return; at least one, so that this counts as
+            # the first partition with data.
             target.size_bytes = max(limit_bytes, 1)
             self._size_bytes += target.size_bytes
             self._budget_bytes -= limit_bytes
@@ -240,7 +240,9 @@ class _FetchCall:
     def _add_aborted(
         self, target: _Target, partition: Partition, records: Sequence[Buffer]
     ) -> bool:
-        """The aborted transactions in `records`, if they are known without reading."""
+        """Add the aborted transactions in `records` if they are in memory. Returns False if they
+        must be read.
+        """
         offset, known = Offset(target.wanted.fetch_offset), partition.log.transactions
         found = known.aborted_within(offset, partition.last_stable_offset)
         if found:
@@ -260,7 +262,9 @@ class _FetchCall:
         self._budget_bytes = max(0, self._budget_bytes - size_bytes)
 
     async def finish(self) -> Response:
-        """Everything that cannot be answered at once: cold reads, or waiting for records."""
+        """Answer a request that cannot be answered immediately: run its cold reads, or wait for
+        records.
+        """
         while True:
             cold = [target for target in self._targets if target.is_cold]
             if cold:
@@ -316,8 +320,8 @@ class _FetchCall:
         except (ObjectCorrupt, ObjectMissing) as error:
             result.error_code = code_of(
                 error
-            )  # `stream.read.stream_reader` logs damage, once a minute for each object
-        except Exception as error:  # noqa: BLE001 - one unreadable partition must not take the others with it; told and logged
+            )  # `stream.read.stream_reader` logs damage, once per minute and object
+        except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             _log.warning(
                 "cold_read_failed",
@@ -329,9 +333,7 @@ class _FetchCall:
             )
 
     async def _park(self) -> None:
-        """Sleep until there may be enough, something is wrong, or max_wait is over. Registers
-        before anything can have changed.
-        """
+        """Wait for enough bytes, an error, or max_wait. Registers before anything can change."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = FetchWait(
             self._request.min_bytes - self._size_bytes,
@@ -386,7 +388,7 @@ class _FetchCall:
 
 
 def _end_offset(records: Sequence[Buffer]) -> Offset:
-    """Of whole batches, in order."""
+    """Return the end offset of whole batches in order."""
     last = records[-1]
     at = end_offset = 0
     while at < len(last):
@@ -396,7 +398,9 @@ def _end_offset(records: Sequence[Buffer]) -> Offset:
 
 
 def check_leader_epoch(partition: Partition, client_epoch: int) -> ErrorCode:
-    """KIP-320: a client whose metadata are older or newer than ours must look again."""
+    """Check the leader epoch of the client's metadata (KIP-320). A client with another epoch must
+    refresh.
+    """
     if client_epoch in (_NO_EPOCH, partition.leader_epoch):
         return ErrorCode.NONE
     return (

@@ -1,8 +1,8 @@
-"""FindCoordinator (10): which broker coordinates a group or a transactional id. Creates their
-topics on the first question, as Kafka does.
+"""FindCoordinator (10): return the broker that coordinates a group or a transactional id. Creates
+their internal topic on the first request, as Kafka does.
 
-Up to version 3 one key, from version 4 a list with an error each. Share coordinators (key type 2)
-are not served: INVALID_REQUEST.
+Versions up to 3 have one key; later ones have a list with an error each. Share coordinators (key
+type 2) are not served: INVALID_REQUEST.
 Source: Kafka `KafkaApis.handleFindCoordinatorRequest`, KIP-699.
 """
 

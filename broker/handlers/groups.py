@@ -1,10 +1,10 @@
-"""The classic consumer group APIs: wire messages to and from `GroupCoordinator`. No rule of a group
-is decided here.
+"""The classic consumer group APIs: map wire messages to and from `GroupCoordinator`, which decides
+all rules.
 
-Versions differ: JoinGroup up to 3 admits a nameless member at once (KIP-394 begins with 4);
-LeaveGroup and OffsetFetch have a single form and a list form; OffsetFetch answers unknown groups
-and partitions with offset -1 and error 0, and partitions that an open transaction may change with
-UNSTABLE_OFFSET_COMMIT where the client asked for stable ones (KIP-447).
+Versions differ: JoinGroup up to 3 admits a member without an id immediately (KIP-394 begins with
+4). LeaveGroup and OffsetFetch have a single form and a list form. OffsetFetch answers unknown
+groups and partitions with offset -1 and error 0. If the client requires stable offsets, partitions
+that an open transaction may change get UNSTABLE_OFFSET_COMMIT (KIP-447).
 Source: Kafka `KafkaApis`.
 """
 
@@ -35,7 +35,7 @@ GROUP_TYPE = "classic"
 
 
 async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
-    """JoinGroup (11). Parked by the coordinator until the rebalance completes."""
+    """JoinGroup (11). The coordinator parks it until the rebalance completes."""
     request = decode_body(join_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     version = ctx.api_version
     await node.groups.ready(request.group_id)
@@ -72,7 +72,7 @@ async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
 
 
 async def handle_sync_group(node: Node, ctx: RequestContext) -> Response:
-    """SyncGroup (14). Followers are parked until the leader's assignment is durable."""
+    """SyncGroup (14). Followers wait until the leader's assignment is durable."""
     request = decode_body(sync_group.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     await node.groups.ready(request.group_id)
     result = await node.groups.sync(
@@ -132,7 +132,7 @@ async def handle_leave_group(node: Node, ctx: RequestContext) -> Response:
 
 
 async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
-    """OffsetCommit (8). Unknown topics and partitions are refused one by one."""
+    """OffsetCommit (8). Unknown topics and partitions are refused individually."""
     request = decode_body(offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     offsets = _offsets_to_commit(node, request)
     await node.groups.ready(request.group_id)
@@ -184,8 +184,8 @@ def _offsets_to_commit(
 
 
 async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
-    """OffsetFetch (9): one group up to version 7, several from version 8. Null topics: everything
-    the group has committed.
+    """OffsetFetch (9): one group up to version 7, several from version 8. Null topics select all
+    committed offsets of the group.
     """
     request = decode_body(offset_fetch.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if ctx.api_version >= 8:
@@ -265,7 +265,9 @@ def _committed_partition(
 
 
 def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
-    """ListGroups (16): the groups this broker coordinates; clients ask every broker."""
+    """ListGroups (16): return the groups that this broker coordinates. Clients send it to every
+    broker.
+    """
     request = decode_body(list_groups.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}

@@ -1,8 +1,8 @@
-"""Tells a client that asked the wrong broker which one is right, inside the same answer: saves it a
-round of metadata.
+"""Name the right broker in the answer to a client that asked the wrong one, which saves the client
+a metadata refresh.
 
-Invariant: only a live leader is named, under the address at which this client can reach it; of a
-partition that moves, the next one.
+Invariant: a hint names only a live leader, at the address at which this client can reach it. For a
+moving partition it names the next leader.
 Source: KIP-951.
 """
 
@@ -25,7 +25,9 @@ class LeaderHints:
         self._node_ids: set[NodeId] = set()
 
     def current_leader(self, topic_name: str, index: int) -> CurrentLeader | None:
-        """Who leads now; None if nobody does, or if it is us (still opening)."""
+        """Return the current leader, or None if there is none or it is this broker (still
+        opening).
+        """
         image = self._node.image
         topic = image.topics.by_name(topic_name)
         if topic is None or not 0 <= index < len(topic.partitions):
@@ -37,7 +39,7 @@ class LeaderHints:
         return CurrentLeader(leader.node_id, leader.leader_epoch)
 
     def endpoints(self) -> list[NodeEndpoint]:
-        """The addresses of those that were named."""
+        """Return the addresses of the leaders named so far."""
         found: list[NodeEndpoint] = []
         for node_id in sorted(self._node_ids):
             state = self._node.image.nodes.get(node_id)

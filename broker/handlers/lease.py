@@ -1,22 +1,26 @@
-"""What a broker may answer while it does not know whether it still leads: the one place where
-handlers ask.
+"""Define what a broker may answer while it does not know whether it still leads. Handlers ask only
+here.
 
-A session ends here before the controller may give this broker's partitions to others
-(`controller.api.lease`). From then on another broker may take records that this one does not know,
-so nothing is read: Fetch, ListOffsets and OffsetForLeaderEpoch answer NOT_LEADER_OR_FOLLOWER. What
-is said about where a log ends (that an offset lies behind it, too) needs more: that no other broker
-can lead, `leads_alone`. So does "out of order" for a batch that an idempotent producer sends:
-nothing is written then, so the WAL's fence does not protect the answer, and librdkafka begins a new
-epoch upon it and writes what has no answer a second time. The batch gets NOT_LEADER_OR_FOLLOWER
-instead. And so does what a coordinator answers from its memory without an append: committed
-offsets, or that a transaction has ended (`broker.coordination.shards`). Records below the high
-watermark never change, so Fetch gives them as long as acknowledgements are given. Metadata comes
-from an image that moves no more then. It is answered, because a client that knows no other broker
-has to learn of the others; it does not name this broker as a leader, and the connection closes
-behind the answer. Otherwise librdkafka, told that there is no leader, would ask the broker that it
-is connected to again and again, for ever. What names a coordinator closes the connection at once,
-as Produce does.
-Must not: keep anything; each question is a look at the clock.
+A session ends on the broker before the controller may give the broker's partitions to others
+(`controller.api.lease`). From then on another broker may accept records that this one does not
+know. Therefore:
+
+- Fetch, ListOffsets and OffsetForLeaderEpoch answer NOT_LEADER_OR_FOLLOWER. Records below the high
+  watermark never change, so Fetch returns them as long as the broker may acknowledge.
+- A statement about the end of a log, such as "out of range", requires that no other broker can
+  lead: `leads_alone`. So does OUT_OF_ORDER_SEQUENCE_NUMBER for a batch of an idempotent producer:
+  nothing is written, so the fence in the WAL does not protect the answer, and librdkafka would
+  begin a new epoch and write its unanswered batches a second time. Such a batch gets
+  NOT_LEADER_OR_FOLLOWER.
+- So does what a coordinator answers from memory without an append: committed offsets, or the end of
+  a transaction (`broker.coordination.shards`).
+- Metadata is answered from an image that no longer changes, because a client that knows no other
+  broker must learn of the others. It does not name this broker as a leader, and the connection
+  closes after the answer. Otherwise librdkafka would keep refreshing metadata only from this
+  broker.
+- FindCoordinator and DescribeCluster close the connection immediately, as Produce does.
+
+Must not: keep state. Each call reads the clock.
 """
 
 import asyncio
@@ -33,13 +37,13 @@ _CLOSED: Final = frozenset({apis.DESCRIBE_CLUSTER.key, apis.FIND_COORDINATOR.key
 
 
 def check_session(node: Node, ctx: RequestContext) -> None:
-    """Send a client that looks for leaders or coordinators to another broker, if there is no
-    session. Raises CannotAnswer.
+    """If there is no session, send a client that looks for leaders or coordinators to another
+    broker. Raises CannotAnswer.
     """
     if ctx.api_key in _CLOSED and not node.can_write():
         name = apis.APIS[ctx.api_key].name
         raise CannotAnswer(
-            f"a {name} request came while the controller is out of reach: the client should ask"
+            f"a {name} request arrived while the controller is unreachable: the client should use"
             " another broker"
         )
     if ctx.api_key == apis.METADATA.key and not node.can_write() and _knows_others(node):
@@ -53,7 +57,7 @@ def _knows_others(node: Node) -> bool:
 async def wait_led(
     node: Node, topic_name: str, index: int, deadline: float
 ) -> Partition | ErrorCode:
-    """Find a partition whose end may be told, waiting until `deadline` (`loop.time()`) for one that
+    """Return a partition whose end is certain. Waits until `deadline` (`loop.time()`) for one that
     is being opened here.
     """
     found = await node.partitions.wait_open(topic_name, index, deadline)
@@ -65,7 +69,7 @@ async def wait_led(
 
 
 def still_leads(node: Node, partition: Partition) -> bool:
-    """Is what was found out about `partition` true, though time has passed since it was found?"""
+    """Return True if an earlier answer about `partition` still holds."""
     return (
         node.leads_alone()
         and node.partitions.get(partition.topic_name, partition.index) is partition

@@ -1,11 +1,11 @@
-"""ListOffsets: earliest, latest, the newest timestamp, or the first record that is not older than a
-timestamp.
+"""ListOffsets: return the earliest or latest offset, the newest timestamp, or the first record at
+or after a timestamp.
 
-Invariant: an offset is told only if it is at or below the high watermark, or the last stable offset
-for one who reads committed records; a timestamp that nothing reaches is offset -1 without an error;
-nothing is told that a later leader may already have made untrue.
-Cost: -1 and -2 are answered at once; times are looked up in the metadata image, then in one
-object's index and one batch.
+Invariant: an offset in the response is at or below the high watermark; for committed reads, the
+last stable offset. A timestamp after all records gives offset -1 without an error. The response
+contains nothing that a later leader may already have made untrue.
+Cost: -1 and -2 are answered immediately. A timestamp is looked up in the metadata image, then in
+the index of one object and in one batch.
 Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734.
 """
 
@@ -38,7 +38,7 @@ _READ_COMMITTED: Final = 1
 _LOOKUPS_AT_ONCE_COUNT: Final = 8
 _LOOKUP_MAX_S: Final = 30.0
 _WAIT_OPEN_S: Final = 2.0
-"""How long a request waits for partitions that this broker is just opening."""
+"""How long a request waits for partitions that this broker is opening."""
 
 
 async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
@@ -88,7 +88,7 @@ async def _answer(
                 wanted.timestamp,
                 partition.last_stable_offset if committed else partition.high_watermark,
             )
-    except Exception as error:  # noqa: BLE001 - one partition's trouble is told in its place, the others are answered
+    except Exception as error:  # noqa: BLE001 - report the error of one partition, answer the others
         response.error_code = code_of(error)
         return response
     if not still_leads(node, partition):
@@ -104,7 +104,7 @@ async def _answer(
 async def _find(
     node: Node, partition: Partition, timestamp_ms: int, end_offset: Offset
 ) -> tuple[Offset, int] | ErrorCode | None:
-    """(offset, timestamp or -1), looked for below `end_offset`; None: there is no such record."""
+    """Return (offset, timestamp or -1) of a record below `end_offset`; None if there is none."""
     if timestamp_ms == _LATEST:
         return end_offset, -1
     if timestamp_ms in (_EARLIEST, _EARLIEST_LOCAL):

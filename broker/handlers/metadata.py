@@ -1,16 +1,16 @@
-"""Metadata: topics, partitions, leaders and addresses; creates topics on first use where that is
-allowed.
+"""Metadata: return topics, partitions, leaders and addresses; create topics on first use where that
+is allowed.
 
-Invariants: a topic without error has all its partitions; a partition whose leader is not alive says
-LEADER_NOT_AVAILABLE and names nobody (one that moves, or whose leader is dead, names the next
-leader if that is known, `broker.partition.leaders`); without a session this broker does not name
-itself (`broker.handlers.lease`); leaders, replicas and controller are ids that `brokers` lists
-(replicas that are away stand in `offline_replicas`).
-Must not: block answers about existing topics on the controller: only creating topics waits for it;
-nor hold up the event loop: what a partition's record was encoded to is kept until the record or a
-broker's state changes. Before, three clients that looked for leaders again and again in a cluster
-of 10,000 partitions (0.1 s an answer) kept brokers from their heartbeats, and these were fenced one
-by one.
+Invariants: a topic without an error has all its partitions. A partition whose leader is not alive
+has LEADER_NOT_AVAILABLE and no leader; if it moves or its leader is dead, it names the next leader
+if that is known (`broker.partition.leaders`). Without a session this broker does not name itself as
+a leader (`broker.handlers.lease`). Leaders, replicas and the controller are ids in `brokers`;
+replicas that are away are in `offline_replicas`.
+Must not: wait for the controller in answers about existing topics (only creating topics waits), or
+block the event loop. The encoded bytes of a partition are kept until its record or the state of a
+broker changes. Without that, three clients that refreshed repeatedly in a cluster of 10,000
+partitions (0.1 s per answer) delayed the heartbeats of brokers, which were fenced one after the
+other.
 
 Source: Kafka's KafkaApis.handleTopicMetadataRequest, DefaultAutoTopicCreationManager, KIP-516
 (topic ids).
@@ -47,7 +47,7 @@ from controller.metadata.topics import PartitionMetadata, TopicState
 
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-"""Bits of Kafka's AclOperation: without an authorizer everything that applies is allowed."""
+"""Bits of Kafka's AclOperation. Without an authorizer every applicable operation is allowed."""
 
 _NOT_REQUESTED: Final = -(2**31)
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -59,16 +59,16 @@ def is_valid_topic_name(name: str) -> bool:
 
 
 class PartitionCache:
-    """What partitions were encoded to, by topic and version of the API: some 150 bytes each. Of one
-    broker.
+    """The encoded partitions of one broker, by topic and version of the API. About 150 bytes
+    each.
     """
 
     def __init__(self, partitions_max: int = 200_000) -> None:
         self._partitions_max = partitions_max
         self.kept_count = 0
         self._nodes: tuple[NodeId | None, list[tuple[NodeId, NodeEpoch, bool, bool]]] = (None, [])
-        """What an answer depends on besides the record: who is not to be named, who is alive, and
-        who would be the next leader.
+        """What an answer depends on besides the record: the broker that must not be named, the live
+        brokers, and the candidates for the next leader.
         """
         self._encoded: dict[
             tuple[UUID, int], tuple[list[PartitionMetadata | None], list[bytes]]
@@ -77,8 +77,10 @@ class PartitionCache:
     def partitions(
         self, image: MetadataImage, topic: TopicState, version: int, unnamed: NodeId | None = None
     ) -> Sequence[bytes]:
-        """Valid until the next call. unnamed: a broker that may lead no more. 0.4 ms for 10,000
-        partitions that have not changed, 5 us for each that has.
+        """Return the encoded partitions of a topic, valid until the next call. 0.4 ms for 10,000
+        unchanged partitions, 5 us for each changed one.
+
+        unnamed: a broker that may not lead any more.
         """
         nodes = [
             (node.node_id, node.node_epoch, node.fenced, node.draining) for node in image.nodes
@@ -100,7 +102,7 @@ class PartitionCache:
 
 
 def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Awaitable[Response]]:
-    """The handler of one broker."""
+    """Return the Metadata handler of one broker."""
     cache = PartitionCache()
 
     def handle_metadata(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
@@ -135,8 +137,8 @@ def _creatable(
 
 
 async def _create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
-    """Create what is missing. Returns the errors; what can be cured by asking again is told as a
-    missing leader, as in Kafka.
+    """Create the missing topics. Returns the errors; a retriable one becomes LEADER_NOT_AVAILABLE,
+    as in Kafka.
     """
     config: BrokerConfig = node.config
     topics = [
@@ -163,7 +165,7 @@ async def _create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
 
 
 class _Answer:
-    """One request on its way to its answer."""
+    """Builds the response to one request."""
 
     def __init__(
         self, node: Node, ctx: RequestContext, request: MetadataRequest, cache: PartitionCache

@@ -1,4 +1,4 @@
-"""This broker as its handlers see it, and the two shapes of a handler.
+"""The broker as its handlers see it, and the two kinds of handlers.
 
 Must not: import a handler, the server, or `broker.node`.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Node(LocalBroker, Protocol):
-    """This broker, as its handlers see it."""
+    """The broker as its handlers see it."""
 
     @property
     def stream_config(self) -> StreamConfig: ...
@@ -41,16 +41,16 @@ class Node(LocalBroker, Protocol):
     def producer_ids(self) -> ProducerIds: ...
 
     def departed(self) -> Sequence["NodeState"]:
-        """Brokers that left a moment ago."""
+        """Return the brokers that left recently."""
         ...
 
 
 Handler: TypeAlias = Callable[[Node, RequestContext], Response | Awaitable[Response]]
-"""Answers one request at once, or as a coroutine that the dispatcher runs as a task (cancelled when
-the connection closes).
+"""Answers one request immediately, or returns a coroutine that the dispatcher runs as a task and
+cancels when the connection closes.
 """
 
 InlineHandler: TypeAlias = Callable[[Node, RequestContext, Respond], None]
-"""Produce's shape: no task, the answer comes through `respond`, possibly much later from a
-callback.
+"""Answers one request through `respond`, now or later from a callback, without a task. Used for
+Produce.
 """

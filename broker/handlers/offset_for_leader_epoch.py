@@ -1,5 +1,5 @@
-"""OffsetForLeaderEpoch: where an epoch ended, so that a client finds out whether the log was cut
-below what it has read. It never is.
+"""OffsetForLeaderEpoch: return where an epoch ended, so that a client learns whether the log was
+truncated below its position. It never is.
 
 Source: KIP-101, KIP-320; Kafka `Partition.lastOffsetForLeaderEpoch`.
 """
@@ -23,7 +23,7 @@ from broker.wire.gen.offset_for_leader_epoch import (
 )
 
 _WAIT_OPEN_S: Final = 2.0
-"""How long a request waits for partitions that this broker is just opening: clients ask right after
+"""How long a request waits for partitions that this broker is opening: clients send it right after
 a change of leader.
 """
 
@@ -51,8 +51,8 @@ async def _answer(
         return response
     response.error_code = check_leader_epoch(partition, wanted.current_leader_epoch)
     if response.error_code == ErrorCode.NONE:
-        # The high watermark, not the end of the log: what is behind it may still be lost with this
-        # broker.
+        # Use the high watermark, not the end of the log: what is above it may still be lost with
+        # this broker.
         epochs = partition.log.epochs
         response.leader_epoch, response.end_offset = epochs.end_offset(
             wanted.leader_epoch, partition.high_watermark

@@ -1,20 +1,20 @@
-"""Produce: the hot path of writing. No task, no copy: parse, check, append as one group, answer
+"""Produce: the hot path of writing. No task and no copy: parse, check, append as one group, answer
 when it is durable.
 
-Invariants: all partitions of a request that are open here go into one group, at once, so requests
-of a connection enter the log in their order; a partition that is just being opened takes its part
-as soon as it is open, before anybody who came later; what a producer sent behind a part that was
-refused is refused, too, until that comes again; acks 1 means what acks -1 means (there is no weaker
-durability to offer); nothing is acknowledged that is not durable; internal topics take no records
-of clients, whatever their client id; without a live session nothing is appended, and the connection
-is closed: our metadata are old then, and librdkafka, told NOT_LEADER, would ask nobody but us for
-newer ones, for ever. A batch is called out of order only by a broker that leads alone
-(`broker.handlers.lease`), because clients do not repeat it then.
-Limits: a part waits for its partition at most the request's timeout, and 30 s; 0.5 s before the
-election is held, because answers of one connection keep their order and a source that hangs, or a
-long recovery, must not hold up the rest. How long durability may take is bounded by the WAL, which
-fails everything that is pending at its own deadline.
-Must not: look into batches (`broker.partition` does).
+Invariants: all partitions of a request that are open here go into one group immediately, so
+requests of a connection enter the log in order. A partition that is being opened gets its part as
+soon as it is open, before any later request. What a producer sent after a refused part is refused,
+too, until that part is sent again. acks 1 means the same as acks -1: there is no weaker durability.
+Only durable records are acknowledged. Clients cannot write to internal topics, regardless of their
+client id. Without a session nothing is appended and the connection is closed: this broker's
+metadata is stale then, and librdkafka keeps refreshing metadata only from this broker after
+NOT_LEADER. Only a broker that leads alone returns OUT_OF_ORDER_SEQUENCE_NUMBER
+(`broker.handlers.lease`), because clients do not repeat the batch then.
+Limits: a part waits for its partition at most for the request's timeout and 30 s. Before the
+election it waits at most 0.5 s: answers of one connection keep their order, so a hanging source or
+a long recovery must not delay the others. The WAL limits the wait for durability; it fails all
+pending appends at its own deadline.
+Must not: inspect batches (`broker.partition` does).
 
 Source: Kafka `KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`; KIP-951.
 """
@@ -52,20 +52,22 @@ _ACKS: Final = frozenset({-1, 0, 1})
 
 
 def handle_produce(node: Node, ctx: RequestContext, respond: Respond) -> None:
-    """See `broker.handlers.node.InlineHandler`. Raises WireError; CannotAnswer without a session,
-    and to tell a client of acks=0 of an error.
+    """See `broker.handlers.node.InlineHandler`.
+
+    Raises WireError; CannotAnswer without a session, and to report an error to a client with
+    acks=0.
     """
     if not node.can_write():
         raise CannotAnswer(
-            "a Produce request came while the controller is out of reach: the client should ask"
-            " another broker who leads"
+            "a Produce request arrived while the controller is unreachable: the client should"
+            " ask another broker for the leader"
         )
     request = decode_produce_request(ctx.frame, ctx.body_offset, ctx.api_version)
     _ProduceCall(node, ctx, request, respond).run()
 
 
 class _ProduceCall:
-    """One request on its way. Answers when the last of its parts is settled."""
+    """One Produce request. Answers when its last part is settled."""
 
     __slots__ = (
         "_ctx",
@@ -139,7 +141,7 @@ class _ProduceCall:
         return None
 
     def _request_error(self) -> ErrorCode | None:
-        """What is wrong with the request as a whole."""
+        """Return the error of the request as a whole, or None."""
         return None if self._request.acks in _ACKS else ErrorCode.INVALID_REQUIRED_ACKS
 
     def _append(
@@ -254,7 +256,9 @@ class _ProduceCall:
     def _point_to_leaders(
         self, leaving: Sequence[tuple[str, ProducePartitionResult]]
     ) -> Sequence[NodeEndpoint]:
-        """KIP-951: who leads now, for the partitions that are not led here, or not much longer."""
+        """Name the current leader of the partitions that this broker does not lead, or not much
+        longer (KIP-951).
+        """
         elsewhere = [
             (name, result)
             for name, results in self._results
@@ -270,8 +274,8 @@ class _ProduceCall:
         return hints.endpoints()
 
     def _finish_without_answer(self) -> None:
-        """acks=0: the one way to tell of an error that is known by now is to close the connection,
-        upon which clients look around anew.
+        """Finish a request with acks=0. Closing the connection is the only way to report a known
+        error; the client then refreshes its metadata.
         """
         names = self._errors()
         if names:

@@ -1,9 +1,8 @@
-"""DescribeQuorum: the controllers, as `kafka-metadata-quorum describe` and Admin clients ask a
-broker for them.
+"""DescribeQuorum: return the controllers, for `kafka-metadata-quorum describe` and Admin clients.
 
-A directory id of ours, 22 hexadecimal digits, goes out as a UUID with zeros behind. Must not know
-the rules of the quorum: its leader answers. Source: KIP-595, KIP-836 (times), KIP-853 (directories
-and addresses).
+A directory id has 22 hexadecimal digits and is sent as a UUID, padded with zeros. Must not: know
+the rules of the quorum; its leader answers.
+Source: KIP-595, KIP-836 (times), KIP-853 (directories and addresses).
 """
 
 from typing import Final
@@ -24,7 +23,7 @@ _LISTENER: Final = "CONTROLLER"
 
 
 async def handle_describe_quorum(node: Node, ctx: RequestContext) -> Response:
-    """The one partition that there is; whatever else was asked for does not exist."""
+    """Describe the only partition of the metadata log. Any other one does not exist."""
     request = framing.decode_body(wire.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     try:
         quorum = await node.client.describe_quorum(timeout_s=_TIMEOUT_S)

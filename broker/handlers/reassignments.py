@@ -1,9 +1,10 @@
-"""AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders: forwarded to the
-controller, or answered from the image.
+"""AlterPartitionReassignments, ListPartitionReassignments, ElectLeaders: forward to the controller,
+or answer from the image.
 
-Invariants: every partition gets its own answer; after an answer this broker's image shows the
-change. A reassignment is answered when it has begun, an election when it is held (or its time is
-over). Must not decide what is allowed: the controller does.
+Invariants: every partition gets its own result. After an answer this broker's image shows the
+change. A reassignment is answered when it has begun, an election when it is complete or its time is
+over.
+Must not: decide what is allowed; the controller does.
 Source: KIP-455 (reassignments), KIP-460 (ElectLeaders), Kafka `ReplicationControlManager`.
 """
 
@@ -34,13 +35,15 @@ from controller.metadata.topics import PartitionMetadata, TopicState, is_moving,
 _TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000
 _ITEMS_PER_REQUEST_MAX: Final = 1_000
-"""To the controller; what a client sends with one request is cut into such pieces."""
+"""Maximum number of partitions in one request to the controller. Larger requests of clients are
+split.
+"""
 _PREFERRED: Final = 0
 
 Problem = tuple[ErrorCode, str | None]
 _NO_UNCLEAN_ELECTION: Final[Problem] = (
     ErrorCode.ELECTION_NOT_NEEDED,
-    "elections of partitions without a leader hold themselves",
+    "the controller elects leaders of leaderless partitions by itself",
 )
 _T = TypeVar("_T")
 
@@ -55,8 +58,8 @@ def _deadline(timeout_ms: int) -> float:
 async def _send_in_chunks(
     items: Sequence[_T], deadline: float, send: Callable[[list[_T], float], Awaitable[ItemResults]]
 ) -> list[Problem]:
-    """What became of each item. A controller that does not answer is an answer for all that it was
-    asked.
+    """Send the items in chunks. Returns the result of each; if the controller does not answer, all
+    items of the chunk get that error.
     """
     problems: list[Problem] = []
     for at in range(0, len(items), _ITEMS_PER_REQUEST_MAX):
@@ -159,8 +162,8 @@ def _ongoing(
 
 
 async def handle_elect_leaders(node: Node, ctx: RequestContext) -> Response:
-    """An unclean election is never needed: any broker may lead, and elections of leaderless
-    partitions hold themselves.
+    """ElectLeaders (43). An unclean election is never needed: any broker may lead, and the
+    controller elects leaders of leaderless partitions by itself.
     """
     request = framing.decode_body(elect.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     names = _partitions_to_elect(node, request)
@@ -211,7 +214,7 @@ async def _elect_preferred(
     ]
     waiting = await _until_elected(node, begun, deadline)
     return [
-        (ErrorCode.REQUEST_TIMED_OUT, "the election has begun, but was not held in time")
+        (ErrorCode.REQUEST_TIMED_OUT, "the election has begun, but did not complete in time")
         if name in waiting
         else problem
         for name, problem in zip(names, problems, strict=True)
@@ -221,7 +224,9 @@ async def _elect_preferred(
 async def _until_elected(
     node: Node, names: Iterable[PartitionName], deadline: float
 ) -> list[PartitionName]:
-    """Those that still move at the deadline. Looks again with each change of the metadata."""
+    """Wait for the moves to end. Returns those that still move at the deadline. Checks after each
+    change of the metadata.
+    """
     waiting = [name for name in names if _still_moves(node, name)]
     while waiting:
         try:

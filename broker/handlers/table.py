@@ -1,6 +1,4 @@
-"""Which handler serves which API: the one list. What is not here is neither announced nor
-served.
-"""
+"""The table of handlers by API. APIs without a handler are neither announced nor served."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -64,7 +62,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
 
 
 def make_handlers() -> dict[int, Handler]:
-    """The handlers of a broker."""
+    """Return the handlers of a broker."""
     handlers: dict[int, Handler] = dict(_STATELESS)
     handlers[apis.METADATA.key] = metadata.make_metadata_handler()
     handlers[apis.API_VERSIONS.key] = make_handler([*handlers, *INLINE])

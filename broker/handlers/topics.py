@@ -1,9 +1,9 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: forwarded to the controller from whichever broker
-was requested.
+"""CreateTopics, DeleteTopics, CreatePartitions: forward to the controller. Any broker accepts them.
 
-Invariants: every topic of a request gets its own answer, whatever happens to the others; after an
-answer this broker's Metadata shows the change (read your writes). Must not decide what is allowed:
-the controller does; only what the wire format itself rules is checked here.
+Invariants: every topic of a request gets its own result. After an answer this broker's Metadata
+shows the change (read your writes).
+Must not: decide what is allowed; the controller does. Only rules of the wire format are checked
+here.
 
 Source: Kafka's ControllerApis; KIP-525 (answers with configs), KIP-516 (topic ids).
 """
@@ -78,8 +78,8 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
 def _assignment(
     items: Sequence[create_topics.CreatableReplicaAssignment],
 ) -> list[list[NodeId]] | None:
-    """Candidates by partition; None: none were given; empty: they do not number the partitions from
-    0.
+    """Return the candidates by partition. None: the request has none. Empty: the partitions are not
+    numbered from 0.
     """
     if not items:
         return None
@@ -186,7 +186,7 @@ def _find(
 async def _delete(
     node: Node, found: dict[UUID, delete_topics.DeletableTopicResult], timeout_s: float
 ) -> None:
-    """Delete and note the outcome in the results."""
+    """Delete the topics and set the errors in the results."""
     ids = list(found)
     try:
         items = (

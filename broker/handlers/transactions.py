@@ -1,13 +1,12 @@
-"""The transaction APIs: wire messages to and from `TransactionCoordinator` and, for offsets,
-`GroupCoordinator`. No rule is decided here.
+"""The transaction APIs: map wire messages to and from `TransactionCoordinator` and, for offsets,
+`GroupCoordinator`, which decide all rules.
 
 Versions differ: clients that do not know PRODUCER_FENCED (InitProducerId up to 3,
-AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up to 1) get INVALID_PRODUCER_EPOCH for it;
-TxnOffsetCommit up to 1 takes COORDINATOR_NOT_AVAILABLE for a coordinator that loads.
-AddPartitionsToTxn names all partitions or none: one unknown partition leaves the others
-OPERATION_NOT_ATTEMPTED. Versions of KIP-890 (transaction.version 2) are not announced: partitions
-and offsets are added to a transaction by request only. A late request (`LateRequest`) is not
-carried out, and its connection is closed.
+AddPartitionsToTxn, AddOffsetsToTxn and EndTxn up to 1) get INVALID_PRODUCER_EPOCH instead.
+TxnOffsetCommit up to 1 gets COORDINATOR_NOT_AVAILABLE for a loading coordinator. AddPartitionsToTxn
+adds all partitions or none: if one is unknown, the others get OPERATION_NOT_ATTEMPTED. Versions of
+KIP-890 (transaction.version 2) are not announced, so partitions and offsets are added to a
+transaction only by request. A late request (`LateRequest`) is dropped and its connection closed.
 Source: Kafka `KafkaApis`; KIP-98, KIP-360, KIP-447, KIP-664.
 """
 
@@ -46,7 +45,7 @@ from broker.wire.gen import (
 from controller.api.errors import ControllerError
 
 _KNOW_FENCED_FROM: Final = {22: 4, 24: 2, 25: 2, 26: 2}
-"""By API: the first version whose clients know PRODUCER_FENCED (KIP-588)."""
+"""First version of each API whose clients know PRODUCER_FENCED (KIP-588)."""
 
 
 def _code(ctx: RequestContext, code: ErrorCode) -> ErrorCode:
@@ -56,7 +55,7 @@ def _code(ctx: RequestContext, code: ErrorCode) -> ErrorCode:
 
 
 async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
-    """InitProducerId (22): a number for an idempotent producer, or the next epoch of a
+    """InitProducerId (22): return a producer id for an idempotent producer, or the next epoch of a
     transactional id.
     """
     request = decode_body(
@@ -84,8 +83,7 @@ async def handle_init_producer_id(node: Node, ctx: RequestContext) -> Response:
             request.transactional_id, request.transaction_timeout_ms, expected
         )
     except (ControllerError, TimeoutError):
-        # No producer id was to be had: the one code that all clients take for "ask the coordinator
-        # again".
+        # No producer id is available. All clients retry at the coordinator after this code.
         code, given = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER
     response = init_producer_id.InitProducerIdResponse(
         error_code=_code(ctx, code),
@@ -143,7 +141,7 @@ async def _add_partitions(
     producer: ProducerIdentity,
     partitions: Iterable[TopicPartition],
 ) -> ErrorCode:
-    """Raises CannotAnswer for a late request."""
+    """Add the partitions to the transaction. Raises CannotAnswer for a late request."""
     try:
         return await node.transactions.add_partitions(
             transactional_id, producer, partitions, connection_id=ctx.connection.id
@@ -153,7 +151,7 @@ async def _add_partitions(
 
 
 async def handle_add_offsets_to_txn(node: Node, ctx: RequestContext) -> Response:
-    """AddOffsetsToTxn (25): the group's partition of `__consumer_offsets` becomes part of the
+    """AddOffsetsToTxn (25): add the group's partition of `__consumer_offsets` to the
     transaction.
     """
     request = decode_body(
@@ -191,7 +189,7 @@ async def handle_end_txn(node: Node, ctx: RequestContext) -> Response:
 
 async def handle_txn_offset_commit(node: Node, ctx: RequestContext) -> Response:
     """TxnOffsetCommit (28), at the coordinator of the group. Unknown topics and partitions are
-    refused one by one.
+    refused individually.
     """
     request = decode_body(
         txn_offset_commit.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
@@ -288,7 +286,9 @@ def _described(
 
 
 def handle_list_transactions(node: Node, ctx: RequestContext) -> Response:
-    """ListTransactions (66): the ids that this broker coordinates; clients ask every broker."""
+    """ListTransactions (66): return the ids that this broker coordinates. Clients send it to every
+    broker.
+    """
     request = decode_body(
         list_transactions.decode_request, ctx.frame, ctx.body_offset, ctx.api_version
     )

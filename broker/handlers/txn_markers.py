@@ -1,15 +1,15 @@
-"""WriteTxnMarkers: a transaction coordinator tells the leader of a partition how a producer's
-transaction ended there.
+"""WriteTxnMarkers: a transaction coordinator reports the outcome of a transaction to the leaders of
+its partitions.
 
-Invariants: an answer without an error means that the marker is durable, and for
-`__consumer_offsets` that its offsets count or are forgotten, which happens even if nobody waits for
-the answer any more. A marker whose serial is not above that of the last one that ended a
-transaction of the producer is a late copy: it is answered like the first one and changes nothing. A
-marker without a serial, from another tool than our coordinator, is appended each time it comes. All
-partitions of one marker go into one group; the markers of a request enter the log in their order.
-Limits: a request is as large as a frame may be; how long durability may take is bounded by the WAL.
-Must not: decide how a transaction ends, or wait for partitions to open (the coordinator tries
-again).
+Invariants: an answer without an error means that the marker is durable. In `__consumer_offsets` the
+transaction's offsets are then applied or dropped, even if the requester no longer waits. A marker
+whose serial is not above that of the producer's last ended transaction is a late copy: it is
+answered like the first one and changes nothing. A marker without a serial, from a tool other than
+this coordinator, is appended each time. All partitions of one marker go into one group; the markers
+of a request enter the log in order.
+Limits: the maximum size of a frame limits a request; the WAL limits the wait for durability.
+Must not: decide the outcome of a transaction, or wait for partitions to open (the coordinator
+retries).
 Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98.
 """
 
@@ -51,11 +51,11 @@ async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
 def start_marker(
     node: Node, marker: Marker, wanted: Iterable[TopicPartition]
 ) -> "asyncio.Future[Codes]":
-    """End the producer's transaction in these partitions, as far as they are led here; appended
-    when this returns, durable when it is done.
+    """End the producer's transaction in the given partitions that this broker leads. The markers
+    are appended when this returns, and durable when the future is done.
 
-    NOT_LEADER_OR_FOLLOWER: ask the leader, or again. INVALID_PRODUCER_EPOCH,
-    TRANSACTION_COORDINATOR_FENCED: somebody newer was here.
+    NOT_LEADER_OR_FOLLOWER: refresh and retry. INVALID_PRODUCER_EPOCH,
+    TRANSACTION_COORDINATOR_FENCED: a newer producer or coordinator has written here.
     """
     done: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
     codes: Codes = {}

@@ -120,7 +120,9 @@ class FrameReader:
 
 
 class ResponseSlot:
-    """The answer of one request. `request_bytes` is the memory of the request until it is answered."""
+    """The answer of one request. `request_bytes` is the memory of the request until it is
+    answered.
+    """
 
     __slots__ = ("buffers", "filled", "request_bytes", "size_bytes")
 

@@ -9,8 +9,8 @@ what came since the last checkpoint; there is no flag to set or to clear, and no
 when a partition opens. An event of the txn stream goes into the same group as the batch that makes
 it; nothing of that stream is read to open a partition.
 
-Invariant: `plan` changes nothing; `assign_offsets` and `appended` follow a successful plan in one step of
-the event loop.
+Invariant: `plan` changes nothing; `assign_offsets` and `appended` follow a successful plan in one
+step of the event loop.
 Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`,
 `ElasticLogLoader`; KIP-98 (producer state).
 """
@@ -147,8 +147,8 @@ class PartitionLog:
     def plan(
         self, records: memoryview | None, now_ms: Millis, *, from_coordinator: bool = False
     ) -> BatchHeader | KnownBatch | Refusal:
-        """What an append of `records` would mean: a header (go on with `assign_offsets`), a repetition, or a
-        refusal. Changes nothing.
+        """What an append of `records` would mean: a header (go on with `assign_offsets`), a
+        repetition, or a refusal. Changes nothing.
         """
         header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
         if isinstance(header, Refusal) or header.producer_id < 0:

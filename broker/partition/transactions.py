@@ -2,12 +2,11 @@
 were aborted of late.
 
 Invariants: offsets come in the order of the log; the last stable offset never goes back and never
-passes a transaction whose end is not durable; the events that `begin_event` and `end_event` foretell say the
-same to readers of the txn stream as `last_stable` says here.
+passes a transaction whose end is not durable; the events that `begin_event` and `end_event`
+foretell say the same to readers of the txn stream as `last_stable` says here.
 Limits: open transactions are counted by the caller; of aborted ones the newest `aborted_count_max`
-are kept, older ones are in the txn
-stream: `aborted_within` then says None. Must not: know producers' epochs or sequences
-(`producer_state`), or do I/O.
+are kept, older ones are in the txn stream: `aborted_within` then says None. Must not: know
+producers' epochs or sequences (`producer_state`), or do I/O.
 Source: Kafka `ProducerStateManager` (ongoing and unreplicated transactions, `firstUnstableOffset`),
 `TransactionIndex`; KIP-98.
 """
