@@ -1,3 +1,3 @@
-"""A partition on its leader: the log over three streams, what is remembered of producers, and who
-opens and closes it.
+"""A partition on its leader: the log over three streams, the producer state, and opening and
+closing.
 """

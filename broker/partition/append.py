@@ -1,13 +1,12 @@
-"""Batches for many partitions become one group of the storage: one WAL object holds all of them or
-none.
+"""Append batches for many partitions as one group of the storage: one WAL object holds all of them
+or none.
 
 Invariants: everything is checked before anything changes, so a refused partition leaves no trace
-and a refused group changes nothing; a partition appears once in a group; a batch whose predecessor
-was refused is refused, too (`RefusedBatches`); a refusal that clients take for final and that
-depends on where the log ends needs a broker that leads alone (`broker.handlers.lease`); what
-readers of the store have to know of a transaction is in the group of its batch; nobody is told
-"appended" before it is durable, and that goes for repetitions of a batch that is itself not durable
-yet.
+and a refused group changes nothing. A partition appears once in a group. A batch whose predecessor
+was refused is refused, too (`RefusedBatches`). A refusal that clients treat as final and that
+depends on the end of the log requires a broker that leads alone (`broker.handlers.lease`).
+Transaction events for readers of the store are in the same group as their batch. An append is
+acknowledged only when it is durable; so is the repetition of a batch that is not durable yet.
 Must not: await, or know the wire format. Budget: 25 us for one partition with one small batch.
 Source: Kafka `UnifiedLog.append`, KIP-98.
 """
@@ -33,18 +32,18 @@ _NO_OFFSET: Final = Offset(-1)
 _DEPENDS_ON_END: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_TXN_STATE}
 )
-"""Refusals that are wrong if a later leader has appended more. Nothing is written, so the fence in
+"""Refusals that are wrong if a later leader has appended more. They write nothing, so the fence in
 the WAL does not protect them.
 """
 
 Content: TypeAlias = memoryview | Marker | None
-"""A producer's batch, or the end of its transaction; None: the request held nothing, which is
-refused.
+"""A producer's batch, or the marker that ends its transaction. None: the request has no records,
+which is refused.
 """
 
 
 class AppendOutcome:
-    """What became of one partition's batch. Final once the group is settled."""
+    """Result of one partition's batch. Final once the group is settled."""
 
     __slots__ = (
         "base_offset",
@@ -62,7 +61,7 @@ class AppendOutcome:
         self.partition = partition
         self.code = ErrorCode.NONE
         self.is_repetition = False
-        """Nothing was appended: the batch, or the marker, has been here before."""
+        """Nothing was appended: the batch or marker is already in the log."""
         self.message: str | None = None
         self.record_errors: tuple[tuple[int, str], ...] = ()
         self.base_offset = _NO_OFFSET
@@ -96,8 +95,8 @@ class _Planned:
 
 
 class PartitionAppend:
-    """One group on its way. `outcomes` has one entry for each part, in order; `settled` is called
-    once, when all of them are final.
+    """One append of a group. `outcomes` has one entry per part, in order. `settled` is called once,
+    when all of them are final.
     """
 
     __slots__ = (
@@ -120,9 +119,9 @@ class PartitionAppend:
         from_coordinator: bool = False,
         trace: RequestTrace | None = None,
     ) -> None:
-        """refused, leads_alone (as `Node.leads_alone`): None where nothing has a sequence.
-        from_coordinator: of this broker, whose transactional batches are a producer's but carry
-        none.
+        """refused, leads_alone (as `Node.leads_alone`): None for batches without sequences.
+        from_coordinator: the append comes from this broker, whose transactional batches carry no
+        sequence.
         """
         self.outcomes: list[AppendOutcome] = []
         self._planned: list[_Planned] = []
@@ -136,7 +135,9 @@ class PartitionAppend:
     def run(
         self, storage: Storage, parts: Sequence[tuple[Partition, Content]], now_ms: Millis
     ) -> None:
-        """Append what can be. Returns at once; `settled` may already have been called then."""
+        """Append the parts that are accepted. Does not wait; `settled` may already have been called
+        on return.
+        """
         for partition, content in parts:
             self._plan(partition, content, now_ms)
         if self._planned:
@@ -172,7 +173,7 @@ class PartitionAppend:
         elif isinstance(plan, KnownBatch):
             self._await_repetition(partition, plan, records, outcome)
         elif any(planned.partition is partition for planned in self._planned):
-            outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition once")
+            outcome.fail(ErrorCode.INVALID_REQUEST, "a request may name each partition only once")
         else:
             assert records is not None
             self._planned.append(
@@ -186,9 +187,9 @@ class PartitionAppend:
             )
 
     def _refusal(self, partition: Partition, content: Content) -> str | None:
-        """Why this cannot be appended now, if it cannot."""
+        """Return why this cannot be appended now, or None."""
         if not partition.accepts_records:
-            return "this broker stops leading the partition"
+            return "this broker is giving up the partition"
         if not self._refused or not isinstance(content, memoryview):
             return None
         return self._refused.reason_to_wait(
@@ -196,17 +197,14 @@ class PartitionAppend:
         )
 
     def _final_or_retriable(self, plan: Refusal) -> tuple[ErrorCode, str]:
-        """Return code and message of a refusal, or those of a retriable one if a later leader may
-        know better.
+        """Return code and message of a refusal. They are retriable if a later leader may know
+        better.
         """
         if plan.code not in _DEPENDS_ON_END or self._leads_alone is None or self._leads_alone():
             return plan.code, plan.message
         return (
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            (
-                f"{plan.message}, as far as this broker knows; another one may lead the partition"
-                " by now"
-            ),
+            (f"{plan.message}, as far as this broker knows; another broker may lead it already"),
         )
 
     def _refuse(
@@ -274,8 +272,8 @@ class PartitionAppend:
 
     def _on_durable(self, storage: Storage, error: Exception | None) -> None:
         if error is not None:
-            # Unknown, not lost: what became of it shows when the producer repeats it, here or at
-            # the next leader.
+            # The records may be durable. The producer learns it when it repeats the batch, here or
+            # at the next leader.
             self._fail_all(error)
         for planned in self._planned:
             partition = planned.partition
@@ -286,8 +284,8 @@ class PartitionAppend:
         self._settle_one()
 
     def _fail_all(self, error: Exception) -> None:
-        # WalFull is over soon; after anything else this broker start cannot acknowledge any more
-        # and somebody else will lead.
+        # WalFull is temporary. After any other error this incarnation cannot acknowledge any more,
+        # and another broker will lead.
         code = (
             ErrorCode.KAFKA_STORAGE_ERROR
             if isinstance(error, WalFull)
@@ -299,8 +297,8 @@ class PartitionAppend:
     def _settle_one(self) -> None:
         self._pending_count -= 1
         if self._pending_count == 0:
-            # Whoever is told refers to this group: held on to, that would be a cycle, and the
-            # request's bytes would wait for the collector.
+            # The callback refers to this group. Keeping it would be a reference cycle, and the
+            # request's bytes would wait for the garbage collector.
             settled, self._settled = self._settled, None
             assert settled is not None, "it is called once"
             settled()

@@ -1,8 +1,8 @@
-"""How many bytes of cold reads a broker has under way, over all connections: a hundred lagging
-consumers must not fill its memory.
+"""Limit the bytes of concurrent cold reads of a broker, so that a hundred lagging consumers do not
+fill its memory.
 
-Invariant: what is granted never exceeds the limit, except for one reader that alone asks for more.
-Granted in the order of asking.
+Invariant: the granted bytes never exceed the limit, except for a single reader that requests more.
+Grants follow the order of requests.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ class ByteLimiter:
 
     @asynccontextmanager
     async def hold(self, size_bytes: int) -> AsyncGenerator[None]:
-        """Wait until so many bytes are free; no time limit here, the caller has one."""
+        """Wait until so many bytes are free. No time limit here: the caller has one."""
         wanted = min(size_bytes, self._limit_bytes)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append((wanted, turn))

@@ -1,8 +1,7 @@
-"""What a broker's partitions have done so far, for its metrics: values only, made of what
-partitions count themselves.
+"""Totals of a broker's partitions for metrics, as values made of the counters in partitions.
 
-Invariant: nothing here is counted for each request; a partition that leaves hands its counts on, so
-the totals only grow.
+Invariant: nothing is counted per request here. A partition that leaves adds its counters to a sum,
+so the totals only grow.
 """
 
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ from broker.partition.partition import Partition
 
 
 class Traffic(NamedTuple):
-    """Of clients and coordinators, through partitions that are or were led here."""
+    """Traffic of clients and coordinators through partitions that are or were led here."""
 
     bytes_in: int = 0
     records_in: int = 0
@@ -22,7 +21,7 @@ class Traffic(NamedTuple):
     records_out: int = 0
 
     def with_partitions(self, partitions: Iterable[Partition]) -> "Traffic":
-        """The sum. 0.3 us for each partition."""
+        """Return the sum with these partitions. 0.3 us per partition."""
         bytes_in, records_in, bytes_out, records_out = self
         for partition in partitions:
             bytes_in += partition.bytes_in
@@ -34,7 +33,9 @@ class Traffic(NamedTuple):
 
 @dataclass(slots=True)
 class OperationCounts:
-    """Opens, or closes. latencies: of operations, which take many partitions at once."""
+    """Counts of opens or closes. latencies: times of operations, which process many partitions at
+    once.
+    """
 
     partitions: int = 0
     failures: int = 0
@@ -42,12 +43,12 @@ class OperationCounts:
 
 
 class PartitionStates(NamedTuple):
-    """Partitions by what is the matter with them here."""
+    """Number of partitions by state."""
 
     serving: int = 0
     opening: int = 0
     closing: int = 0
     awaited: int = 0
-    """To be led here when the election comes."""
+    """This broker will lead them after the next election."""
     failing: int = 0
-    """An open failed; the next try comes, or is under way."""
+    """An open failed; the next attempt is due or running."""

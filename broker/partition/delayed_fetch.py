@@ -1,9 +1,9 @@
-"""How much a parked fetch still waits for.
+"""Count the bytes that a parked fetch waits for.
 
-Invariant: it wakes once, when the bytes that became readable since it parked reach what was
-missing, or when something went wrong with one of its partitions. Nobody polls: partitions call
-`progressed` as their high watermark moves.
-Must not: read data or know time; the shell owns the deadline.
+Invariant: a fetch wakes once, when the bytes that became readable since it parked reach the missing
+number, or on a problem in one of its partitions. There is no polling: partitions call `progressed`
+when their high watermark advances.
+Must not: read data or know time; the caller owns the deadline.
 Source: Kafka `DelayedFetch`.
 """
 
@@ -16,21 +16,21 @@ class FetchWait:
     def __init__(
         self, missing_bytes: int, wake: Callable[[], None], *, reads_committed: bool = False
     ) -> None:
-        """reads_committed: what is appended counts only if it is stable; where transactions are
-        open, the moving of their end wakes it.
+        """reads_committed: appended bytes count only if they are stable. While transactions are
+        open, the last stable offset wakes the fetch instead.
         """
         self.reads_committed = reads_committed
         self._missing_bytes = max(1, missing_bytes)
         self._wake: Callable[[], None] | None = wake
 
     def progressed(self, size_bytes: int) -> None:
-        """So many more bytes became readable in one of the partitions."""
+        """Count bytes that became readable in one of the partitions."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Look again now: an error is to be told, or all bytes are there."""
+        """Wake the fetch now: there is an error, or all bytes are available."""
         wake, self._wake = self._wake, None
         if wake is not None:
             wake()

@@ -1,9 +1,8 @@
-"""Where each leader epoch of a partition began: what clients ask after a change of leader to find
-out whether the log was cut.
+"""The start offset of each leader epoch of a partition. Clients use it after a change of leader to
+find out whether the log was truncated.
 
-Invariant: epochs and start offsets both grow strictly along the chain. Nothing is ever truncated
-here, so the chain only grows at its end and loses entries at its beginning when the log's start
-moves.
+Invariant: epochs and start offsets both grow strictly along the chain. Nothing is ever truncated,
+so the chain grows only at its end and loses entries at its beginning when the log start moves.
 Must not: know batches or streams.
 
 Source: Kafka `LeaderEpochFileCache`; KIP-101, KIP-320.
@@ -27,8 +26,8 @@ class LeaderEpochs:
         return self._entries
 
     def assign(self, epoch: StreamEpoch, start_offset: Offset) -> None:
-        """From `start_offset` on, records carry `epoch`. An epoch that wrote nothing gives way to
-        the one that began at the same place.
+        """Assign `epoch` to records from `start_offset` on. It replaces an epoch without records
+        that began at the same offset.
         """
         if self._entries and self._entries[-1][0] >= epoch:
             return
@@ -37,8 +36,8 @@ class LeaderEpochs:
         self._entries.append((epoch, start_offset))
 
     def trim(self, log_start_offset: Offset) -> None:
-        """Forget epochs that end at or below the log's start; the one that covers it begins there
-        from now on.
+        """Drop epochs that end at or below the log start. The one that covers it now begins
+        there.
         """
         dropped_count = 0
         while (
@@ -51,8 +50,8 @@ class LeaderEpochs:
             self._entries[0] = (self._entries[0][0], log_start_offset)
 
     def end_offset(self, epoch: int, log_end_offset: Offset) -> tuple[int, int]:
-        """The greatest epoch <= `epoch` and where it ended. (-1, -1) if `epoch` is newer than any
-        that is known.
+        """Return the greatest epoch <= `epoch` and its end offset; (-1, -1) if `epoch` is newer
+        than all known ones.
         """
         if not self._entries or epoch > self._entries[-1][0] or epoch < 0:
             return -1, -1
@@ -66,7 +65,7 @@ class LeaderEpochs:
         raise AssertionError("the chain covers every epoch between its ends")
 
     def epoch_at(self, offset: Offset) -> int:
-        """The epoch of the record at `offset`; -1 if the chain begins behind it."""
+        """Return the epoch of the record at `offset`; -1 if the chain begins after it."""
         for epoch, start_offset in reversed(self._entries):
             if start_offset <= offset:
                 return epoch

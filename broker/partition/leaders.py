@@ -1,14 +1,14 @@
-"""Whom clients are told to go to for a partition: its leader or, while it moves or its leader is
-dead, the broker that is about to lead it.
+"""Determine the leader that clients get for a partition. While it moves or its leader is dead, that
+is the broker that will lead next.
 
-Why so early: the target parks what comes before it has opened the partition, so a client that goes
-there at once waits for the move or the recovery only, not for its own next look at the metadata,
-which after half a second without a leader is up to a second away (librdkafka doubles its pauses).
-If the election goes otherwise (the target died), the target or its absence says so, and the client
-looks again. The epoch told is the one that the election will begin.
-Invariant: only brokers that the image has alive are named. The guess is
-`controller.managers.elections` without its count of leaders: where no candidate can be elected,
-nobody is named.
+Why so early: the target parks requests until it has opened the partition. A client that goes there
+immediately waits only for the move or the recovery, not for its next metadata refresh, which can be
+a second away after half a second without a leader (librdkafka doubles its pauses). If the election
+ends differently (the target died), the client gets an error or no answer and refreshes. The epoch
+in the answer is the one that the election will begin.
+Invariant: only brokers that are alive in the image are named. The prediction follows
+`controller.managers.elections` without its count of leaders: if no candidate can be elected, none
+is named.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class AnnouncedLeader(NamedTuple):
 
 
 def announced_leader(image: MetadataImage, partition: PartitionMetadata) -> AnnouncedLeader | None:
-    """None: nobody leads it, and who will is not known yet."""
+    """Return the leader to name, or None if there is none and the next one is unknown."""
     if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
         return AnnouncedLeader(partition.leader, partition.leader_epoch)
     heir = _heir(image, partition)
@@ -33,8 +33,8 @@ def announced_leader(image: MetadataImage, partition: PartitionMetadata) -> Anno
 
 
 def is_heir(image: MetadataImage, partition: PartitionMetadata, node_id: NodeId) -> bool:
-    """The next election will make this broker the leader, as far as is known: it holds a place for
-    what comes early.
+    """Return True if the next election will make this broker the leader, as far as the image shows.
+    It then parks early requests.
     """
     if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
         return False

@@ -1,10 +1,9 @@
-"""How much goes through this broker's partitions, and how long its appends take.
+"""Measure the load of this broker's partitions and the latency of its appends.
 
-The hot path only adds to plain integers of `Partition`; what they mean is computed here every few
-seconds. Invariants: a rate is the decayed mean of the time that was watched, so that a partition
-seen for one second has a rate as well, only a less certain one; at most `PARTITIONS_PER_REPORT_MAX`
-partitions are named, the busiest, and the rest is summed; samples are bounded. Pure: the time comes
-in.
+The hot path only adds to integer counters of `Partition`; rates are computed here every few
+seconds. Invariants: a rate is the decayed mean over the observed time, so a partition observed for
+one second has a rate, too, but a less certain one. At most `PARTITIONS_PER_REPORT_MAX` partitions,
+the busiest, are listed; the others are summed. Samples are bounded. Pure: the time is an argument.
 Source: Cruise Control's metrics reporter; the load averages of Unix.
 """
 
@@ -21,17 +20,15 @@ from broker.partition.partition import Partition
 from controller.api.load_messages import PARTITIONS_PER_REPORT_MAX, Load, PartitionLoad
 
 DECAY_S: Final = 5.0
-"""What is so old counts for a third. Shorter follows the load sooner and takes its noise for
-news.
+"""Time after which a sample counts for a third. A shorter time follows the load faster but is more
+sensitive to noise.
 """
 SAMPLES_MAX: Final = 4_096
 
 
 @dataclass(slots=True)
 class _Rate:
-    """Counters when they were last looked at, and decayed sums of what was counted and of the
-    seconds in which it was.
-    """
+    """Counters at the last sample, and decayed sums of the counts and of the observed seconds."""
 
     since: float
     seconds: float = 0.0
@@ -73,8 +70,8 @@ class LoadMeter:
     def sample(
         self, partitions: Iterable[Partition], now: float
     ) -> tuple[list[PartitionLoad], Load, int]:
-        """(the busiest, the sum of the others, their number). now: monotonic seconds.
-        O(partitions), 4 us for each that has a load and 0.4 us for the others.
+        """Return (the busiest partitions, the sum of the others, their number). now: monotonic
+        seconds. O(partitions): 4 us per partition with a load, 0.4 us per other one.
         """
         before, self._sampled_at = self._sampled_at, now
         elapsed_s = max(now - before, 1e-3)
@@ -122,8 +119,8 @@ def _sum(loads: list[Load]) -> Load:
 
 
 class AppendTimes:
-    """From append to acknowledgement. What still waits counts with its age: a store that hangs
-    shows at once.
+    """Times from append to acknowledgement. A pending append counts with its age, so a hanging
+    store shows immediately.
     """
 
     def __init__(self) -> None:
@@ -132,19 +129,23 @@ class AppendTimes:
         self._took_s: list[float] = []
 
     def begin(self, now: float) -> int:
-        """Returns what `end` wants. 0.1 us."""
+        """Start an append. Returns its number for `end`. 0.1 us."""
         number = self._next = self._next + 1
         self._waiting[number] = now
         return number
 
     def end(self, number: int, now: float, *, counts: bool = True) -> None:
-        """counts: False for an append that was refused, which says nothing of durability."""
+        """End an append. counts: False for a refused append, which says nothing about
+        durability.
+        """
         began = self._waiting.pop(number)
         if counts and len(self._took_s) < SAMPLES_MAX:
             self._took_s.append(now - began)
 
     def take(self, now: float) -> tuple[float, float] | None:
-        """(p50, p99) in milliseconds since the last call; None: nothing was appended."""
+        """Return (p50, p99) in milliseconds since the last call, or None if there were no
+        appends.
+        """
         took_s, self._took_s = self._took_s, []
         took_s.extend(now - began for began in self._waiting.values())
         if not took_s:

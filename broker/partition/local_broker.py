@@ -1,5 +1,5 @@
-"""This broker as its partitions and coordinators see it: who it is, what it leads, and whether it
-still may.
+"""The broker as its partitions and coordinators see it: identity, led partitions, and whether it
+may write.
 
 Must not: import a handler or `broker.node`.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LocalBroker(Protocol):
-    """Implemented by `broker.node`; tests have small fakes."""
+    """Implemented by `broker.node`; tests use small fakes."""
 
     @property
     def node_id(self) -> NodeId: ...
@@ -33,8 +33,8 @@ class LocalBroker(Protocol):
 
     @property
     def image(self) -> "MetadataImage":
-        """The follower's image: mutable, never behind what an answered RPC of ours produced. Do not
-        keep parts across an await.
+        """Return the follower's image. It is mutable and includes the changes of every answered RPC
+        of this broker. Do not keep parts of it across an await.
         """
         ...
 
@@ -50,13 +50,13 @@ class LocalBroker(Protocol):
     def now_ms(self) -> Millis: ...
 
     def can_write(self) -> bool:
-        """False once the session is lost or a fence was met: nothing may be acknowledged or read
-        any more (`broker.handlers.lease`).
+        """Return False once the session is lost or the broker met a fence: it may not acknowledge
+        or read any more (`broker.handlers.lease`).
         """
         ...
 
     def leads_alone(self) -> bool:
-        """False as soon as another broker may lead what this one leads: never True while
-        `can_write` is False.
+        """Return False as soon as another broker may lead the partitions of this one. Never True
+        while `can_write` is False.
         """
         ...

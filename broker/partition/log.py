@@ -1,18 +1,18 @@
-"""The log of an open partition: a data stream whose offsets are Kafka's, a meta stream that
-remembers how to open it quickly, and a txn stream that says what became of transactions.
+"""The log of an open partition. A data stream has Kafka's offsets, a meta stream holds checkpoints,
+and a txn stream records transactions.
 
 A checkpoint holds the producers, the leader epochs and the recovery offset: the state of everything
-below that offset. It is appended behind the data that it describes, through the same ordered WAL,
-so a durable checkpoint never speaks of lost data. Opening restores the newest one and reads headers
-from the recovery offset to the end. After a clean close that range is empty, after a crash it is
-what came since the last checkpoint; there is no flag to set or to clear, and nothing is written
-when a partition opens. An event of the txn stream goes into the same group as the batch that makes
-it; nothing of that stream is read to open a partition.
+below that offset. It is appended after the data that it describes, through the same ordered WAL, so
+a durable checkpoint never describes lost data. Opening restores the newest checkpoint and reads
+headers from the recovery offset to the end. After a clean close that range is empty; after a crash
+it holds what was appended since the last checkpoint. There is no clean-shutdown flag, and opening
+writes nothing. A txn stream event is in the same group as the batch that causes it; opening does
+not read that stream.
 
-Invariant: `plan` changes nothing; `assign_offsets` and `appended` follow a successful plan in one
+Invariant: `plan` changes nothing. `assign_offsets` and `appended` follow a successful plan in one
 step of the event loop.
-Must not: wait for durability or know clients (`Partition` does). Source: AutoMQ `ElasticLog`,
-`ElasticLogLoader`; KIP-98 (producer state).
+Must not: wait for durability or know clients (`Partition` does).
+Source: AutoMQ `ElasticLog`, `ElasticLogLoader`; KIP-98 (producer state).
 """
 
 from dataclasses import dataclass
@@ -63,19 +63,18 @@ _EVENTS_BYTES: Final = 64 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     checkpoint_bytes: int = 64 * 1024 * 1024
-    """Appended bytes, of all partitions of a broker together, after which those with most of them
-    get a checkpoint. Bounds what is scanned after a crash: 64 MiB are 0.3 s of reading, shared by
-    the new leaders.
+    """Bytes appended to all partitions of a broker after which those with the most get a
+    checkpoint. Limits the scan after a crash: 64 MiB take 0.3 s to read, shared by the new leaders.
     """
     producers_count_max: int = 10_000
-    """Producers remembered in each partition, 1 KiB each in the worst case."""
+    """Maximum number of producers remembered per partition, 1 KiB each in the worst case."""
     producer_silent_ms: int = 86_400_000
-    """`producer.id.expiration.ms`: a producer that wrote nothing for so long is forgotten, unless
-    its transaction is open.
+    """`producer.id.expiration.ms`: a producer without writes for this long is forgotten, unless its
+    transaction is open.
     """
     open_transactions_count_max: int = 2_000
-    """In each partition. One more is refused with an error that clients retry. Fewer than
-    producers, of which the rest may be forgotten.
+    """Open transactions per partition. Further ones are refused with a retriable error. Less than
+    the number of producers, so that some producers may be forgotten.
     """
 
 
@@ -87,8 +86,8 @@ class _Recovery(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogInconsistent(StreamError):
-    """Streams and checkpoint contradict each other. The partition does not open; nothing is
-    guessed.
+    """Raised when streams and checkpoint contradict each other. The partition does not open;
+    nothing is guessed.
     """
 
     def __init__(self, stream_id: StreamId, what: str) -> None:
@@ -97,8 +96,8 @@ class LogInconsistent(StreamError):
 
 
 def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offset) -> None:
-    """Of a walk over batches in memory, which would else go round for ever without giving anybody
-    else a turn. Raises LogInconsistent.
+    """Check that a walk over batches in memory advanced. Otherwise it would loop forever and block
+    the event loop. Raises LogInconsistent.
     """
     if after <= before:
         raise LogInconsistent(
@@ -136,7 +135,7 @@ class PartitionLog:
         self.producers = ProducerState(config.producers_count_max)
         self.epochs = LeaderEpochs()
         self.dirty_bytes = 0
-        """Appended since the last checkpoint."""
+        """Bytes appended since the last checkpoint."""
         self._config = config
         self._leader_epoch = data.epoch
 
@@ -147,8 +146,8 @@ class PartitionLog:
     def plan(
         self, records: memoryview | None, now_ms: Millis, *, from_coordinator: bool = False
     ) -> BatchHeader | KnownBatch | Refusal:
-        """What an append of `records` would mean: a header (go on with `assign_offsets`), a
-        repetition, or a refusal. Changes nothing.
+        """Return the header for `assign_offsets`, the known batch that `records` repeats, or a
+        refusal. Changes nothing.
         """
         header = validate_batch(records, self.rules, now_ms, from_coordinator=from_coordinator)
         if isinstance(header, Refusal) or header.producer_id < 0:
@@ -167,18 +166,18 @@ class PartitionLog:
             return verdict
         message = (
             f"producer {header.producer_id} epoch {header.producer_epoch}: sequence"
-            f" {header.base_sequence} is not what comes next"
+            f" {header.base_sequence} is out of order"
         )
         return Refusal(verdict, message)
 
     def plan_marker(
         self, marker: Marker, now_ms: Millis
     ) -> tuple[memoryview, BatchHeader | KnownBatch | Refusal]:
-        """The control batch that ends a producer's transaction, and its header (go on with
-        `assign_offsets`), a repetition, or a refusal.
+        """Return the control batch that ends a producer's transaction, with its header for
+        `assign_offsets`, a repetition, or a refusal.
 
-        Changes nothing. The `KnownBatch` of a repetition ends at or behind the marker that ended
-        the transaction.
+        Changes nothing. The `KnownBatch` of a repetition ends at or after the marker that ended the
+        transaction.
         """
         batch = memoryview(encode_marker(marker, now_ms))
         code = self.producers.check_marker(marker)
@@ -187,7 +186,7 @@ class PartitionLog:
                 f"producer {marker.producer_id} epoch {marker.producer_epoch}, coordinator epoch"
                 f" {marker.coordinator_epoch}"
             )
-            return batch, Refusal(code, f"{who}: a newer one has been here")
+            return batch, Refusal(code, f"{who}: a newer one has written to this partition")
         if self.producers.is_repeated(marker):
             return batch, KnownBatch(
                 NO_SEQUENCE, NO_SEQUENCE, self.data.next_offset, self.data.next_offset
@@ -197,8 +196,8 @@ class PartitionLog:
     def assign_offsets(
         self, records: memoryview, header: BatchHeader, now_ms: Millis, marker: Marker | None = None
     ) -> list[AppendEntry]:
-        """Give the batch its offsets by patching it where it lies; behind it the event that readers
-        have to know of it, if any.
+        """Write the offsets into the batch in place. Returns its entry, followed by the transaction
+        event for readers if there is one.
         """
         base_offset = self.data.next_offset
         max_timestamp_ms = header.max_timestamp_ms
@@ -231,7 +230,7 @@ class PartitionLog:
     def appended(
         self, header: BatchHeader, base_offset: Offset, now_ms: Millis, marker: Marker | None = None
     ) -> None:
-        """The storage took the batch at `base_offset`."""
+        """Update the state after the storage accepted the batch at `base_offset`."""
         self.dirty_bytes += header.size_bytes
         if marker is not None:
             self.producers.record_marker(marker, now_ms)
@@ -252,8 +251,8 @@ class PartitionLog:
                 self.transactions.begin(header.producer_id, base_offset)
 
     def checkpoint(self, now_ms: Millis) -> AppendEntry:
-        """The state of everything appended so far, to be appended to the meta stream in the same
-        step of the event loop.
+        """Return an entry with the state of everything appended so far. Append it to the meta
+        stream in the same step of the event loop.
         """
         self.producers.expire(now_ms, self._config.producer_silent_ms)
         self.epochs.trim(self.data.start_offset)
@@ -265,8 +264,8 @@ class PartitionLog:
 
     @property
     def txn_trim_offset(self) -> Offset | None:
-        """Where the txn stream may begin: nobody reads what lies below the log's start, but for the
-        newest event that is durable.
+        """Return the offset up to which the txn stream may be trimmed. Events below the log start
+        are unused, except the newest durable one.
         """
         offset = Offset(min(self.data.start_offset, self.txn.confirmed_offset - 1))
         return offset if offset > self.txn.start_offset else None
@@ -274,8 +273,8 @@ class PartitionLog:
     async def read_aborted(
         self, storage: Storage, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """As `Transactions.aborted_within`, from the txn stream. Cost: a cold read or more. Raises
-        what `Storage.read` raises.
+        """Like `Transactions.aborted_within`, from the txn stream. Costs at least one cold read.
+        Raises the errors of `Storage.read`.
         """
         within = AbortedWithin(start_offset, end_offset)
         offset, stop = max(start_offset, self.txn.start_offset), self.txn.confirmed_offset
@@ -297,7 +296,7 @@ class PartitionLog:
             return None
         return Refusal(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{limit} transactions are open in this partition; try again when one has ended",
+            f"{limit} transactions are open in this partition; retry when one has ended",
         )
 
     def _event_entry(
@@ -319,11 +318,11 @@ async def restore_log(
     config: LogConfig,
     now_ms: Millis,
 ) -> PartitionLog:
-    """The streams are open; bring their state back. Cost: one read after a clean close, else
-    headers since the last checkpoint too.
+    """Restore the log from its open streams. Costs one read after a clean close, otherwise also the
+    headers since the last checkpoint.
 
-    Raises MetaCorrupt or LogInconsistent (fail closed), and what `Storage.read` raises (worth a
-    retry).
+    Raises MetaCorrupt or LogInconsistent (fail closed), and the errors of `Storage.read`
+    (retriable).
     """
     meta = await MetaStream.restore(storage, meta_handle)
     log = PartitionLog(meta, data, txn, config)
@@ -368,8 +367,8 @@ def _restore_checkpoint(log: PartitionLog) -> Offset:
 async def _scan(
     storage: Storage, log: PartitionLog, recovery_offset: Offset, now_ms: Millis
 ) -> None:
-    """Read headers from the recovery offset to the end: what the last checkpoint does not know
-    yet.
+    """Read the headers from the recovery offset to the end, which the last checkpoint does not
+    cover.
     """
     data = log.data
     offset, end = recovery_offset, data.next_offset

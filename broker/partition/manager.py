@@ -1,16 +1,16 @@
-"""Keeps the open partitions level with the metadata image: what it says that this broker start
-leads is opened, everything else is closed.
+"""Open and close partitions so that this broker serves exactly those that the metadata image
+assigns to this incarnation.
 
-Level, not edge: each image change only says where to look; what to do follows from the image and
-from what is held now. At most one operation runs for a partition, and when it ends the partition is
-looked at again, so a leadership that came and went meanwhile, a lost reply or a failed open need no
-special case. Opens and closes are batched: a thousand partitions are a few RPCs.
+Level-triggered: an image change only selects partitions to check. The action follows from the image
+and from what is open now. At most one operation runs per partition, and the partition is checked
+again when it ends. So a leadership that changed twice meanwhile, a lost reply or a failed open
+needs no special case. Opens and closes are batched: a thousand partitions take a few RPCs.
 
-Invariants: a partition is found by `get` only while it may be served; parked requests run in the
-order in which they came, before any later one can find the partition; listeners hear "opened" and
-"not any more" strictly in turn. A partition that is moving here, or whose dead leader we are to
-follow, is hosted already, so that what clients send ahead of the election waits here in order.
-Must not: append records, or block the image's thread (everything that waits is a task of its own).
+Invariants: `get` finds a partition only while it may be served. Parked requests run in the order of
+arrival, before any later request finds the partition. Listeners get "opened" and "closed" strictly
+in turn. A partition that moves here, or whose dead leader this broker will follow, is hosted
+already, so that requests that clients send before the election wait here in order.
+Must not: append records, or block the image's thread (everything that waits is a task).
 Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft
 `BrokerMetadataPublisher`.
 """
@@ -51,14 +51,14 @@ _log = structlog.get_logger()
 
 OpenCallback: TypeAlias = Callable[[Partition | ErrorCode], None]
 Operation: TypeAlias = Callable[[], Coroutine[None, None, None]]
-"""Called when its task begins: one that is cancelled before leaves no coroutine that nobody
+"""Called when its task begins, so that a task cancelled earlier leaves no coroutine that was never
 awaited.
 """
 
 Subscribe: TypeAlias = Callable[[Callable[[MetadataDelta, MetadataImage], None]], None]
 
 BATCH_COUNT_MAX: Final = 500
-"""Partitions opened or closed with one RPC; each has three streams, and a request may name
+"""Partitions opened or closed with one RPC. Each has three streams, and a request may name
 2,000.
 """
 COLD_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -66,19 +66,19 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _CHECKPOINT_INTERVAL_S: Final = 1.0
 _FULL_CHECKPOINT_INTERVALS: Final = 30
-"""Partitions with little that is new get a checkpoint every so many looks, all together in one
-group.
+"""Every so many intervals, partitions with little new data get a checkpoint too, all together in
+one group.
 """
 
 
 LeaderChangeListener: TypeAlias = Callable[[str, int, bool], None]
-"""(topic name, partition, opened): False when this broker stops leading it. Called on the loop,
-must not block.
+"""Called on the loop with (topic name, partition, opened). `opened` is False when this broker stops
+leading the partition. Must not block.
 """
 
 
 class HostedPartition:
-    """A partition that is held here, or is to be. `busy` while an operation runs for it."""
+    """A partition that is open here or will be. `busy` is True while an operation runs for it."""
 
     __slots__ = (
         "attempts_count",
@@ -96,10 +96,10 @@ class HostedPartition:
         self.open_partition: OpenPartition | None = None
         self.busy = False
         self.attempts_count = 0
-        """Tries that failed in a row."""
+        """Consecutive failed attempts."""
         self.failing_since = 0.0
         self.error: Exception | None = None
-        """Of the first and of the last of them."""
+        """`failing_since` is the time of the first failure, `error` is the last one."""
         self.notice: MoveNotice | None = None
         self.waiting: list[OpenCallback] = []
 
@@ -113,7 +113,7 @@ class HostedPartition:
 
     @property
     def is_failing(self) -> bool:
-        """Does it not open? It still counts while the next try is under way."""
+        """Return True if the partition fails to open, also while the next attempt runs."""
         return self.attempts_count > 0 and not self.is_open
 
 
@@ -130,7 +130,7 @@ class PartitionManager:
         notice: MoveNoticeConfig | None = None,
         report: Callable[[list[MoveTiming]], None] | None = None,
     ) -> None:
-        """report: told what the steps of moves took, at most `BATCH_COUNT_MAX` at a time; must not
+        """report: receives the step times of moves, at most `BATCH_COUNT_MAX` at a time. Must not
         block or raise.
         """
         self._me = me
@@ -143,7 +143,7 @@ class PartitionManager:
         self._served: dict[tuple[str, int], Partition] = {}
         self._listeners: list[LeaderChangeListener] = []
         self.cold_reads = ByteLimiter(COLD_BYTES_MAX)
-        """What all fetches together may be reading from the store."""
+        """Limits the cold bytes that all fetches read at the same time."""
         self.append_times = AppendTimes()
         self.refused = RefusedBatches()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -155,16 +155,18 @@ class PartitionManager:
         self.opens = OperationCounts()
         self.closes = OperationCounts()
         self._past_traffic = Traffic()
-        """Of partitions that are not served any more."""
+        """Traffic of partitions that are no longer served."""
         self._is_closing = False
         self._is_over = False
         self._released = asyncio.Event()
 
-    # --- what handlers ask ------------------------------------------------------------------------
+    # --- for handlers -----------------------------------------------------------------------------
 
     def get(self, topic_name: str, index: int) -> Partition | ErrorCode:
-        """UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or LEADER_NOT_AVAILABLE while it is
-        being opened here.
+        """Return the partition if it is served here.
+
+        Otherwise UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, or LEADER_NOT_AVAILABLE while
+        it is being opened here.
         """
         partition = self._served.get((topic_name, index))
         if partition is not None:
@@ -173,16 +175,17 @@ class PartitionManager:
         if topic is None or not 0 <= index < len(topic.partitions):
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         key = PartitionKey(topic.topic_id, index)
-        # If it were not hosted, nothing would end the wait of who is told that it is being opened.
+        # A partition that is not hosted has no callbacks, so a request parked for it would never
+        # end.
         is_ours = key in self._hosted and (self._desired(key) is not None or self._is_expected(key))
         return ErrorCode.LEADER_NOT_AVAILABLE if is_ours else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def when_open(self, topic_name: str, index: int, callback: OpenCallback) -> Callable[[], None]:
-        """Call back, maybe at once, when `get` would not say LEADER_NOT_AVAILABLE any more. Returns
-        what cancels the request.
+        """Call back, maybe immediately, when `get` no longer returns LEADER_NOT_AVAILABLE. Returns
+        a function that cancels the callback.
 
-        Callbacks of one partition run in order, before anybody else finds it: parked requests keep
-        their sequence. No time limit here.
+        Callbacks of one partition run in order, before any other request finds it, so parked
+        requests keep their order. There is no time limit here.
         """
         found = self.get(topic_name, index)
         topic = self._image().topics.by_name(topic_name)
@@ -203,8 +206,8 @@ class PartitionManager:
     async def wait_open(
         self, topic_name: str, index: int, deadline: float
     ) -> Partition | ErrorCode:
-        """As `get`, but waits until `deadline` (`loop.time()`) for a partition that is being opened
-        here.
+        """Like `get`, but wait until `deadline` (`loop.time()`) for a partition that is being
+        opened here.
         """
         found: asyncio.Future[Partition | ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -222,7 +225,9 @@ class PartitionManager:
             cancel()
 
     def is_expected(self, topic_name: str, index: int) -> bool:
-        """It is to be led here, but the election is not held yet."""
+        """Return True if this broker will lead the partition after an election that is not
+        complete.
+        """
         topic = self._image().topics.by_name(topic_name)
         return topic is not None and self._is_expected(PartitionKey(topic.topic_id, index))
 
@@ -233,22 +238,22 @@ class PartitionManager:
         return len(self._served)
 
     def wake_readers(self) -> None:
-        """Have every parked fetch look again, because the session is lost. O(partitions)."""
+        """Let every parked fetch check again, because the session is lost. O(partitions)."""
         for partition in self._served.values():
             partition.wake_readers()
 
     def traffic(self) -> Traffic:
-        """So far. O(partitions)."""
+        """Return the traffic since the start. O(partitions)."""
         return self._past_traffic.with_partitions(self._served.values())
 
     def states(self) -> PartitionStates:
-        """How many partitions are where. O(partitions)."""
+        """Count the partitions by state. O(partitions)."""
         found: Counter[str] = Counter(map(_state_of, self._hosted.values()))
         return PartitionStates(**found)
 
     def failing(self) -> list[FailingPartition]:
-        """Return the partitions that are to be led here and do not open, those that fail longest
-        first. O(partitions).
+        """Return the partitions that fail to open, the longest failing ones first.
+        O(partitions).
         """
         now = asyncio.get_running_loop().time()
         found = [
@@ -265,25 +270,25 @@ class PartitionManager:
         return sorted(found, key=lambda item: -item.for_ms)
 
     def add_leader_change_listener(self, listener: LeaderChangeListener) -> None:
-        """(topic name, partition, opened). Called on the loop; must not block or raise. Hears of
-        what is open already, too.
+        """Add a listener and report the partitions that are open already. Must not block or
+        raise.
         """
         self._listeners.append(listener)
         for partition in self:
             listener(partition.topic_name, partition.index, True)
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Follow the image from here on (the subscription begins with all of it); partitions open
-        in the background.
+        """Follow the image. The subscription begins with a full delta; partitions open in the
+        background.
         """
         self._subscribe(self.on_batch)
         self._spawn(self._checkpoint_periodically())
 
     async def close(self) -> None:
-        """Graceful: stop accepting, close every partition in few RPCs. No time limit here: the
-        caller cancels.
+        """Stop opening partitions and close all of them in few RPCs. No time limit here: the caller
+        cancels.
         """
         self._is_closing = True
         self._reconcile(list(self._hosted))
@@ -293,8 +298,8 @@ class PartitionManager:
             await self.abandon()
 
     async def settled(self) -> None:
-        """Return when nothing is held that the image does not want (any more). No time limit here:
-        the caller cancels.
+        """Wait until nothing is open that the image does not assign to this broker. No time limit
+        here: the caller cancels.
         """
         while any(
             (hosted.busy or hosted.open_partition is not None) and self._desired(key) is None
@@ -304,8 +309,8 @@ class PartitionManager:
             await self._released.wait()
 
     async def abandon(self) -> None:
-        """Stop at once, as a crash would: nothing is closed, the image is not looked at any more.
-        Harmless after `close`.
+        """Stop immediately, like a crash: close nothing and ignore the image. Does nothing after
+        `close`.
         """
         self._is_over = True
         for timer in self._timers.values():
@@ -317,7 +322,7 @@ class PartitionManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """The image moved on. Runs on its thread (the loop) and returns at once."""
+        """Apply an image change. Runs on the image's thread (the loop) and does not wait."""
         if self._is_over:
             return
         if delta.everything:
@@ -335,9 +340,9 @@ class PartitionManager:
         self._reconcile(keys)
 
     def _leaderless_keys(self) -> set[PartitionKey]:
-        """What may be awaited here from now on, or not any more, because a broker came or went:
-        that of a dead leader, or of none, whose next candidate it is or was. Cost: O(what has no
-        leader + hosted partitions).
+        """Return the partitions whose next leader may have changed because a broker came or left:
+        those without a live leader, and those that wait here. O(partitions without a live leader +
+        hosted partitions).
         """
         image = self._image()
         keys = {key for key, hosted in self._hosted.items() if hosted.open_partition is None}
@@ -354,7 +359,7 @@ class PartitionManager:
             if partition.topic_name in rules:
                 partition.log.rules = rules[partition.topic_name]
 
-    # --- the one decision -------------------------------------------------------------------------
+    # --- reconciliation ---------------------------------------------------------------------------
 
     def _desired(self, key: PartitionKey) -> PartitionRecord | None:
         record = self._image().topics.partition(key)
@@ -367,7 +372,9 @@ class PartitionManager:
         )
 
     def _is_expected(self, key: PartitionKey) -> bool:
-        """It is moving, or its leader is dead, and we are to lead it."""
+        """Return True if the partition moves or its leader is dead, and this broker is the next
+        leader.
+        """
         image = self._image()
         record = image.topics.partition(key)
         return (
@@ -375,8 +382,8 @@ class PartitionManager:
         )
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:
-        """Compare what should be with what is, stop serving what is not ours, and start operations
-        for the rest.
+        """Compare the image with the open partitions. Stop serving what this broker does not lead,
+        and start opens and closes.
         """
         to_open: list[tuple[HostedPartition, PartitionRecord]] = []
         to_close: list[HostedPartition] = []
@@ -400,8 +407,8 @@ class PartitionManager:
             self._start_operation(partial(self._open, opening), [hosted for hosted, _ in opening])
 
     def _start_notices(self, keys: Iterable[PartitionKey]) -> list[PartitionKey]:
-        """Begin a notice for those that are to have one, and give out those that have none, or no
-        longer.
+        """Start the move notices that are due. Returns the partitions that need no notice, or none
+        any more.
         """
         to_notify: list[HostedPartition] = []
         rest: list[PartitionKey] = []
@@ -416,8 +423,8 @@ class PartitionManager:
         return rest
 
     def _may_start_notice(self, hosted: HostedPartition) -> bool:
-        """It moves away by plan and its streams are still ours: records are taken until its
-        producers know where to go.
+        """Return True if the partition moves away by plan and its streams are still owned here. It
+        accepts records until its producers know the target.
         """
         open_partition, notice = hosted.open_partition, hosted.notice
         if (
@@ -458,7 +465,9 @@ class PartitionManager:
     def _update_hosted(
         self, key: PartitionKey, record: PartitionRecord | None
     ) -> HostedPartition | None:
-        """Where the partition is held or awaited; None: it has nothing to do with us (any more)."""
+        """Return the hosted partition, adding or removing it as the image says. None: this broker
+        does not host it.
+        """
         hosted = self._hosted.get(key)
         if record is not None or self._is_expected(key):
             if hosted is None:
@@ -471,7 +480,7 @@ class PartitionManager:
         return hosted
 
     def _stop_if_stale(self, hosted: HostedPartition, record: PartitionRecord | None) -> bool:
-        """Is held what the image does not want (any more)? Then nobody finds it from here on."""
+        """Stop serving the partition if the image does not assign it to this broker (any more)."""
         open_partition = hosted.open_partition
         is_stale = open_partition is not None and (
             record is None or record.leader_epoch != open_partition.record.leader_epoch
@@ -485,7 +494,7 @@ class PartitionManager:
         self._released.set()
 
     def _call_waiting(self, hosted: HostedPartition) -> None:
-        """Tell those who wait for this partition how it ended."""
+        """Answer the parked requests of this partition."""
         waiting, hosted.waiting = hosted.waiting, []
         if not waiting:
             return
@@ -557,8 +566,8 @@ class PartitionManager:
             steps = await self._opener.close(closed)
             self._report_moves(((item.record, steps) for item in closed), gave_up=True)
         except StreamError:
-            # Only a WAL that has failed for good refuses a close: the next owner gets what is
-            # durable by recovery.
+            # Only a WAL that has failed for good refuses a close. The next owner gets the durable
+            # records by recovery.
             if not self._storage.fenced:
                 raise
         for hosted in batch:
@@ -573,7 +582,9 @@ class PartitionManager:
     def _report_moves(
         self, steps_of: Iterable[tuple[PartitionRecord, Steps]], *, gave_up: bool = False
     ) -> None:
-        """Only what moved by plan; `record` is what it was opened under."""
+        """Report the times of planned moves. `record` is the one under which the partition was
+        opened.
+        """
         timings: list[MoveTiming] = []
         for record, steps in steps_of:
             now = self._image().topics.partition(PartitionKey(record.topic_id, record.partition))
@@ -590,8 +601,8 @@ class PartitionManager:
             self._report(timings)
 
     def _retry(self, hosted: HostedPartition, error: Exception | None) -> None:
-        """Look at the partition again after a pause, together with others that failed as often.
-        Forever, while the image wants it.
+        """Check the partition again after a pause, together with others that failed as often.
+        Repeats while the image assigns it here.
         """
         if not hosted.attempts_count:
             hosted.failing_since = asyncio.get_running_loop().time()
@@ -629,7 +640,7 @@ class PartitionManager:
         self._spawn(self._run_operation(operation, batch))
 
     async def _run_operation(self, operation: Operation, batch: list[HostedPartition]) -> None:
-        """An operation that breaks must not leave its partitions busy for good."""
+        """Run an operation. A failure must not leave its partitions busy for good."""
         try:
             await operation()
         except Exception as error:  # noqa: BLE001 - logged and retried by `_retry`; a defect in one batch must not stop the others
@@ -662,7 +673,7 @@ class PartitionManager:
 
 
 def _state_of(hosted: HostedPartition) -> str:
-    """A field of `PartitionStates`."""
+    """Return the state as a field of `PartitionStates`."""
     if hosted.is_failing:
         return "failing"
     if hosted.busy:
@@ -671,8 +682,8 @@ def _state_of(hosted: HostedPartition) -> str:
 
 
 def _ignore_timings(_: list[MoveTiming]) -> None:
-    """Nobody wants to know."""
+    """Ignore the timings."""
 
 
 def _nothing_to_cancel() -> None:
-    """There is nothing to take back."""
+    """Do nothing: the callback has run already."""

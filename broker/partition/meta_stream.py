@@ -1,15 +1,15 @@
 """A small key/value map on a partition's meta stream.
 
-Every write appends one record batch that holds the *whole* map, one record for each key. So the
-last batch alone is the state: opening a partition reads one block, however long its history is, and
-compaction is nothing but a trim below the last durable batch. The map is small (the producer
-snapshot dominates it), and it is written at checkpoints only.
+Every write appends one record batch with the *whole* map, one record per key. So the last batch
+alone is the state: opening a partition reads one block, regardless of its history, and compaction
+is a trim below the last durable batch. The map is small (mostly the producer snapshot) and is
+written only at checkpoints.
 
-Invariant: the state is what the newest batch says; a batch is durable as a whole or not at all.
-Must not: append by itself. Callers put the entry into their own group, so that it lands in the WAL
-object that they want it in.
-Source: AutoMQ `MetaStream`, without its replay and its re-appending compaction: the newest batch
-holds the whole state.
+Invariant: the newest batch is the state. A batch is durable as a whole or not at all.
+Must not: append by itself. Callers add the entry to their own group, so that it is in the right WAL
+object.
+Source: AutoMQ `MetaStream`, without its replay and re-appending compaction, because the newest
+batch holds the whole state.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ from stream.errors import BatchCorrupt, StreamError
 from stream.storage import AppendEntry, Storage, StreamHandle
 
 TRIM_RECORDS_MIN: Final = 96
-"""Trim when so many records are dead. One controller RPC; at 2 to 3 records a checkpoint that is
-every 16 minutes of steady writing.
+"""Dead records that trigger a trim, which is one controller RPC. At 2 to 3 records per checkpoint
+that is every 16 minutes of steady writing.
 """
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 
 class MetaCorrupt(StreamError):
-    """The newest batch of a meta stream cannot be read as a map. Nothing is guessed: the partition
-    does not open.
+    """Raised when the newest batch of a meta stream cannot be read as a map. The partition does not
+    open; nothing is guessed.
     """
 
     def __init__(self, handle: StreamHandle, what: str) -> None:
@@ -51,8 +51,8 @@ class MetaStream:
 
     @classmethod
     async def restore(cls, storage: Storage, handle: StreamHandle) -> "MetaStream":
-        """Read the newest batch: one read of one block. Raises MetaCorrupt, and what `Storage.read`
-        raises.
+        """Read the newest batch: one read of one block. Raises MetaCorrupt, and the errors of
+        `Storage.read`.
         """
         end = handle.next_offset
         if end <= handle.start_offset:
@@ -75,8 +75,8 @@ class MetaStream:
         return self._values.get(key)
 
     def put(self, changes: Mapping[str, bytes], now_ms: Millis) -> AppendEntry:
-        """Change the map; the caller appends the entry in the same step (before anything else is
-        appended to this stream).
+        """Change the map and return its entry. The caller appends it in the same step, before any
+        other append to this stream.
         """
         self._values.update(changes)
         self._durable_base_offset = self._durable_base()
@@ -98,8 +98,8 @@ class MetaStream:
 
     @property
     def trim_offset(self) -> Offset | None:
-        """Where the stream may begin, once that is worth an RPC: at the newest batch that is
-        durable.
+        """Return the offset of the newest durable batch, up to which the stream may be trimmed;
+        None until that is worth an RPC.
         """
         base_offset = self._durable_base()
         return base_offset if base_offset - self.handle.start_offset >= TRIM_RECORDS_MIN else None

@@ -1,16 +1,14 @@
-"""Tells the producers of partitions that move away where to go, while their records are still
-taken.
+"""Name the target to the producers of moving partitions while their records are still accepted.
 
-Why: a batch that is refused waits in its client for the retry backoff (librdkafka: 100 ms), which
-is longer than the whole move. librdkafka follows the leader that a *successful* answer names as
-well, at once and without a backoff; what it sends then waits at the target for the end of the move.
-Clients that look at the hint only in errors are refused when the notice is over, as they would have
-been without it.
-Invariants: nothing else is different while it lasts: the streams are open here and everything taken
-is flushed before they are closed. It ends `grace_s` after the last partition's producers were told,
-so that what they had sent before they heard of it is still taken, and `longest_s` after its
-beginning, told or not. Must not decide what moves. Source: KIP-951; `rd_kafka_handle_Produce` of
-librdkafka.
+Why: a client delays a refused batch by its retry backoff (librdkafka: 100 ms), which is longer than
+the whole move. librdkafka also follows the leader in a *successful* answer, immediately and without
+a backoff; what it sends then waits at the target for the end of the move. Clients that read the
+hint only in errors are refused when the notice ends, as without it.
+Invariants: nothing else changes during a notice. The streams are open here, and everything accepted
+is flushed before they are closed. A notice ends `grace_ms` after the last partition's producers got
+the hint, so that earlier requests in flight are still accepted, and at the latest `longest_ms`
+after its beginning. Must not: decide what moves.
+Source: KIP-951; `rd_kafka_handle_Produce` of librdkafka.
 """
 
 import asyncio
@@ -23,15 +21,15 @@ from broker.partition.partition import Partition
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveNoticeConfig:
     longest_ms: int = 100
-    """Longest time that a move waits for an answer that can tell. 0: nobody is told."""
+    """Longest time that a move waits for an answer that can carry the hint. 0: no notice."""
     grace_ms: int = 20
-    """For requests that were on their way when their client heard of the move. Longer than a round
-    trip inside a region.
+    """Time for requests that were in flight when their client got the hint. Longer than a round
+    trip within a region.
     """
 
 
 class MoveNotice:
-    """One for all partitions that were seen to move in one go: they are closed together."""
+    """One notice for all partitions that began to move together. They are closed together."""
 
     __slots__ = ("_grace_s", "_on_over", "_timer", "_unannounced", "is_over")
 
@@ -47,7 +45,7 @@ class MoveNotice:
         self._timer = asyncio.get_running_loop().call_later(config.longest_ms / 1000, self._end)
 
     def mark_announced(self, partition: Partition) -> None:
-        """An answer that names the next leader of this partition is on its way."""
+        """Note that an answer with the next leader of this partition is being sent."""
         if partition not in self._unannounced:
             return
         self._unannounced.discard(partition)

@@ -1,12 +1,11 @@
-"""Opening, checkpointing and closing partitions, many at a time: the operations that
-`PartitionManager` decides on.
+"""Open, checkpoint and close partitions in batches, as `PartitionManager` decides.
 
-Cost: an open is one RPC for all, then one read for each partition (plus headers since its last
-checkpoint after a crash). A close is one group with the final checkpoints of those that changed,
-one flush, and one commit in place of whatever the WAL still holds of them.
-Invariant: a failed open keeps the streams that it opened, so that the next try goes on from there
-and a close can give them back.
-Must not: decide what is to be open. Source: AutoMQ `ElasticLogManager`.
+Cost: an open is one RPC for all partitions, then one read per partition (plus headers since its
+last checkpoint after a crash). A close is one group with the final checkpoints of the changed
+partitions, one flush, and one commit in place of what the WAL still holds of them.
+Invariant: a failed open keeps the streams that it opened, so that the next attempt continues from
+there and a close can release them.
+Must not: decide which partitions are open. Source: AutoMQ `ElasticLogManager`.
 """
 
 import asyncio
@@ -32,8 +31,8 @@ Steps: TypeAlias = dict[str, float]
 _log = structlog.get_logger()
 
 _RESTORES_AT_ONCE_COUNT: Final = 32
-"""Reads of meta streams at once. After a clean close of many partitions most are answered by one
-cached block.
+"""Concurrent reads of meta streams. After a clean close of many partitions, one cached block
+answers most of them.
 """
 _GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 _TRIMS_AT_ONCE_COUNT: Final = 8
@@ -42,8 +41,8 @@ _STREAMS_COUNT: Final = 3
 
 @dataclass(slots=True, eq=False)
 class OpenPartition:
-    """A partition whose streams are open here under `record.leader_epoch`. No partition: its log
-    could not be restored yet.
+    """A partition whose streams are open here under `record.leader_epoch`. `partition` is None
+    until its log is restored.
     """
 
     record: PartitionRecord
@@ -53,7 +52,7 @@ class OpenPartition:
     partition: Partition | None = None
     error: Exception | None = None
     steps: Steps = field(default_factory=dict[str, float])
-    """How the time until it could be served was spent."""
+    """Duration of the steps until the partition was served."""
 
     @property
     def handles(self) -> tuple[StreamHandle, StreamHandle, StreamHandle]:
@@ -142,7 +141,7 @@ class PartitionOpener:
                     config=self._config,
                     now_ms=self._now_ms(),
                 )
-            except Exception as error:  # noqa: BLE001 - handed on: `done` logs it and the open is tried again
+            except Exception as error:  # noqa: BLE001 - passed on: `done` logs it and the open is retried
                 open_partition.error = error
             else:
                 open_partition.error = None
@@ -153,11 +152,11 @@ class PartitionOpener:
         done(position, open_partition)
 
     async def close(self, open_partitions: Sequence[OpenPartition]) -> Steps:
-        """Give the streams back; afterwards nothing of the partitions is held any more. Cancelled
-        or failed, it may be called again.
+        """Close the streams, which releases the partitions. May be repeated after a cancellation or
+        failure.
 
-        Raises the WAL's failure, after which there is nothing to give back. Fenced and deleted
-        streams are forgotten.
+        Raises the error of a failed WAL, which has nothing to release. Fenced and deleted streams
+        are dropped.
         """
         began = asyncio.get_running_loop().time()
         await self._storage.wait_for_room()
@@ -181,8 +180,8 @@ class PartitionOpener:
         }
 
     def due_checkpoints(self, partitions: Iterable[Partition]) -> list[Partition]:
-        """Those with most to scan after a crash, so that half of what all of them together may have
-        remains; none while it is less.
+        """Return the partitions with most to scan after a crash, so that half of the total limit
+        remains. Empty while the total is below the limit.
         """
         dirty = sorted(
             (partition for partition in partitions if partition.log.is_dirty),
@@ -200,9 +199,7 @@ class PartitionOpener:
         return due
 
     async def checkpoint(self, partitions: Sequence[Partition]) -> None:
-        """Write down where recovery of these would begin, in few groups, and trim meta streams that
-        have become long.
-        """
+        """Append checkpoints in few groups, and trim meta streams that have grown long."""
         try:
             await self._storage.wait_for_room()
             self._append_checkpoints(
@@ -222,11 +219,11 @@ class PartitionOpener:
                 trims.create_task(self._trim(partition, limit))
 
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
-        """Let the log begin at `start_offset`, at most the last stable offset. Raises StreamError,
+        """Move the log start to `start_offset`, at most the last stable offset. Raises StreamError,
         ControllerError, OSError, TimeoutError.
 
-        What is trimmed cannot be scanned after a crash, so a checkpoint with the state of its
-        producers becomes durable first.
+        Trimmed records cannot be scanned after a crash, so a checkpoint with the producer state
+        becomes durable first.
         """
         await self._storage.wait_for_room()
         self._append_checkpoints([partition])
@@ -269,6 +266,6 @@ def _dirty_bytes(partition: Partition) -> int:
 
 
 def _ignore_result(error: Exception | None) -> None:
-    """Nobody waits for a checkpoint: if it is lost, so is the WAL behind it, and the one before it
-    holds.
+    """Ignore the result of a checkpoint. If it is lost, so is the WAL after it, and the previous
+    checkpoint is valid.
     """

@@ -1,13 +1,12 @@
-"""An open partition of which this broker is the leader: who waits for its high watermark, and
-whether it still takes records.
+"""An open partition on its leader: high watermark, parked requests, and whether it accepts records.
 
-Invariants: only records below the high watermark are ever readable, and it moves only over what is
-durable; the last stable offset stands still at the earliest transaction whose end is not durable.
-Once `stop` was called nothing is appended any more, and everyone who waits is told at once.
-Must not: talk to the controller or open anything (`PartitionManager`), or know Kafka requests
-(handlers).
+Invariants: only records below the high watermark are readable, and it advances only over durable
+records. The last stable offset stays at the earliest transaction whose end is not durable. After
+`stop` nothing is appended, and all waiting requests are answered immediately.
+Must not: call the controller or open anything (`PartitionManager` does), or know Kafka requests
+(handlers do).
 Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ `ElasticReplicaManager`. A delayed
-fetch wakes when the confirmed offset passes what it waits for.
+fetch wakes when the confirmed offset passes its position.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from stream.format.transaction_log import AbortedTransaction
 from stream.storage import Storage
 
 Settled: TypeAlias = Callable[[Exception | None], None]
-"""None: durable. Called once, on the loop."""
+"""Called once, on the loop. None: the records are durable."""
 
 
 class MoveHint(Protocol):
@@ -32,13 +31,13 @@ class MoveHint(Protocol):
     """
 
     def mark_announced(self, partition: "Partition") -> None:
-        """An answer that names the next leader of this partition is on its way."""
+        """Note that an answer with the next leader of this partition is being sent."""
         ...
 
 
 class PartitionStopped(Exception):
-    """This broker stopped leading the partition before the records were known to be durable. They
-    may be durable all the same.
+    """Raised when this broker stopped leading the partition before it knew that the records are
+    durable. They may be durable nevertheless.
     """
 
 
@@ -76,22 +75,24 @@ class Partition:
         self.log = log
         self.accepts_records = True
         self.notice: MoveHint | None = None
-        """Producers are to be told of the next leader with their acknowledgements."""
+        """Set during a move: acknowledgements name the next leader."""
         self.stop_error: Exception | None = None
         self.bytes_in = 0
-        """Appended here; like the next two it only grows, and `LoadMeter` makes rates of it."""
+        """Bytes appended here. This counter and the next two only grow; `LoadMeter` derives rates
+        from them.
+        """
         self.bytes_out = 0
-        """Of batches in answers to fetches."""
+        """Bytes of batches in Fetch responses."""
         self.requests_count = 0
         self.records_in = 0
         self.records_out = 0
-        """Offsets from where a fetch asked to the end of what it got."""
+        """Offsets from the position of a fetch to the end of its records."""
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
         self._last_stable_offset = log.transactions.last_stable(self._high_watermark)
         self._waiting: list[tuple[Offset, Settled]] = []
         self._fetch_waits: dict[FetchWait, None] = {}
-        """In the order in which they came: a set would wake them in an order that no simulation can
+        """In the order of arrival. A set would wake them in an order that no simulation can
         repeat.
         """
 
@@ -101,12 +102,12 @@ class Partition:
 
     @property
     def high_watermark(self) -> Offset:
-        """End of what is durable and may be read."""
+        """Return the end of the durable, readable records."""
         return self._high_watermark
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Up to here a consumer that reads committed records may read."""
+        """Return the offset up to which committed reads may read."""
         return max(self._last_stable_offset, self.log.data.start_offset)
 
     @property
@@ -114,7 +115,9 @@ class Partition:
         return self.log.data.next_offset
 
     def advance(self, size_bytes: int) -> None:
-        """The storage confirmed `size_bytes` of what was appended: wake those who wait for it."""
+        """Confirm `size_bytes` of appended records as durable, and wake the requests that wait for
+        them.
+        """
         before, was_stable = self._high_watermark, self._last_stable_offset
         self._high_watermark = self.log.data.confirmed_offset
         self._last_stable_offset = self.log.transactions.confirm(self._high_watermark)
@@ -139,8 +142,8 @@ class Partition:
                 wait.interrupt()
 
     def when_durable(self, end_offset: Offset, settled: Settled) -> None:
-        """Call back when everything below `end_offset` is durable (maybe at once), or when that
-        will not be known here any more.
+        """Call back when everything below `end_offset` is durable (maybe immediately), or when this
+        broker cannot learn that any more.
         """
         if end_offset <= self._high_watermark:
             settled(None)
@@ -150,22 +153,20 @@ class Partition:
             self._waiting.append((end_offset, settled))
 
     def refuse_records(self) -> None:
-        """Somebody else is to lead: append nothing more, wake the readers. What was appended may
-        still be acknowledged.
+        """Accept no more records, because another broker will lead, and wake the readers. Appended
+        records may still be acknowledged.
         """
         self.accepts_records = False
         self.wake_readers()
 
     def wake_readers(self) -> None:
-        """Have parked fetches look again: this broker may not be the one to answer them any
-        more.
-        """
+        """Let parked fetches check again: this broker may no longer be the one to answer them."""
         for wait in list(self._fetch_waits):
             wait.interrupt()
 
     def stop(self, error: Exception | None = None) -> None:
-        """The end: streams are closed, or lost. Those who still wait for durability get an error
-        that makes them look for the leader.
+        """Stop the partition: its streams are closed or lost. Requests that wait for durability get
+        an error that makes clients look for the leader.
         """
         self.refuse_records()
         self.stop_error = error or PartitionStopped(
@@ -184,10 +185,10 @@ class Partition:
     def read_cached(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer] | None:
-        """Whole batches from the log cache, the first one whatever its size; None if they are not
-        all there.
+        """Return whole batches from the log cache, the first one regardless of its size. None if
+        they are not all cached.
 
-        committed: only those below the last stable offset, which lies behind `offset`.
+        committed: only those below the last stable offset, which is above `offset`.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
         return self._storage.read_cached(self.log.data.stream_id, offset, end_offset, max_bytes)
@@ -195,8 +196,8 @@ class Partition:
     async def read(
         self, offset: Offset, max_bytes: int, *, committed: bool = False
     ) -> Sequence[Buffer]:
-        """Whole batches from wherever they are, the first one whatever its size. Cost: a GET or
-        more if they are cold.
+        """Return whole batches from cache or store, the first one regardless of its size. Costs at
+        least one GET if they are cold.
 
         Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
         """
@@ -206,5 +207,5 @@ class Partition:
     async def read_aborted(
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """As `PartitionLog.read_aborted`."""
+        """See `PartitionLog.read_aborted`."""
         return await self.log.read_aborted(self._storage, start_offset, end_offset)

@@ -1,18 +1,18 @@
-"""What a partition remembers of idempotent and transactional producers, so that a retried batch is
-written once and old ones are fenced.
+"""The state of idempotent and transactional producers in a partition. It detects repeated batches
+and fences old producers.
 
-Per producer: its epoch, its last five batches, where its open transaction began, and the
-coordinator epoch and the serial of the marker that ended the last one. A batch is either next in
-line, a repetition of one of the five (answered with the old offset), certainly older than those
-(`DUPLICATE_SEQUENCE_NUMBER`: clients take it as success without an offset), or out of order.
+Per producer it holds the epoch, the last five batches, the first offset of the open transaction,
+and the coordinator epoch and serial of the marker that ended the last one. A batch is either next
+in order, a repetition of one of the five (answered with the old offset), certainly older than those
+(`DUPLICATE_SEQUENCE_NUMBER`: clients treat it as success without an offset), or out of order.
 
-Invariants: `check` changes nothing, `record` is called only for what was really appended, and
-replaying the batch headers of the log gives the live state. "Certainly older" is said only of
-sequences that were appended since the producer became known here (`run_length`): what came before
-is unknown, and calling it a duplicate would lose records.
-Must not: expire by record timestamps. A producer that loads last year's data is as alive as any, so
-the broker's clock decides. Must not forget a producer whose transaction is open: nobody could end
-it then.
+Invariants: `check` changes nothing. `record` is called only for appended batches. Replaying the
+batch headers of the log gives the live state. "Certainly older" applies only to sequences appended
+since the producer became known here (`run_length`): earlier ones are unknown, and calling them
+duplicates would lose records.
+Must not: expire by record timestamps. A producer that loads last year's data is alive, so the
+broker's clock decides. Must not: forget a producer with an open transaction, because it could not
+be ended.
 
 Source: Kafka `ProducerStateManager`, `ProducerAppendInfo`; KIP-98; AutoMQ #1377, #1865.
 """
@@ -35,7 +35,7 @@ _RUN_LENGTH_MAX: Final = 1 << 30
 
 
 class KnownBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch that was appended. Stored in snapshots: fields are only ever added at the end."""
+    """An appended batch. Stored in snapshots: fields are only ever added at the end."""
 
     base_sequence: int
     last_sequence: int
@@ -50,20 +50,22 @@ class _Producer(msgspec.Struct, array_like=True):
     epoch: int
     seen_ms: Millis
     run_length: int
-    """How many sequences before the next expected one are known to be in the log, at most 2^30."""
+    """Number of sequences before the next expected one that are known to be in the log, at most
+    2^30.
+    """
     batches: list[KnownBatch]
-    """Empty after a marker of a new epoch, and for coordinators, who write without sequences."""
+    """Empty after a marker of a new epoch, and for coordinators, which write without sequences."""
     transaction_first_offset: int = -1
-    """Of the open transaction; -1: none."""
+    """First offset of the open transaction; -1: none is open."""
     coordinator_epoch: int = -1
-    """Of the last marker."""
+    """Coordinator epoch of the last marker."""
     ended_serial: int = NO_SERIAL
     """The highest serial among the markers of that coordinator epoch."""
 
 
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state after all records below `offset`; producers in the order in which they last
-    wrote.
+    """The state after all records below `offset`. Producers are in the order of their last
+    write.
     """
 
     offset: Offset
@@ -71,13 +73,13 @@ class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """Sequence number `count` steps behind `sequence`, which wraps from 2^31-1 to 0."""
+    """Return the sequence number `count` after `sequence`; it wraps from 2^31-1 to 0."""
     return (sequence + count) % SEQUENCES_COUNT
 
 
 class ProducerState:
-    """Memory: about 1 KiB a producer, at most `producers_count_max` of them; beyond that the
-    longest silent one is forgotten.
+    """The producers of one partition. About 1 KiB each, at most `producers_count_max`; beyond that
+    the longest inactive one is dropped.
     """
 
     __slots__ = ("_producers", "_producers_count_max")
@@ -101,11 +103,11 @@ class ProducerState:
         *,
         transactional: bool = False,
     ) -> KnownBatch | ErrorCode | None:
-        """May this batch be appended? None: yes. A known batch: it is a repetition of that one.
+        """Check whether this batch may be appended. None: yes. A known batch: the batch repeats it.
         Changes nothing.
 
-        base_sequence -1: of a coordinator on this broker, whose batches come in order by
-        themselves.
+        base_sequence -1: the batch comes from a coordinator on this broker, whose batches are
+        always in order.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -122,7 +124,9 @@ class ProducerState:
         return verdict
 
     def expected_sequence(self, producer_id: int, epoch: int) -> int | None:
-        """With what its next batch has to begin; None: nothing is known of the producer here."""
+        """Return the base sequence of the producer's next batch, or None if the producer is unknown
+        here.
+        """
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
@@ -133,8 +137,8 @@ class ProducerState:
         )
 
     def check_marker(self, marker: Marker) -> ErrorCode | None:
-        """May this transaction be ended so? A marker for a producer without a transaction may come:
-        it is a repetition, and harmless.
+        """Check whether this marker may be appended. A marker without an open transaction is a
+        harmless repetition.
         """
         producer = self._producers.get(marker.producer_id)
         if producer is None:
@@ -148,13 +152,13 @@ class ProducerState:
         )
 
     def is_repeated(self, marker: Marker) -> bool:
-        """Has this transaction ended here before, or a later one of the producer? For markers that
-        `check_marker` lets pass.
+        """Return True if this transaction, or a later one of the producer, has already ended here.
+        For markers that `check_marker` accepts.
 
-        A coordinator sends a marker again when the answer is late, and the first copy may arrive
-        when the next transaction is open. Serials are compared within one coordinator epoch:
+        A coordinator repeats a marker when the answer is late, and the first copy may arrive when
+        the next transaction is open. Serials are compared within one coordinator epoch:
         `check_marker` refuses copies from earlier coordinators, and a later coordinator sends the
-        marker of each transaction that it finds unfinished before that id begins another one.
+        marker of each unfinished transaction before that id begins another one.
         """
         producer = self._producers.get(marker.producer_id)
         if (
@@ -166,7 +170,7 @@ class ProducerState:
         return marker.serial <= producer.ended_serial
 
     def open_transactions(self) -> list[tuple[int, Offset]]:
-        """(producer id, first offset), in no particular order."""
+        """Return (producer id, first offset) of the open transactions, unordered."""
         return [
             (producer.producer_id, Offset(producer.transaction_first_offset))
             for producer in self._producers.values()
@@ -185,8 +189,8 @@ class ProducerState:
         now_ms: Millis,
         transactional: bool = False,
     ) -> None:
-        """The batch was appended at [base_offset, end_offset). Trusts that `check` said yes, as
-        replaying the log must.
+        """Record the batch at [base_offset, end_offset). Assumes that `check` accepted it, as replaying
+        the log does.
         """
         producer = self._producers.pop(producer_id, None)
         if producer is None or producer.epoch != epoch:
@@ -208,7 +212,7 @@ class ProducerState:
             producer.transaction_first_offset = base_offset
 
     def record_marker(self, marker: Marker, now_ms: Millis) -> None:
-        """The marker was appended. Its epoch fences older ones, even if the producer never wrote
+        """Record an appended marker. Its epoch fences older ones, even if the producer never wrote
         here.
         """
         producer = self._producers.pop(marker.producer_id, None)
@@ -226,8 +230,8 @@ class ProducerState:
             producer.ended_serial = max(producer.ended_serial, marker.serial)
 
     def expire(self, now_ms: Millis, silent_ms: int) -> int:
-        """Forget producers that wrote nothing for `silent_ms`; returns how many. They are kept in
-        the order of their last write.
+        """Drop producers without writes for `silent_ms`. Returns their number. Producers are in the
+        order of their last write.
         """
         silent: list[int] = []
         for producer_id, producer in self._producers.items():
@@ -240,14 +244,14 @@ class ProducerState:
         return len(silent)
 
     def snapshot(self, offset: Offset) -> ProducerSnapshot:
-        """Cost: grows with the producers, about 0.5 us each to encode. Encode before the state
-        changes again.
+        """Return the state. Encode it before the state changes again; that takes about 0.5 us per
+        producer.
         """
         return ProducerSnapshot(offset, list(self._producers.values()))
 
     def restore(self, snapshot: ProducerSnapshot) -> None:
-        """Replaces the state. More producers than the limit: the longest silent ones are left
-        out.
+        """Replace the state. If there are more producers than the limit, the longest inactive ones
+        are dropped.
         """
         self._producers = {producer.producer_id: producer for producer in snapshot.producers}
         while len(self._producers) > self._producers_count_max and self._forget_one():
@@ -256,8 +260,8 @@ class ProducerState:
     def _new_or_next_epoch(
         self, before: _Producer | None, producer_id: int, epoch: int
     ) -> _Producer:
-        """A producer that is new here, or in a new epoch. The caller puts it behind all others, as
-        it wrote last.
+        """Return the state of a new producer, or of a new epoch. The caller appends it after all
+        others, because it wrote last.
         """
         if before is not None:
             kept = before.transaction_first_offset, before.coordinator_epoch, before.ended_serial
@@ -267,8 +271,8 @@ class ProducerState:
         return _Producer(producer_id, epoch, Millis(0), 0, [])
 
     def _forget_one(self) -> bool:
-        """The longest silent one without an open transaction; False: all have one (fewer may be
-        open than there may be producers).
+        """Drop the longest inactive producer without an open transaction. Returns False if all have
+        one (the limit of open transactions is lower than that of producers).
         """
         for producer_id, producer in self._producers.items():
             if producer.transaction_first_offset < 0:
@@ -280,8 +284,8 @@ class ProducerState:
 def _check_sequence(
     producer: _Producer, epoch: int, base_sequence: int, record_count: int
 ) -> KnownBatch | ErrorCode | None:
-    """The epoch is not older than the producer's. A new epoch, or one of which nothing was written
-    here, begins at 0.
+    """Check the sequence for an epoch that is not older than the producer's. A new epoch, or one
+    without batches here, begins at 0.
     """
     batches = producer.batches
     if epoch != producer.epoch or not batches:

@@ -1,18 +1,17 @@
-"""Batches of idempotent producers that were refused for now, so that those sent right behind them
-are refused alike.
+"""Remember refused batches of idempotent producers, so that the batches sent right after them are
+refused, too.
 
-A producer has up to five requests on the way. When the first is refused, because its partition is
-still being opened or the WAL is full, the second may be looked at when that is over, and begins
-behind a gap that this broker made. Taken (the producer is not known yet) it would pass for an
-acknowledgement of both: librdkafka counts what lies before an acknowledged batch as delivered. And
-`OUT_OF_ORDER_SEQUENCE_NUMBER` would be the truth and do harm: librdkafka begins a new epoch then,
-in all partitions, and sends what it has no answer for once more in that epoch, where nobody can
-tell that it is in the log already.
+A producer has up to five requests in flight. Suppose the first is refused because its partition is
+still opening or the WAL is full. The second may arrive after that is over, with a sequence gap that
+this broker caused. Accepting it (the producer may be unknown here) would acknowledge both:
+librdkafka counts everything before an acknowledged batch as delivered.
+`OUT_OF_ORDER_SEQUENCE_NUMBER` would be correct but harmful: librdkafka then begins a new epoch in
+all partitions and sends its unanswered batches again in that epoch, where duplicates cannot be
+detected.
 
-Invariant: a batch is held back only if it is ahead of the log, and sequences between the two were
-refused here a short while ago, in the same epoch of its producer; every other gap is what it is,
-and what is in line or was appended before is never held back. Bounded in number and time. Must not:
-know why something was refused.
+Invariant: a batch has to wait only if it is ahead of the log, and sequences between the two were
+refused here recently, in the same epoch of its producer. Other gaps, batches in order and
+repetitions are not affected. Bounded in number and time. Must not: know why a batch was refused.
 Source: KIP-98; librdkafka `rd_kafka_handle_idempotent_Produce_error`, `rd_kafka_dr_implicit_ack`.
 """
 
@@ -25,7 +24,7 @@ from stream.batch.header import BatchHeader, parse_header
 from stream.errors import BatchCorrupt
 
 _RETENTION_MS: Final = 30_000
-"""A request is no longer than this on its way: clients wait as long for an answer
+"""A request is not in flight for longer: clients wait this long for an answer
 (`request.timeout.ms`).
 """
 _COUNT_MAX: Final = 10_000
@@ -35,8 +34,8 @@ _Key = tuple[str, int, int]
 
 
 class _Refused(NamedTuple):
-    """From the first sequence that was refused to the last; at_ms: when the first one was, for the
-    last time.
+    """The refused sequences of one producer. at_ms: the last time when the first sequence was
+    refused.
     """
 
     epoch: int
@@ -46,8 +45,8 @@ class _Refused(NamedTuple):
 
 
 class RefusedBatches:
-    """Of all partitions of a broker; times are of a monotonic clock. 300 bytes each, at most
-    10,000; then the oldest are forgotten.
+    """Refused batches of all partitions of a broker. Times are from a monotonic clock. 300 bytes
+    each, at most 10,000; then the oldest are dropped.
     """
 
     __slots__ = ("_refused",)
@@ -66,9 +65,7 @@ class RefusedBatches:
         code: ErrorCode,
         now_ms: int,
     ) -> None:
-        """It was refused. Only what clients send again is remembered, and only batches with a
-        sequence.
-        """
+        """Remember a refused batch if clients send it again and it has a sequence."""
         header = _header_of(batch) if code.retriable else None
         if header is None:
             return
@@ -95,7 +92,7 @@ class RefusedBatches:
     def reason_to_wait(
         self, topic_name: str, index: int, batch: memoryview, producers: ProducerState, now_ms: int
     ) -> str | None:
-        """Why this batch has to wait until another one came again; None: it has not."""
+        """Return why this batch has to wait until an earlier one is sent again, or None."""
         header = _header_of(batch)
         if header is None:
             return None
@@ -109,20 +106,20 @@ class RefusedBatches:
             return None
         expected = producers.expected_sequence(header.producer_id, header.producer_epoch)
         if expected is not None and not _precedes(expected, header.base_sequence):
-            return None  # in line, or a repetition
+            return None  # in order, or a repetition
         is_over = expected is not None and _precedes(known.last_sequence, expected)
         if is_over or now_ms - known.at_ms > _RETENTION_MS:
             del self._refused[key]
             return None
         producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
         return (
-            f"{producer}: sequence {header.base_sequence} has to wait for what was refused"
+            f"{producer}: sequence {header.base_sequence} has to wait for the batches refused"
             f" before it, from {known.first_sequence} on"
         )
 
 
 def _header_of(batch: BatchHeader | memoryview | None) -> BatchHeader | None:
-    """None: nothing with a sequence."""
+    """Return the header of the batch, or None if it has no sequence."""
     if isinstance(batch, memoryview):
         try:
             batch = parse_header(batch)
@@ -134,5 +131,5 @@ def _header_of(batch: BatchHeader | memoryview | None) -> BatchHeader | None:
 
 
 def _precedes(first: int, second: int) -> bool:
-    """Whether `second` comes later; sequences wrap."""
+    """Return True if `second` comes later. Sequences wrap around."""
     return 0 < (second - first) % SEQUENCES_COUNT < _AHEAD_MAX

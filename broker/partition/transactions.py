@@ -1,12 +1,12 @@
-"""The transactions of one partition: which are open, up to where everything is decided, and which
-were aborted of late.
+"""Track the transactions of one partition: the open ones, the last stable offset, and the recently
+aborted ones.
 
-Invariants: offsets come in the order of the log; the last stable offset never goes back and never
-passes a transaction whose end is not durable; the events that `begin_event` and `end_event`
-foretell say the same to readers of the txn stream as `last_stable` says here.
-Limits: open transactions are counted by the caller; of aborted ones the newest `aborted_count_max`
-are kept, older ones are in the txn stream: `aborted_within` then says None. Must not: know
-producers' epochs or sequences (`producer_state`), or do I/O.
+Invariants: offsets come in log order. The last stable offset never goes back and never passes a
+transaction whose end is not durable. The events of `begin_event` and `end_event` give readers of
+the txn stream the same result as `last_stable` here.
+Limits: the caller limits open transactions. The newest `aborted_count_max` aborted ones are kept;
+older ones are only in the txn stream, and `aborted_within` returns None for them.
+Must not: know producers' epochs or sequences (`producer_state`), or do I/O.
 Source: Kafka `ProducerStateManager` (ongoing and unreplicated transactions, `firstUnstableOffset`),
 `TransactionIndex`; KIP-98.
 """
@@ -20,8 +20,8 @@ from stream.batch.control import Marker
 from stream.format.transaction_log import NO_OFFSET, AbortedTransaction, TransactionEvent
 
 ABORTED_COUNT_MAX: Final = 1_000
-"""Kept in memory, 100 bytes each. Consumers that lag behind more of them cost a read of the txn
-stream for each fetch.
+"""Aborted transactions kept in memory, 100 bytes each. Consumers further behind cost a read of the
+txn stream per fetch.
 """
 
 
@@ -29,18 +29,20 @@ class Transactions:
     __slots__ = ("_aborted", "_aborted_count_max", "_aborted_from", "_ended", "_open")
 
     def __init__(self, decided_from: Offset, aborted_count_max: int = ABORTED_COUNT_MAX) -> None:
-        """decided_from: markers below it are in the txn stream only."""
+        """decided_from: markers below this offset are only in the txn stream."""
         self._open: dict[int, Offset] = {}
         """Producer id to first offset, earliest first: offsets only grow."""
         self._ended: deque[tuple[Offset, Offset]] = deque()
-        """(first offset, offset of the marker) of those whose marker is not durable yet."""
+        """(first offset, offset of the marker) of the transactions whose marker is not durable
+        yet.
+        """
         self._aborted: deque[AbortedTransaction] = deque()
         """In the order of their markers."""
         self._aborted_from = decided_from
         self._aborted_count_max = aborted_count_max
 
     def __len__(self) -> int:
-        """How many are open."""
+        """Return the number of open transactions."""
         return len(self._open)
 
     def is_open(self, producer_id: int) -> bool:
@@ -48,22 +50,22 @@ class Transactions:
 
     @property
     def first_unstable_offset(self) -> Offset:
-        """Of everything appended; -1: nothing is open."""
+        """Return the first offset of the earliest open transaction; -1 if none is open."""
         return next(iter(self._open.values()), NO_OFFSET)
 
     def restore(self, opened: Iterable[tuple[int, Offset]]) -> None:
         self._open = dict(sorted(opened, key=lambda item: item[1]))
 
-    # --- what an append would mean ----------------------------------------------------------------
+    # --- events for readers -----------------------------------------------------------------------
 
     def begin_event(self, producer_id: int, first_offset: Offset) -> TransactionEvent | None:
-        """What readers have to be told if a transactional batch of this producer goes to
+        """Return the event for readers if this producer's transactional batch is appended at
         `first_offset`.
         """
         return None if self._open or producer_id in self._open else TransactionEvent(first_offset)
 
     def end_event(self, marker: Marker, offset: Offset) -> TransactionEvent | None:
-        """What readers have to be told if this marker goes to `offset`."""
+        """Return the event for readers if this marker is appended at `offset`."""
         first_offset = self._open.get(marker.producer_id)
         if first_offset is None:
             return None
@@ -80,14 +82,14 @@ class Transactions:
             self.first_unstable_offset if unstable is None else unstable, aborted
         )
 
-    # --- what was appended ------------------------------------------------------------------------
+    # --- appends ----------------------------------------------------------------------------------
 
     def begin(self, producer_id: int, first_offset: Offset) -> None:
-        """Unless it is open already."""
+        """Open a transaction unless it is open already."""
         self._open.setdefault(producer_id, first_offset)
 
     def end(self, marker: Marker, offset: Offset) -> None:
-        """A marker without a transaction changes nothing."""
+        """End the transaction of the marker, if it is open."""
         first_offset = self._open.pop(marker.producer_id, None)
         if first_offset is None:
             return
@@ -98,17 +100,17 @@ class Transactions:
                 self._aborted_from = Offset(self._aborted.popleft().last_offset + 1)
 
     def confirm(self, high_watermark: Offset) -> Offset:
-        """Markers below it are durable. -> the last stable offset."""
+        """Apply that markers below `high_watermark` are durable. Returns the last stable offset."""
         if not self._open and not self._ended:
             return high_watermark
         while self._ended and self._ended[0][1] < high_watermark:
             self._ended.popleft()
         return self.last_stable(high_watermark)
 
-    # --- what readers may see ---------------------------------------------------------------------
+    # --- visibility -------------------------------------------------------------------------------
 
     def last_stable(self, high_watermark: Offset) -> Offset:
-        """Below it everything is durable and decided."""
+        """Return the offset below which everything is durable and decided."""
         if not self._open and not self._ended:
             return high_watermark
         firsts = [first for first, _ in self._ended]
@@ -119,8 +121,8 @@ class Transactions:
     def aborted_within(
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction] | None:
-        """Those that overlap [start, end), by first offset. None: some of them may be in the txn
-        stream only.
+        """Return the aborted transactions that overlap [start, end), by first offset. None: some
+        may be only in the txn stream.
         """
         if start_offset < self._aborted_from:
             return None

@@ -1,11 +1,11 @@
-"""May this batch of a producer enter the log? Answered from the 61 bytes of its header and its
+"""Decide whether a producer's batch may enter the log, from the 61 bytes of its header and its
 checksum.
 
-Invariant: what passes is one whole v2 batch whose CRC32C holds, within the topic's limits, whose
-offsets the log can number by patching the header alone. Records are looked at for compacted topics
-only, which need a key in each.
-Must not: change the batch, know offsets or producers, or decompress anything else than batches for
-compacted topics.
+Invariant: an accepted batch is one whole v2 batch with a valid CRC32C, within the limits of the
+topic, and its offsets can be set by patching only the header. Records are decoded only for
+compacted topics, where each needs a key.
+Must not: change the batch, know offsets or producers, or decompress batches of topics without
+compaction.
 
 Source: Kafka `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`.
 """
@@ -30,7 +30,7 @@ _NO_TIMESTAMP: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """The part of a topic's configuration that decides on batches. Names as in Kafka."""
+    """The configs of a topic that affect batches. Names as in Kafka."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX_DEFAULT
     is_compacted: bool = False
@@ -40,8 +40,8 @@ class TopicRules:
 
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "TopicRules":
-        """Values were validated by the controller when they were set; absent ones have Kafka's
-        defaults.
+        """Return the rules of these configs. The controller has validated the values; absent ones
+        get Kafka's defaults.
         """
         return cls(
             message_bytes_max=int(configs.get("max.message.bytes", MESSAGE_BYTES_MAX_DEFAULT)),
@@ -60,8 +60,8 @@ DEFAULT_RULES: Final = TopicRules()
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a batch was not appended. `record_errors`: (index in the batch, message), for clients
-    from Produce v8 on.
+    """The reason why a batch was not appended. `record_errors`: (index in the batch, message), for
+    clients from Produce v8 on.
     """
 
     code: ErrorCode
@@ -72,16 +72,14 @@ class Refusal:
 def validate_batch(
     records: memoryview | None, rules: TopicRules, now_ms: Millis, *, from_coordinator: bool = False
 ) -> BatchHeader | Refusal:
-    """The header of the one batch in `records`, or why it is refused. 3 us for a small batch, plus
-    the CRC's 27 GB/s.
+    """Return the header of the single batch in `records`, or the refusal. 3 us for a small batch,
+    plus the CRC at 27 GB/s.
 
-    from_coordinator: one of this broker's own, which may write in a producer's name without its
-    sequence.
+    from_coordinator: the batch comes from this broker, which may write in a producer's name without
+    its sequence.
     """
     if records is None or len(records) < HEADER_BYTES:
-        return Refusal(
-            ErrorCode.INVALID_RECORD, "exactly one record batch is needed for each partition"
-        )
+        return Refusal(ErrorCode.INVALID_RECORD, "each partition needs exactly one record batch")
     if records[_MAGIC_AT] != MAGIC:
         message = (
             f"message format {records[_MAGIC_AT]} is not served; use a client that writes record"
@@ -108,7 +106,7 @@ def _check_shape(header: BatchHeader, size_bytes: int) -> Refusal | None:
     if header.size_bytes != size_bytes:
         return Refusal(
             ErrorCode.INVALID_RECORD,
-            "a Produce request may hold one record batch for each partition, not more",
+            "a Produce request may hold only one record batch per partition",
         )
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         message = (
@@ -149,7 +147,7 @@ def _check_producer(header: BatchHeader, from_coordinator: bool) -> Refusal | No
 def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Refusal | None:
     if header.size_bytes > rules.message_bytes_max:
         message = (
-            f"the batch has {header.size_bytes} bytes, max.message.bytes of the topic is"
+            f"the batch has {header.size_bytes} bytes, but max.message.bytes of the topic is"
             f" {rules.message_bytes_max}"
         )
         return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
@@ -160,22 +158,22 @@ def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Ref
         return Refusal(ErrorCode.INVALID_TIMESTAMP, f"timestamp {last_ms} is negative")
     if last_ms - now_ms > rules.timestamp_after_max_ms:
         message = (
-            f"timestamp {last_ms} is {last_ms - now_ms} ms ahead, message.timestamp.after.max.ms is"
-            f" {rules.timestamp_after_max_ms}"
+            f"timestamp {last_ms} is {last_ms - now_ms} ms ahead, but message.timestamp.after.max.ms"
+            f" is {rules.timestamp_after_max_ms}"
         )
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     if first_ms != _NO_TIMESTAMP and now_ms - first_ms > rules.timestamp_before_max_ms:
         message = (
-            f"timestamp {first_ms} is {now_ms - first_ms} ms old, message.timestamp.before.max.ms"
-            f" is {rules.timestamp_before_max_ms}"
+            f"timestamp {first_ms} is {now_ms - first_ms} ms old, but"
+            f" message.timestamp.before.max.ms is {rules.timestamp_before_max_ms}"
         )
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     return None
 
 
 def _check_keys(records: memoryview) -> Refusal | None:
-    """Compaction keeps the last record of each key, so each must have one. Costs a decode of the
-    whole batch.
+    """Check that each record has a key, because compaction keeps the last record of each key.
+    Decodes the whole batch.
     """
     try:
         keyless = [at for at, record in enumerate(decode_records(records)) if record.key is None]
@@ -183,5 +181,5 @@ def _check_keys(records: memoryview) -> Refusal | None:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     if not keyless:
         return None
-    message = "a compacted topic accepts records with a key only"
+    message = "a compacted topic accepts only records with a key"
     return Refusal(ErrorCode.INVALID_RECORD, message, tuple((at, message) for at in keyless))
