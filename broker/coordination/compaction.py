@@ -1,15 +1,15 @@
-"""Keep a coordinator's log in proportion to what is live in it: append every live key again, then
-trim everything before the first copy.
+"""Keep a coordinator's log in proportion to its live keys: append every live key again, then trim
+everything before the first copy.
 
-A pass takes the stable offset of the log as its border: everything below is durable, decided and
-part of the state. It copies each live key behind the end of the log and trims the log to the border
-when all copies are durable. Invariants: a copy never follows a newer record of its key: a key with
-a record in flight, or with an open transaction, is copied later, and not at all once a newer record
-counts; nothing is trimmed before every key that was live at the border has a durable record at or
-behind it. A leader that stops in the middle leaves copies of what the log says anyway, so the next
-one may begin again.
-Limits: `CompactionLimits`; a pass that cannot finish in time stops, trims nothing and is tried
-again when the log has grown further.
+The border of a pass is the stable offset of the log: everything below it is durable, decided and
+part of the state. The pass appends a copy of each live key, and trims the log to the border when
+all copies are durable.
+Invariants: a copy never follows a newer record of its key. A key with a record in flight or an open
+transaction is copied later, and not at all once a newer record is durable. Nothing is trimmed
+before every key that was live at the border has a durable record at or after it. A leader that
+stops in the middle leaves copies that repeat the log, so the next one may start again.
+Limits: `CompactionLimits`. A pass that cannot finish in time stops, trims nothing and is retried
+when the log has grown further.
 Must not: know what keys and values mean.
 Source: Kafka's log cleaner, of which this is a whole-partition form; ADR 0034.
 """
@@ -33,23 +33,23 @@ from broker.wire.error_codes import ErrorCode
 log = structlog.get_logger()
 
 RECORD_OVERHEAD_BYTES: Final = 100
-"""What a record costs besides key and value, in storage and in time: a small record takes 15 to 20
-us to load.
+"""Cost of a record besides key and value, in storage and in time: a small record takes 15 to 20 us
+to load.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionLimits:
     log_bytes_min: int = 2 * 1024 * 1024
-    """A shorter log is left alone: it loads in 0.2 to 0.3 s."""
+    """A shorter log is not compacted: it loads in 0.2 to 0.3 s."""
     factor: int = 4
-    """Compact when the log holds so many times its live bytes. 4 costs one copy for three
-    appends.
+    """Compact when the log is this many times as large as its live records. 4 costs one copy per
+    three appends.
     """
     slice_count: int = 200
-    """Keys looked at in one step of the event loop: about 3 ms."""
+    """Keys checked in one step of the event loop: about 3 ms."""
     slice_bytes: int = 256 * 1024
-    """Copies in one batch, unless a single one is larger."""
+    """Maximum size of the copies in one batch, unless a single one is larger."""
     slices_in_flight_max: int = 8
     wait_s: float = 120.0
     """How long a pass waits for keys with an open transaction or a record in flight. Most
@@ -59,35 +59,33 @@ class CompactionLimits:
 
 
 class Live(NamedTuple):
-    """The record that counts for a key now."""
+    """The current record of a key."""
 
     value: bytes
     is_open: bool = False
-    """A transaction may still change it."""
+    """True if an open transaction may change it."""
 
 
 class LiveKeys(Protocol):
-    """What a coordinator knows about the live keys of one partition."""
+    """The live keys of one partition, as its coordinator knows them."""
 
     def keys(self) -> Iterator[bytes]:
-        """Every live key, encoded. The state changes while the iterator is open; keys that appear
-        meanwhile may be left out.
+        """Yield every live key, encoded. The state changes during the iteration; keys that appear
+        meanwhile may be missing.
         """
         ...
 
     def get(self, key: bytes) -> Live | None:
-        """The durable value of the key at this moment; None: the key is not live any more."""
+        """Return the durable value of the key, or None if the key is not live any more."""
         ...
 
 
 class CompactionStopped(Exception):
-    """The pass cannot go on now. Nothing was trimmed."""
+    """Raised when the pass cannot continue. Nothing was trimmed."""
 
 
 class LogUsage:
-    """What one led partition holds: its size since the start of the log, and the keys of records in
-    flight.
-    """
+    """The size of one led partition since its log start, and the keys of the records in flight."""
 
     __slots__ = ("_in_flight", "due_bytes", "limits", "size_bytes")
 
@@ -104,16 +102,14 @@ class LogUsage:
 
     @property
     def in_flight(self) -> Iterable[bytes]:
-        """Keys of records that were appended and are not settled yet."""
+        """Return the keys of the records in flight."""
         return self._in_flight.keys()
 
     def loaded(self, batch: LogBatch) -> None:
         self.size_bytes += max(RECORD_OVERHEAD_BYTES, _size_bytes(batch.records))
 
     def append(self, records: Sequence[KeyValue], done: Done) -> Done:
-        """Count the records as in flight. Returns the callback that settles them, which then calls
-        `done`.
-        """
+        """Count the records as in flight. Returns a callback that ends that and calls `done`."""
         for key, _ in records:
             self._in_flight[key] += 1
 
@@ -130,7 +126,7 @@ class LogUsage:
 
 
 class CoordinatorLogCompactor:
-    """One pass over one partition."""
+    """One compaction pass over one partition."""
 
     def __init__(
         self, coordinator_log: CoordinatorLog, partition: int, live: LiveKeys, usage: LogUsage
@@ -145,18 +141,18 @@ class CoordinatorLogCompactor:
         self._copied_count = 0
 
     async def run(self) -> None:
-        """Compact if that is worth it, and say in `LogUsage` when to look again. Logs what went
-        wrong; raises nothing.
+        """Compact the log if that is worth it, and set the size for the next pass in `LogUsage`.
+        Logs errors and raises none.
         """
         usage, limits = self._usage, self._limits
-        usage.due_bytes = usage.size_bytes + limits.log_bytes_min  # unless this pass succeeds
+        usage.due_bytes = usage.size_bytes + limits.log_bytes_min  # replaced if this pass succeeds
         try:
             await self._measure()
             due_bytes = max(limits.log_bytes_min, limits.factor * self._live_bytes)
             if usage.size_bytes >= due_bytes:
                 await self._compact()
             usage.due_bytes = max(due_bytes, usage.size_bytes + limits.log_bytes_min)
-        except Exception as error:  # noqa: BLE001 - the log is as good as before; the next pass comes when it has grown
+        except Exception as error:  # noqa: BLE001 - the log is valid as before; the next pass comes when it has grown
             log.warning(
                 "coordinator_log_not_compacted",
                 partition=self._partition,
@@ -176,7 +172,7 @@ class CoordinatorLogCompactor:
         bounds, size_bytes = self._log.bounds(self._partition), self._usage.size_bytes
         if 2 * (bounds.stable - bounds.start) < bounds.end - bounds.start:
             raise CompactionStopped(
-                f"an open transaction holds the log at {bounds.stable}, it reaches from"
+                f"an open transaction holds the log at {bounds.stable}, and the log ranges from"
                 f" {bounds.start} to {bounds.end}"
             )
         await self._settle(await self._copy_all())
@@ -195,8 +191,8 @@ class CoordinatorLogCompactor:
         )
 
     async def _copy_all(self) -> dict[bytes, bytes]:
-        """Copy what can be copied now. Returns the other keys, with the values that counted when
-        they were looked at.
+        """Copy the keys that can be copied now. Returns the other keys with their current
+        values.
         """
         postponed: dict[bytes, bytes] = {}
         copies: list[KeyValue] = []
@@ -215,14 +211,14 @@ class CoordinatorLogCompactor:
         return postponed
 
     async def _settle(self, postponed: dict[bytes, bytes]) -> None:
-        """Wait until each key has a newer record that counts, or can be copied."""
+        """Wait until each key has a newer record or can be copied."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.wait_s
         while postponed:
             await self._copy_settled(postponed)
             if postponed and loop.time() >= deadline:
                 raise CompactionStopped(
-                    f"{len(postponed)} keys had a record in flight or an open transaction for"
+                    f"{len(postponed)} keys have had a record in flight or an open transaction for"
                     f" {self._limits.wait_s} s"
                 )
             if postponed:
@@ -233,7 +229,7 @@ class CoordinatorLogCompactor:
         for count, (key, seen) in enumerate(list(postponed.items()), 1):
             found = self._live.get(key)
             if found is None or found.value != seen:
-                del postponed[key]  # the newer record lies at or behind the border
+                del postponed[key]  # the newer record lies at or after the border
             elif self._is_settled(key, found):
                 del postponed[key]
                 await self._append([(key, found.value)])
@@ -244,7 +240,7 @@ class CoordinatorLogCompactor:
         return not found.is_open and key not in self._usage.in_flight
 
     async def _append(self, copies: Sequence[KeyValue]) -> None:
-        """In the step in which the copies were found to be the newest of their keys."""
+        """Append copies in the step in which they were the newest records of their keys."""
         if copies:
             future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
             self._outstanding.append(future)

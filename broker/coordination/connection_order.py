@@ -1,17 +1,17 @@
-"""Which requests of a transactional producer are late: those on an older connection than one that
-the producer has used since.
+"""Detect late requests of a transactional producer: those on an older connection than one that the
+producer has used since.
 
-A client that gets no answer closes the connection, opens another one, and repeats the request. The
-first copy may still be under way and arrive when the producer's next transaction is open. Requests
-of transaction version 1 do not say which transaction they mean (version 2, KIP-890, does), but the
+A client without an answer closes the connection, opens another one and repeats the request. The
+first copy may still be in flight and arrive when the producer's next transaction is open. Requests
+of transaction version 1 do not name their transaction (version 2, KIP-890, does), but the
 connection tells the copies apart: a broker numbers connections as it accepts them, and a client
-opens the next one after it has spoken (ApiVersions) on the one before.
+opens the next one after it has used the previous one (ApiVersions).
 
-Invariant: no client is shut out: the caller closes the connection of a `LateRequest`, and a new
-connection is never late. So a client that uses several connections in turn, or two that share a
-producer, connect again and go on.
-Limits: ENTRIES_MAX producers; beyond that the one that asked longest ago is forgotten, and its late
-requests are carried out.
+Invariant: no client is locked out. The caller closes the connection of a `LateRequest`, and a new
+connection is never late. So a client that alternates between connections, or two clients with one
+producer, reconnect and continue.
+Limits: ENTRIES_MAX producers. Beyond that the least recently used one is dropped, and its late
+requests are executed.
 Must not: know the state of a transaction, or compare producers of different epochs (the epoch
 decides there).
 Source: KAFKA-17754; KIP-890.
@@ -25,8 +25,8 @@ ENTRIES_MAX: Final = 50_000
 
 
 class LateRequest(Exception):
-    """The client has given this request up. Close its connection, which the client does not read
-    any more, and change nothing.
+    """Raised for a request that the client has given up. Close its connection, which the client no
+    longer reads, and change nothing.
     """
 
 
@@ -41,16 +41,16 @@ class ConnectionOrder:
         return len(self._newest)
 
     def admit(self, name: str, producer_id: int, producer_epoch: int, connection_id: int) -> None:
-        """Note a request that is about to be carried out. name: the transactional id or the group
-        that it is for. Raises LateRequest.
+        """Record a request that is about to be executed. name: its transactional id or group.
+        Raises LateRequest.
         """
         key = (name, producer_id, producer_epoch)
         newest = self._newest.get(key, connection_id)
         if connection_id < newest:
             raise LateRequest(
-                f"a request for {name} of producer {producer_id} epoch {producer_epoch} came late:"
-                f" its connection ({connection_id}) is older than the one that the producer uses"
-                f" now ({newest}); connect again and repeat it"
+                f"a request for {name} of producer {producer_id} epoch {producer_epoch} is late:"
+                f" its connection ({connection_id}) is older than the producer's current one"
+                f" ({newest}); reconnect and retry"
             )
         self._newest[key] = connection_id
         self._newest.move_to_end(key)

@@ -1,5 +1,4 @@
-"""The topics in which brokers keep what they coordinate: names, settings, and their creation on
-first use, as Kafka does.
+"""The internal topics of coordinators: names, settings, and creation on first use as in Kafka.
 
 Source: Kafka AutoTopicCreationManager, `GroupConfig`,
 `TransactionStateManager.transactionTopicConfigs`.
@@ -22,8 +21,8 @@ _CONFIGS: Final[Mapping[str, str | None]] = {
 
 
 async def ensure_topic(node: LocalBroker, name: str) -> None:
-    """Create it unless it exists. Two brokers may do this at once: the second is told that it
-    exists, which is what it wanted.
+    """Create the topic unless it exists. If two brokers create it at once, the second call returns
+    normally.
     """
     if node.image.topics.by_name(name) is not None:
         return

@@ -1,9 +1,9 @@
-"""An internal compacted topic as its coordinator sees it: led partition by partition, appended to
-like any other, read once when it opens, and trimmed when what lies before an offset counts no more.
+"""An internal compacted topic as its coordinator uses it: led by partition, appended to like any
+other topic, read once when a partition opens, and trimmed when its older records are obsolete.
 
-Appends take the same way as a client's produce (`PartitionAppend`): same checks, same bulk, durable
-in the order of the calls. Reading gives batch by batch what is durable, with what a transaction of
-a producer has to do with it: `__consumer_offsets` holds such batches.
+Appends use the same path as a client's Produce (`PartitionAppend`): same checks, same bulk, durable
+in the order of the calls. Reading returns the durable batches with their transaction, because
+`__consumer_offsets` holds transactional batches.
 Must not: cache anything, or know what records mean.
 Source: Kafka's CoordinatorRuntime, PartitionWriter.
 """
@@ -23,8 +23,8 @@ from stream.batch.header import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, i
 from stream.batch.records import Record, decode_records, encode_batch
 
 READ_BYTES: Final = 1 << 20
-"""One read while loading: about 10,000 records. `CoordinatorShards.read` gives others a turn in
-between.
+"""Size of one read while loading: about 10,000 records. `CoordinatorShards.read` yields to the
+event loop in between.
 """
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
@@ -33,7 +33,7 @@ Done: TypeAlias = Callable[[ErrorCode], None]
 
 @dataclass(frozen=True, slots=True)
 class TransactionalProducer:
-    """Who appends as part of its transaction."""
+    """The producer whose transaction the appended records belong to."""
 
     producer_id: int
     producer_epoch: int
@@ -43,19 +43,19 @@ class TransactionalProducer:
 class LogBatch:
     records: Sequence[KeyValue]
     producer_id: int = -1
-    """Whose transaction the records belong to, or which the marker ends; -1: none."""
+    """Producer of the transaction that the records belong to or that the marker ends; -1: none."""
     committed: bool | None = None
-    """Of a marker: how the transaction ended. It has no records."""
+    """The outcome of the transaction if this is a marker, which has no records."""
 
 
 class LogBounds(NamedTuple):
-    """Offsets of one partition, now."""
+    """Current offsets of one partition."""
 
     start: int
     stable: int
-    """Below it everything is durable, and every transaction has ended."""
+    """Below this offset everything is durable and every transaction has ended."""
     end: int
-    """Of what is durable."""
+    """End of the durable records."""
 
 
 class CoordinatorLog(Protocol):
@@ -63,33 +63,35 @@ class CoordinatorLog(Protocol):
 
     @property
     def partition_count(self) -> int:
-        """0 while the topic does not exist."""
+        """Return the number of partitions; 0 while the topic does not exist."""
         ...
 
     @property
     def can_write(self) -> bool:
-        """False: this broker lost touch with the controllers; another one may lead all of this by
-        now.
+        """Return False if this broker lost its session: another broker may lead the partitions
+        already.
         """
         ...
 
     @property
     def leads_alone(self) -> bool:
-        """False as soon as another broker may coordinate: what the state says may be old
-        (`broker.handlers.lease`).
+        """Return False as soon as another broker may coordinate, because the state may then be
+        stale (`broker.handlers.lease`).
         """
         ...
 
     def is_ours(self, partition: int) -> bool:
-        """Do the metadata name this broker as the leader, be the partition open yet or not?"""
+        """Return True if the metadata names this broker as the leader, whether the partition is
+        open or not.
+        """
         ...
 
     def leader_epoch(self, partition: int) -> int:
-        """-1 while the partition is not open here."""
+        """Return the leader epoch; -1 while the partition is not open here."""
         ...
 
     def end_offset(self, partition: int) -> int:
-        """Where the next append goes; -1 while the partition is not open here."""
+        """Return the offset of the next append; -1 while the partition is not open here."""
         ...
 
     def append(
@@ -100,28 +102,28 @@ class CoordinatorLog(Protocol):
         *,
         producer: TransactionalProducer | None = None,
     ) -> None:
-        """One batch; `done` is called when it is durable (NONE) or cannot become so, maybe before
-        this returns.
+        """Append one batch. `done` is called when it is durable (NONE) or cannot become durable,
+        maybe before this returns.
         """
         ...
 
     def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """Everything durable, from the start, batch by batch."""
+        """Yield the durable batches from the start."""
         ...
 
     def bounds(self, partition: int) -> LogBounds:
-        """Raises NotLed."""
+        """Return the offsets of the partition. Raises NotLed."""
         ...
 
     async def trim(self, partition: int, start: int) -> None:
-        """Let the log begin at `start`, which is at most `LogBounds.stable`. Raises NotLed, and
-        errors of storage and controller.
+        """Move the log start to `start`, at most `LogBounds.stable`. Raises NotLed, and errors of
+        storage and controller.
         """
         ...
 
 
 class NotLed(Exception):
-    """The partition of the internal topic is not led here (any more)."""
+    """Raised when this broker does not lead the partition (any more)."""
 
 
 class TopicLog:
@@ -189,10 +191,10 @@ class TopicLog:
         group.run(self._node.storage, [(led, memoryview(batch))], now_ms)
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """From the log start to the high watermark as it is now; coordinators append nothing before
-        they have loaded.
+        """Yield the batches from the log start to the current high watermark. Coordinators append
+        nothing before they have loaded.
 
-        Raises NotLed, LogInconsistent, and what `Partition.read` raises.
+        Raises NotLed, LogInconsistent, and the errors of `Partition.read`.
         """
         led = self._require_led(partition)
         offset, end_offset = led.log_start_offset, led.high_watermark
@@ -231,8 +233,8 @@ def _decode(batch: memoryview, header: BatchHeader) -> LogBatch:
 
 
 def _for_clients(code: ErrorCode) -> ErrorCode:
-    """What a failed append means to who asked the coordinator: look for it again, or try again.
-    Source: Kafka GroupMetadataManager.
+    """Return the error for the coordinator's client: find the coordinator again, or retry. Source:
+    Kafka GroupMetadataManager.
     """
     if code in {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -1,12 +1,12 @@
-"""Which keys (groups, transactional ids) this broker coordinates: the partitions of an internal
+"""The keys (groups, transactional ids) that this broker coordinates: the partitions of an internal
 topic that it leads, each with its state.
 
-Becoming leader loads the state of a partition from its start; losing it forgets the state.
-Invariants: a state is found only when it is whole and nobody else can have changed it: not by a
-broker that was paused and wakes up with what was true before, or it would confirm a commit that
-nobody wrote. At most one load runs for a partition, and it is repeated until it succeeds or the
-partition is lost. Loading shares the event loop: one slice of `LOAD_SLICE_COUNT` records in a turn,
-however many partitions load. A led log is compacted.
+Becoming leader loads the state of a partition from its start; losing it drops the state.
+Invariants: a state is found only when it is complete and no other broker can have changed it. A
+broker that was paused must not answer from its old state, or it would confirm a commit that was
+never written. At most one load runs per partition, and it is repeated until it succeeds or the
+partition is lost. Loads share the event loop: one slice of `LOAD_SLICE_COUNT` records per turn,
+regardless of the number of loading partitions. A led log is compacted.
 Must not: know what a state holds.
 Source: Kafka GroupMetadataManager, TransactionStateManager (load and unload), CoordinatorRuntime.
 """
@@ -38,18 +38,18 @@ log = structlog.get_logger()
 
 LOAD_RETRY_S: Final = 0.5
 LOAD_WAIT_S: Final = 2.0
-"""How long a request waits for its key to be loaded; librdkafka hands COORDINATOR_LOAD_IN_PROGRESS
-to the application here and there.
+"""How long a request waits for its key to load. librdkafka sometimes reports
+COORDINATOR_LOAD_IN_PROGRESS to the application.
 """
 LOAD_SLICE_COUNT: Final = 200
-"""Records that are loaded in one step of the event loop: 3 to 4 ms."""
+"""Records loaded in one step of the event loop: 3 to 4 ms."""
 
 State = TypeVar("State")
 
 
 class CoordinatorShards(Generic[State]):
-    """`load` makes the state of a partition from what `read` gives; `unload` gets one that is gone;
-    `live` gives its keys.
+    """States of the led partitions. `load` builds the state of a partition from `read`; `unload`
+    gets a state that was dropped; `live` returns its live keys.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class CoordinatorShards(Generic[State]):
         self._compactors: dict[int, asyncio.Task[None]] = {}
         self._states: dict[int, State] = {}
         self._usages: dict[int, LogUsage] = {}
-        """Of the partitions that are loaded or being loaded."""
+        """Usage of the partitions that are loaded or loading."""
         self._turn = asyncio.Lock()
         """Held for one turn of the event loop before each slice of a load."""
         self._released: set[int] = set()
-        """Partitions that were closed here: their next leader is another broker, though the
-        metadata may name us for a moment.
+        """Partitions that were closed here. Another broker will lead them, although the metadata
+        may still name this one for a moment.
         """
         self._changed = asyncio.Event()
         """Set and replaced whenever a partition is loaded or closed."""
 
     def opened(self, partition: int) -> None:
-        """This broker leads the partition now: load it."""
+        """Load the partition, because this broker leads it now."""
         self.closed(partition)
         self._released.discard(partition)
         self._loaders[partition] = asyncio.get_running_loop().create_task(
@@ -104,21 +104,21 @@ class CoordinatorShards(Generic[State]):
             self.closed(partition)
 
     def get(self, partition: int) -> State | None:
-        """None: not led here, or not loaded yet."""
+        """Return the state, or None if the partition is not led here or not loaded yet."""
         return self._states.get(partition)
 
     def loaded(self) -> Iterator[State]:
         return iter(list(self._states.values()))
 
     def partition_of(self, key: str) -> int | None:
-        """None while the topic does not exist."""
+        """Return the partition of the key, or None while the topic does not exist."""
         count = self._log.partition_count
         return partition_for(key, count) if count > 0 else None
 
     def find(self, key: str, *, is_read: bool = False) -> State | ErrorCode:
         """Return the state that holds `key`.
 
-        is_read: the answer rests on the state alone. No append follows that the fence in the WAL
+        is_read: the answer depends only on the state. There is no append that the fence in the WAL
         could refuse, so this broker has to lead alone (`broker.handlers.lease`).
         """
         partition = self.partition_of(key)
@@ -134,11 +134,10 @@ class CoordinatorShards(Generic[State]):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_ours else ErrorCode.NOT_COORDINATOR
 
     async def ready(self, key: str) -> None:
-        """Wait, up to LOAD_WAIT_S, while the key is on its way to this broker: FindCoordinator
-        names us before the partition is loaded.
+        """Wait up to LOAD_WAIT_S while the key is loading: FindCoordinator names this broker before
+        the partition is loaded.
 
-        Every request begins with this; afterwards the answers are those of the moment, which may
-        still be a retriable error.
+        Every request begins with this. Afterwards it may still get a retriable error.
         """
         if self.find(key) is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return
@@ -150,8 +149,8 @@ class CoordinatorShards(Generic[State]):
     # --- the log ----------------------------------------------------------------------------------
 
     async def read(self, partition: int) -> AsyncIterator[LogBatch]:
-        """What is durable, from the start, for `load`: others have a turn before each slice. Raises
-        what the log's `read` raises.
+        """Yield the durable batches from the start, for `load`. Yields to the event loop before
+        each slice. Raises the errors of the log's `read`.
         """
         usage = self._usages[partition] = LogUsage(self._limits)
         left_count = 0
@@ -164,9 +163,7 @@ class CoordinatorShards(Generic[State]):
             yield batch
 
     async def take_turn(self) -> None:
-        """Return when others have had a turn of the event loop, and this is the only load that
-        works in the present one.
-        """
+        """Wait for a turn of the event loop in which no other load works."""
         async with self._turn:
             await asyncio.sleep(0)
 
@@ -192,9 +189,7 @@ class CoordinatorShards(Generic[State]):
         self._log.append(partition, records, usage.append(records, settled), producer=producer)
 
     def in_flight(self, partition: int) -> Iterable[bytes]:
-        """Keys of records that were appended and are not settled yet: what becomes of them is
-        unknown.
-        """
+        """Return the keys of the records in flight, whose outcome is unknown."""
         usage = self._usages.get(partition)
         return () if usage is None else usage.in_flight
 
@@ -221,7 +216,7 @@ class CoordinatorShards(Generic[State]):
         while True:
             try:
                 state = await self._load(partition)
-            except Exception as error:  # noqa: BLE001 - whatever the read met, the keys of this partition must come back: log, wait, again
+            except Exception as error:  # noqa: BLE001 - whatever failed, the partition must load: log, wait, retry
                 log.warning(
                     "coordinator_load_failed",
                     partition=partition,
@@ -239,8 +234,8 @@ class CoordinatorShards(Generic[State]):
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """Which partition of the internal topic a key lives in: Java's String.hashCode, made positive,
-    as every Kafka tool expects.
+    """Return the partition of the internal topic for a key: Java's String.hashCode, made positive,
+    as all Kafka tools expect.
     """
     encoded = key.encode("utf-16-be")
     value = 0

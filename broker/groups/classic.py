@@ -2,11 +2,11 @@
 
     EMPTY -> PREPARING_REBALANCE -> COMPLETING_REBALANCE -> STABLE -> PREPARING_REBALANCE ...
 
-Invariants: a generation has one leader and one protocol that every member offered; nobody is told
-an assignment before its record is durable (`PersistGroup`, then `assignment_persisted`); every
-parked request is answered by an event or by a deadline (`next_deadline_ms`, `tick`). It must not
-know sockets, clocks or storage: time and ids are arguments, parked requests are tokens, everything
-to do comes back as effects.
+Invariants: a generation has one leader and one protocol that every member offered. An assignment is
+returned only when its record is durable (`PersistGroup`, then `assignment_persisted`). Every parked
+request is answered by an event or by a deadline (`next_deadline_ms`, `tick`).
+Must not: know sockets, clocks or storage. Time and ids are arguments, parked requests are tokens,
+and actions are returned as effects.
 Source: Kafka ClassicGroup and GroupMetadataManager (classic part), KIP-62, KIP-345, KIP-394,
 KIP-814.
 """
@@ -32,8 +32,8 @@ from broker.wire.error_codes import ErrorCode
 
 
 class ClassicGroup:
-    """Drive it through the methods below; each returns what to do, in order. Attributes are for
-    reading only.
+    """A consumer group. Each method returns the effects to execute, in order. Attributes are
+    read-only for callers.
     """
 
     def __init__(
@@ -50,22 +50,22 @@ class ClassicGroup:
         self._limits = limits
         self._new_member_id = new_member_id
         self._pending: dict[str, int] = {}
-        """Ids given under KIP-394 whose owners have not come back yet -> deadline."""
+        """Member ids given under KIP-394 whose owners have not joined again yet -> deadline."""
         self._rebalance_deadline_ms: int | None = None
         self._delay_until_ms: int | None = None
-        """First rebalance of an empty group waits for more members until then."""
+        """The first rebalance of an empty group waits for more members until this time."""
         self._sync_deadline_ms: int | None = None
         self._persisting: dict[str, bytes] | None = None
         self._replacing: list[tuple[int, Token, JoinResult]] = []
-        """Answers to restarted static members that wait for their new ids to be durable, each
-        behind one PersistGroup of its generation.
+        """Answers to restarted static members that wait until their new ids are durable, each after
+        one PersistGroup of its generation.
         """
 
     # --- joining ----------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """JoinGroup. Answered at once, or parked until everybody has joined or the rebalance
-        timeout is over.
+        """Handle JoinGroup. Answered immediately, or parked until all members have joined or the
+        rebalance timeout is over.
         """
         refusal = self._join_refusal(request)
         if refusal is not ErrorCode.NONE:
@@ -174,7 +174,7 @@ class ClassicGroup:
         return self._rebalance(now_ms)
 
     def _replace_static(self, request: JoinRequest, token: Token, now_ms: int) -> list[Effect]:
-        """KIP-345: a static member that restarts takes its old place; without a rebalance when
+        """Let a restarted static member replace its old entry (KIP-345), without a rebalance if
         nothing about it changed.
         """
         assert request.instance_id is not None
@@ -219,8 +219,8 @@ class ClassicGroup:
         member.client_host = request.client_host
 
     def _supersede_join(self, member: Member) -> list[Effect]:
-        """A client that sends a second JoinGroup has given up the first: answer it so that nothing
-        stays parked for ever.
+        """Answer the earlier JoinGroup of a client that sent a second one, so that it does not stay
+        parked forever.
         """
         if member.join_token is None:
             return []
@@ -234,7 +234,9 @@ class ClassicGroup:
     # --- rebalancing ------------------------------------------------------------------------------
 
     def _rebalance(self, now_ms: int) -> list[Effect]:
-        """Begin a rebalance if none is being prepared, and complete it if nobody is missing."""
+        """Begin a rebalance unless one is being prepared, and complete it if all members have
+        joined.
+        """
         effects: list[Effect] = []
         if self.state is not GroupState.PREPARING_REBALANCE:
             if self.state is GroupState.COMPLETING_REBALANCE:
@@ -266,8 +268,8 @@ class ClassicGroup:
         return self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> list[Effect]:
-        """Who has not come back is out (static members keep their place); the others enter the next
-        generation.
+        """Remove members that have not rejoined (static members stay) and begin the next generation
+        with the others.
         """
         for member in list(self.members.values()):
             if member.join_token is None and member.instance_id is None:
@@ -294,8 +296,8 @@ class ClassicGroup:
         return effects
 
     def _vote(self) -> str:
-        """Each member votes for the first protocol it offers that everybody supports; most votes
-        win, the earlier name on a tie.
+        """Choose the protocol. Each member votes for its first protocol that all members support.
+        Most votes win; on a tie the first name in alphabetical order.
         """
         members = self.members.values()
         votes: dict[str, int] = {}
@@ -328,7 +330,7 @@ class ClassicGroup:
     # --- syncing ----------------------------------------------------------------------------------
 
     def sync(self, request: SyncRequest, token: Token, now_ms: int) -> list[Effect]:
-        """SyncGroup. Followers are parked until the leader's assignment is durable."""
+        """Handle SyncGroup. Followers are parked until the leader's assignment is durable."""
         error = self._sync_refusal(request)
         if error is not ErrorCode.NONE:
             return [CompleteSync(token, SyncResult(error=error))]
@@ -366,8 +368,8 @@ class ClassicGroup:
         )
 
     def assignment_persisted(self, generation: int, error: ErrorCode, now_ms: int) -> list[Effect]:
-        """Outcome of PersistGroup. A later generation has made an earlier outcome meaningless, but
-        for restarted static members.
+        """Handle the outcome of PersistGroup. A later generation makes an earlier outcome
+        irrelevant, except for restarted static members.
         """
         for index, (of_generation, token, answer) in enumerate(self._replacing):
             if of_generation == generation:
@@ -412,8 +414,8 @@ class ClassicGroup:
     # --- staying and leaving ----------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """Is this a member of the present generation? The order of checks is Kafka's: clients act
-        on the code.
+        """Check that this is a member of the current generation. The order of checks is Kafka's,
+        because clients act on the code.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -438,8 +440,8 @@ class ClassicGroup:
     def check_commit(
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
-        """May this caller commit offsets? A standalone consumer (generation -1) may, while the
-        group has no members.
+        """Check whether this caller may commit offsets. A standalone consumer (generation -1) may,
+        while the group has no members.
         """
         if generation < 0 and member_id == "" and self.state is GroupState.EMPTY:
             return ErrorCode.NONE
@@ -456,8 +458,8 @@ class ClassicGroup:
     def leave(
         self, member_id: str, instance_id: str | None, now_ms: int
     ) -> tuple[ErrorCode, list[Effect]]:
-        """LeaveGroup of one member; a static member may be named by its instance id alone (an
-        administrator removes it).
+        """Handle LeaveGroup of one member. An administrator may name a static member by its
+        instance id alone.
         """
         if instance_id is not None and member_id == "":
             member_id = self.static_members.get(instance_id, "")
@@ -502,7 +504,7 @@ class ClassicGroup:
     # --- time -------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do next; None: never, unless an event comes."""
+        """Return when `tick` is due next, or None if only an event can change that."""
         deadlines = [
             member.session_deadline_ms for member in self.members.values() if not member.is_parked
         ]
@@ -516,7 +518,9 @@ class ClassicGroup:
         return min(deadlines, default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Expire sessions, given ids, the initial delay, the rebalance and the sync deadline."""
+        """Expire sessions, unused member ids, the initial delay, the rebalance and the sync
+        deadline.
+        """
         effects: list[Effect] = []
         for member_id in [
             member_id for member_id, deadline_ms in self._pending.items() if deadline_ms <= now_ms
@@ -557,8 +561,8 @@ class ClassicGroup:
         members: Sequence[Member],
         now_ms: int,
     ) -> None:
-        """State as the last group record had it; every session begins anew, so that members have
-        time to find the new coordinator.
+        """Restore the state of the last group record. All sessions begin again, so that members
+        have time to find the new coordinator.
         """
         self.generation, self.protocol_type, self.protocol, self.leader = (
             generation,
@@ -577,8 +581,8 @@ class ClassicGroup:
             self._touch(member, now_ms)
 
     def unload(self) -> list[Effect]:
-        """This broker is no longer the coordinator: everybody who waits is told to look for the new
-        one.
+        """Answer all parked requests with NOT_COORDINATOR, because this broker is no longer the
+        coordinator.
         """
         self.state = GroupState.DEAD
         effects: list[Effect] = []
@@ -603,7 +607,7 @@ class ClassicGroup:
         return effects
 
     def check_invariants(self) -> None:
-        """Called by tests after every event."""
+        """Check the invariants. Tests call this after every event."""
         for member_id, member in self.members.items():
             assert member.member_id == member_id
             assert member.join_token is None or self.state is GroupState.PREPARING_REBALANCE
@@ -618,8 +622,8 @@ class ClassicGroup:
 
 
 def _without_assigning(answer: JoinResult, former_leader: str, request: JoinRequest) -> JoinResult:
-    """The answer for a leader that restarted: it must not assign. Clients before KIP-814 believe
-    that somebody else leads.
+    """Return the answer for a restarted leader, which must not assign. Clients before KIP-814 get
+    another leader's id.
     """
     if request.understands_skip:
         return replace(answer, skip_assignment=True)

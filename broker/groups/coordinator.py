@@ -1,15 +1,16 @@
-"""The group coordinator of one broker: the shell around `ClassicGroup`, with its state in
+"""The group coordinator of one broker: runs `ClassicGroup` and keeps its state in
 `__consumer_offsets`.
 
-A group lives in one partition of that topic; whoever leads the partition is its coordinator.
-Becoming leader loads the partition from the start; losing it answers everybody who waits with
-NOT_COORDINATOR and forgets. Invariants: an offset commit is visible and answered only when its
-record is durable, one of a transaction only when its marker is; a group's records are appended in
-the order of its events; what is visible is what the log says, key by key in its order: a tombstone
-of an expiry never follows a commit in flight, and a group with a record in flight is not forgotten,
-so that a commit behind its deletion is visible; nothing here survives the partition's loss.
-Limits: GROUPS_MAX and OFFSETS_MAX per partition; reached: COORDINATOR_NOT_AVAILABLE, which clients
-retry.
+A group belongs to one partition of that topic; the leader of the partition coordinates it. Becoming
+leader loads the partition from the start. Losing it answers all parked requests with
+NOT_COORDINATOR and drops the state.
+Invariants: an offset commit is visible and answered only when its record is durable, one of a
+transaction only when its marker is. A group's records are appended in the order of its events. What
+is visible follows the log, key by key in its order: a tombstone of an expiry never follows a commit
+in flight, and a group with a record in flight is not dropped, so that a commit after its deletion
+is visible. Nothing here outlives the loss of the partition.
+Limits: GROUPS_MAX and OFFSETS_MAX per partition. Above them clients get COORDINATOR_NOT_AVAILABLE,
+which they retry.
 Source: Kafka GroupCoordinator, GroupMetadataManager; KIP-447.
 """
 
@@ -80,7 +81,7 @@ Result = TypeVar("Result", JoinResult, SyncResult)
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A moment of a group, for DescribeGroups and ListGroups."""
+    """A snapshot of a group, for DescribeGroups and ListGroups."""
 
     group_id: str
     state: GroupState
@@ -91,8 +92,9 @@ class GroupDescription:
 
 
 class GroupCoordinator:
-    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that
-    never steps (`base.clock.steady`).
+    """The group coordinator. Call all methods on the event loop.
+
+    now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`).
     """
 
     def __init__(
@@ -111,18 +113,18 @@ class GroupCoordinator:
             offsets_log, self._load, self._unload, LiveGroups, compaction
         )
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
-        """By partition: transactions that ended behind what the load reads."""
+        """By partition: transactions that ended after the part of the log that the load reads."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
         self._syncs: dict[Token, asyncio.Future[SyncResult]] = {}
         self._next_token = 0
         self._expiry: asyncio.TimerHandle | None = None
         self.transactional_commits = ConnectionOrder()
-        """By group: the handler of TxnOffsetCommit asks it."""
+        """Late requests by group. Used by the handler of TxnOffsetCommit."""
 
     # --- becoming and ceasing to be coordinator ---------------------------------------------------
 
     def partition_opened(self, partition: int) -> None:
-        """This broker leads the offsets partition now: load it."""
+        """Load the offsets partition, because this broker leads it now."""
         self._markers_while_loading[partition] = []
         self._shards.opened(partition)
         if self._expiry is None:
@@ -145,8 +147,8 @@ class GroupCoordinator:
         self._shards.close()
 
     async def ready(self, group_id: str) -> None:
-        """Wait a moment for a group that is on its way to this broker. Every request of a group
-        begins with this.
+        """Wait briefly for a group that is loading here. Every request of a group begins with
+        this.
         """
         await self._shards.ready(group_id)
 
@@ -157,8 +159,8 @@ class GroupCoordinator:
         async for batch in self._shards.read(partition):
             malformed_count += replay(batch, records, offsets, state.open_groups)
         await self._create_groups(state, records, offsets)
-        # From here on in one step: sessions begin when members can be heard, and markers are not
-        # missed.
+        # Everything below runs in one step: sessions begin when members can reach the group, and no
+        # marker is missed.
         for group_id in records:
             self._restore(state.groups[group_id])
         for producer_id, committed in self._markers_while_loading.pop(partition, []):
@@ -209,7 +211,7 @@ class GroupCoordinator:
     # --- finding a group --------------------------------------------------------------------------
 
     def partition_of(self, group_id: str) -> int | None:
-        """Partition of `__consumer_offsets`; None while the topic does not exist."""
+        """Return the partition of `__consumer_offsets`, or None while the topic does not exist."""
         return self._shards.partition_of(group_id)
 
     def _find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode:
@@ -233,7 +235,9 @@ class GroupCoordinator:
     # --- membership -------------------------------------------------------------------------------
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinResult:
-        """Parks until the rebalance completes; bounded by the members' rebalance timeout."""
+        """Join the group. Waits until the rebalance completes, at most for the members' rebalance
+        timeout.
+        """
         group = self._find(group_id, create=request.member_id == "")
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
@@ -273,7 +277,9 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, members: Sequence[tuple[str, str | None]]
     ) -> ErrorCode | list[ErrorCode]:
-        """One error for the whole request, or one per member (id, instance id)."""
+        """Remove members, given as (id, instance id). Returns one error for the whole request, or
+        one per member.
+        """
         group = self._find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return (
@@ -298,8 +304,8 @@ class GroupCoordinator:
         generation: int,
         offsets: dict[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
-        """Durable when it returns NONE. Offsets whose metadata is too long are refused one by one,
-        the others go through.
+        """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
+        are refused individually.
         """
         group = self._admit(
             group_id, (member_id, instance_id, generation), len(offsets), create=generation < 0
@@ -321,11 +327,11 @@ class GroupCoordinator:
         producer: TransactionalProducer,
         offsets: dict[TopicPartition, CommittedOffset],
     ) -> dict[TopicPartition, ErrorCode]:
-        """As `commit_offsets`, for a transaction: durable when it returns NONE, and counting once
-        `complete_transaction` said so.
+        """Commit offsets as part of a transaction. They are durable if the result is NONE, and
+        count after `complete_transaction`.
 
-        member: id, instance id and generation; clients before KIP-447 leave them out, which is
-        believed.
+        member: id, instance id and generation. Clients before KIP-447 omit them, and are not
+        checked.
         """
         is_anonymous = member == ("", None, -1)
         group = self._admit(
@@ -348,7 +354,7 @@ class GroupCoordinator:
         create: bool,
         is_checked: bool = True,
     ) -> Group | ErrorCode:
-        """May this member commit so many offsets?"""
+        """Check whether this member may commit so many offsets."""
         group = self._find(group_id, create=create)
         if isinstance(group, ErrorCode):
             return ErrorCode.ILLEGAL_GENERATION if group is ErrorCode.GROUP_ID_NOT_FOUND else group
@@ -386,8 +392,8 @@ class GroupCoordinator:
         )
 
     def complete_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
-        """The producer's marker is durable in this partition of `__consumer_offsets`: its pending
-        offsets count now, or never will.
+        """Apply or drop the pending offsets of a producer whose marker is durable in this partition
+        of `__consumer_offsets`.
         """
         state = self._shards.get(partition)
         if state is not None:
@@ -396,7 +402,7 @@ class GroupCoordinator:
             self._markers_while_loading[partition].append((producer_id, committed))
 
     def fetch_offsets(self, group_id: str) -> GroupOffsets | ErrorCode:
-        """Committed offsets; an unknown group has none, which is not an error."""
+        """Return the committed offsets. An unknown group has none, which is not an error."""
         group = self._find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return GroupOffsets() if group is ErrorCode.GROUP_ID_NOT_FOUND else group
@@ -411,8 +417,8 @@ class GroupCoordinator:
         failed: Callable[[], None] | None = None,
         producer: TransactionalProducer | None = None,
     ) -> ErrorCode:
-        """`durable` or `failed` runs in the append's own callback, so that effects become visible
-        in the order of the log.
+        """Append records. `durable` or `failed` runs in the append's own callback, so that effects
+        become visible in log order.
         """
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -445,7 +451,7 @@ class GroupCoordinator:
 
         self._shards.append(group.partition, records, settled, producer=producer)
 
-    # --- looking and deleting ---------------------------------------------------------------------
+    # --- describing and deleting ------------------------------------------------------------------
 
     def list_groups(self) -> list[GroupDescription]:
         return [
@@ -453,7 +459,7 @@ class GroupCoordinator:
         ]
 
     def states(self) -> Iterator[GroupState]:
-        """Of every group that is coordinated here."""
+        """Return the state of every group that is coordinated here."""
         return (
             group.classic.state
             for loaded in self._shards.loaded()
@@ -461,8 +467,8 @@ class GroupCoordinator:
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
-        """An unknown group is described as dead, without an error (DescribeGroups up to version
-        5).
+        """Describe a group. An unknown group is described as dead, without an error (DescribeGroups
+        up to version 5).
         """
         group = self._find(group_id, create=False)
         if group is ErrorCode.GROUP_ID_NOT_FOUND:
@@ -483,7 +489,9 @@ class GroupCoordinator:
         )
 
     def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
-        """Partitions without a committed offset for which there may be one in a moment."""
+        """Return the partitions that may get their first committed offset from a record in
+        flight.
+        """
         group_id, committed = group.classic.group_id, group.offsets.committed
         decoded = (
             [decode_key(key) for key in self._shards.in_flight(group.partition)]
@@ -500,8 +508,8 @@ class GroupCoordinator:
     def _drop_durably(
         self, group: Group, keys: Iterable[TopicPartition], *, with_group: bool
     ) -> None:
-        """Tombstones are durable. A member that joined or a commit that was appended since then
-        lets the group live on.
+        """Apply durable tombstones. The group stays if a member joined or a commit was appended
+        meanwhile.
         """
         group.offsets.drop(keys)
         if with_group:
@@ -509,7 +517,7 @@ class GroupCoordinator:
             if group.is_forgettable:
                 self._forget(group)
 
-    # --- forgetting -------------------------------------------------------------------------------
+    # --- expiry -----------------------------------------------------------------------------------
 
     def _expire_periodically(self) -> None:
         self.expire()
@@ -518,8 +526,8 @@ class GroupCoordinator:
         )
 
     def expire(self) -> None:
-        """Drop offsets past their retention, and groups that have neither members nor offsets: both
-        by tombstones in the log.
+        """Append tombstones for offsets past their retention, and for groups without members and
+        offsets.
         """
         oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
         for state in self._shards.loaded():
@@ -550,7 +558,7 @@ class GroupCoordinator:
 
         self._begin_append(group, tombstones(group_id, old, with_group=is_over), done)
 
-    # --- running the core's effects ---------------------------------------------------------------
+    # --- effects of the state machine -------------------------------------------------------------
 
     def _new_waiter(
         self, waiting: dict[Token, asyncio.Future[Result]]
@@ -608,7 +616,7 @@ class GroupCoordinator:
             del state.groups[group.classic.group_id]
 
     def _set_timer(self, group: Group) -> None:
-        """One timer per group, at the core's next deadline."""
+        """Set the group's only timer to the next deadline of the state machine."""
         deadline_ms = (
             group.classic.next_deadline_ms() if group.classic.state is not GroupState.DEAD else None
         )
@@ -627,7 +635,7 @@ class GroupCoordinator:
 def _check_metadata(
     offsets: dict[TopicPartition, CommittedOffset],
 ) -> tuple[dict[TopicPartition, ErrorCode], dict[TopicPartition, CommittedOffset]]:
-    """Answers as if all were refused, and those that are not."""
+    """Return errors as if all offsets were refused, and the accepted offsets."""
     accepted = {
         key: value
         for key, value in offsets.items()

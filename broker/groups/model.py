@@ -1,5 +1,4 @@
-"""Values of the classic group protocol: what members ask, what they are told, what the shell has to
-do.
+"""Values of the classic group protocol: requests, results, and effects for the coordinator.
 
 Source: Kafka `group-coordinator` (ClassicGroup), KIP-62 (rebalance timeout), KIP-345 (static
 members), KIP-394 (member ids), KIP-814.
@@ -11,11 +10,11 @@ from enum import Enum
 from broker.wire.error_codes import ErrorCode
 
 Token = int
-"""Names a parked request; the shell knows which connection waits behind it."""
+"""Identifies a parked request. The coordinator maps it to the waiting connection."""
 
 
 class GroupState(Enum):
-    """Names as DescribeGroups shows them."""
+    """Names as in DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -26,7 +25,7 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One assignor a member offers, with its subscription as opaque bytes."""
+    """One assignor that a member offers, with its subscription as opaque bytes."""
 
     name: str
     metadata: bytes
@@ -43,7 +42,9 @@ class JoinRequest:
     protocol_type: str
     protocols: tuple[Protocol, ...]
     needs_known_member_id: bool
-    """KIP-394: version 4 and later must join twice, the second time with the id they were given."""
+    """KIP-394: version 4 and later must join twice, the second time with the member id from the
+    first answer.
+    """
     understands_skip: bool = False
     """KIP-814: version 9 and later know `skip_assignment`."""
 
@@ -57,9 +58,9 @@ class JoinResult:
     leader: str = ""
     member_id: str = ""
     members: tuple[tuple[str, str | None, bytes], ...] = ()
-    """(member id, instance id, subscription) of everybody, for the leader alone."""
+    """(member id, instance id, subscription) of all members; only for the leader."""
     skip_assignment: bool = False
-    """KIP-814: the leader is told that it leads, and that the assignment stands."""
+    """KIP-814: the member is the leader, and the current assignment remains valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Member:
     assignment: bytes = b""
     session_deadline_ms: int = 0
     join_token: Token | None = None
-    """Parked JoinGroup; while it or a SyncGroup waits the session cannot expire."""
+    """A parked JoinGroup. While it or a SyncGroup waits, the session cannot expire."""
     sync_token: Token | None = None
 
     @property
@@ -125,8 +126,8 @@ class CompleteSync:
 
 @dataclass(frozen=True, slots=True)
 class PersistGroup:
-    """Write the group's metadata record; afterwards call `assignment_persisted` with this
-    generation and the outcome.
+    """Write the group's metadata record, then call `assignment_persisted` with this generation and
+    the outcome.
     """
 
     generation: int
@@ -137,15 +138,17 @@ Effect = CompleteJoin | CompleteSync | PersistGroup
 
 @dataclass(slots=True)
 class GroupLimits:
-    """Defaults are Kafka's `group.*` broker configs."""
+    """Limits of groups. Defaults are those of Kafka's `group.*` broker configs."""
 
     session_timeout_min_ms: int = 6_000
     session_timeout_max_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000
     members_max: int = 1_000
     offsets_retention_ms: int = 7 * 24 * 3_600_000
-    """How long offsets outlive the later of their commit and the group's last member."""
+    """How long offsets are kept after their commit or after the last member left the group,
+    whichever is later.
+    """
     join_bytes_max: int = field(default=1 << 20)
-    """Subscription bytes of one member; they live in memory and in every rebalance answer to the
-    leader.
+    """Subscription bytes of one member. They are kept in memory and sent to the leader in every
+    rebalance.
     """

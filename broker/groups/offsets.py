@@ -1,10 +1,10 @@
 """The committed offsets of one group, and those that wait for the end of a transaction.
 
 Offsets of a transaction are appended like others, and count once its marker is in the same log:
-then each partition has the offset that was appended last, be it by a transaction or not.
-Invariants: calls come in the order of the log, so what is durable here is older than what is not; a
-marker ends only what was durable before it; what is appended and not durable yet makes a partition
-unstable already, for its transaction may be committed next.
+then each partition has the offset that was appended last, in a transaction or not.
+Invariants: calls follow the order of the log, so durable offsets are older than those in flight. A
+marker ends only what was durable before it. An appended offset makes its partition unstable before
+it is durable, because its transaction may be committed next.
 Source: Kafka GroupMetadata (pendingTransactionalOffsetCommits), KIP-98, KIP-447.
 """
 
@@ -19,7 +19,7 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class PendingOffsets:
-    """What one request of a transaction appended."""
+    """The offsets that one request of a transaction appended."""
 
     producer_id: int
     offsets: dict[TopicPartition, CommittedOffset]
@@ -32,10 +32,10 @@ class GroupOffsets:
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, CommittedOffset] = {}
         self._pending: list[PendingOffsets] = []
-        """In the order of the log."""
+        """In log order."""
 
     def __len__(self) -> int:
-        """Offsets held, pending ones too."""
+        """Return the number of offsets, including pending ones."""
         return len(self.committed) + sum(len(pending.offsets) for pending in self._pending)
 
     @property
@@ -43,17 +43,17 @@ class GroupOffsets:
         return bool(self._pending)
 
     def is_pending(self, key: TopicPartition) -> bool:
-        """A transaction may still change the offset of this partition."""
+        """Return True if an open transaction may still change the offset of this partition."""
         return any(key in pending.offsets for pending in self._pending)
 
     def put(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """A commit outside of transactions is durable: newer than everything that is."""
+        """Apply a durable commit outside of transactions. It is newer than everything durable."""
         self.committed.update(offsets)
         self._supersede(offsets, [pending for pending in self._pending if pending.is_durable])
 
     def drop(self, keys: Iterable[TopicPartition]) -> None:
-        """Tombstones are durable. What is pending is not touched: nobody deletes an offset that a
-        transaction may change.
+        """Apply durable tombstones. They do not touch pending offsets: an offset that a transaction
+        may change is not deleted.
         """
         for key in keys:
             self.committed.pop(key, None)
@@ -61,21 +61,21 @@ class GroupOffsets:
     def stage(
         self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]
     ) -> PendingOffsets:
-        """Offsets of a transaction are being appended. Afterwards: set `is_durable`, or
-        `unstage`.
+        """Add offsets of a transaction that are being appended. Afterwards set `is_durable`, or
+        call `unstage`.
         """
         pending = PendingOffsets(producer_id, dict(offsets))
         self._pending.append(pending)
         return pending
 
     def unstage(self, pending: PendingOffsets) -> None:
-        """They did not become durable."""
+        """Remove offsets that did not become durable."""
         if pending in self._pending:
             self._pending.remove(pending)
 
     def complete(self, producer_id: int, *, committed: bool) -> bool:
-        """The producer's transaction ended by a marker that is durable. False: nothing of it is
-        pending any more.
+        """End the producer's transaction, whose marker is durable. Returns False if none of its
+        offsets is pending any more.
         """
         ended = [
             pending

@@ -1,9 +1,9 @@
-"""The records of `__consumer_offsets`, byte for byte as Kafka writes them, so that Kafka's own
-tools can read the topic.
+"""The records of `__consumer_offsets`, in Kafka's binary format, so that Kafka's tools can read the
+topic.
 
 Keys: version 1 = offset commit (group, topic, partition), version 2 = group metadata (group).
 Values: offset commit version 3, group metadata version 3. A null value is a tombstone. Older value
-versions are read (0..3); unknown key versions are skipped by the reader, as in Kafka.
+versions (0..3) are read; the reader skips unknown key versions, as in Kafka.
 Source: Kafka `OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`.
 """
 
@@ -23,7 +23,7 @@ GROUP_VALUE_VERSION = 3
 
 
 class MalformedGroupRecord(Exception):
-    """A key or value that is not one of ours; loading reports it and goes on with the next
+    """Raised for a key or value in another format. Loading counts it and continues with the next
     record.
     """
 
@@ -50,7 +50,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
-    """What survives a change of coordinator."""
+    """The part of a group that survives a change of coordinator."""
 
     protocol_type: str
     generation: int
@@ -91,9 +91,7 @@ class _Writer:
 
 
 class _Reader:
-    """Bounds-checked reader: the bytes come from our own log, but a log can be corrupt or written
-    by another tool.
-    """
+    """A bounds-checked reader: the log may be corrupt or written by another tool."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -130,7 +128,7 @@ class _Reader:
     def text(self) -> str:
         value = self.nullable_text()
         if value is None:
-            raise MalformedGroupRecord("null where a string is needed")
+            raise MalformedGroupRecord("null instead of a string")
         return value
 
     def blob(self) -> bytes:
@@ -156,7 +154,9 @@ def encode_group_key(key: GroupKey) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """None: a key version of a later Kafka, to be skipped. Raises MalformedGroupRecord."""
+    """Decode a key. None: a key version of a later Kafka, to be skipped. Raises
+    MalformedGroupRecord.
+    """
     reader = _Reader(data)
     version = reader.i16()
     if version in {0, OFFSET_KEY_VERSION}:
@@ -183,7 +183,7 @@ def decode_offset_value(data: bytes) -> CommittedOffset:
     version = reader.i16()
     if not 0 <= version <= OFFSET_VALUE_VERSION:
         raise MalformedGroupRecord(
-            f"offset commit value version {version}, known are 0 to {OFFSET_VALUE_VERSION}"
+            f"unknown offset value version {version} (0 to {OFFSET_VALUE_VERSION} are known)"
         )
     offset = reader.i64()
     leader_epoch = reader.i32() if version >= 3 else -1
@@ -210,14 +210,14 @@ def encode_group_value(value: GroupSnapshot) -> bytes:
 
 
 def decode_group_value(data: bytes) -> GroupSnapshot:
-    """Members come back with the chosen protocol as the only one they offer: no other is stored, as
-    in Kafka.
+    """Decode a group. Members offer only the chosen protocol, because no other is stored, as in
+    Kafka.
     """
     reader = _Reader(data)
     version = reader.i16()
     if not 0 <= version <= GROUP_VALUE_VERSION:
         raise MalformedGroupRecord(
-            f"group value version {version}, known are 0 to {GROUP_VALUE_VERSION}"
+            f"unknown group value version {version} (0 to {GROUP_VALUE_VERSION} are known)"
         )
     protocol_type, generation = reader.text(), reader.i32()
     protocol, leader = reader.nullable_text(), reader.nullable_text()

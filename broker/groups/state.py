@@ -1,8 +1,8 @@
-"""The groups of one partition of `__consumer_offsets`: what its records make of them, and which
-records are live.
+"""The groups of one partition of `__consumer_offsets`, as replayed from its records, and its live
+records.
 
-Invariant: `replay` of the whole log gives what the coordinator held when the log ended, but for
-what only lives in memory.
+Invariant: `replay` of the whole log gives the coordinator's state at the end of the log, except for
+what exists only in memory.
 Must not: do I/O, or know requests.
 Source: Kafka GroupMetadataManager, OffsetMetadataManager (replay).
 """
@@ -40,11 +40,11 @@ class Group:
     record: bytes | None = None
     """Value of the newest durable group record."""
     appends_count: int = 0
-    """Appends in flight."""
+    """Number of appends in flight."""
 
     @property
     def is_forgettable(self) -> bool:
-        """Nothing is left of it, and nothing is on its way."""
+        """Return True if the group is empty and has nothing in flight."""
         is_held = self.classic.members or len(self.offsets) or self.appends_count
         return not is_held and self.classic.next_deadline_ms() is None
 
@@ -58,8 +58,8 @@ class OffsetsPartition:
 
 
 class LiveGroups:
-    """Implements `LiveKeys`. An offset that only a transaction holds is not live yet: its record
-    lies behind the stable offset.
+    """Implements `LiveKeys`. An offset that exists only in an open transaction is not live yet,
+    because its record lies above the stable offset.
     """
 
     def __init__(self, state: OffsetsPartition) -> None:
@@ -135,7 +135,7 @@ def replay(
     offsets: dict[str, GroupOffsets],
     open_groups: dict[int, set[str]],
 ) -> int:
-    """Apply what the log holds to what was before. Returns how many records were malformed."""
+    """Apply a batch of the log to the previous state. Returns the number of malformed records."""
     if batch.committed is not None:
         _end_transaction(open_groups, offsets, batch.producer_id, committed=batch.committed)
         return 0
@@ -185,7 +185,7 @@ def _replay_group(key: GroupKey, value: bytes | None, records: dict[str, bytes])
 def _stage(
     staged: dict[str, PendingOffsets], table: GroupOffsets, group_id: str, producer_id: int
 ) -> PendingOffsets:
-    """One entry for what a batch holds of a group."""
+    """Return the staged offsets of a group in this batch, one entry per group."""
     if group_id not in staged:
         staged[group_id] = table.stage(producer_id, {})
         staged[group_id].is_durable = True

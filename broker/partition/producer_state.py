@@ -189,8 +189,8 @@ class ProducerState:
         now_ms: Millis,
         transactional: bool = False,
     ) -> None:
-        """Record the batch at [base_offset, end_offset). Assumes that `check` accepted it, as replaying
-        the log does.
+        """Record the batch at [base_offset, end_offset). Assumes that `check` accepted it, as
+        replaying the log does.
         """
         producer = self._producers.pop(producer_id, None)
         if producer is None or producer.epoch != epoch:

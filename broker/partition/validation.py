@@ -158,8 +158,8 @@ def _check_limits(header: BatchHeader, rules: TopicRules, now_ms: Millis) -> Ref
         return Refusal(ErrorCode.INVALID_TIMESTAMP, f"timestamp {last_ms} is negative")
     if last_ms - now_ms > rules.timestamp_after_max_ms:
         message = (
-            f"timestamp {last_ms} is {last_ms - now_ms} ms ahead, but message.timestamp.after.max.ms"
-            f" is {rules.timestamp_after_max_ms}"
+            f"timestamp {last_ms} is {last_ms - now_ms} ms ahead, but"
+            f" message.timestamp.after.max.ms is {rules.timestamp_after_max_ms}"
         )
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     if first_ms != _NO_TIMESTAMP and now_ms - first_ms > rules.timestamp_before_max_ms:

@@ -1,3 +1,3 @@
-"""The transaction coordinator: who may write under a transactional id, which transaction of it is
-open, and how it ends.
+"""The transaction coordinator: which producer may use a transactional id, its open transaction, and
+how that ends.
 """

@@ -1,18 +1,18 @@
-"""The transaction coordinator of one broker: the shell around `Transaction`, with its state in
+"""The transaction coordinator of one broker: runs `Transaction` and keeps its state in
 `__transaction_state`.
 
-A transactional id lives in one partition of that topic; whoever leads the partition is its
-coordinator. Becoming leader loads the partition and goes on with what was decided and not finished.
-Invariants: nothing is answered, and no partition told, before the record that says so is durable;
-records of an id are appended one after the other; markers carry the leader epoch of the partition,
+A transactional id belongs to one partition of that topic; the leader of the partition coordinates
+it. Becoming leader loads the partition and continues with decided but unfinished transactions.
+Invariants: requests are answered and markers sent only when the record of the change is durable.
+Records of an id are appended one after the other. Markers carry the leader epoch of the partition,
 so that those of an earlier coordinator are refused, and the serial of their transaction, so that a
 late copy does not end the next one. The serial is the end of the partition's log when the outcome
-was appended, or when it was loaded: it grows from transaction to transaction, whatever clocks do. A
-producer's request on an older connection than one that it has used since is late
-(`ConnectionOrder`) and not carried out.
-Limits: `TransactionLimits`; a request waits at most SETTLE_WAIT_S for the transaction before it,
+was appended, or when it was loaded: it grows from transaction to transaction, regardless of clocks.
+A producer's request on an older connection than one that it has used since is late
+(`ConnectionOrder`) and is not executed.
+Limits: `TransactionLimits`. A request waits at most SETTLE_WAIT_S for the previous transaction,
 then it gets CONCURRENT_TRANSACTIONS.
-Must not: know Kafka requests (handlers), or how markers travel.
+Must not: know Kafka requests (handlers do), or how markers are sent.
 Source: Kafka TransactionCoordinator, TransactionStateManager.
 """
 
@@ -53,8 +53,8 @@ from stream.batch.control import Marker
 log = structlog.get_logger()
 
 SETTLE_WAIT_S: Final = 1.0
-"""How long a request waits for the markers of the transaction before: a PUT or two, less than the
-pauses of most clients' retries.
+"""How long a request waits for the markers of the previous transaction: one or two PUTs, less than
+the retry pause of most clients.
 """
 COMPLETE_RETRY_S: Final = 0.2
 
@@ -64,22 +64,21 @@ NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_EPOCH)
 
 @dataclass(slots=True, eq=False)
 class _Partition:
-    """One partition of `__transaction_state`, loaded."""
+    """One loaded partition of `__transaction_state`."""
 
     index: int
     epoch: int
     loaded_end_offset: int
-    """Where the log ended when it was loaded: the serial of transactions that were decided
-    before.
-    """
+    """End of the log when it was loaded: the serial of transactions that were decided earlier."""
     transactions: dict[str, Transaction] = field(default_factory=dict[str, Transaction])
     waiting: dict[str, asyncio.Event] = field(default_factory=dict[str, asyncio.Event])
     """By transactional id: requests that wait until a record of it is durable, or failed."""
 
 
 class TransactionCoordinator:
-    """All methods are called on the event loop. now_ms: milliseconds since 1970 of a clock that
-    never steps (`base.clock.steady`).
+    """The transaction coordinator. Call all methods on the event loop.
+
+    now_ms: milliseconds since 1970 of a clock that never steps (`base.clock.steady`).
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class TransactionCoordinator:
         self._markers.close()
 
     def partition_of(self, transactional_id: str) -> int | None:
-        """Partition of `__transaction_state`; None while the topic does not exist."""
+        """Return the partition of `__transaction_state`, or None while the topic does not exist."""
         return self._shards.partition_of(transactional_id)
 
     async def _load(self, partition: int) -> _Partition:
@@ -139,8 +138,8 @@ class TransactionCoordinator:
                     self._replay(state, key, value)
                 except MalformedTransactionRecord:
                     malformed_count += 1
-        # What was decided is finished once this state can be found, and not before: `done` looks
-        # for it.
+        # Resume decided transactions only when this state can be found, because `done` looks for
+        # it.
         asyncio.get_running_loop().call_soon(self._resume, state)
         log.info(
             "transactions_loaded",
@@ -175,8 +174,10 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> tuple[ErrorCode, ProducerIdentity]:
-        """Fences whoever used the id before, aborting what is open. Raises ControllerError,
-        TimeoutError when no producer id can be had.
+        """Give the transactional id its next epoch. Fences the previous producer and aborts its
+        open transaction.
+
+        Raises ControllerError and TimeoutError if no producer id is available.
         """
         if transactional_id == "":
             return ErrorCode.INVALID_REQUEST, NO_PRODUCER
@@ -213,7 +214,9 @@ class TransactionCoordinator:
         *,
         connection_id: int,
     ) -> ErrorCode:
-        """connection_id: grows from connection to connection of this broker. Raises LateRequest."""
+        """Add partitions to the transaction. connection_id grows with each connection of this
+        broker. Raises LateRequest.
+        """
         added = frozenset(partitions)
 
         def step(transaction: Transaction) -> Outcome:
@@ -232,8 +235,8 @@ class TransactionCoordinator:
         committed: bool,
         connection_id: int,
     ) -> ErrorCode:
-        """Decided for good when it returns NONE; the markers are on their way then. Raises
-        LateRequest, as `add_partitions`.
+        """End the transaction. When it returns NONE the outcome is final, and the markers are being
+        sent. Raises LateRequest, as `add_partitions` does.
         """
 
         def step(transaction: Transaction) -> Outcome:
@@ -257,7 +260,7 @@ class TransactionCoordinator:
         )
 
     def listed(self) -> list[TransactionMetadata]:
-        """Those of the partitions that are loaded here."""
+        """Return the transactions of the partitions that are loaded here."""
         return [
             transaction.current
             for state in self._shards.loaded()
@@ -270,7 +273,7 @@ class TransactionCoordinator:
     async def _submit(
         self, transactional_id: str, step: Callable[[Transaction], Outcome], *, create: bool = False
     ) -> ErrorCode:
-        """Take the step, again when the transaction before is finished; return when what it decided
+        """Run the step, again after the previous transaction has finished. Returns when its record
         is durable.
         """
         if transactional_id == "":
@@ -349,7 +352,7 @@ class TransactionCoordinator:
 
         self._shards.append(state.index, [record], done)
 
-    # --- finishing what is decided ----------------------------------------------------------------
+    # --- finishing decided transactions -----------------------------------------------------------
 
     def _send_markers(
         self, state: _Partition, transaction: Transaction, effect: WriteMarkers | None, serial: int
@@ -365,8 +368,8 @@ class TransactionCoordinator:
         )
 
     def _complete(self, state: _Partition, transaction: Transaction) -> None:
-        """All markers are written: say so, again and again if need be, for the next transaction of
-        the id waits for it.
+        """Record that all markers are written. Retries until that is durable, because the next
+        transaction of the id waits for it.
         """
         if self._shards.get(state.index) is not state:
             return
@@ -386,7 +389,7 @@ class TransactionCoordinator:
         self.tick()
 
     def tick(self) -> None:
-        """Abort what takes too long, forget what nobody uses."""
+        """Abort transactions past their timeout, and drop expired ids."""
         now_ms = self._now_ms()
         for state in self._shards.loaded():
             for transaction in list(state.transactions.values()):
@@ -416,7 +419,7 @@ class _LiveTransactions:
 
 
 async def _until_changed(state: _Partition, transactional_id: str, deadline: float) -> bool:
-    """False: it is too late to wait any more."""
+    """Wait for a change of the id. Returns False at the deadline."""
     try:
         async with asyncio.timeout_at(deadline):
             await state.waiting.setdefault(transactional_id, asyncio.Event()).wait()

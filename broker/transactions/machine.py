@@ -1,17 +1,16 @@
-"""The life of one transactional id: a pure machine. Requests and times come in, records to persist
-and markers to write go out.
+"""The life of one transactional id as a pure state machine. It maps requests and times to records
+to persist and markers to write.
 
     Empty ─add─▶ Ongoing ─end─▶ PrepareCommit ─markers─▶ CompleteCommit ─add─▶ Ongoing ...
                     └─end, timeout, a new producer─▶ PrepareAbort ─markers─▶ CompleteAbort
 
-Invariants: at most one record is on its way to the log (`pending`), everybody else is told
-CONCURRENT_TRANSACTIONS meanwhile; the state is what is durable; once PrepareCommit or PrepareAbort
-is durable the outcome is decided for good; partitions are never told before that; a producer that
-is fenced (older epoch, other producer id) changes nothing. Fencing an open transaction (timeout, a
-new producer) is one step here: PrepareAbort with the next epoch, which nobody is given; Kafka has a
-state PrepareEpochFence in memory before it. A record that could not be written leaves no trace, so
-that the same epoch is tried again.
-Must not: know the clock, the log, or who is asking.
+Invariants: at most one record is in flight (`pending`); meanwhile all requests get
+CONCURRENT_TRANSACTIONS. The state is the durable one. Once PrepareCommit or PrepareAbort is durable
+the outcome is final, and markers are sent only then. A fenced producer (older epoch, other producer
+id) changes nothing. Fencing an open transaction (timeout, a new producer) is one step: PrepareAbort
+with the next epoch, which no producer gets. Kafka has an in-memory state PrepareEpochFence before
+it. A failed record leaves no trace, so the same epoch is tried again.
+Must not: know the clock, the log, or the requester.
 Source: Kafka TransactionCoordinator, TransactionMetadata (before KIP-890); KIP-98, KIP-360,
 KIP-588.
 """
@@ -66,7 +65,7 @@ _VALID_NEXT: Final = {
 
 
 def new_transaction(transactional_id: str, limits: TransactionLimits) -> "Transaction":
-    """Of an id that nobody has used: it becomes real with the first record."""
+    """Return the state of an unused transactional id. It becomes visible with the first record."""
     metadata = TransactionMetadata(
         transactional_id, NO_PRODUCER_ID, NO_EPOCH, 0, TransactionState.EMPTY
     )
@@ -83,25 +82,26 @@ class Transaction:
         *,
         loaded_ms: int | None = None,
     ) -> None:
-        """loaded_ms: when it was read from the log. An open transaction has its whole timeout from
-        then on, because another process stamped its begin, and that one's clock may be an hour off.
+        """loaded_ms: when it was read from the log. An open transaction gets its whole timeout from
+        then on, because another process set its start time, and that process's clock may be an hour
+        off.
         """
         self._loaded_ms = loaded_ms if metadata.state is TransactionState.ONGOING else None
         self.current = metadata
-        """What is durable."""
+        """The durable metadata."""
         self.pending: TransactionMetadata | None = None
         self._limits = limits
 
     @property
     def is_new(self) -> bool:
-        """No record of it is durable."""
+        """Return True if no record of the id is durable."""
         return self.current.producer_epoch == NO_EPOCH
 
     # --- requests ---------------------------------------------------------------------------------
 
     def needs_producer_id(self, expected: ProducerIdentity | None) -> bool:
-        """The next `init_producer` should bring a new producer id: there is none yet, or its epochs
-        are used up.
+        """Return True if the next `init_producer` needs a new producer id: there is none yet, or
+        its epochs are used up.
         """
         if self.is_new:
             return True
@@ -116,8 +116,8 @@ class Transaction:
         fresh_producer_id: int | None,
         now_ms: int,
     ) -> ErrorCode | Persist:
-        """A producer begins, or (expected: KIP-360) goes on after an error. It is what `current`
-        says once the record is durable.
+        """Start a producer, or continue one after an error (expected: KIP-360). The identity is the
+        one in `current` once the record is durable.
         """
         if self.pending is not None:
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -182,7 +182,7 @@ class Transaction:
                 current, producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch
             )
         if expected.producer_epoch == current.last_producer_epoch:
-            # it repeats a request whose answer was lost, be it one that brought another producer id
+            # a repeated request whose answer was lost, maybe one that returned another producer id
             return current
         return ErrorCode.PRODUCER_FENCED
 
@@ -215,8 +215,8 @@ class Transaction:
     def end(
         self, producer: ProducerIdentity, *, committed: bool, now_ms: int
     ) -> ErrorCode | Persist:
-        """Answered when the outcome is durable: from then on nothing changes it. A repeated request
-        with the same outcome succeeds.
+        """End the transaction. It is answered when the outcome is durable and so final. A repeated
+        request with the same outcome succeeds.
         """
         refusal = self._check_producer(producer)
         if refusal is not None:
@@ -244,9 +244,7 @@ class Transaction:
     # --- time -------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Persist | None:
-        """Abort a transaction that takes too long, with its producer fenced; forget an id that
-        nobody uses.
-        """
+        """Abort a transaction past its timeout and fence its producer, or drop an expired id."""
         current = self.current
         if self.pending is not None or self.is_new:
             return None
@@ -273,10 +271,10 @@ class Transaction:
             updated_ms=now_ms,
         )
 
-    # --- what the shell reports -------------------------------------------------------------------
+    # --- results of the coordinator ---------------------------------------------------------------
 
     def persisted(self) -> WriteMarkers | None:
-        assert self.pending is not None, "nothing was on its way"
+        assert self.pending is not None, "no record is in flight"
         self.current, self.pending = self.pending, None
         if self.current.state is not TransactionState.ONGOING:
             self._loaded_ms = None
@@ -286,14 +284,14 @@ class Transaction:
         self.pending = None
 
     def resume(self) -> WriteMarkers | None:
-        """What is left to be done in the durable state: a coordinator that has just loaded it goes
-        on from there.
+        """Return the markers to write in the durable state. A coordinator that has just loaded the
+        state continues from there.
         """
         return WriteMarkers(self.current) if self.current.state in PREPARED else None
 
     def markers_written(self, now_ms: int) -> Persist:
-        """All partitions have the marker (or are gone). May be said again when the record could not
-        be written.
+        """Complete the transaction after all partitions have the marker or no longer exist. May be
+        called again if the record could not be written.
         """
         is_commit = self.current.state is TransactionState.PREPARE_COMMIT
         state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
@@ -304,9 +302,7 @@ class Transaction:
     def _persist(
         self, metadata: TransactionMetadata, answer: ErrorCode = ErrorCode.NONE
     ) -> Persist:
-        assert self.pending is None, (
-            f"{self.current.transactional_id}: {self.pending} is on its way"
-        )
+        assert self.pending is None, f"{self.current.transactional_id}: {self.pending} is in flight"
         assert metadata.state in _VALID_NEXT[self.current.state], (
             f"{self.current.state.label} to {metadata.state.label}"
         )

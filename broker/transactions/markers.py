@@ -1,14 +1,15 @@
-"""Carries the outcome of transactions to the leaders of their partitions, for as long as it takes.
+"""Send the outcome of transactions to the leaders of their partitions, with retries until all have
+it.
 
-One request at a time goes to each broker, with everything that waits for it: under load many
-transactions share a request. What fails goes round again after a pause that doubles, routed anew.
+Each broker gets one request at a time, with all its waiting markers: under load many transactions
+share a request. Failed markers are routed again after a pause that doubles.
 Invariants: a transaction is reported done once, when every partition has its marker or no longer
-exists; nothing is sent for transactions of a partition of `__transaction_state` that this broker
+exists. Nothing is sent for transactions of a partition of `__transaction_state` that this broker
 has lost. Repeating a marker is harmless, also when a copy is late: the leader checks epochs and
 serials, and ends a transaction once.
-Limits: MARKERS_PER_REQUEST_MAX partitions in a request, one request per broker, REQUEST_TIMEOUT_S
+Limits: MARKERS_PER_REQUEST_MAX partitions per request, one request per broker, REQUEST_TIMEOUT_S
 for its answer.
-Must not: know how requests travel (`Write`), or write the state of a transaction.
+Must not: know how requests are sent (`Write`), or write the state of a transaction.
 Source: Kafka TransactionMarkerChannelManager, TransactionMarkerRequestCompletionHandler.
 """
 
@@ -32,7 +33,7 @@ _RETRY_FIRST_S: Final = 0.05
 _RETRY_MAX_S: Final = 2.0
 _FENCED: Final = int(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
 _SETTLED: Final = frozenset({ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH})
-"""A partition that knows a later epoch of the producer has nothing left of ours to end."""
+"""A partition with a later epoch of the producer has no transaction of this epoch left to end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,16 +60,20 @@ class Target:
 
 @dataclass(slots=True)
 class _Queue:
-    """What waits for one broker."""
+    """The markers that wait for one broker."""
 
     waiting: list[Target] = field(default_factory=list[Target])
     sender: asyncio.Task[None] | None = None
 
 
 LeaderOf: TypeAlias = Callable[[TopicPartition], NodeId | None]
-"""None: nobody leads it at the moment. Raises KeyError: it does not exist (any more)."""
+"""Returns the leader, or None if there is none at the moment. Raises KeyError if the partition does
+not exist (any more).
+"""
 Write: TypeAlias = Callable[[NodeId, Sequence[Target]], Awaitable[Mapping[Target, int]]]
-"""One request to one broker: error codes. May raise anything: then all of it is tried again."""
+"""Sends one request to one broker and returns error codes. After any exception all of it is
+retried.
+"""
 
 
 class MarkerSender:
@@ -86,8 +91,8 @@ class MarkerSender:
         partitions: Iterable[TopicPartition],
         done: Callable[[], None],
     ) -> None:
-        """`done` is called once all have it; not at all if this broker loses the coordinator's
-        partition before (`forget`).
+        """Send the marker. `done` is called once all partitions have it, but not if this broker
+        loses the coordinator's partition first (`forget`).
         """
         job = _Job(coordinator_partition, marker, done, set(partitions))
         self._jobs.setdefault(coordinator_partition, set()).add(job)
@@ -148,7 +153,7 @@ class MarkerSender:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 results = await self._write(node_id, batch)
-        except Exception as error:  # noqa: BLE001 - whatever it met, the decided outcome has to arrive: log, wait, again
+        except Exception as error:  # noqa: BLE001 - whatever failed, the final outcome has to arrive: log, wait, retry
             log.info(
                 "markers_not_written",
                 node_id=node_id,
@@ -164,8 +169,8 @@ class MarkerSender:
             if code in _SETTLED:
                 self._settle(target)
             elif code == _FENCED:
-                # The next coordinator finishes it; that we have lost the partition is on its way to
-                # us.
+                # The next coordinator finishes it. This broker will soon learn that it has lost the
+                # partition.
                 self._end(target.job)
             else:
                 again.append(target)
@@ -191,7 +196,7 @@ class MarkerSender:
         _, targets = self._retries.pop(delay_s)
         self._route(targets)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- completion -------------------------------------------------------------------------------
 
     def _settle(self, target: Target) -> None:
         job = target.job

@@ -1,4 +1,4 @@
-"""Values of a transaction: its states, what is remembered of it, what the shell has to do.
+"""Values of a transaction: its states, its metadata, and effects for the coordinator.
 
 Source: Kafka `transaction-coordinator` (TransactionState, TransactionMetadata); KIP-98, KIP-360.
 """
@@ -16,14 +16,14 @@ NO_EPOCH: Final = -1
 NO_TIME_MS: Final = -1
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST_GIVEN: Final = EPOCH_MAX - 1
-"""The last epoch that a producer gets; the one above is left to fence it. Then the transactional id
-gets another producer id.
+"""The last epoch that a producer gets. The one above is reserved to fence it; then the
+transactional id gets another producer id.
 """
 
 
 class TransactionState(IntEnum):
-    """The numbers are stored: never reuse one. Kafka's 7 (PrepareEpochFence) is never stored and
-    not needed: see `machine`.
+    """States of a transaction. The numbers are stored: never reuse one. Kafka's 7
+    (PrepareEpochFence) is never stored and not needed: see `machine`.
     """
 
     EMPTY = 0
@@ -36,21 +36,23 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """As DescribeTransactions and ListTransactions show it: `PrepareCommit`."""
+        """Return the name as in DescribeTransactions and ListTransactions, for example
+        `PrepareCommit`.
+        """
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
 SETTLED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
-"""Nothing is open: a producer may be initialized, a transaction begun."""
+"""States without an open transaction: a producer may be initialized and a transaction begun."""
 PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
-"""The outcome is decided; markers are being written."""
+"""States with a final outcome whose markers are being written."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionMetadata:
-    """What one transactional id is at. All but the two `last_` fields is stored."""
+    """The metadata of one transactional id. All fields except the two `last_` ones are stored."""
 
     transactional_id: str
     producer_id: int
@@ -59,14 +61,14 @@ class TransactionMetadata:
     state: TransactionState
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NO_TIME_MS
-    """When the first partition was added; the timeout counts from here."""
+    """When the first partition was added. The timeout counts from here."""
     updated_ms: int = NO_TIME_MS
     last_producer_id: int = NO_PRODUCER_ID
-    """Before the last change of the producer id. For repeated requests; lost with the coordinator,
-    as in Kafka.
+    """The producer id before its last change. For repeated requests; lost with the coordinator, as
+    in Kafka.
     """
     last_producer_epoch: int = NO_EPOCH
-    """Before the last bump that the producer itself asked for."""
+    """The epoch before the last increment that the producer itself requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,8 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Make this the record of the transactional id, then say `persisted`, or `not_persisted`; only
-    then answer.
+    """Append this record of the transactional id, then call `persisted` or `not_persisted`, then
+    answer.
     """
 
     metadata: TransactionMetadata
@@ -87,7 +89,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """The outcome is durable: tell the partitions, then say `markers_written`."""
+    """Write the markers of a durable outcome, then call `markers_written`."""
 
     metadata: TransactionMetadata
 
@@ -98,14 +100,16 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionLimits:
-    """Defaults are Kafka's `transaction.*` broker configs."""
+    """Limits of transactions. Defaults are those of Kafka's `transaction.*` broker configs."""
 
     timeout_max_ms: int = 900_000
     partitions_max: int = 10_000
-    """Of one transaction: its record, and a request of markers, stay under a megabyte with it."""
+    """Partitions of one transaction. With this limit its record and a request of markers stay below
+    1 MB.
+    """
     transactions_max: int = 50_000
-    """Transactional ids per partition of `__transaction_state`, about 1 KiB each; above, new ones
-    are told to try again later.
+    """Transactional ids per partition of `__transaction_state`, about 1 KiB each. Above the limit
+    new ids get a retriable error.
     """
     id_expiration_ms: int = 7 * 24 * 3_600_000
-    """`transactional.id.expiration.ms`: an id that nobody used for so long is forgotten."""
+    """`transactional.id.expiration.ms`: an id without use for this long is dropped."""

@@ -1,10 +1,10 @@
-"""WriteTxnMarkers to other brokers, over the Kafka protocol at the address where clients find them;
-to ourselves without a socket.
+"""Send WriteTxnMarkers to other brokers, over the Kafka protocol at their client addresses. Markers
+for this broker need no socket.
 
-Invariants: one connection to each start of a broker, made when it is needed, dropped at the first
-thing that goes wrong; one request on it at a time (its caller sees to that); an answer larger than
-ANSWER_BYTES_MAX is nothing that we asked for.
-Must not: retry, or decide what an error means.
+Invariants: one connection per broker incarnation, opened on demand and dropped at the first error.
+One request on it at a time (the caller ensures that). A larger answer than ANSWER_BYTES_MAX is
+invalid.
+Must not: retry, or interpret errors.
 Source: Kafka InterBrokerSendThread, WriteTxnMarkersRequest.
 """
 
@@ -33,8 +33,8 @@ _API: Final = apis.WRITE_TXN_MARKERS
 WriteLocally: TypeAlias = Callable[
     [Marker, Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, ErrorCode]]
 ]
-"""What the handler of WriteTxnMarkers does for others. Appends before it returns, so that several
-share a bulk.
+"""Writes markers here, as the handler of WriteTxnMarkers does for other brokers. It appends before
+it returns, so that several share a bulk.
 """
 
 
@@ -43,7 +43,7 @@ Codes: TypeAlias = Mapping[tuple[int, TopicPartition], int]
 
 
 class PeerGone(Exception):
-    """The broker is not in the metadata any more."""
+    """Raised when the broker is not in the metadata any more."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Peer:
 
 
 class MarkerPeers:
-    """`broker.transactions.markers.Write` over the brokers of the image."""
+    """Implements `broker.transactions.markers.Write` over the brokers of the image."""
 
     def __init__(self, node: LocalBroker, write_locally: WriteLocally) -> None:
         self._node = node
@@ -63,7 +63,7 @@ class MarkerPeers:
         self._peers: dict[NodeId, _Peer] = {}
 
     async def write(self, node_id: NodeId, targets: Sequence[Target]) -> Mapping[Target, int]:
-        """Raises PeerGone, OSError, EOFError, WireError."""
+        """Write the markers at one broker. Raises PeerGone, OSError, EOFError, WireError."""
         wanted: dict[Marker, list[TopicPartition]] = {}
         for target in targets:
             wanted.setdefault(target.marker, []).append(target.partition)
@@ -109,7 +109,7 @@ class MarkerPeers:
             )
             return _decode(await peer.reader.readexactly(size_bytes))
         except BaseException:
-            # Also when we gave up waiting: its answer may not be taken for the next one's.
+            # Also after a timeout: a late answer must not be taken for that of the next request.
             self._drop(node_id)
             raise
 
@@ -134,7 +134,9 @@ class MarkerPeers:
 
 
 def _host(state: NodeState) -> str:
-    """As clients are told, else the address from which the broker reaches the controller."""
+    """Return the address that clients get, else the one from which the broker reaches the
+    controller.
+    """
     return state.host or state.machine_host
 
 

@@ -1,7 +1,7 @@
-"""Producer ids that nobody else in the cluster has.
+"""Allocate producer ids that are unique in the cluster.
 
-Invariant: an id is given once; ids come in blocks from the controller, and what is left of a block
-when the broker ends is never used.
+Invariant: an id is given once. Ids come in blocks from the controller, and the rest of a block is
+never used after the broker ends.
 
 Source: Kafka's RPCProducerIdManager.
 """
@@ -13,7 +13,7 @@ from controller.api.messages import AllocateProducerIds
 
 
 class ProducerIds:
-    """The block of this broker. The controller is asked once for any number of waiting
+    """The block of producer ids of this broker. One request to the controller serves all waiting
     producers.
     """
 
@@ -24,8 +24,8 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def allocate(self) -> int:
-        """The next id. Raises ControllerError or TimeoutError when the controller has to be asked
-        and does not answer.
+        """Return the next id. Raises ControllerError or TimeoutError if a new block is needed and
+        the controller does not answer.
         """
         async with self._lock:
             if self._next == self._end:

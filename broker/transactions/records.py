@@ -1,9 +1,9 @@
-"""The records of `__transaction_state`, byte for byte as Kafka writes them, so that Kafka's own
-tools can read the topic.
+"""The records of `__transaction_state`, in Kafka's binary format, so that Kafka's tools can read
+the topic.
 
 Key version 0: transactional id. Value version 0: producer id, epoch, timeout, status, partitions by
-topic, times. A null value is a tombstone. Values of version 1 (flexible, KIP-890) are read too;
-unknown key versions are skipped by the reader, as in Kafka.
+topic, times. A null value is a tombstone. Values of version 1 (flexible, KIP-890) are read, too;
+the reader skips unknown key versions, as in Kafka.
 Source: Kafka `TransactionLogKey.json`, `TransactionLogValue.json`.
 """
 
@@ -25,7 +25,7 @@ _TIMES: Final = struct.Struct(">qq")
 
 
 class MalformedTransactionRecord(Exception):
-    """A key or value that is not one of ours; loading reports it and goes on with the next
+    """Raised for a key or value in another format. Loading counts it and continues with the next
     record.
     """
 
@@ -38,7 +38,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> str | None:
-    """The transactional id; None: a key version of a later Kafka, to be skipped. Raises
+    """Return the transactional id. None: a key version of a later Kafka, to be skipped. Raises
     MalformedTransactionRecord.
     """
     try:
@@ -67,13 +67,13 @@ def encode_value(metadata: TransactionMetadata) -> bytes:
 
 
 def decode_value(transactional_id: str, data: bytes) -> TransactionMetadata:
-    """Raises MalformedTransactionRecord."""
+    """Decode a value. Raises MalformedTransactionRecord."""
     try:
         reader = Reader(data)
         version = reader.i16()
         if not 0 <= version <= _VALUE_VERSION_MAX:
             raise MalformedTransactionRecord(
-                f"transaction value version {version}, known are 0 to {_VALUE_VERSION_MAX}"
+                f"unknown transaction value version {version} (0 to {_VALUE_VERSION_MAX} are known)"
             )
         is_flexible = version >= 1
         producer_id, producer_epoch, timeout_ms, status = reader.unpack(_HEAD)
@@ -105,7 +105,7 @@ def _read_partitions(reader: Reader, *, is_flexible: bool) -> Iterable[TopicPart
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Sorted, so that the same transaction is always the same bytes."""
+    """Group partitions by topic, sorted, so that the same transaction always has the same bytes."""
     topics: dict[str, list[int]] = {}
     for name, index in sorted(partitions):
         topics.setdefault(name, []).append(index)

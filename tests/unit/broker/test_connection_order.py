@@ -11,7 +11,7 @@ def test_a_request_on_an_older_connection_is_late() -> None:
     order.admit("tid", 7, 0, 3)
     with pytest.raises(
         LateRequest,
-        match=r"connection \(1\) is older than the one that the producer uses now \(3\)",
+        match=r"connection \(1\) is older than the producer's current one \(3\)",
     ):
         order.admit("tid", 7, 0, 1)
     with pytest.raises(LateRequest):
