@@ -1,3 +1,3 @@
-"""The Kafka wire protocol: bytes to typed messages and back. Pure: no sockets, no clock, no
+"""The Kafka wire protocol: convert bytes to typed messages and back. Pure: no sockets, no clock, no
 asyncio.
 """

@@ -1,10 +1,10 @@
-"""The Kafka APIs that this broker speaks: keys, names, versions. The one table that announcing,
-parsing and generating share.
+"""The Kafka APIs that this broker supports: keys, names, versions. Announcing, parsing and code
+generation share this table.
 
-Invariant: what is announced can be parsed, but for two minima: Kafka 4 announces Produce from 0
-though it serves 3 up (KAFKA-18659: older librdkafka stops compressing otherwise), and so do we. A
-version that is announced and not served closes the connection, as in Kafka. Maxima grow only
-together with the semantics of the version.
+Invariant: every announced version can be parsed, except for two minima. Kafka 4 announces Produce
+from 0 although it serves 3 and later (KAFKA-18659: older librdkafka stops compressing otherwise),
+and so does this broker. A version that is announced but not served closes the connection, as in
+Kafka. Maxima grow only together with the semantics of the version.
 
 Source: Kafka's ApiKeys; KIP-896 (minima), KIP-482 (flexible versions).
 """
@@ -29,7 +29,7 @@ class ApiSpec:
         return self.served_min <= version <= self.max
 
     def is_flexible(self, version: int) -> bool:
-        """Does this version use compact lengths, tagged fields and request header v2?"""
+        """Return True if this version uses compact lengths, tagged fields and request header v2."""
         return version >= self.flexible_from
 
 
@@ -122,4 +122,4 @@ APIS: Final[dict[int, ApiSpec]] = {
         LIST_TRANSACTIONS,
     )
 }
-"""By key, in the order in which ApiVersions lists them."""
+"""The APIs by key, in the order in which ApiVersions lists them."""

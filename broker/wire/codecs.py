@@ -1,7 +1,7 @@
-"""The generated codecs by API key, for code that handles any API alike: dispatchers, probes, tests.
+"""The generated codecs by API key, for code that handles any API: dispatchers, probes, tests.
 
-Code that handles one API imports its module from `broker.wire.gen` and gets its types. The messages
-are of type `Any` here because each API has its own.
+Code for one API imports its module from `broker.wire.gen` and gets its types. The messages are of
+type `Any` here because each API has its own types.
 """
 
 from collections.abc import Callable
@@ -85,7 +85,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
 
 
 class Codec(NamedTuple):
-    """The four functions of one API; a broker uses the first and the last."""
+    """The four functions of one API. A broker uses the first and the last."""
 
     decode_request: Callable[[Reader, int], Any]
     encode_request: Callable[[Writer, Any, int], None]

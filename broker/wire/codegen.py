@@ -1,23 +1,21 @@
-"""Development tool: writes `broker/wire/gen/` from the schemas of `kio` (`python -m
+"""Development tool: generate `broker/wire/gen/` from the schemas of `kio` (`python -m
 broker.wire.codegen`).
 
-For each API of `broker.wire.apis` one module: a slotted class per struct that covers all served
+For each API of `broker.wire.apis` it writes one module: a slotted class per struct for all served
 versions (the union of their fields), and functions `decode_request`, `encode_response` and their
-opposites that take the version. So a handler is written once, and only generated code knows which
+inverses, which take the version. So a handler is written once, and only generated code knows which
 version has which field.
 
 Rules of the generated code:
-- A field that the version does not carry is skipped when writing and takes its default when
-  reading.
-- `None` in a version that cannot say null is written as empty, which is what Kafka's own handlers
-  do by hand.
-- A tagged field that equals its default is not written; a tagged struct that is absent is `None`.
+- A field that the version does not have is skipped on write and gets its default on read.
+- `None` in a version without null is written as empty, as Kafka's handlers do by hand.
+- A tagged field equal to its default is not written. An absent tagged struct is `None`.
 - Times are integers of milliseconds (`*_ms`), error codes plain integers, record batches views of
   the frame.
 
-Invariant: the output depends on the schemas only; a test compares it with what is committed.
-Must not: be imported at run time (kio is not installed there; its native reader aborts on hostile
-lengths).
+Invariant: the output depends only on the schemas. A test compares it with the committed files.
+Must not: be imported at run time. kio is not installed there, and its native reader aborts on
+hostile lengths.
 """
 
 import itertools
@@ -48,7 +46,7 @@ def main() -> None:
 
 
 def generate() -> dict[str, str]:
-    """File name -> source text of every generated module."""
+    """Return the source text of every generated module by file name."""
     return {f"{api.module}.py": _module(api) for api in APIS.values()}
 
 
@@ -112,13 +110,13 @@ def _format(name: str) -> str:
 
 
 def _code(fields: Sequence[Field]) -> str:
-    """The struct codes of a run of fields as an identifier ("?" cannot be in one)."""
+    """Return the struct codes of a run of fields as an identifier, which cannot contain "?"."""
     return "".join(field.kind.code or "" for field in fields).replace("?", "o")
 
 
 def _least_bytes(struct: Struct, api: ApiSpec) -> int:
-    """The fewest bytes that one such struct takes in any version: what array counts are checked
-    against.
+    """Return the fewest bytes of such a struct in any version, against which array counts are
+    checked.
     """
     size = 1 if struct.first >= api.flexible_from else 0
     for field in struct.fields:
@@ -149,7 +147,7 @@ def _annotation(field: Field) -> str:
 
 
 def _condition(struct: Struct, field: Field) -> str:
-    """When a struct of this version has the field; empty if always."""
+    """Return the condition under which a version of the struct has the field; empty if always."""
     parts: list[str] = []
     if field.first > struct.first:
         parts.append(f"v >= {field.first}")
@@ -159,7 +157,7 @@ def _condition(struct: Struct, field: Field) -> str:
 
 
 def _runs(struct: Struct) -> Iterator[tuple[str, list[Field]]]:
-    """Neighboring untagged fields that exist in the same versions, with their condition."""
+    """Group neighboring untagged fields that exist in the same versions, with their condition."""
     untagged = [field for field in struct.fields if field.tag is None]
     for condition, fields in itertools.groupby(
         untagged, key=lambda field: _condition(struct, field)
@@ -168,7 +166,7 @@ def _runs(struct: Struct) -> Iterator[tuple[str, list[Field]]]:
 
 
 def _pieces(fields: Sequence[Field]) -> Iterator[list[Field]]:
-    """Fixed-size neighbors together (one pack or unpack), everything else alone."""
+    """Group fixed-size neighbors (one pack or unpack). Other fields stay alone."""
     for fixed, piece in itertools.groupby(
         fields, key=lambda field: field.kind.code is not None and not field.is_array
     ):

@@ -1,6 +1,6 @@
-"""Kafka's error codes: number, may the client retry, and what to tell a human.
+"""Kafka's error codes: number, retriable flag and message.
 
-Data only, the numbers and retriable flags as in Kafka 4.2 (read off kio); texts are Kafka's own,
+Data only. Numbers and retriable flags are those of Kafka 4.2, as in kio; the texts are Kafka's,
 some shortened.
 Source: org.apache.kafka.common.protocol.Errors.
 """
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class ErrorCode(IntEnum):
-    """An error as clients know it. `retriable` is what Kafka's client does by itself."""
+    """An error code of the protocol. `retriable` tells whether Kafka's client retries by itself."""
 
     retriable: bool
     message: str

@@ -1,26 +1,27 @@
-"""What can be wrong with bytes on the wire, split by whose fault it is.
+"""Errors of bytes on the wire, split by who caused them.
 
-`WireError` means the peer broke the protocol: log it and close the connection, nothing on it can be
-trusted any more. `UnencodableValue` means we tried to send something that the protocol cannot
-carry: a bug of ours, never the peer's.
-Must not: map to Kafka error codes (most of these cannot be answered, the frame is not understood).
+`WireError` means that the peer broke the protocol: log it and close the connection, because nothing
+on it is reliable any more. `UnencodableValue` means that the broker tried to send something that
+the protocol cannot carry, which is a bug.
+Must not: map to Kafka error codes. Most of these errors have no response, because the frame was not
+understood.
 
 Source: the local/remote split of h11.
 """
 
 
 class WireError(Exception):
-    """The peer sent bytes that are not the Kafka protocol (remote fault). Base of everything a
-    decoder may raise.
+    """The peer sent bytes that are not the Kafka protocol (remote fault). Base of all errors of
+    decoders.
     """
 
 
 class Truncated(WireError):
-    """A value runs past the end of the frame that carries it."""
+    """A value extends beyond the end of its frame."""
 
     def __init__(self, needed_bytes: int, left_bytes: int) -> None:
         super().__init__(
-            f"a value needs {needed_bytes} bytes but {left_bytes} are left in the frame"
+            f"a value needs {needed_bytes} bytes, but only {left_bytes} are left in the frame"
         )
         self.needed_bytes = needed_bytes
         self.left_bytes = left_bytes
@@ -28,7 +29,7 @@ class Truncated(WireError):
 
 class InvalidLength(WireError):
     """A declared length or count is negative, null where null is not allowed, or larger than the
-    frame can hold.
+    frame allows.
     """
 
     def __init__(self, what: str, declared: int, allowed: int) -> None:
@@ -47,7 +48,7 @@ class InvalidText(WireError):
 
 
 class TrailingBytes(WireError):
-    """The message ended before its frame: the peer uses another version than the header says."""
+    """The message ended before its frame: the peer uses another version than the header states."""
 
     def __init__(self, left_bytes: int) -> None:
         super().__init__(f"{left_bytes} bytes are left in the frame after the message")
@@ -66,8 +67,8 @@ class FrameTooLarge(WireError):
 
 
 class UnsupportedApi(WireError):
-    """The API key is unknown, or the version is not served. As in Kafka, the connection is
-    closed.
+    """The API key is unknown, or the version is not served. The connection is closed, as in
+    Kafka.
     """
 
     def __init__(self, api_key: int, api_version: int) -> None:
@@ -80,4 +81,4 @@ class UnsupportedApi(WireError):
 
 
 class UnencodableValue(Exception):
-    """The protocol cannot carry the value that was to be sent. This is a bug of the sender."""
+    """The protocol cannot carry the value to send. This is a bug of the sender."""

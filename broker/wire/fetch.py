@@ -1,17 +1,17 @@
-"""Fetch by hand: the hot path of reading. A response is a list of buffers; record batches are never
-joined or copied.
+"""A hand-written codec for Fetch, the hot path of reading. A response is a list of buffers; record
+batches are never joined or copied.
 
-Invariant: joined, the buffers are byte for byte what `broker.wire.gen.fetch` would write
-(property-tested), for every served version; the caller hands them to `transport.writelines` and
-must not change the batches until they are sent. Requests are read by the generated code, which is
+Invariant: joined, the buffers have exactly the bytes that `broker.wire.gen.fetch` writes
+(property-tested), for every served version. The caller passes them to `transport.writelines` and
+must not change the batches until they are sent. The generated code reads requests, because it is
 fast enough for them.
 Must not: choose what to return, or keep sessions.
 
-Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 2 us, of 10 partitions 7
-us, whatever the size of the batches (the generated code copies: 56 us for 10 of 100 KB); a request
-of 1 partition 5 us, of 10 14 us.
-Measured: python -m timeit -s "import broker.wire.fetch as f; r = [bytes(1000)]" -s "t = [('t',
-[f.FetchPartitionResult(i, records=r) for i in range(10)])]" "f.encode_fetch_response(1, 12, t)"
+Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition takes 2 us, of 10
+partitions 7 us, regardless of the size of the batches (the generated code copies: 56 us for 10 of
+100 KB); a request of 1 partition takes 5 us, of 10 14 us. Measured: python -m timeit -s "import
+broker.wire.fetch as f; r = [bytes(1000)]" -s "t = [('t', [f.FetchPartitionResult(i, records=r) for
+i in range(10)])]" "f.encode_fetch_response(1, 12, t)"
 
 Source: FetchRequest.json and FetchResponse.json of Kafka 4; KIP-74, KIP-227, KIP-516 (topic ids),
 KIP-951.
@@ -56,12 +56,12 @@ _pack_aborted: Final = struct.Struct(">qq").pack
 _pack_diverging: Final = struct.Struct(">BBiqB").pack
 
 TopicKey: TypeAlias = str | UUID
-"""Topics are named up to v12 and identified by id from v13 on."""
+"""Topics are identified by name up to v12 and by id from v13 on."""
 
 
 class FetchPartitionResult(Struct, gc=False):
-    """What one partition answers. Give `records` as whole batches; `aborted_transactions` (producer
-    id, first offset) as None unless the client reads committed. `diverging_epoch` is (epoch, end
+    """Result of one partition. `records` are whole batches. `aborted_transactions` (producer id,
+    first offset) is None unless the client reads committed. `diverging_epoch` is (epoch, end
     offset).
     """
 
@@ -92,7 +92,7 @@ def encode_fetch_response(
     session_id: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """A whole frame, size prefix included, as buffers to be written one after the other."""
+    """Return a whole frame, size prefix included, as buffers to be written in order."""
     flexible = version >= _FLEXIBLE_FROM
     head = Writer(9 if flexible else 8)
     frame: list[Buffer] = [head]
@@ -129,7 +129,7 @@ def _write_topic(tail: Writer, topic: TopicKey, version: int) -> None:
 def _write_partitions(
     frame: list[Buffer], tail: Writer, results: Sequence[FetchPartitionResult], version: int
 ) -> Writer:
-    """Append behind `tail`, the last buffer of `frame`. Returns what is the last buffer then."""
+    """Append partitions after `tail`, the last buffer of `frame`. Returns the new last buffer."""
     for result in results:
         if result.aborted_transactions is None:
             # No aborted transactions (compact null): nearly every partition, in one pack.

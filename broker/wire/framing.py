@@ -1,13 +1,13 @@
-"""Frames and headers: what stands before every message, and whole frames around a message.
+"""Frames and headers: parse request headers, and encode whole frames.
 
-A frame is an int32 size and that many bytes: a header and a body. Which header belongs to a message
-follows from its API and version, with two exceptions that are as old as the protocol: `client_id`
-stays a legacy string in the flexible header, and the ApiVersions response always has header v0, for
-a client reads it before it knows what we speak.
+A frame is an int32 size and that many bytes: a header and a body. API and version determine the
+header of a message, with two exceptions as old as the protocol. `client_id` stays a legacy string
+in the flexible header. The ApiVersions response always has header v0, because a client reads it
+before it knows the supported versions.
 
 Invariant: `parse_header` returns only for requests that `broker.wire.gen` can read, except
-ApiVersions of an unknown version, which is returned with `is_supported` false: it must be answered
-(error 35, encoded as v0), its body never read.
+ApiVersions of an unknown version. That one has `is_supported` false: it must be answered (error 35,
+encoded as v0), and its body never read.
 Must not: read bodies of requests, or know handlers.
 
 Source: Kafka's RequestHeader.json and ResponseHeader.json; KIP-482; KIP-511.
@@ -36,8 +36,8 @@ Message = TypeVar("Message")
 
 @dataclass(slots=True)
 class RequestHeader:
-    """Who asks what. The body begins at `body_offset` of the frame (which excludes the size
-    prefix).
+    """The header of a request. The body begins at `body_offset` of the frame, which excludes the
+    size prefix.
     """
 
     api: ApiSpec
@@ -49,8 +49,8 @@ class RequestHeader:
 
 
 def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
-    """The size that the first four bytes of `prefix` announce; above the limit nothing must be
-    allocated: close.
+    """Return the size in the first four bytes of `prefix`. Raises FrameTooLarge above the limit;
+    then allocate nothing and close.
     """
     (size_bytes,) = _SIZE.unpack_from(prefix)
     if not 0 <= size_bytes <= max_bytes:
@@ -59,8 +59,8 @@ def frame_size_bytes(prefix: Buffer, max_bytes: int = MAX_FRAME_BYTES) -> int:
 
 
 def parse_header(frame: Buffer) -> RequestHeader:
-    """Read the header of a frame (without its size prefix). Raises `UnsupportedApi` (close, as
-    Kafka does).
+    """Read the header of a frame (without its size prefix). Raises `UnsupportedApi`, after which
+    the connection is closed, as in Kafka.
     """
     reader = Reader(frame)
     api_key, version, correlation_id = reader.unpack(_REQUEST)
@@ -79,9 +79,10 @@ def parse_header(frame: Buffer) -> RequestHeader:
 def decode_body(
     decode: Callable[[Reader, int], Message], frame: Buffer, body_offset: int, version: int
 ) -> Message:
-    """Read a body with a function of `broker.wire.gen`. Bytes behind it are ignored, as Kafka does.
+    """Read a body with a function of `broker.wire.gen`. Bytes after it are ignored, as in Kafka.
 
-    librdkafka needs it: its Metadata request for all topics (v9 up) ends with three bytes too many.
+    librdkafka requires that: its Metadata request for all topics (v9 and later) ends with three
+    extra bytes.
     """
     return decode(Reader(frame, body_offset), version)
 
@@ -93,7 +94,7 @@ def encode_response_frame(
     encode: Callable[[Writer, Message, int], None],
     message: Message,
 ) -> Writer:
-    """A whole response, size prefix included. For ApiVersions of an unknown version pass
+    """Encode a whole response, size prefix included. For ApiVersions of an unknown version pass
     version 0.
     """
     writer = Writer(8)
@@ -113,7 +114,7 @@ def encode_request_frame(
     *,
     client_id: str | None = None,
 ) -> Writer:
-    """A whole request, size prefix included, for probes, benchmarks and tests."""
+    """Encode a whole request, size prefix included, for probes, benchmarks and tests."""
     writer = Writer(SIZE_BYTES)
     writer += _REQUEST.pack(api.key, version, correlation_id)
     writer.nullable_string(client_id, flexible=False)
@@ -125,8 +126,8 @@ def encode_request_frame(
 
 
 def parse_response_header(api: ApiSpec, version: int, frame: Buffer) -> tuple[int, int]:
-    """The client's side: (correlation id, offset of the body) of a frame without its size
-    prefix.
+    """Parse a response on the client's side. Returns (correlation id, offset of the body) of a
+    frame without its size prefix.
     """
     reader = Reader(frame)
     correlation_id = reader.i32()

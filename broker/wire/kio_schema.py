@@ -1,11 +1,10 @@
-"""Development tool: reads the dataclasses of `kio` into the version-spanning structs that `codegen`
-writes out.
+"""Development tool: merge the dataclasses of `kio` into structs for all versions, which `codegen`
+writes.
 
-kio has one dataclass per (message, version); here one `Struct` covers all versions of a message,
-each `Field` knowing in which versions it exists and in which it may be null.
-Invariant: fields keep one order that agrees with the order on the wire in every version; a schema
-that this model cannot express (a gap in the versions, a tag that changes) raises instead of being
-guessed.
+kio has one dataclass per (message, version). Here one `Struct` covers all versions of a message,
+and each `Field` has the versions in which it exists and in which it may be null.
+Invariant: fields have one order that agrees with the order on the wire in every version. A schema
+that this model cannot express (a gap in the versions, a tag that changes) raises an error.
 Must not: be imported at run time.
 """
 
@@ -22,7 +21,7 @@ from broker.wire.apis import ApiSpec
 
 
 class Kind(Enum):
-    """How a single value looks on the wire: (struct code or None, fewest bytes, Python type)."""
+    """Encoding of a single value: (struct code or None, fewest bytes, Python type)."""
 
     BOOL = ("?", 1, "bool")
     INT8 = ("b", 1, "int")
@@ -60,8 +59,8 @@ _KINDS: Final = {
 }
 _TIMES: Final = frozenset({"timedelta_i32", "timedelta_i64", "datetime_i64"})
 OWN_TAGS_FROM: Final = 10_000
-"""Kafka numbers tagged fields from 0 on. Tags of our own begin here; brokers and tools that do not
-know them skip them.
+"""Kafka numbers tagged fields from 0 on. Penstock's own tags begin here; brokers and tools skip
+unknown ones.
 """
 
 _ZERO: Final = {
@@ -75,7 +74,7 @@ _ZERO: Final = {
 
 
 class UnsupportedSchema(Exception):
-    """kio's schema says something that the generator does not know how to write."""
+    """Raised when kio's schema contains something that the generator cannot express."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +121,7 @@ _OWN_FIELDS: Final = {
 
 
 def load_message(api: ApiSpec, direction: str) -> list[Struct]:
-    """The structs of one message ("request" or "response"), each after the ones it holds; the
+    """Return the structs of one message ("request" or "response"), each after its parts; the
     message itself is last.
     """
     versions: dict[str, dict[int, list[Field]]] = {}  # struct name -> version -> fields
@@ -143,8 +142,8 @@ def load_message(api: ApiSpec, direction: str) -> list[Struct]:
 
 
 def class_name(api: ApiSpec, direction: str, kio_name: str) -> str:
-    """What a struct is called by us. A response may have structs with the names of its request's;
-    ours are all in one module.
+    """Return the name of a struct in the generated module. Response structs with the name of a
+    request struct get a prefix, because both are in one module.
     """
     is_taken = direction == "response" and any(
         kio_name in _classes(api, "request", version)
@@ -169,7 +168,7 @@ def _renamed(api: ApiSpec, direction: str, struct: Struct) -> Struct:
 
 
 def _classes(api: ApiSpec, direction: str, version: int) -> dict[str, type[Any]]:
-    """kio's structs of one version of one message."""
+    """Return kio's structs of one version of one message."""
     module = importlib.import_module(f"kio.schema.{api.module}.v{version}.{direction}")
     return {
         name: value
@@ -250,7 +249,7 @@ def _merge(name: str, found: dict[int, list[Field]]) -> Struct:
 
 
 def _extend(name: str, known: Field, field: Field) -> Field:
-    """The same field one version later."""
+    """Extend a field by one version."""
     same = dataclasses.replace(field, first=known.first, null_from=known.null_from)
     if dataclasses.replace(same, last=known.last) != known or field.first != known.last + 1:
         raise UnsupportedSchema(

@@ -1,8 +1,8 @@
-"""Where the new leader is, told together with NOT_LEADER_OR_FOLLOWER: Produce and Fetch share these
-tagged fields.
+"""The tagged fields of Produce and Fetch that name the new leader together with
+NOT_LEADER_OR_FOLLOWER.
 
-A client that understands them (Produce v10, Fetch v16) goes to the new leader at once instead of
-asking for metadata first, which is most of what a planned move costs it.
+A client that understands them (Produce v10, Fetch v16) goes to the new leader immediately instead
+of refreshing metadata first, which is most of the cost of a planned move.
 
 Source: KIP-951.
 """
@@ -20,7 +20,7 @@ _NODE_ID: Final = struct.Struct(">i")
 
 
 class CurrentLeader(Struct, frozen=True, gc=False):
-    """The leader that a partition has now, as far as this broker knows. All -1 means unknown and is
+    """The current leader of a partition, as far as this broker knows. All -1 means unknown and is
     not sent.
     """
 
@@ -29,7 +29,7 @@ class CurrentLeader(Struct, frozen=True, gc=False):
 
 
 class NodeEndpoint(Struct, frozen=True, gc=False):
-    """How to reach a node that some `CurrentLeader` of the same response names."""
+    """The address of a node that a `CurrentLeader` of the same response names."""
 
     node_id: int
     host: str
@@ -45,7 +45,7 @@ def is_known(leader: CurrentLeader | None) -> bool:
 
 
 def leader_field(tag: int, leader: CurrentLeader) -> bytes:
-    """The tagged field: tag, size, leader id and epoch, no further tags."""
+    """Encode the tagged field: tag, size, leader id and epoch, no further tags."""
     return (
         bytes((tag, _LEADER.size + 1))
         + _LEADER.pack(leader.leader_id, leader.leader_epoch)
@@ -54,8 +54,8 @@ def leader_field(tag: int, leader: CurrentLeader) -> bytes:
 
 
 def endpoints_section(endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """The whole tagged section that ends a response: `node_endpoints` is its only field, tag 0,
-    left out when empty.
+    """Encode the tagged section at the end of a response. Its only field is `node_endpoints` with
+    tag 0, omitted if empty.
     """
     if not endpoints:
         return b"\x00"

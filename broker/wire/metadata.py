@@ -1,9 +1,9 @@
-"""Metadata answers of topics with many partitions: written by hand, so that partitions may come as
-bytes that were encoded before.
+"""A hand-written encoder for Metadata, so that partitions can be encoded in advance.
 
-Invariant: byte for byte what `broker.wire.gen.metadata` writes for the same message
-(tests/unit/broker/wire compare all versions). Must not know what a partition is.
-Cost: 10,000 partitions through the generated code are 45 ms, joined from bytes 1 ms.
+Invariant: the bytes are exactly those of `broker.wire.gen.metadata` for the same message
+(tests/unit/broker/wire compare all versions).
+Must not: know what a partition is.
+Cost: 10,000 partitions take 45 ms in the generated code; joined from bytes, 1 ms.
 Source: Kafka's MetadataResponse.json.
 """
 
@@ -27,8 +27,8 @@ _BOOL = struct.Struct(">?")
 
 
 class EncodedTopic(NamedTuple):
-    """head: everything but the partitions, whose list in it is empty. partitions: of each its
-    bytes, by `encode_partition`.
+    """head: everything except the partitions, whose list in it is empty. partitions: their bytes
+    from `encode_partition`.
     """
 
     head: MetadataResponseTopic
@@ -36,7 +36,7 @@ class EncodedTopic(NamedTuple):
 
 
 class EncodedMetadata(NamedTuple):
-    """head: everything but the topics, whose list in it is empty."""
+    """head: everything except the topics, whose list in it is empty."""
 
     head: MetadataResponse
     topics: Sequence[EncodedTopic]
@@ -60,8 +60,8 @@ def encode_partition(partition: MetadataResponsePartition, version: int) -> byte
 
 
 def encode_metadata(writer: Writer, message: EncodedMetadata, version: int) -> None:
-    """The generated code writes the head; the topics go where its empty list of them stands, before
-    a tail of known length.
+    """Encode a response. The generated code writes the head; the topics replace its empty list,
+    before a tail of known length.
     """
     flexible = version >= _FLEXIBLE_FROM
     assert not message.head.topics, "topics come encoded"

@@ -1,10 +1,10 @@
-"""The alphabet of the Kafka protocol: a bounds-checked `Reader` and an appending `Writer`.
+"""The primitive types of the Kafka protocol: a bounds-checked `Reader` and an appending `Writer`.
 
-Invariant: no declared length or count is believed before it is compared with the bytes left, so a
-frame of n bytes never makes us allocate more than a small multiple of n; and one frame never
-decodes to more than `MAX_ELEMENTS_COUNT` array elements, which bounds the time that one peer can
-hold the event loop (about 0.3 s). A `Reader` raises nothing but `WireError`. Must not: know any
-API, copy record batches, or log.
+Invariant: every declared length or count is compared with the bytes left before it is used, so a
+frame of n bytes never allocates more than a small multiple of n. A frame never decodes to more than
+`MAX_ELEMENTS_COUNT` array elements, which limits the time for which one peer can block the event
+loop (about 0.3 s). A `Reader` raises only `WireError`.
+Must not: know any API, copy record batches, or log.
 
 `flexible` (KIP-482) selects compact lengths (uvarint, plus one, 0 = null) over legacy ones
 (int16/int32, -1 = null). The all-zero UUID is Kafka's "none" and `None` here. `records` are
@@ -31,9 +31,9 @@ from broker.wire.errors import (
 
 MAX_STRING_BYTES: Final = 0x7FFF
 MAX_ELEMENTS_COUNT: Final = 500_000
-"""Array elements and tagged fields in one frame. The largest honest request, a Fetch of all
-partitions a node may lead, stays under a tenth of it; at 100 to 200 bytes an object the limit costs
-at most about 100 MB.
+"""Array elements and tagged fields in one frame. The largest legitimate request, a Fetch of all
+partitions that a node may lead, has less than a tenth of that. At 100 to 200 bytes per object the
+limit costs at most about 100 MB.
 """
 
 _NULL_UUID: Final = bytes(16)
@@ -49,9 +49,7 @@ _pack_u16: Final = struct.Struct(">H").pack
 
 
 class Reader:
-    """A cursor over one message. `pos` may be moved by callers that have checked against `end`
-    themselves.
-    """
+    """A cursor over one message. Callers may move `pos` after comparing it with `end`."""
 
     __slots__ = ("_elements_left_count", "end", "pos", "view")
 
@@ -101,8 +99,8 @@ class Reader:
         return self.unpack(_I8)[0] != 0
 
     def uvarint(self) -> int:
-        """Read an unsigned 32-bit varint; nearly all are lengths under 127, hence the one-byte path
-        first.
+        """Read an unsigned 32-bit varint. Nearly all are lengths below 127, so the one-byte path
+        comes first.
         """
         pos = self.pos
         view = self.view
@@ -128,7 +126,7 @@ class Reader:
         return value
 
     def take(self, size_bytes: int) -> memoryview:
-        """The next `size_bytes` (not negative) as a view of the frame."""
+        """Return the next `size_bytes` (not negative) as a view of the frame."""
         pos = self.pos
         stop = pos + size_bytes
         if stop > self.end:
@@ -161,8 +159,8 @@ class Reader:
         return value
 
     def records(self, flexible: bool) -> memoryview | None:
-        """Record batches as a view into the frame: valid, and writable in place, as long as the
-        frame is.
+        """Read record batches as a view of the frame. It is valid, and writable in place, as long
+        as the frame is.
         """
         size_bytes = self.uvarint() - 1 if flexible else self.i32()
         if size_bytes < 0:
@@ -182,7 +180,7 @@ class Reader:
         return None if raw == _NULL_UUID else UUID(bytes=raw)
 
     def nullable_count(self, flexible: bool, element_bytes: int) -> int:
-        """The declared length of an array whose elements take at least `element_bytes` each; -1 is
+        """Read the length of an array whose elements take at least `element_bytes` each. -1 is
         null.
         """
         count = self.uvarint() - 1 if flexible else self.i32()
@@ -216,7 +214,9 @@ class Reader:
         return count
 
     def tag(self) -> tuple[int, int]:
-        """The next tagged field as (tag, position of its end); its value begins at `pos`."""
+        """Read the head of the next tagged field. Returns (tag, position of its end); its value
+        begins at `pos`.
+        """
         tag = self.uvarint()
         size_bytes = self.uvarint()
         stop = self.pos + size_bytes
@@ -225,12 +225,12 @@ class Reader:
         return tag, stop
 
     def end_tag(self, stop: int) -> None:
-        """State that a known tagged field was read to its end, no less and no more."""
+        """Check that a known tagged field was read exactly to its end."""
         if self.pos != stop:
             raise InvalidLength("tagged field", stop - self.pos, 0)
 
     def skip_tags(self) -> None:
-        """Skip a section of tagged fields that we know none of, as KIP-482 demands."""
+        """Skip a section of unknown tagged fields, as KIP-482 requires."""
         pos = self.pos
         if pos < self.end and self.view[pos] == 0:
             self.pos = pos + 1
@@ -244,8 +244,8 @@ class Reader:
 
 
 class Writer(bytearray):
-    """A growing message. Fixed-size fields are added with `writer += layout.pack(...)`; everything
-    is copied in.
+    """A growing message. Add fixed-size fields with `writer += layout.pack(...)`. Everything is
+    copied.
     """
 
     __slots__ = ()
@@ -260,11 +260,11 @@ class Writer(bytearray):
             self.uvarint(value >> 14)
 
     def null(self, flexible: bool) -> None:
-        """A null array or null bytes."""
+        """Write a null array or null bytes."""
         self += b"\x00" if flexible else b"\xff\xff\xff\xff"
 
     def length(self, count: int, flexible: bool) -> None:
-        """The length of an array or of bytes."""
+        """Write the length of an array or of bytes."""
         if flexible:
             self.uvarint(count + 1)
         else:
@@ -296,7 +296,7 @@ class Writer(bytearray):
         self += value
 
     def records(self, value: Buffer | None, flexible: bool) -> None:
-        """Record batches, copied: the broker's own hot paths (`broker.wire.fetch`) hand out views
+        """Write record batches, copied. The broker's hot paths (`broker.wire.fetch`) send views
         instead.
         """
         if value is None:
@@ -318,8 +318,8 @@ class Writer(bytearray):
             self.i32s(values, flexible)
 
     def tagged(self, tag: int, body: "Writer") -> None:
-        """One tagged field; the caller writes their number before and keeps them in the order of
-        their tags.
+        """Write one tagged field. The caller first writes the number of fields, and sorts them by
+        tag.
         """
         self.uvarint(tag)
         self.uvarint(len(body))

@@ -1,13 +1,14 @@
-"""Produce by hand: the hot path of writing. Record batches stay where the socket put them.
+"""A hand-written codec for Produce, the hot path of writing. Record batches stay where the socket
+received them.
 
 Invariant: `records` are views of the frame (writable if the frame is), so a batch is neither copied
-nor re-encoded between the socket and the object store; requests and responses are byte for byte
-what `broker.wire.gen.produce` reads and writes (property-tested), for every served version.
-Must not: look into record batches, or judge acks and sizes.
+nor re-encoded between the socket and the object store. Requests and responses have exactly the
+bytes that `broker.wire.gen.produce` reads and writes (property-tested), for every served version.
+Must not: inspect record batches, or validate acks and sizes.
 
-Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition 1.1 us, of 10 partitions
-3.2 us; a request of 1 partition 3 us, of 10 partitions 8 us, whatever the size of the batches.
-Measured: python -m timeit -s "import broker.wire.produce as p; t = [('t',
+Cost (CPython 3.11, AMD EPYC, flexible versions): a response of 1 partition takes 1.1 us, of 10
+partitions 3.2 us; a request of 1 partition takes 3 us, of 10 partitions 8 us, regardless of the
+size of the batches. Measured: python -m timeit -s "import broker.wire.produce as p; t = [('t',
 [p.ProducePartitionResult(0)])]" "p.encode_produce_response(1, 9, t)"
 
 Source: ProduceRequest.json and ProduceResponse.json of Kafka 4; KIP-467 (record errors), KIP-951
@@ -50,8 +51,8 @@ _pack_plain_v9: Final = struct.Struct(">ihqqqBBB").pack
 
 
 class ProducePartition(Struct, gc=False):
-    """What one request appends to one partition; null records are a mistake of the client that the
-    handler answers.
+    """The records that one request appends to one partition. The handler answers null records with
+    an error.
     """
 
     index: int
@@ -71,8 +72,8 @@ class ProduceRequest(Struct, gc=False):
 
 
 class ProducePartitionResult(Struct, gc=False):
-    """The fate of one partition's batch. `record_errors` are (index of the record in its batch,
-    why).
+    """The result of one partition's batch. `record_errors` are (index of the record in its batch,
+    reason).
     """
 
     index: int
@@ -86,8 +87,8 @@ class ProducePartitionResult(Struct, gc=False):
 
 
 def decode_produce_request(frame: memoryview, offset: int, version: int) -> ProduceRequest:
-    """Read a body that begins at `offset` of `frame`. Raises `WireError`; costs about 1 us a
-    partition, any size.
+    """Read a body that begins at `offset` of `frame`. Raises `WireError`. About 1 us per partition,
+    regardless of its size.
     """
     reader = Reader(frame, offset)
     flexible = version >= _FLEXIBLE_FROM
@@ -112,8 +113,8 @@ def _read_topic(reader: Reader, flexible: bool) -> ProduceTopic:
 
 
 def _read_partition(reader: Reader) -> ProducePartition:
-    """`Reader.i32`, `records` and `skip_tags` in one piece, which is twice as fast as calling
-    them.
+    """Read a partition: `Reader.i32`, `records` and `skip_tags` inlined, which is twice as fast as
+    calling them.
     """
     view = reader.view
     pos = reader.pos
@@ -128,8 +129,8 @@ def _read_partition(reader: Reader) -> ProducePartition:
             stop = pos + size_bytes
             records = view[pos:stop]
             pos = stop
-        # The byte behind the batch holds the number of tags; reading it proves that the batch is
-        # whole.
+        # The byte after the batch holds the number of tags. Reading it proves that the batch is
+        # complete.
         has_tags = view[pos] != 0
     except (struct.error, IndexError):
         raise Truncated(1, max(reader.end - pos, 0)) from None
@@ -155,7 +156,9 @@ def encode_produce_response(
     throttle_ms: int = 0,
     node_endpoints: Sequence[NodeEndpoint] = (),
 ) -> Writer:
-    """A whole frame, size prefix included. Fields that the version does not carry are left out."""
+    """Encode a whole frame, size prefix included. Fields that the version does not have are
+    omitted.
+    """
     flexible = version >= _FLEXIBLE_FROM
     writer = Writer(9 if flexible else 8)
     writer.length(len(topics), flexible)
