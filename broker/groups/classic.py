@@ -312,9 +312,9 @@ class ClassicGroup:
 
     def _join_answer(self, member: Member) -> JoinResult:
         assert self.protocol is not None
-        everybody: tuple[tuple[str, str | None, bytes], ...] = ()
+        all_members: tuple[tuple[str, str | None, bytes], ...] = ()
         if member.member_id == self.leader:
-            everybody = tuple(
+            all_members = tuple(
                 (m.member_id, m.instance_id, m.metadata_for(self.protocol))
                 for m in self.members.values()
             )
@@ -324,7 +324,7 @@ class ClassicGroup:
             protocol=self.protocol,
             leader=self.leader or "",
             member_id=member.member_id,
-            members=everybody,
+            members=all_members,
         )
 
     # --- syncing ----------------------------------------------------------------------------------

@@ -73,8 +73,7 @@ class UnsupportedApi(WireError):
 
     def __init__(self, api_key: int, api_version: int) -> None:
         super().__init__(
-            f"API key {api_key} version {api_version} is not served here; ask with ApiVersions"
-            " first"
+            f"API key {api_key} version {api_version} is not served here; request ApiVersions first"
         )
         self.api_key = api_key
         self.api_version = api_version

@@ -270,7 +270,7 @@ def test_mistakes_in_a_file_are_found_even_in_another_role_s_table(
             ["--advertised-listeners", "EXTERNAL://h:1"],
             r"advertised\.listeners='EXTERNAL://h:1' is not allowed: names of listeners: PLAINTEXT",
         ),
-        (["--advertised-listeners", "b-{id}:1"], r"\{id\} needs node\.id to be set"),
+        (["--advertised-listeners", "b-{id}:1"], r"\{id\} requires node\.id to be set"),
         (
             ["--advertised-listeners", "{podd}:1"],
             r"templates are \{host\}, \{port\}, \{id\}, \{pod\}, \{ordinal\}",
