@@ -381,7 +381,7 @@ def drain() -> list[Measure]:
     ]
 
 
-def heir() -> list[Measure]:
+def failover() -> list[Measure]:
     """The whole way: death found, WAL recovered, elected, opened, producing."""
     with _cluster(3) as (bootstrap, state):
         seconds = moves.open_after_kill_s(
@@ -389,7 +389,7 @@ def heir() -> list[Measure]:
         )
     return [
         Measure(
-            "kill -9 of a broker with 1,000 partitions until one heir produces to all",
+            "kill -9 of a broker with 1,000 partitions until the next leader produces to all",
             seconds,
             "s",
             5,
@@ -484,7 +484,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "moves": planned_moves,
     "kills": kills,
     "drain": drain,
-    "heir": heir,
+    "failover": failover,
     "newcomer": newcomer,
     "scale": scale_work,
     "plugin": plugin.plugin,

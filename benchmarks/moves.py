@@ -178,8 +178,8 @@ class Kill:
 def open_after_kill_s(
     bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill
 ) -> float:
-    """From kill -9 of a broker that leads so many partitions, all with records, until one heir has
-    opened all and acknowledged for each.
+    """Measure from kill -9 of a broker that leads `partitions` partitions, all with records, until
+    the next leader has opened all of them and acknowledged for each.
     """
     create_topic(bootstrap, [broker_ids] * partitions, "inherited")
     writer, failed, acked = clients.producer(bootstrap), list[KafkaError](), list[float]()

@@ -28,20 +28,22 @@ def announced_leader(image: MetadataImage, partition: PartitionMetadata) -> Anno
     """Return the leader to name, or None if there is none and the next one is unknown."""
     if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
         return AnnouncedLeader(partition.leader, partition.leader_epoch)
-    heir = _heir(image, partition)
-    return None if heir is None else AnnouncedLeader(heir, StreamEpoch(partition.leader_epoch + 1))
+    next_leader = _next_leader(image, partition)
+    if next_leader is None:
+        return None
+    return AnnouncedLeader(next_leader, StreamEpoch(partition.leader_epoch + 1))
 
 
-def is_heir(image: MetadataImage, partition: PartitionMetadata, node_id: NodeId) -> bool:
+def is_next_leader(image: MetadataImage, partition: PartitionMetadata, node_id: NodeId) -> bool:
     """Return True if the next election will make this broker the leader, as far as the image shows.
     It then parks early requests.
     """
     if not is_moving(partition) and image.nodes.is_alive(leader_of(partition)):
         return False
-    return _heir(image, partition) == node_id
+    return _next_leader(image, partition) == node_id
 
 
-def _heir(image: MetadataImage, partition: PartitionMetadata) -> NodeId | None:
+def _next_leader(image: MetadataImage, partition: PartitionMetadata) -> NodeId | None:
     candidates: Iterable[NodeId] = partition.replicas
     if partition.target_replicas is not None and partition.move is not None:
         candidates = (partition.move.target, *partition.target_replicas)

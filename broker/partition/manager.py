@@ -27,7 +27,7 @@ from base.clock import WallClock
 from base.ids import Offset
 from broker.partition.byte_limiter import ByteLimiter
 from broker.partition.counts import OperationCounts, PartitionStates, Traffic
-from broker.partition.leaders import is_heir
+from broker.partition.leaders import is_next_leader
 from broker.partition.load_meter import AppendTimes
 from broker.partition.log import LogConfig
 from broker.partition.move_notice import MoveNotice, MoveNoticeConfig
@@ -378,7 +378,9 @@ class PartitionManager:
         image = self._image()
         record = image.topics.partition(key)
         return (
-            record is not None and not self._is_closing and is_heir(image, record, self._me.node_id)
+            record is not None
+            and not self._is_closing
+            and is_next_leader(image, record, self._me.node_id)
         )
 
     def _reconcile(self, keys: Iterable[PartitionKey]) -> None:

@@ -59,8 +59,8 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     for wal in sorted(waiting, key=_writer):
         if not alive or alive.get(wal.recoverer.node_id) == wal.recoverer:
             continue
-        heirs = _heirs(image, wal.writer, frozenset(staying))
-        chosen = min(staying, key=lambda node_id: (load[node_id], -heirs[node_id], node_id))
+        next_leaders = _count_next_leaders(image, wal.writer, frozenset(staying))
+        chosen = min(staying, key=lambda node_id: (load[node_id], -next_leaders[node_id], node_id))
         load[chosen] += 1
         recoverer = alive[chosen]
         records.append(
@@ -75,16 +75,18 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     return records
 
 
-def _heirs(
+def _count_next_leaders(
     image: MetadataImage, dead: BrokerIncarnation, eligible: Collection[NodeId]
 ) -> Counter[NodeId]:
-    """How many of the dead broker's partitions each of these is the first candidate for."""
-    heirs: Counter[NodeId] = Counter()
+    """Count the partitions of the dead broker by their first eligible candidate."""
+    next_leaders: Counter[NodeId] = Counter()
     for key in image.topics.led_by(dead):
         partition = image.topics.partition(key)
         if partition is not None:
-            heirs.update([node_id for node_id in partition.replicas if node_id in eligible][:1])
-    return heirs
+            next_leaders.update(
+                [node_id for node_id in partition.replicas if node_id in eligible][:1]
+            )
+    return next_leaders
 
 
 def commit_recovered(

@@ -81,8 +81,8 @@ def test_damage_is_reported_and_ends_when_the_object_is_restored(tmp_path: Path)
         whole = cluster.run(cluster.store.get(key))
         expected = [b"t-%d" % number for number in range(COUNT)]
 
-        # The leader dies, and its heir has to read what is damaged: the partition does not open,
-        # and the others do.
+        # The leader dies, and the next leader has to read what is damaged: the partition does not
+        # open, and the others do.
         cluster.damage(key, b"t-50")
         died = leader_of(cluster, "t")
         cluster.kill_broker(died)

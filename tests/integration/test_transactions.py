@@ -143,10 +143,10 @@ async def test_zombie_is_fenced_and_its_open_transaction_is_aborted(cluster: Clu
         zombie.begin_transaction()
         zombie.produce("t", b"zombie")
         assert zombie.flush(TIMEOUT_S) == 0
-        heir = transactional(bootstrap, "tid")
-        heir.begin_transaction()
-        heir.produce("t", b"heir")
-        heir.commit_transaction(TIMEOUT_S)
+        successor = transactional(bootstrap, "tid")
+        successor.begin_transaction()
+        successor.produce("t", b"successor")
+        successor.commit_transaction(TIMEOUT_S)
         with pytest.raises(KafkaException) as caught:
             zombie.commit_transaction(TIMEOUT_S)
         assert caught.value.args[0].fatal()
@@ -154,7 +154,7 @@ async def test_zombie_is_fenced_and_its_open_transaction_is_aborted(cluster: Clu
         zombie_again.begin_transaction()
         zombie_again.produce("t", b"last")
         zombie_again.commit_transaction(TIMEOUT_S)
-        assert committed_values(bootstrap, "t", 2) == [b"heir", b"last"]
+        assert committed_values(bootstrap, "t", 2) == [b"successor", b"last"]
 
     await asyncio.to_thread(run)
 
@@ -229,9 +229,9 @@ async def test_aiokafka_commits_aborts_and_is_fenced(cluster: Cluster) -> None:
             await producer.send_and_wait("t", b"three", partition=0)
         async with AIOKafkaProducer(
             bootstrap_servers=cluster.bootstrap, transactional_id="aio"
-        ) as heir:
-            async with heir.transaction():
-                await heir.send_and_wait("t", b"four", partition=0)
+        ) as successor:
+            async with successor.transaction():
+                await successor.send_and_wait("t", b"four", partition=0)
             with pytest.raises(ProducerFenced):
                 async with producer.transaction():
                     await producer.send_and_wait("t", b"zombie", partition=0)

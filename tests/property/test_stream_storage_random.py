@@ -72,7 +72,7 @@ async def test_a_zombie_acknowledges_only_what_was_recovered(seed: int) -> None:
             FAST, wal_in_flight_max=5, wal_hedge_factor=rng.randrange(2), wal_hedge_min_ms=1
         ),
     )
-    heirs = [Node(memory, controller, 2), Node(memory, controller, 3)]
+    recoverers = [Node(memory, controller, 2), Node(memory, controller, 3)]
     try:
         await zombie.open(*STREAMS)
         recoveries: list[asyncio.Future[object]] = []
@@ -89,13 +89,13 @@ async def test_a_zombie_acknowledges_only_what_was_recovered(seed: int) -> None:
             await gate.release_some()
             if step in {20, 25}:
                 controller.fence(zombie.identity)
-                heir = heirs[len(recoveries)]
+                recoverer = recoverers[len(recoveries)]
                 work = recover_wal(
                     memory,
-                    heir.metadata,
+                    recoverer.metadata,
                     zombie.identity,
                     controller.wals[zombie.identity].committed,
-                    recoverer=heir.identity,
+                    recoverer=recoverer.identity,
                     now_ms=NOW_MS,
                     config=replace(FAST, recovery_commit_objects_max=2),
                 )
@@ -108,9 +108,9 @@ async def test_a_zombie_acknowledges_only_what_was_recovered(seed: int) -> None:
             assert acknowledged == sorted(acknowledged)
             end = controller.streams[StreamId(stream_id)].end_offset
             assert max(acknowledged, default=0) <= end
-            assert await heirs[0].read_all(stream_id) == list(range(end))
+            assert await recoverers[0].read_all(stream_id) == list(range(end))
     finally:
-        for node in (zombie, *heirs):
+        for node in (zombie, *recoverers):
             await node.storage.abandon()
 
 

@@ -363,7 +363,7 @@ async def test_addresses_are_what_this_client_can_reach(fixture: Fixture) -> Non
     }
 
 
-async def test_dead_leader_is_not_named_but_its_heir(fixture: Fixture) -> None:
+async def test_dead_leader_is_not_named_but_the_next_leader(fixture: Fixture) -> None:
     fixture.topic("a", leader=2)
     fixture.image.apply_all([broker_record(2, fenced=True)])
     (topic,) = (await fixture.metadata("a")).topics

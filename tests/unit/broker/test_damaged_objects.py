@@ -243,8 +243,8 @@ class Crashed:
     its partitions.
     """
 
-    def __init__(self, harness, writer, heir, keys):
-        self.harness, self.writer, self.heir, self.keys = harness, writer, heir, keys
+    def __init__(self, harness, writer, next_leader, keys):
+        self.harness, self.writer, self.next_leader, self.keys = harness, writer, next_leader, keys
 
 
 @pytest.fixture
@@ -258,29 +258,31 @@ async def crashed():
         before = {info.key async for info in harness.store.list("wal/")}
         await writer.produce("t", batch(value(0, index)), index=index)
         keys += {info.key async for info in harness.store.list("wal/")} - before
-    heir = await harness.broker(2)
+    next_leader = await harness.broker(2)
     await writer.crash()
-    yield Crashed(harness, writer, heir, keys)
-    await heir.close()
+    yield Crashed(harness, writer, next_leader, keys)
+    await next_leader.close()
 
 
 async def test_a_partition_that_does_not_open_is_told_with_the_reason_until_it_does(crashed):
-    harness, heir = crashed.harness, crashed.heir
+    harness, next_leader = crashed.harness, crashed.next_leader
     lost = crashed.keys[0]
-    await harness.fail_over(crashed.writer, heir)
+    await harness.fail_over(crashed.writer, next_leader)
     data = await harness.store.get(lost)
     await harness.store.delete([lost])
     for index in range(2):
-        harness.lead("t", heir, index)
-    assert isinstance(await heir.opened("t", 1), Partition), "the one beside it opens"
-    await until(lambda: heir.partitions.failing() and heir.partitions.failing()[0].tries >= 3)
-    (failing,) = heir.partitions.failing()
+        harness.lead("t", next_leader, index)
+    assert isinstance(await next_leader.opened("t", 1), Partition), "the one beside it opens"
+    await until(
+        lambda: next_leader.partitions.failing() and next_leader.partitions.failing()[0].tries >= 3
+    )
+    (failing,) = next_leader.partitions.failing()
     assert (failing.topic_id, failing.partition) == (harness.record("t").topic_id, 0)
     assert failing.error.startswith(f"ObjectMissing: object {lost} is gone from the store")
-    assert heir.partitions.states().failing == 1
-    assert heir.storage.damage.reads["gone"] >= 1
+    assert next_leader.partitions.states().failing == 1
+    assert next_leader.storage.damage.reads["gone"] >= 1
 
     await harness.store.put(lost, data)
-    assert isinstance(await heir.opened("t", 0), Partition)
-    assert heir.partitions.failing() == []
-    assert await heir.values("t", 0) == [value(0, 0)]
+    assert isinstance(await next_leader.opened("t", 0), Partition)
+    assert next_leader.partitions.failing() == []
+    assert await next_leader.values("t", 0) == [value(0, 0)]

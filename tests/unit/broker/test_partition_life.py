@@ -322,7 +322,7 @@ async def test_leadership_that_comes_back_is_served_again():
     await asyncio.gather(one.close(), two.close())
 
 
-async def test_the_heir_of_a_dead_heir_holds_a_place_and_answers():
+async def test_the_next_leader_after_a_dead_next_leader_answers():
     """The candidate before it died after the leader: told that the partition is being opened, a
     fetch would wait for nothing, at once.
     """

@@ -204,7 +204,7 @@ async def test_those_who_wait_at_a_target_that_is_no_target_any_more_are_sent_on
 async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recovery():
     harness, one, two, three = await harness_of(1, 2, 3)
     harness.topic("t")
-    leader, heir, other = (
+    leader, next_leader, other = (
         next(broker for broker in (one, two, three) if broker.node_id == node_id)
         for node_id in harness.record("t").replicas
     )
@@ -215,35 +215,38 @@ async def test_a_dead_leader_is_replaced_at_once_and_requests_wait_for_the_recov
     sent_on = await other.produce("t", batch(b"b"))
     assert sent_on.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (sent_on.current_leader.leader_id, sent_on.current_leader.leader_epoch) == (
-        heir.node_id,
+        next_leader.node_id,
         1,
     )
-    waiting = [heir.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(3)]
+    waiting = [next_leader.start_produce({("t", 0): batch(b"%d" % at)}) for at in range(3)]
     await asyncio.sleep(0)
     assert not any(answer.done() for answer in waiting)
     await harness.recover(leader, other)
     assert [(await answer)["t", 0].base_offset for answer in waiting] == [1, 2, 3]
-    assert (harness.record("t").leader, harness.record("t").leader_epoch) == (heir.node_id, 1)
-    assert await heir.values("t") == [b"a", b"0", b"1", b"2"]
-    await asyncio.gather(heir.close(), other.close())
+    assert (harness.record("t").leader, harness.record("t").leader_epoch) == (
+        next_leader.node_id,
+        1,
+    )
+    assert await next_leader.values("t") == [b"a", b"0", b"1", b"2"]
+    await asyncio.gather(next_leader.close(), other.close())
 
 
-async def test_those_who_wait_at_an_heir_that_is_none_any_more_are_sent_on():
+async def test_requests_parked_at_a_former_next_leader_are_sent_on():
     harness, one, two = await harness_of(1, 2)
     harness.topic("t")
-    leader, heir = (one, two) if harness.record("t").replicas[0] == 1 else (two, one)
+    leader, next_leader = (one, two) if harness.record("t").replicas[0] == 1 else (two, one)
     await leader.opened("t")
     await leader.crash()
     harness.fence(leader)
-    waiting = heir.start_produce({("t", 0): batch(b"a")})
+    waiting = next_leader.start_produce({("t", 0): batch(b"a")})
     back = await harness.broker(leader.node_id)
     answer = (await waiting)["t", 0]
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert answer.current_leader.leader_id == back.node_id
     early = back.start_produce({("t", 0): batch(b"a")})
-    await harness.recover(leader, heir)
+    await harness.recover(leader, next_leader)
     assert (await early)["t", 0].base_offset == 0
-    await asyncio.gather(heir.close(), back.close())
+    await asyncio.gather(next_leader.close(), back.close())
 
 
 async def test_cancelled_it_opens_again_at_its_source():

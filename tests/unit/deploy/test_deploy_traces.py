@@ -38,7 +38,7 @@ from stream.wal.append import WalAppend
 from stream.wal.wal import Wal
 
 ME = BrokerIncarnation(NodeId(1), NodeEpoch(1))
-HEIR = BrokerIncarnation(NodeId(2), NodeEpoch(1))
+RECOVERER = BrokerIncarnation(NodeId(2), NodeEpoch(1))
 FLAGS = "--store", "file:/x"
 
 
@@ -121,7 +121,7 @@ async def test_a_put_belongs_to_its_first_request_and_links_to_the_others() -> N
 
 async def test_a_fenced_put_and_its_requests_are_errors() -> None:
     traced = TracedWal()
-    await traced.store.put(wal_key(ME, WalSequence(0)), fence_object(HEIR, WalSequence(0)))
+    await traced.store.put(wal_key(ME, WalSequence(0)), fence_object(RECOVERER, WalSequence(0)))
     assert isinstance(await traced.request(), WalFenced)
     (put,), (request,) = traced.spans("wal put"), traced.spans("produce")
     assert (put.status.status_code, request.status.status_code) == (

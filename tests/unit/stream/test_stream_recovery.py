@@ -89,8 +89,8 @@ async def test_a_crash_at_every_slot_loses_nothing(
     controller: MemoryController, nodes: list[Node], slot_count: int, uploaded_after: int | None
 ) -> None:
     store = MemoryStore()
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
     await dead.open(*STREAMS)
     for slot in range(slot_count):
         await dead.write(1 + slot % 3, 1 + slot % 2)
@@ -98,34 +98,34 @@ async def test_a_crash_at_every_slot_loses_nothing(
             dead.storage._cut()
             await dead.storage._uploader.drained()
     await dead.storage.abandon()
-    report = await recover(store, heir, dead, recovery_commit_objects_max=2)
+    report = await recover(store, recoverer, dead, recovery_commit_objects_max=2)
     assert report.end == slot_count
     assert report.fenced_by_us
     assert report.committed_object_count == slot_count - controller.wals[dead.identity].committed
     for stream_id in STREAMS:
         end = dead.handles[stream_id].confirmed_offset
         assert controller.streams[StreamId(stream_id)].end_offset == end
-        assert await read_back(heir, stream_id) == list(range(end))
-    (handle,) = await heir.open(1, epoch=2)
-    await heir.write(1, 2)
-    assert await heir.read_all(1) == list(range(handle.confirmed_offset))
+        assert await read_back(recoverer, stream_id) == list(range(end))
+    (handle,) = await recoverer.open(1, epoch=2)
+    await recoverer.write(1, 2)
+    assert await recoverer.read_all(1) == list(range(handle.confirmed_offset))
 
 
 async def test_who_recovered_small_slots_reads_them_without_a_get(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = CountingStore()
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
     await dead.open(*STREAMS)
     for slot in range(9):
         await dead.write(1 + slot % 3, 2)
     await dead.storage.abandon()
-    await recover(store, heir, dead, cache_slot=heir.storage.cache_object)
-    await heir.open(*STREAMS, epoch=2)
+    await recover(store, recoverer, dead, cache_slot=recoverer.storage.cache_object)
+    await recoverer.open(*STREAMS, epoch=2)
     walked = store.get_count
     for stream_id in STREAMS:
-        assert await read_back(heir, stream_id) == list(range(6))
+        assert await read_back(recoverer, stream_id) == list(range(6))
     assert (walked, store.get_count) == (9, 9)
 
 
@@ -134,8 +134,8 @@ async def test_what_lies_behind_a_hole_was_never_acknowledged(
 ) -> None:
     memory = MemoryStore()
     gated = GatedStore(memory)
-    zombie, heir = Node(gated, controller, 1), Node(memory, controller, 2)
-    nodes += [zombie, heir]
+    zombie, recoverer = Node(gated, controller, 1), Node(memory, controller, 2)
+    nodes += [zombie, recoverer]
     await zombie.open(1)
     slots = []
     for count in range(1, 5):
@@ -144,9 +144,9 @@ async def test_what_lies_behind_a_hole_was_never_acknowledged(
     await gated.release(slots[0])
     await gated.release(slots[2])
     assert zombie.acknowledged == [(1, 1)]
-    report = await recover(memory, heir, zombie)
+    report = await recover(memory, recoverer, zombie)
     assert report.end == 1
-    assert await read_back(heir, 1) == [0]
+    assert await read_back(recoverer, 1) == [0]
     await gated.release(slots[1])
     assert zombie.acknowledged == [(1, 1)]
     assert zombie.storage.fenced
@@ -161,17 +161,17 @@ async def test_a_zombie_may_acknowledge_what_the_recoverer_took(
     zombie = Node(
         faulty, controller, 1, config=replace(FAST, retry_backoff_ms=30, retry_backoff_max_ms=30)
     )
-    heir = Node(memory, controller, 2)
-    nodes += [zombie, heir]
+    recoverer = Node(memory, controller, 2)
+    nodes += [zombie, recoverer]
     await zombie.open(1)
     faulty.script(Fault.LOST_RESPONSE, Selection(frozenset({"put_if_absent"})))
     zombie.append(1)
     await until(lambda: faulty.injected[Fault.LOST_RESPONSE] == 1)
-    report = await recover(memory, heir, zombie)
+    report = await recover(memory, recoverer, zombie)
     assert report.end == 1
     await zombie.storage.flush()
     assert zombie.acknowledged == [(1, 1)]
-    assert await read_back(heir, 1) == [0]
+    assert await read_back(recoverer, 1) == [0]
     zombie.append(1)
     await until(lambda: zombie.storage.fenced)
     assert zombie.acknowledged == [(1, 1)]
@@ -183,21 +183,21 @@ async def test_a_slot_that_appears_while_the_fence_is_put_is_taken(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     memory = MemoryStore()
-    writer_side, heir_side = GatedStore(memory), GatedStore(memory)
-    writer, heir = Node(writer_side, controller, 1), Node(heir_side, controller, 2)
-    nodes += [writer, heir]
+    writer_side, recoverer_side = GatedStore(memory), GatedStore(memory)
+    writer, recoverer = Node(writer_side, controller, 1), Node(recoverer_side, controller, 2)
+    nodes += [writer, recoverer]
     await writer.open(1)
     writer.append(1)
     (slot,) = await writer_side.until_waiting(1)
-    recovery = asyncio.ensure_future(recover(heir_side, heir, writer))
-    assert await heir_side.until_waiting(1) == [slot]
+    recovery = asyncio.ensure_future(recover(recoverer_side, recoverer, writer))
+    assert await recoverer_side.until_waiting(1) == [slot]
     await writer_side.release(slot)
     assert writer.acknowledged == [(1, 1)]
-    await heir_side.release(slot)
-    (fence,) = await heir_side.until_waiting(1)
-    await heir_side.release(fence)
+    await recoverer_side.release(slot)
+    (fence,) = await recoverer_side.until_waiting(1)
+    await recoverer_side.release(fence)
     assert (await recovery).end == 1
-    assert await read_back(heir, 1) == [0]
+    assert await read_back(recoverer, 1) == [0]
 
 
 async def test_two_recoverers_at_once_agree(
@@ -304,23 +304,23 @@ async def test_a_trim_beyond_the_committed_end(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
     (handle,) = await dead.open(1)
     for _ in range(3):
         await dead.write(1, 4)
     await dead.storage.trim(handle, Offset(6))
     await dead.storage.abandon()
-    await recover(store, heir, dead)
-    assert await heir.read_all(1, 6) == list(range(6, 12))
+    await recover(store, recoverer, dead)
+    assert await recoverer.read_all(1, 6) == list(range(6, 12))
 
 
 async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
     await dead.open(1)
     for _ in range(3):
         await dead.write(1)
@@ -328,7 +328,7 @@ async def test_a_damaged_slot_fails_the_recovery_and_commits_nothing_behind_it(
     key = wal_key(dead.identity, WalSequence(1))
     await store.put(key, (await store.get(key))[:-1] + b"?")
     with pytest.raises(WalDamaged, match=key):
-        await recover(store, heir, dead)
+        await recover(store, recoverer, dead)
     assert controller.streams[StreamId(1)].end_offset == 1
     assert controller.streams[StreamId(1)].opened
     assert controller.wals[dead.identity].end is None
@@ -339,21 +339,21 @@ async def test_damage_on_the_way_is_read_again(
 ) -> None:
     memory = MemoryStore()
     store = FaultyStore(memory, Random(5))
-    dead, heir = Node(memory, controller, 1), Node(memory, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(memory, controller, 1), Node(memory, controller, 2)
+    nodes += [dead, recoverer]
     await dead.open(1)
     await dead.write(1)
     await dead.storage.abandon()
     store.script(Fault.FLIPPED_BIT, Selection(frozenset({"get_tail"})), count=2)
-    assert (await recover(store, heir, dead, recovery_read_ahead_count=1)).end == 1
+    assert (await recover(store, recoverer, dead, recovery_read_ahead_count=1)).end == 1
 
 
 async def test_a_gap_in_a_stream_is_never_bridged(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
     await dead.open(1)
     for _ in range(3):
         await dead.write(1)
@@ -362,10 +362,10 @@ async def test_a_gap_in_a_stream_is_never_bridged(
     with pytest.raises(NotContiguous):
         await recover_wal(
             store,
-            heir.metadata,
+            recoverer.metadata,
             dead.identity,
             WalSequence(1),
-            recoverer=heir.identity,
+            recoverer=recoverer.identity,
             now_ms=NOW_MS,
             config=FAST,
         )
@@ -373,22 +373,22 @@ async def test_a_gap_in_a_stream_is_never_bridged(
 
 async def test_errors_of_the_store_go_up(controller: MemoryController, nodes: list[Node]) -> None:
     store = FaultyStore(MemoryStore(), Random(5))
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
     store.down = True
     with pytest.raises(Unavailable):
-        await recover(store, heir, dead)
+        await recover(store, recoverer, dead)
     store.down = False
-    assert (await recover(store, heir, dead)).end == 0
+    assert (await recover(store, recoverer, dead)).end == 0
 
 
 async def test_the_fence_names_who_put_it(controller: MemoryController, nodes: list[Node]) -> None:
     store = MemoryStore()
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
-    await recover(store, heir, dead)
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
+    await recover(store, recoverer, dead)
     data = await store.get(wal_key(dead.identity, WalSequence(0)))
-    assert parse_header(data).writer == heir.identity
+    assert parse_header(data).writer == recoverer.identity
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -434,9 +434,9 @@ async def test_random_crashes_under_faults(
         for stream_id, end in node.acknowledged:
             acknowledged[stream_id] = max(acknowledged[stream_id], end)
         await node.storage.abandon()
-        heir = Node(memory, controller, 100 + life)
-        nodes.append(heir)
-        await recover(memory, heir, node, recovery_commit_objects_max=3)
+        recoverer = Node(memory, controller, 100 + life)
+        nodes.append(recoverer)
+        await recover(memory, recoverer, node, recovery_commit_objects_max=3)
         controller.check_invariants()
     for stream_id in STREAMS:
         end = controller.streams[StreamId(stream_id)].end_offset

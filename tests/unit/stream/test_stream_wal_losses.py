@@ -67,13 +67,13 @@ async def written(
     """Write one slot for each of these streams, one after the other, and kill the broker. Return it
     and another one.
     """
-    dead, heir = Node(store, controller, 1), Node(store, controller, 2)
-    nodes += [dead, heir]
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
     await dead.open(*STREAMS)
     for stream_id in streams:
         await dead.write(stream_id)
     await dead.storage.abandon()
-    return dead, heir
+    return dead, recoverer
 
 
 def key_of(node: Node, sequence: int) -> str:
@@ -121,11 +121,11 @@ async def test_a_lost_slot_is_not_fenced_over(
     controller: MemoryController, nodes: list[Node], lost: int, read_ahead: int
 ) -> None:
     store = MemoryStore()
-    dead, heir = await written(store, controller, nodes, [1] * 32)
+    dead, recoverer = await written(store, controller, nodes, [1] * 32)
     good = await store.get(key_of(dead, lost))
     await store.delete([key_of(dead, lost)])
     with pytest.raises(WalDamaged, match=key_of(dead, lost)):
-        await recover(store, heir, dead, recovery_read_ahead_count=read_ahead)
+        await recover(store, recoverer, dead, recovery_read_ahead_count=read_ahead)
     assert controller.wals[dead.identity].end is None
     assert controller.streams[StreamId(1)].opened, "nobody leads it"
     assert controller.streams[StreamId(1)].end_offset == lost
@@ -133,16 +133,16 @@ async def test_a_lost_slot_is_not_fenced_over(
         "a zombie can acknowledge nothing more"
     )
     await store.put_if_absent(key_of(dead, lost), good)
-    assert (await recover(store, heir, dead)).end == 32
-    assert await heir.read_all(1) == list(range(32))
+    assert (await recover(store, recoverer, dead)).end == 32
+    assert await recoverer.read_all(1) == list(range(32))
 
 
 async def test_many_lost_slots_in_a_row(controller: MemoryController, nodes: list[Node]) -> None:
     store = MemoryStore()
-    dead, heir = await written(store, controller, nodes, [1] * 40)
+    dead, recoverer = await written(store, controller, nodes, [1] * 40)
     await store.delete([key_of(dead, sequence) for sequence in range(5, 35)])
     with pytest.raises(WalDamaged) as raised:
-        await recover(store, heir, dead)
+        await recover(store, recoverer, dead)
     assert raised.value.keys == tuple(key_of(dead, sequence) for sequence in range(5, 35))
 
 
@@ -154,21 +154,21 @@ async def test_streams_that_go_on_behind_a_bad_slot_are_recovered(
     it, which proves nothing.
     """
     store = MemoryStore()
-    dead, heir = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
+    dead, recoverer = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
     bad = key_of(dead, 3)
     good = await damage(store, bad)
     if not damaged:
         await store.delete([bad])
     with pytest.raises(WalDamaged, match=bad) as raised:
-        await recover(store, heir, dead)
+        await recover(store, recoverer, dead)
     assert raised.value.stream_count == 2
     assert [controller.streams[StreamId(key)].opened for key in STREAMS] == [True, False, True]
-    assert await heir.read_all(2) == [0, 1, 2]
-    await heir.open(2, epoch=2)
-    await heir.write(2)
+    assert await recoverer.read_all(2) == [0, 1, 2]
+    await recoverer.open(2, epoch=2)
+    await recoverer.write(2)
     await store.put(bad, good)
-    await recover(store, heir, dead)
-    assert [await heir.read_all(key) for key in STREAMS] == [[0, 1, 2], [0, 1, 2, 3], [0]]
+    await recover(store, recoverer, dead)
+    assert [await recoverer.read_all(key) for key in STREAMS] == [[0, 1, 2], [0, 1, 2, 3], [0]]
     assert controller.wals[dead.identity].end == 7
 
 
@@ -176,17 +176,17 @@ async def test_an_accepted_loss_ends_each_stream_before_it(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
-    dead, heir = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
+    dead, recoverer = await written(store, controller, nodes, [1, 2, 3, 1, 2, 1, 2])
     await store.delete([key_of(dead, 3)])
     controller.accepted[dead.identity] = {WalSequence(2), WalSequence(4)}
     with pytest.raises(WalDamaged):
-        await recover(store, heir, dead)
+        await recover(store, recoverer, dead)
     controller.accepted[dead.identity] = {WalSequence(3)}
-    assert (await recover(store, heir, dead)).end == 7
-    assert [await heir.read_all(key) for key in STREAMS] == [[0], [0, 1, 2], [0]]
-    await heir.open(1, 3, epoch=2)
-    await heir.write(1)
-    assert await heir.read_all(1) == [0, 1]
+    assert (await recover(store, recoverer, dead)).end == 7
+    assert [await recoverer.read_all(key) for key in STREAMS] == [[0], [0, 1, 2], [0]]
+    await recoverer.open(1, 3, epoch=2)
+    await recoverer.write(1)
+    assert await recoverer.read_all(1) == [0, 1]
 
 
 async def test_slots_in_flight_behind_a_hole_prove_nothing(
@@ -195,8 +195,8 @@ async def test_slots_in_flight_behind_a_hole_prove_nothing(
     """The first PUT hangs and all later ones succeed: none of them was acknowledged."""
     memory = MemoryStore()
     gated = GatedStore(memory)
-    zombie, heir = Node(gated, controller, 1), Node(memory, controller, 2)
-    nodes += [zombie, heir]
+    zombie, recoverer = Node(gated, controller, 1), Node(memory, controller, 2)
+    nodes += [zombie, recoverer]
     await zombie.open(1)
     zombie.append(1)
     (first,) = await gated.until_waiting(1)
@@ -205,7 +205,7 @@ async def test_slots_in_flight_behind_a_hole_prove_nothing(
         slots = await gated.until_waiting(2)
         await gated.release(next(key for key in slots if key != first))
     assert zombie.acknowledged == []
-    assert (await recover(memory, heir, zombie)).end == 0
+    assert (await recover(memory, recoverer, zombie)).end == 0
     await gated.release(first)
     assert zombie.storage.fenced
     assert zombie.acknowledged == []
@@ -215,13 +215,13 @@ async def test_a_fence_proves_that_what_lies_below_was_there(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
     store = MemoryStore()
-    dead, heir = await written(store, controller, nodes, [1, 1, 1])
-    heir.metadata.refuse("commit_recovered")
+    dead, recoverer = await written(store, controller, nodes, [1, 1, 1])
+    recoverer.metadata.refuse("commit_recovered")
     with pytest.raises(TimeoutError):
-        await recover(store, heir, dead)
+        await recover(store, recoverer, dead)
     await store.delete([key_of(dead, 2)])
     with pytest.raises(WalDamaged, match=key_of(dead, 2)):
-        await recover(store, heir, dead)
+        await recover(store, recoverer, dead)
 
 
 def part(stream_id: int, start: int, end: int) -> StreamRange:
