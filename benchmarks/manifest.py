@@ -204,7 +204,7 @@ async def _measure(partitions: int) -> list[Measure]:
             note=note,
         ),
         Measure(
-            "first manifest of a reign, 100,000 objects",
+            "first manifest of a new active controller, 100,000 objects",
             whole[0],
             "ms CPU",
             2_000,

@@ -80,7 +80,7 @@ class ControllerServer:
         self.quorum: RaftQuorum | None = None
         self._transport: PeerTransport | None = None
         self._service: ControllerService | None = None
-        self._reign: ActiveController | None = None
+        self._active: ActiveController | None = None
         self._standby: Standby | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.port = 0
@@ -138,14 +138,14 @@ class ControllerServer:
         """What is known here, for figures: keep nothing of it, change nothing. A leader's may hold
         what is not committed yet.
         """
-        if self._reign is not None:
-            return self._reign.runtime.image
+        if self._active is not None:
+            return self._active.runtime.image
         return MetadataImage() if self._standby is None else self._standby.image
 
     @property
-    def reign(self) -> ActiveController | None:
-        """While this controller leads."""
-        return self._reign
+    def active(self) -> ActiveController | None:
+        """The active controller, while this process leads; else None."""
+        return self._active
 
     @property
     def controller_id(self) -> int:
@@ -154,11 +154,11 @@ class ControllerServer:
     @property
     def runtime(self) -> Runtime | None:
         """The writer, while this controller leads."""
-        return None if self._reign is None else self._reign.runtime
+        return None if self._active is None else self._active.runtime
 
     @property
     def snapshotter(self) -> Snapshotter | None:
-        return None if self._reign is None else self._reign.snapshotter
+        return None if self._active is None else self._active.snapshotter
 
     async def start(self) -> None:
         """Recover and serve. A controller that is alone leads when this returns; one of several
@@ -188,12 +188,12 @@ class ControllerServer:
 
     async def stop(self) -> None:
         """End in order; callers that wait get UNAVAILABLE and go elsewhere."""
-        if self._reign is not None:
-            await self._reign.stop_tasks()
+        if self._active is not None:
+            await self._active.stop_tasks()
         if self._service is not None:
             await self._service.stop()
-        if self._reign is not None:
-            await self._reign.runtime.stop()
+        if self._active is not None:
+            await self._active.runtime.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -201,7 +201,7 @@ class ControllerServer:
             await self._transport.stop()
         if self.quorum is not None:
             await self.quorum.close()
-        self._service, self._reign, self.quorum, self._transport, self._standby = (
+        self._service, self._active, self.quorum, self._transport, self._standby = (
             None,
             None,
             None,
@@ -317,7 +317,7 @@ class ControllerServer:
             if not quorum.leadership.active:
                 await quorum.wait_changed()
                 continue
-            self._reign = reign = ActiveController(
+            self._active = active = ActiveController(
                 self._config,
                 quorum,
                 standby.hand_over(),
@@ -330,27 +330,27 @@ class ControllerServer:
                 fail=self._fail,
                 moved=self._moved,
             )
-            await self._rule(quorum, reign, service)
-            self._reign = None
+            await self._serve(quorum, active, service)
+            self._active = None
             await standby.rebuild()
 
-    async def _rule(
-        self, quorum: RaftQuorum, reign: ActiveController, service: ControllerService
+    async def _serve(
+        self, quorum: RaftQuorum, active: ActiveController, service: ControllerService
     ) -> None:
-        """One reign to its end."""
-        over = quorum.end_of(reign.epoch)
-        _log.info("leadership_gained", epoch=reign.epoch, offset=quorum.committed_offset)
+        """Serve as the active controller until the epoch ends."""
+        over = quorum.end_of(active.epoch)
+        _log.info("leadership_gained", epoch=active.epoch, offset=quorum.committed_offset)
         try:
-            await reign.start(service)
-            await asyncio.wait((over, reign.runtime.failed), return_when=asyncio.FIRST_COMPLETED)
+            await active.start(service)
+            await asyncio.wait((over, active.runtime.failed), return_when=asyncio.FIRST_COMPLETED)
         except (NotLeader, QuorumClosed):
             pass
         finally:
             service.renounce()
-            await reign.stop_tasks()
-            await reign.runtime.stop()
+            await active.stop_tasks()
+            await active.runtime.stop()
             over.cancel()
-        _log.warning("leadership_lost", epoch=reign.epoch, leader=quorum.leadership.address)
+        _log.warning("leadership_lost", epoch=active.epoch, leader=quorum.leadership.address)
 
     def _run_over(self, task: "asyncio.Task[None]") -> None:
         if (

@@ -41,7 +41,7 @@ _RETRY_MAX_S = 2.0
 
 
 class Backup:
-    """The task of one reign. `open` once, then `run`; `covered` from anywhere."""
+    """Back up the log while this controller is active. Call `open` once, then `run`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Backup:
         self._waiters: list[tuple[MetadataOffset, asyncio.Future[None]]] = []
         self._over: Exception | None = None
         self.object_count = 0
-        """Objects that this reign has written: a snapshot is due when they are many."""
+        """Objects written since this controller became active; many of them make a snapshot due."""
 
     @property
     def offset(self) -> MetadataOffset:
@@ -103,7 +103,7 @@ class Backup:
         self._advance(end)
 
     async def run(self) -> None:
-        """Runs until it is cancelled or the reign is over (NotLeader). Raises LogBehindBackup,
+        """Run until cancelled or until the epoch ends (NotLeader). Raises LogBehindBackup,
         BackupFenced: the process has to end.
         """
         retry_s = _RETRY_FIRST_S
@@ -135,7 +135,7 @@ class Backup:
         """Return when the store holds everything below `offset`; it is written at once, not at the
         next interval.
 
-        Raises QuorumClosed or NotLeader when the reign is over: the outcome is unknown. The caller
+        Raises QuorumClosed or NotLeader when the epoch is over: the outcome is unknown. The caller
         sets the deadline.
         """
         if self._offset >= offset:

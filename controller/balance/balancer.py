@@ -5,8 +5,8 @@ Invariants: nothing happens before every living broker has reported to this proc
 begins with fresh figures; no round while anything moves, whoever moves it; a partition that moved
 rests for the cool-down; slow brokers are elected for nothing as long as others live. Every decision
 is checked again by a manager in the writer's turn (`move_leaders`, `relieve`). Planning gives way
-to fencing and electing again and again. Must not write metadata of its own: what is known here dies
-with the reign.
+to fencing and electing again and again. Must not write metadata of its own: its state ends
+with the epoch of this active controller.
 Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, ADR 0015.
 """
 

@@ -46,8 +46,7 @@ from stream.format.keys import (
 
 _log = structlog.get_logger()
 _CHECK_S = 1.0
-"""How long a reign waits for the store to tell how far the backup reaches. A store that is away
-must not keep a quorum from going on.
+"""Longest wait for the end of the backup in the store. An unavailable store must not stop a quorum.
 """
 
 

@@ -284,8 +284,8 @@ class ControllerService:
         )
 
     async def _copy_image(self) -> tuple[ImageCopy, MetadataOffset]:
-        """Raises _StreamRefused while a reign begins or ends: the image belongs to the writer then
-        and may hold uncommitted records.
+        """Copy the image. Raise _StreamRefused while this controller gains or loses leadership: the
+        image then belongs to the writer and may hold uncommitted records.
         """
         if self._lead is not None:
             return await self._lead.runtime.with_committed_image(copy_image)

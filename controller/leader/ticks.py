@@ -54,8 +54,8 @@ class Ticks:
         timeline: Timeline,
         now: MonotonicClock,
     ) -> None:
-        """due: set it to have maintenance done now, because a broker came or went. timeline: of
-        this reign; noted here.
+        """due: set it to run maintenance now, because a broker came or went. timeline: of this
+        active controller; `maintain` adds to it.
         """
         self._config = config
         self._runtime = runtime

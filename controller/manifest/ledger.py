@@ -140,7 +140,7 @@ class _Topic:
 
 
 class Ledger:
-    """One reign's. Begins with nothing written: the first capture takes everything."""
+    """Hold the ledger of one active controller. The first capture takes everything."""
 
     def __init__(self) -> None:
         self._topics: dict[UUID, _Topic] = {}

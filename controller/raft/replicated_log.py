@@ -150,7 +150,7 @@ class RaftQuorum:
         self._commit_moved = asyncio.Event()
         self._proposed: deque[_Proposed] = deque()
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._reigns: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
+        self._epoch_ends: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
         """The disk held nothing at the start: what the log holds came from a snapshot or from
         others.
@@ -434,15 +434,15 @@ class RaftQuorum:
         more.
         """
         over: asyncio.Future[None] = self._loop.create_future()
-        self._reigns.append((epoch, over))
-        self._end_reigns()
+        self._epoch_ends.append((epoch, over))
+        self._complete_epoch_ends()
         return over
 
-    def _end_reigns(self) -> None:
-        for epoch, over in self._reigns:
+    def _complete_epoch_ends(self) -> None:
+        for epoch, over in self._epoch_ends:
             if not over.done() and not (self._shown.active and self._shown.epoch == epoch):
                 over.set_result(None)
-        self._reigns = [reign for reign in self._reigns if not reign[1].done()]
+        self._epoch_ends = [end for end in self._epoch_ends if not end[1].done()]
 
     def _look(self) -> None:
         """After every input: answer what is decided, tell what has changed."""
@@ -470,7 +470,7 @@ class RaftQuorum:
             self._wake()
         if turned:
             self._count_leader(leadership)
-            self._end_reigns()
+            self._complete_epoch_ends()
             self._may_be_news = True
         if self._may_be_news and core.is_ready_to_serve and core.log.members_index <= core.commit:
             self._may_be_news = False
@@ -553,7 +553,7 @@ class RaftQuorum:
         self._proposed.clear()
         self._reads.clear()
         self._wake()
-        self._end_reigns()
+        self._complete_epoch_ends()
 
     def _wake(self) -> None:
         waiters, self._commit_moved = self._commit_moved, asyncio.Event()

@@ -100,7 +100,7 @@ class Runtime:
 
     @property
     def epoch(self) -> ControllerEpoch:
-        """The reign that this writer belongs to."""
+        """The epoch of the active controller that this writer belongs to."""
         return self._epoch
 
     @property

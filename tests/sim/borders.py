@@ -17,7 +17,7 @@ import broker.coordination.log as coordinator_log_module
 import broker.transactions.markers as markers_module
 import controller.api.client as client_module
 import controller.api.follower as follower_module
-import controller.leader.active_controller as reign_module
+import controller.leader.active_controller as active_controller_module
 import controller.leader.server as server_module
 import controller.main as main_module
 import controller.managers.objects as objects_manager
@@ -25,7 +25,7 @@ import controller.raft.identity as identity_module
 import controller.raft.transport as transport_module
 from tests.sim import scenarios
 from tests.sim.checkers import Violation
-from tests.sim.control import SimQuorum, SimReign, new_uuid
+from tests.sim.control import SimActiveController, SimQuorum, new_uuid
 from tests.sim.late import MARKERS_TIMEOUT_S
 from tests.sim.limits import PREPARED_TTL_MS
 from tests.sim.loads import LOAD_READ_BYTES
@@ -52,8 +52,8 @@ def patched_borders(world: "World") -> Iterator[None]:
         (server_module, "Listener", SimListener),
         (transport_module, "_Sender", SimRaftSender),
         (main_module, "RaftQuorum", SimQuorum),
-        (main_module, "ActiveController", SimReign),
-        (reign_module, "uuid4", new_uuid),
+        (main_module, "ActiveController", SimActiveController),
+        (active_controller_module, "uuid4", new_uuid),
         (identity_module, "new_id", lambda: new_uuid().hex[:22]),
         (client_module, "uuid4", lambda: UUID(int=rng.getrandbits(128))),
         (

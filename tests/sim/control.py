@@ -1,8 +1,8 @@
 """One start of a simulated controller: the real `ControllerServer` with its quorum, journal,
-standby, reign, snapshots and service.
+standby, active controller, snapshots and service.
 
 Its disk, network and clock are simulated. A kill loses what the disk had not synced; the next start
-begins from disk and store alone. The metadata log sees and judges every proposal, commit and reign.
+begins from disk and store alone. The metadata log sees and judges every proposal, commit and term.
 """
 
 from collections.abc import Sequence
@@ -165,12 +165,12 @@ class SimQuorum(RaftQuorum):
         self._sim.metadata.confirmed(self._sim.number, epoch, self.core.log.members.voters, since_s)
 
 
-class SimReign(ActiveController):
+class SimActiveController(ActiveController):
     def __init__(
         self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any
     ) -> None:
         sim = _of_this_process()
-        sim.metadata.reign_begins(sim.number, image)
+        sim.metadata.leadership_begins(sim.number, image)
         super().__init__(config, quorum, image, *args, **options)
 
 

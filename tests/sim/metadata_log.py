@@ -5,7 +5,7 @@ Checked at once: a commit is on a majority of disks; every controller commits th
 same index, under any leader; a term has one leader; a leader begins with exactly the committed
 image; a vote or an acknowledgement that leaves is on the disk; brokers get committed records only;
 an answer has only committed state, and at least what was committed at its request.
-Must not look into a controller's image except at the begin of its reign.
+Must not look into a controller's image except when its leadership begins.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -76,7 +76,7 @@ class MetadataLog:
                 f"epoch {epoch} is led by controller {self._leaders[epoch]} and by {controller}"
             )
 
-    def reign_begins(self, controller: int, image: MetadataImage) -> None:
+    def leadership_begins(self, controller: int, image: MetadataImage) -> None:
         if image.end_offset > self.end_offset:
             self._fail(
                 f"controller {controller} leads with records up to {image.end_offset},"

@@ -315,7 +315,7 @@ def _uncommitted_records_are_served() -> list[Patch]:
     ]
 
 
-def _image_not_rebuilt_after_a_reign() -> list[Patch]:
+def _image_not_rebuilt_after_leading() -> list[Patch]:
     async def rebuild(self: Standby) -> None:
         await asyncio.sleep(0)
         self._is_handed_over = False
@@ -380,7 +380,7 @@ MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "commit_answered_before_the_quorum": _commit_answered_before_the_quorum,
     "old_leader_answers_reads": _old_leader_answers_reads,
     "uncommitted_records_are_served": _uncommitted_records_are_served,
-    "image_not_rebuilt_after_a_reign": _image_not_rebuilt_after_a_reign,
+    "image_not_rebuilt_after_leading": _image_not_rebuilt_after_leading,
     "snapshot_of_what_is_not_committed": _snapshot_of_what_is_not_committed,
     "sources_not_compared": _sources_not_compared,
     "refused_batches_not_remembered": _refused_batches_not_remembered,

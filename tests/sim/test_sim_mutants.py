@@ -49,7 +49,7 @@ SCENARIO = {
     "commit_answered_before_the_quorum": "quorum",
     "old_leader_answers_reads": "quorum",
     "uncommitted_records_are_served": "quorum",
-    "image_not_rebuilt_after_a_reign": "rollback",
+    "image_not_rebuilt_after_leading": "rollback",
     "snapshot_of_what_is_not_committed": "quorum",
     "sources_not_compared": "rewrite",
     "refused_batches_not_remembered": "pipeline",
@@ -73,7 +73,7 @@ SEEDS_MAX = 25
 FIRST_SEED = {
     "recovery_stops_early": 45,
     "closed_without_flush": 15,
-    "image_not_rebuilt_after_a_reign": 10,
+    "image_not_rebuilt_after_leading": 10,
     "snapshot_of_what_is_not_committed": 85,
     "refused_connection_is_a_proof": 10,
     "late_ends_are_carried_out": 5,

@@ -44,7 +44,7 @@ class ControllerReader:
             1,
         )
         yield from _quorum(server, quorum)
-        yield from _reign(quorum, server.reign if server.is_leading else None)
+        yield from _active_controller(quorum, server.active if server.is_leading else None)
         yield from read_brokers(server.image)
         yield from read_leaders(server.image, time.time_ns() // 1_000_000)
         yield from _objects(server.image)
@@ -63,30 +63,30 @@ def _quorum(server: ControllerServer, quorum: RaftQuorum) -> Iterator[Reading]:
     yield table.FSYNC, (), quorum.writes.freeze()
 
 
-def _reign(quorum: RaftQuorum, reign: ActiveController | None) -> Iterator[Reading]:
-    counters = None if reign is None else reign.runtime.counters
+def _active_controller(quorum: RaftQuorum, active: ActiveController | None) -> Iterator[Reading]:
+    counters = None if active is None else active.runtime.counters
     yield table.COMMIT, (), Latencies() if counters is None else counters.commits.freeze()
     yield table.CONTROLLER_REQUESTS, (), 0 if counters is None else counters.requests
     yield table.CONTROLLER_REFUSED, (), 0 if counters is None else counters.refused_busy
-    yield table.CONTROLLER_QUEUE, (), 0 if reign is None else reign.runtime.queued_count
+    yield table.CONTROLLER_QUEUE, (), 0 if active is None else active.runtime.queued_count
     yield (
         table.BACKUP_RECORDS,
         (),
-        0 if reign is None else max(0, quorum.committed_offset - reign.backup.offset),
+        0 if active is None else max(0, quorum.committed_offset - active.backup.offset),
     )
-    yield table.BACKUP_AGE, (), 0 if reign is None else reign.backup.behind_s
+    yield table.BACKUP_AGE, (), 0 if active is None else active.backup.behind_s
     yield (
         table.SNAPSHOT_RECORDS,
         (),
-        0 if reign is None else max(0, quorum.committed_offset - reign.snapshotter.since),
+        0 if active is None else max(0, quorum.committed_offset - active.snapshotter.since),
     )
     yield (
         table.MANIFEST_AGE,
         (),
-        0 if reign is None or reign.publisher is None else reign.publisher.behind_s,
+        0 if active is None or active.publisher is None else active.publisher.behind_s,
     )
-    yield table.SESSIONS, (), 0 if reign is None else len(reign.sessions.alive())
-    yield table.EXCLUDED, (), 0 if reign is None else reign.excluded
+    yield table.SESSIONS, (), 0 if active is None else len(active.sessions.alive())
+    yield table.EXCLUDED, (), 0 if active is None else active.excluded
 
 
 def read_brokers(image: MetadataImage) -> Iterator[Reading]:
