@@ -321,8 +321,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def advertised(self) -> str:
         """host:port; empty if none is configured."""
-        told = parse_listeners("advertised_listeners", self.advertised_listeners)
-        return told[0].address if told else ""
+        advertised = parse_listeners("advertised_listeners", self.advertised_listeners)
+        return advertised[0].address if advertised else ""
 
     @property
     def _listener(self) -> Listener:

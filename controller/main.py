@@ -277,10 +277,10 @@ class ControllerServer:
         self.port = await service.start()
         quorum.introduce(Endpoint(config.controller_id, self.address, identity.directory_id))
         transport.start(self.address)
-        self._begin(self._run(quorum, standby, snapshots, service), "controller")
-        self._begin(_tell_of_removal(quorum), "membership")
+        self._start_task(self._run(quorum, standby, snapshots, service), "controller")
+        self._start_task(_log_removal(quorum), "membership")
         if identity.is_joining:
-            self._begin(join(config, identity, quorum, self.address, self._rng), "joining")
+            self._start_task(join(config, identity, quorum, self.address, self._rng), "joining")
         if quorum.members.voters == (config.controller_id,) and quorum.core.is_voter:
             leading = loop.create_task(service.wait_leading())
             await asyncio.wait((leading, failed), return_when=asyncio.FIRST_COMPLETED)
@@ -297,9 +297,9 @@ class ControllerServer:
             (config.voters or {config.controller_id: config.advertised}).items()
         )
 
-    def _begin(self, work: Coroutine[object, object, None], name: str) -> None:
+    def _start_task(self, work: Coroutine[object, object, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
-        task.add_done_callback(self._run_over)
+        task.add_done_callback(self._on_task_end)
         self._tasks.append(task)
 
     async def _run(
@@ -352,7 +352,7 @@ class ControllerServer:
             over.cancel()
         _log.warning("leadership_lost", epoch=active.epoch, leader=quorum.leadership.address)
 
-    def _run_over(self, task: "asyncio.Task[None]") -> None:
+    def _on_task_end(self, task: "asyncio.Task[None]") -> None:
         if (
             not task.cancelled()
             and (error := task.exception()) is not None
@@ -391,7 +391,7 @@ def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Ident
     )
 
 
-async def _tell_of_removal(quorum: RaftQuorum) -> None:
+async def _log_removal(quorum: RaftQuorum) -> None:
     """A controller that was removed keeps quiet, but not about that."""
     was_member = False
     while True:

@@ -113,7 +113,7 @@ class MetadataFollower:
         """
         self._subscribers: list[Subscriber] = []
         self._session_listeners: list[Callable[[bool], None]] = []
-        self._told = (False, False)
+        self._session_reported = (False, False)
         """(has session, fenced) as the listeners know it."""
         self._waiters: list[tuple[MetadataOffset, int, asyncio.Future[None]]] = []
         self._waiter_numbers = count()
@@ -261,7 +261,7 @@ class MetadataFollower:
                 raise
         else:
             self.failed.set_result(None)
-        self._session_changed()
+        self._report_session()
         self._release_waiters()
 
     async def _follow_once(self) -> bool:
@@ -283,10 +283,10 @@ class MetadataFollower:
                 if data is END_OF_STREAM:
                     break
                 heard = True
-                self._take(_decoder.decode(cast("bytes", data)), address)
+                self._receive(_decoder.decode(cast("bytes", data)), address)
         except _OlderSnapshot as error:
             why = error
-            self._alarm(error, address)
+            self._report_older_snapshot(error, address)
         except (RpcFailed, TimeoutError) as error:
             why = error
         finally:
@@ -298,10 +298,10 @@ class MetadataFollower:
             if not heartbeats.cancelled():
                 heartbeats.exception()
             await channel.close()
-        self._stream_ended(address, why, heard=heard)
+        self._on_stream_end(address, why, heard=heard)
         return heard
 
-    def _stream_ended(self, address: str, why: BaseException | None, *, heard: bool) -> None:
+    def _on_stream_end(self, address: str, why: BaseException | None, *, heard: bool) -> None:
         detail = (
             (why.details() or "") if isinstance(why, RpcFailed) else str(why or "end of stream")
         )
@@ -309,7 +309,7 @@ class MetadataFollower:
         if code is StatusCode.PERMISSION_DENIED:
             _log.warning("session_refused", node=self._node, detail=detail)
             self._lease.end()
-            self._session_changed()
+            self._report_session()
             return
         is_refused = code is StatusCode.UNAVAILABLE and "refused" in detail
         nobody_fences = detail == STOPPING_DETAIL or code is StatusCode.FAILED_PRECONDITION
@@ -331,7 +331,7 @@ class MetadataFollower:
                 offset=self._image.end_offset,
             )
 
-    def _alarm(self, error: _OlderSnapshot, address: str) -> None:
+    def _report_older_snapshot(self, error: _OlderSnapshot, address: str) -> None:
         if error.is_deposed:
             return
         self.went_back = (
@@ -365,7 +365,7 @@ class MetadataFollower:
             await call.write(_encode(request))
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
-    def _take(self, batch: m.MetadataBatch, address: str) -> None:
+    def _receive(self, batch: m.MetadataBatch, address: str) -> None:
         """Raises _OlderSnapshot."""
         if batch.snapshot and batch.base_offset < self._image.end_offset:
             raise _OlderSnapshot(
@@ -376,7 +376,7 @@ class MetadataFollower:
         self._client.learn(batch.controllers)
         self._committed, self._heard_at = batch.end_offset, self._now()
         if batch.session_timeout_ms:
-            self._lease.told(batch.session_timeout_ms, batch.session_grace_ms)
+            self._lease.set_limits(batch.session_timeout_ms, batch.session_grace_ms)
         if batch.reset:
             self._loading = MetadataImage()
         if batch.snapshot:
@@ -386,11 +386,11 @@ class MetadataFollower:
             self._apply(batch)
         if batch.backup_offset > self._backup_offset:
             self._backup_offset = batch.backup_offset
-            self._backup_told()
+            self._wake_backup_waiters()
         if batch.heard and self._node is not None:
             self._lease.answered(batch.heard)
             self._session_at = address
-        self._session_changed()
+        self._report_session()
 
     def _apply(self, batch: m.MetadataBatch) -> None:
         """A batch of the log; the first one after a snapshot puts the snapshot's image in place."""
@@ -429,9 +429,9 @@ class MetadataFollower:
             if not waiter.done():
                 waiter.set_exception(FollowerStopped("the metadata follower has stopped"))
         self._waiters.clear()
-        self._backup_told()
+        self._wake_backup_waiters()
 
-    def _backup_told(self) -> None:
+    def _wake_backup_waiters(self) -> None:
         waiters, self._backup_moved = self._backup_moved, asyncio.Event()
         waiters.set()
 
@@ -442,13 +442,13 @@ class MetadataFollower:
         while not self._lease.ended:
             left_s = self._lease.until - self._now()
             await asyncio.sleep(min(self._interval_s / 5, max(left_s, 0.01)))
-            self._session_changed()
+            self._report_session()
 
-    def _session_changed(self) -> None:
+    def _report_session(self) -> None:
         has_session = self.can_write()
-        if (has_session, self.fenced) == self._told:
+        if (has_session, self.fenced) == self._session_reported:
             return
-        self._told = (has_session, self.fenced)
+        self._session_reported = (has_session, self.fenced)
         _log.info(
             "session_gained" if has_session else "session_lost", node=self._node, fenced=self.fenced
         )

@@ -40,7 +40,7 @@ from collections import deque
 SESSION_SHARE = 0.85
 GRACE_SHARE = 0.4
 HEARTBEAT_SHARE = 0.5
-HEARTBEAT_S_UNTOLD = 0.1
+HEARTBEAT_S_DEFAULT = 0.1
 """Until the controller has told its limits, which it does in its first message."""
 
 SENT_COUNT_MAX = 64
@@ -79,7 +79,7 @@ class Lease:
     @property
     def heartbeat_s_max(self) -> float:
         """Longest pause between heartbeats with which a break is noticed early enough."""
-        return self._grace_s * HEARTBEAT_SHARE if self._grace_s else HEARTBEAT_S_UNTOLD
+        return self._grace_s * HEARTBEAT_SHARE if self._grace_s else HEARTBEAT_S_DEFAULT
 
     def is_alive(self, now: float) -> bool:
         return now < self.until
@@ -94,7 +94,7 @@ class Lease:
         """Call before the heartbeat leaves."""
         self._sent.append((heartbeat, now))
 
-    def told(self, timeout_ms: int, grace_ms: int) -> None:
+    def set_limits(self, timeout_ms: int, grace_ms: int) -> None:
         """The controller's limits; they come before or with the first answer."""
         self._timeout_s = timeout_ms / 1_000
         self._grace_s = grace_ms / 1_000

@@ -59,7 +59,7 @@ class Balancer:
         self._wall_ms = now_ms
         self._book = LoadBook(FRESH_MS)
         self._slow = SlowBrokers()
-        self._told: dict[NodeId, str] = {}
+        self._excluded: dict[NodeId, str] = {}
         self._limits = Limits(bytes_min=config.balance_bytes_min)
 
     def live(self) -> frozenset[NodeId]:
@@ -72,7 +72,7 @@ class Balancer:
     @property
     def excluded_count(self) -> int:
         """As it was logged last: nobody is without auto mode."""
-        return len(self._told)
+        return len(self._excluded)
 
     async def report(
         self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str
@@ -84,7 +84,7 @@ class Balancer:
             now_ms = self._now_ms()
             self._book.add(request, now_ms)
             self._slow.heard(node_id, request.node_epoch, self._book.answers(now_ms))
-            self._tell_changes()
+            self._log_exclusions()
         return m.Reply(
             controller_epoch=self._runtime.epoch,
             value=lm.LoadReported(excluded=node_id in self._slow.excluded(self._sessions.alive())),
@@ -95,7 +95,7 @@ class Balancer:
     ) -> m.Reply[Any]:
         """For people: who asks knows what has just moved, so there is no cool-down."""
         del timeout_s, size_bytes, request_id
-        seen = await self._look(cooldown_ms=0, topics=request.topics)
+        seen = await self._view(cooldown_ms=0, topics=request.topics)
         limits = replace(self._limits, moves_max=max(0, min(request.moves_max, MOVES_MAX)))
         found = await _plan(seen, limits)
         now_ms = self._now_ms()
@@ -121,7 +121,7 @@ class Balancer:
                 continue  # the writer is busy; the next round sees the same
 
     async def _balance(self) -> None:
-        seen = await self._look(cooldown_ms=self._config.balance_cooldown_ms)
+        seen = await self._view(cooldown_ms=self._config.balance_cooldown_ms)
         if seen.moving or any(broker.note == NO_REPORT for broker in seen.brokers):
             return
         found = await _plan(seen, self._limits)
@@ -159,8 +159,8 @@ class Balancer:
         """What slow brokers lead moves away, some at a time: the next ones when these have
         arrived.
         """
-        self._tell_changes()
-        for node_id in self._told:
+        self._log_exclusions()
+        for node_id in self._excluded:
 
             def begin(
                 image: MetadataImage, now_ms: Millis, node_id: NodeId = node_id
@@ -184,7 +184,7 @@ class Balancer:
 
             await self._runtime.submit("RelieveSlow", begin)
 
-    async def _look(self, *, cooldown_ms: int, topics: tuple[str, ...] = ()) -> BalanceView:
+    async def _view(self, *, cooldown_ms: int, topics: tuple[str, ...] = ()) -> BalanceView:
         alive = self._sessions.alive()
         conditions = Conditions(
             alive, self._slow.excluded(alive), self._now_ms(), self._wall_ms(), cooldown_ms, topics
@@ -193,16 +193,16 @@ class Balancer:
             lambda image: view(image, self._book, conditions)
         )
 
-    def _tell_changes(self) -> None:
+    def _log_exclusions(self) -> None:
         """Log who was excluded and who was taken back."""
         excluded: Mapping[NodeId, str] = (
             self._slow.excluded(self._sessions.alive()) if self._config.auto_balance else {}
         )
-        for node_id in excluded.keys() - self._told.keys():
+        for node_id in excluded.keys() - self._excluded.keys():
             _log.warning("broker_excluded", node_id=node_id, reason=excluded[node_id])
-        for node_id in self._told.keys() - excluded.keys():
-            _log.warning("broker_taken_back", node_id=node_id, was=self._told[node_id])
-        self._told = dict(excluded)
+        for node_id in self._excluded.keys() - excluded.keys():
+            _log.warning("broker_taken_back", node_id=node_id, was=self._excluded[node_id])
+        self._excluded = dict(excluded)
 
     def _with_answers(self, broker: lm.BrokerLoad, now_ms: int) -> lm.BrokerLoad:
         report = self._book.report_of(broker.node_id, now_ms)

@@ -167,22 +167,23 @@ class Dispatch:
         self._traces = MoveTraceRing()
         self.balancer = Balancer(config, runtime, sessions, now=now, now_ms=now_ms)
         self._managers = managers(config, sessions.alive, self.balancer.live, new_uuid)
-        self._beside: dict[type[m.Message], Handle] = {
-            m.ReportMoves: self._report,
-            m.TraceMove: self._trace,
+        self._direct: dict[type[m.Message], Handle] = {
+            m.ReportMoves: self._report_moves,
+            m.TraceMove: self._trace_move,
             lm.ReportLoad: self.balancer.report,
             lm.ProposeMoves: self.balancer.propose,
         }
-        assert (*self._managers, *self._beside) == REQUESTS, "a handler for each request"
+        assert (*self._managers, *self._direct) == REQUESTS, "a handler for each request"
 
     def methods(self) -> dict[str, Handle]:
         """Method name -> handler."""
         written = {
-            kind.__name__: self._written(kind, manager) for kind, manager in self._managers.items()
+            kind.__name__: self._write_handler(kind, manager)
+            for kind, manager in self._managers.items()
         }
-        return written | {kind.__name__: handle for kind, handle in self._beside.items()}
+        return written | {kind.__name__: handle for kind, handle in self._direct.items()}
 
-    def _written(self, kind: type[m.Message], manager: Manager) -> Handle:
+    def _write_handler(self, kind: type[m.Message], manager: Manager) -> Handle:
         after: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
             m.RegisterBroker: self._registered,
             m.UnregisterBroker: self._unregistered,
@@ -247,7 +248,7 @@ class Dispatch:
         if reply.value is not None and not reply.value.remaining:
             self._sessions.removed(request.node_id, request.node_epoch)
 
-    async def _report(
+    async def _report_moves(
         self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
         """No metadata: beside the writer. Too many at once: the first ones are kept."""
@@ -255,11 +256,11 @@ class Dispatch:
         items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()
         self._traces.add(request.node_id, items, now_ms)
         if self._moved is not None:
-            await self._tell_moves(self._moved, self._pairs.add(request.node_id, items, now_ms))
+            await self._publish_moves(self._moved, self._pairs.add(request.node_id, items, now_ms))
         return m.Reply(controller_epoch=self._runtime.epoch)
 
-    async def _tell_moves(self, moved: Moved, pairs: list[list[m.MoveTrace]]) -> None:
-        def tell(image: MetadataImage) -> None:
+    async def _publish_moves(self, moved: Moved, pairs: list[list[m.MoveTrace]]) -> None:
+        def publish(image: MetadataImage) -> None:
             for pair in pairs:
                 timing = pair[-1].timing
                 topic = image.topics.by_id(timing.topic_id)
@@ -273,9 +274,9 @@ class Dispatch:
                     moved(topic.name, record, pair)
 
         if pairs:
-            await self._runtime.with_committed_image(tell)
+            await self._runtime.with_committed_image(publish)
 
-    async def _trace(
+    async def _trace_move(
         self, request: m.TraceMove, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
         del timeout_s, size_bytes, request_id

@@ -365,22 +365,24 @@ class ControllerService:
             backup_offset=self._backup_offset,
         )
         feeding = asyncio.get_running_loop().create_task(feed.run())
-        hearing = asyncio.get_running_loop().create_task(self._hear(session, feed, context))
+        reading = asyncio.get_running_loop().create_task(
+            self._read_heartbeats(session, feed, context)
+        )
         try:
-            await asyncio.wait((feeding, hearing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((feeding, reading), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if session is not None:
                 session.sessions.broken(
                     hello.node_id, hello.node_epoch, session.stream, self._now_ms()
                 )
-            for task in (feeding, hearing):
+            for task in (feeding, reading):
                 task.cancel()
-            await asyncio.wait((feeding, hearing))
-        for task in (feeding, hearing):
+            await asyncio.wait((feeding, reading))
+        for task in (feeding, reading):
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def _hear(
+    async def _read_heartbeats(
         self, session: "_Session | None", feed: "_Feed", context: StreamContext
     ) -> None:
         """Heartbeats, until the follower ends its side."""

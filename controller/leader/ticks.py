@@ -106,7 +106,7 @@ class Ticks:
     async def _fence_overdue(self) -> None:
         ended: list[SessionEnded] = []
 
-        def look(image: MetadataImage, _: Millis) -> Result[None]:
+        def fence_overdue(image: MetadataImage, _: Millis) -> Result[None]:
             now = self._now()
             self._moves = {move: self._moves.get(move, now) for move in moves_under_way(image)}
             timeout_s = self._config.move_timeout_ms / 1_000
@@ -124,11 +124,11 @@ class Ticks:
             return Result(fence_brokers(image, overdue))
 
         try:
-            reply = await self._runtime.submit("FenceOverdue", look)
+            reply = await self._runtime.submit("FenceOverdue", fence_overdue)
         except TimeoutError:
             return
         if reply.status is Status.OK:
-            self._fenced(ended)
+            self._end_sessions(ended)
 
     async def maintain(self) -> None:
         """Runs until it is cancelled or the runtime is over."""
@@ -138,7 +138,7 @@ class Ticks:
                 lambda image: self._timeline.note(image.end_offset, self._now())
             )
             for name, chore in self._chores:
-                await self._do(name, chore)
+                await self._run_chore(name, chore)
             try:
                 async with asyncio.timeout(self._config.maintenance_interval_ms / 1_000):
                     await self._due.wait()
@@ -161,9 +161,9 @@ class Ticks:
             return
         if reply.status is not Status.OK:
             return
-        self._fenced(ended)
+        self._end_sessions(ended)
 
-    def _fenced(self, ended: list[SessionEnded]) -> None:
+    def _end_sessions(self, ended: list[SessionEnded]) -> None:
         for end in ended:
             _log.warning(
                 "broker_fenced", node_id=end.node_id, node_epoch=end.node_epoch, reason=end.reason
@@ -173,7 +173,7 @@ class Ticks:
         if ended:
             self._due.set()
 
-    async def _do(self, name: str, chore: Chore) -> None:
+    async def _run_chore(self, name: str, chore: Chore) -> None:
         for _ in range(ROUNDS_MAX):
             done = 0
 

@@ -80,12 +80,12 @@ class RaftCore:
         self._saved = HardState(hard.term, hard.vote)
         self._base_to_write: Base | None = None
         self._messages: list[Message] = []
-        self._after: list[Message] = []
+        self._after_write: list[Message] = []
         self._in_flight: Write | None = None
         self._votes: dict[int, bool] = {}
         self._progress: dict[int, Progress] = {}
         self._round = 0
-        self._told: tuple[Promise, ...] = ()
+        self._promises_to_send: tuple[Promise, ...] = ()
         self._term_start = 0
         self._heartbeat_at_ms = 0
         self.promises = Promises()
@@ -146,7 +146,7 @@ class RaftCore:
         """Newest heartbeat round that a majority has answered: until it was sent, nobody else had
         been elected.
         """
-        return self._reached(
+        return self._majority_reached(
             {peer: progress.round for peer, progress in self._progress.items()}, self._round
         )
 
@@ -165,10 +165,10 @@ class RaftCore:
         entries = self.log.unwritten()
         base = self._take_base()
         if hard == self._saved and not entries and base is None:
-            released, self._after = self._after, []
+            released, self._after_write = self._after_write, []
             self._release(released)
             return None
-        messages, self._after = self._after, []
+        messages, self._after_write = self._after_write, []
         self._in_flight = Write(
             None if hard == self._saved else hard, base, entries, messages, self.log.last_index
         )
@@ -194,10 +194,10 @@ class RaftCore:
         self._now_ms = max(self._now_ms, now_ms)
         if not self.is_leader:
             if self._now_ms >= self._election_at_ms and self.may_campaign:
-                self._ask_before_election()
+                self._start_pre_vote()
             return
         if self._now_ms - self._quorum_contact_ms() >= self._config.election_ms:
-            self._follow(self.term, None)
+            self._become_follower(self.term, None)
             return
         if self.transferring_to is not None and self._now_ms >= self._transfer_until_ms:
             self.transferring_to = None
@@ -208,7 +208,7 @@ class RaftCore:
     def campaign(self) -> None:
         """Look for votes now instead of at the deadline: a quorum of one need not wait."""
         if not self.is_leader and self.may_campaign:
-            self._ask_before_election()
+            self._start_pre_vote()
 
     def propose(self, records: list[bytes], members: Members | None = None) -> int | None:
         """Append to the leader's log -> the index; None: not the leader, or it is handing over."""
@@ -283,15 +283,15 @@ class RaftCore:
         elif isinstance(message, VoteReply):
             self._on_vote_reply(message)
         elif message.term < self.term:
-            self._on_old_term(message)
+            self._on_earlier_term(message)
         else:
             if message.term > self.term:
-                self._follow(message.term, None)
-            self._on_present_term(message)
+                self._become_follower(message.term, None)
+            self._on_current_term(message)
 
     # --- elections --------------------------------------------------------------------------------
 
-    def _ask_before_election(self) -> None:
+    def _start_pre_vote(self) -> None:
         """Pre-vote: find out whether an election could be won before disturbing anybody with a new
         term.
         """
@@ -307,7 +307,7 @@ class RaftCore:
                 )
         self._count_votes()
 
-    def _elect(self, *, transfer: bool) -> None:
+    def _start_election(self, *, transfer: bool) -> None:
         """A new term, asking for votes. Our own vote counts, like everybody's, when it is
         durable.
         """
@@ -320,9 +320,9 @@ class RaftCore:
         last, last_term = self.log.last_index, self.log.last_term
         for voter in self.log.members.voters:
             if voter == self.id:
-                self._after.append(VoteReply(self.id, self.id, self.term, granted=True))
+                self._after_write.append(VoteReply(self.id, self.id, self.term, granted=True))
             else:
-                self._after.append(
+                self._after_write.append(
                     Vote(self.id, voter, self.term, last, last_term, transfer=transfer)
                 )
 
@@ -332,7 +332,7 @@ class RaftCore:
             and self._now_ms - self._heard_leader_ms < self._config.election_ms
         )
         if self.is_ready_to_serve and request.sender not in self.log.members.everyone:
-            self._tell_of_removal(request.sender)
+            self._send_removal(request.sender)
         if request.term > self.term and has_leader and not request.transfer:
             return
         if request.pre:
@@ -348,13 +348,13 @@ class RaftCore:
             )
             return
         if request.term > self.term:
-            self._follow(request.term, None)
+            self._become_follower(request.term, None)
         is_free = self.vote == request.sender or (self.vote == NOBODY and self.leader is None)
         granted = request.term == self.term and is_free and self._is_up_to_date(request)
         if granted:
             self.vote = request.sender
             self._reset_election_timer()
-        self._after.append(VoteReply(self.id, request.sender, self.term, granted))
+        self._after_write.append(VoteReply(self.id, request.sender, self.term, granted))
 
     def _is_up_to_date(self, request: Vote) -> bool:
         """Raft 5.4.1: its log ends in a later term, or in the same and is at least as long."""
@@ -362,7 +362,7 @@ class RaftCore:
 
     def _on_vote_reply(self, reply: VoteReply) -> None:
         if reply.term > self.term and not (reply.pre and reply.granted):
-            self._follow(reply.term, None)
+            self._become_follower(reply.term, None)
             return
         expected = (
             (Role.PRE_CANDIDATE, self.term + 1)
@@ -380,13 +380,13 @@ class RaftCore:
     def _count_votes(self) -> None:
         result = majority.tally(self.log.members.voters, self._votes)
         if result is majority.Tally.LOST:
-            self._follow(self.term, None)
+            self._become_follower(self.term, None)
         elif result is majority.Tally.WON and self.role is Role.PRE_CANDIDATE:
-            self._elect(transfer=False)
+            self._start_election(transfer=False)
         elif result is majority.Tally.WON:
-            self._lead()
+            self._become_leader()
 
-    def _lead(self) -> None:
+    def _become_leader(self) -> None:
         self.role = Role.LEADER
         self.leader = self.id
         self.transferring_to = None
@@ -398,7 +398,7 @@ class RaftCore:
         self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
         self._broadcast()
 
-    def _follow(self, term: int, leader: int | None) -> None:
+    def _become_follower(self, term: int, leader: int | None) -> None:
         """Become a follower, in a new term or because the present one is lost."""
         self._new_term(term)
         self.role = Role.FOLLOWER
@@ -414,7 +414,7 @@ class RaftCore:
         if term > self.term:
             self.term = term
             self.vote = NOBODY
-            self._after.clear()
+            self._after_write.clear()
 
     def _reset_election_timer(self) -> None:
         election_ms = self._config.election_ms
@@ -422,18 +422,18 @@ class RaftCore:
 
     # --- following --------------------------------------------------------------------------------
 
-    def _on_old_term(self, message: Message) -> None:
+    def _on_earlier_term(self, message: Message) -> None:
         """A leader of an earlier term has to hear that it is over."""
         if isinstance(message, Append | Install):
             self._reply(AppendReply(self.id, message.sender, self.term, 0, rejected=True))
 
-    def _on_present_term(self, message: Message) -> None:
+    def _on_current_term(self, message: Message) -> None:
         if isinstance(message, Append | Install):
             assert not self.is_leader, (
                 f"two leaders of term {self.term}: {self.id} and {message.sender}"
             )
             if self.role is not Role.FOLLOWER:
-                self._follow(self.term, message.sender)
+                self._become_follower(self.term, message.sender)
             self.leader = message.sender
             self._heard_leader_ms = self._now_ms
             self._reset_election_timer()
@@ -443,17 +443,17 @@ class RaftCore:
         elif isinstance(message, AppendReply) and self.is_leader:
             self._on_append_reply(message)
         elif isinstance(message, TimeoutNow) and self.is_voter and not self.is_leader:
-            self._elect(transfer=True)
+            self._start_election(transfer=True)
 
     def _on_append(self, append: Append) -> None:
         log = self.log
         if append.prev_index < self.commit:
-            self._accepted(append, self.commit)
+            self._reply_accepted(append, self.commit)
         elif log.matches(append.prev_index, append.prev_term):
             log.accept(append.entries)
             last = append.prev_index + len(append.entries)
             self.commit = max(self.commit, min(append.commit, last))
-            self._accepted(append, last)
+            self._reply_accepted(append, last)
         else:
             index, term = log.last_agreeing(append.prev_index, append.prev_term)
             self._reply(
@@ -471,7 +471,7 @@ class RaftCore:
                 )
             )
 
-    def _accepted(self, message: Append | Install, index: int) -> None:
+    def _reply_accepted(self, message: Append | Install, index: int) -> None:
         fsync_us = self.fsyncs.p99_us
         self._reply(
             AppendReply(
@@ -488,11 +488,11 @@ class RaftCore:
     def _on_install(self, install: Install) -> None:
         if install.index > self.commit:
             self.needs_snapshot = max(self.needs_snapshot, install.index)
-        self._accepted(install, self.commit)
+        self._reply_accepted(install, self.commit)
 
     def _reply(self, reply: AppendReply) -> None:
         """Leaves when everything that it speaks of is durable."""
-        self._after.append(reply)
+        self._after_write.append(reply)
 
     # --- leading ----------------------------------------------------------------------------------
 
@@ -525,7 +525,7 @@ class RaftCore:
             else:
                 progress.directory = directory
 
-    def _tell_of_removal(self, member: int) -> None:
+    def _send_removal(self, member: int) -> None:
         """It looks for votes although it was removed: it gets the log up to that, once."""
         if member not in self._progress:
             self._progress[member] = progress = Progress(self.log.last_index + 1, self._now_ms)
@@ -561,7 +561,7 @@ class RaftCore:
         self._forget_removed()
         self._round += 1
         self.promises.acknowledged(self.id, self.term, self.log.stable, self.commit)
-        self._told = self.promises.told_of(self.log.members.voters)
+        self._promises_to_send = self.promises.promises_of(self.log.members.voters)
         self._heartbeat_at_ms = self._now_ms + self._config.heartbeat_ms
         for member, progress in self._progress.items():
             progress.probe_is_out = False
@@ -571,7 +571,7 @@ class RaftCore:
                 self._send_appends(member)
             else:
                 self._send_append(member, progress, [])
-        self._told = ()
+        self._promises_to_send = ()
 
     def _broadcast(self) -> None:
         for member in self._progress:
@@ -610,10 +610,10 @@ class RaftCore:
                 self.commit,
                 self._round,
                 self._now_ms,
-                self._told,
+                self._promises_to_send,
             )
         )
-        progress.commit_told = self.commit
+        progress.commit_sent = self.commit
 
     def _send_install(self, member: int) -> None:
         self._messages.append(
@@ -644,7 +644,7 @@ class RaftCore:
         if not self.is_leader:
             return
         self._send_appends(reply.sender)
-        self._tell_commit(reply.sender, progress)
+        self._send_commit(reply.sender, progress)
         self._finish_transfer(reply.sender)
 
     def _finish_transfer(self, member: int) -> None:
@@ -654,20 +654,20 @@ class RaftCore:
 
     def _advance_commit(self) -> None:
         matches = {member: progress.match for member, progress in self._progress.items()}
-        index = self._reached(matches, self.log.stable)
+        index = self._majority_reached(matches, self.log.stable)
         if index <= self.commit or not self._may_commit(index):
             return
         self.commit = index
         for member, progress in self._progress.items():
-            self._tell_commit(member, progress)
+            self._send_commit(member, progress)
         if self.log.members_index <= index and self.id not in self.log.members.voters:
-            self._follow(self.term, None)
+            self._become_follower(self.term, None)
 
-    def _tell_commit(self, member: int, progress: Progress) -> None:
+    def _send_commit(self, member: int, progress: Progress) -> None:
         """Followers serve what is committed: they hear of it at once, not with the next
         heartbeat.
         """
-        if progress.state is State.REPLICATE and progress.commit_told < self.commit:
+        if progress.state is State.REPLICATE and progress.commit_sent < self.commit:
             self._send_append(member, progress, [])
 
     def _may_commit(self, index: int) -> bool:
@@ -678,11 +678,11 @@ class RaftCore:
         """Until then at least, a majority followed us: when the newest message was sent that a
         majority has answered.
         """
-        return self._reached(
+        return self._majority_reached(
             {member: progress.heard_ms for member, progress in self._progress.items()}, self._now_ms
         )
 
-    def _reached(self, values: dict[int, int], own: int) -> int:
+    def _majority_reached(self, values: dict[int, int], own: int) -> int:
         return majority.reached(self.log.members.voters, values | {self.id: own})
 
     # --- waiting for the disk ---------------------------------------------------------------------

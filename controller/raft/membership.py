@@ -59,9 +59,9 @@ def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
     member but another controller.
     """
     known = members.endpoints
-    for told in endpoints:
-        if members.lists(told.node_id, told.directory) and told.address:
-            known = _with(known, told)
+    for endpoint in endpoints:
+        if members.lists(endpoint.node_id, endpoint.directory) and endpoint.address:
+            known = _with(known, endpoint)
     return (
         members
         if known == members.endpoints

@@ -51,7 +51,7 @@ class RaftNode:
         self._timer_at_ms = 0
         self._writing: asyncio.Future[None] | None = None
         self._writing_since_s = 0.0
-        self._is_deaf = False
+        self._ignores_messages = False
         self.start_number = 0
         """Of the data directory; 0: not started yet."""
         self.writes = LatencyHistogram()
@@ -89,8 +89,8 @@ class RaftNode:
         if log.members.voters == (config.node_id,) and self._core.is_voter:
             self._core.campaign()
         elif recovered.hard.term or recovered.entries:
-            self._is_deaf = True
-            self._loop.call_later(config.election_ms / 1_000, self.hear)
+            self._ignores_messages = True
+            self._loop.call_later(config.election_ms / 1_000, self.accept_messages)
         self.pump()
 
     async def close(self) -> None:
@@ -104,13 +104,13 @@ class RaftNode:
         await self.blocking(self._journal.close)
         self._thread.shutdown(wait=False)
 
-    def hear(self) -> None:
+    def accept_messages(self) -> None:
         """No other voter that can be reached knows of a promise that this disk forgot."""
-        self._is_deaf = False
+        self._ignores_messages = False
 
     def receive(self, message: Message) -> None:
         """A message of another voter."""
-        if self._core is not None and not self._is_deaf and not self.failed.done():
+        if self._core is not None and not self._ignores_messages and not self.failed.done():
             self._core.step(message, self.now_ms())
             self.pump()
 
@@ -186,9 +186,9 @@ class RaftNode:
                 return
             self._timer.cancel()
         self._timer_at_ms = deadline_ms
-        self._timer = self._loop.call_at(deadline_ms / 1_000, self._ring)
+        self._timer = self._loop.call_at(deadline_ms / 1_000, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self.failed.done():
             return

@@ -34,7 +34,7 @@ class Progress:
         """Newest heartbeat round that it answered."""
         self.heard_ms = now_ms
         """When the newest message that it answered was sent."""
-        self.commit_told = 0
+        self.commit_sent = 0
         self.probe_is_out = False
         self._inflight: deque[tuple[int, int]] = deque()
         self._inflight_bytes = 0

@@ -92,15 +92,15 @@ class Promises:
     def voted(self, member: int, term: int, candidate: int) -> None:
         self._note(member, Promised(term, 0, 0, candidate))
 
-    def told_of(self, members: Iterable[int]) -> tuple[Promise, ...]:
+    def promises_of(self, members: Iterable[int]) -> tuple[Promise, ...]:
         """What a leader tells the others of them."""
-        told: list[Promise] = []
+        promises: list[Promise] = []
         for member in members:
             directory = self._directory_of.get(member)
             disk = None if directory is None else self._disks.get(directory)
             if directory is not None and disk is not None and disk.number:
                 now = disk.now
-                told.append(
+                promises.append(
                     Promise(
                         directory,
                         disk.number,
@@ -111,7 +111,7 @@ class Promises:
                         now.vote,
                     )
                 )
-        return tuple(told)
+        return tuple(promises)
 
     def learn(self, promises: Iterable[Promise]) -> None:
         """What a leader told."""

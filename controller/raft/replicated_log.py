@@ -143,9 +143,11 @@ class RaftQuorum:
         self._config = config
         self._addresses = dict(addresses)
         self._rng = rng
-        self._node = RaftNode(Journal(directory.journal, identity), directory.thread, self._look)
+        self._node = RaftNode(
+            Journal(directory.journal, identity), directory.thread, self._publish_changes
+        )
         self._loop = asyncio.get_running_loop()
-        self._shown = Leadership(active=False, epoch=ControllerEpoch(0))
+        self._leadership = Leadership(active=False, epoch=ControllerEpoch(0))
         self._committed = MetadataOffset(0)
         self._commit_moved = asyncio.Event()
         self._proposed: deque[_Proposed] = deque()
@@ -157,11 +159,11 @@ class RaftQuorum:
         """
         self.begun = Start()
         """With what this start of the controller began, once it has."""
-        self._welcomed: set[int] = set()
+        self._accepted_by: set[int] = set()
         """Voters that know of no promise that this disk forgot."""
-        self._heard: dict[int, Endpoint] = {}
+        self._endpoints_heard: dict[int, Endpoint] = {}
         """Where members said that they are; the leader writes it down when it is news."""
-        self._may_be_news = False
+        self._has_new_endpoints = False
         self._was_outside = False
         self._transferring_to: int | None = None
         self._members_seen = Members(())
@@ -220,7 +222,7 @@ class RaftQuorum:
     async def close(self) -> None:
         """Take part no more; a write under way is finished first. Waiters get QuorumClosed."""
         await self._node.close()
-        self._look()
+        self._publish_changes()
 
     def receive(self, message: Message) -> None:
         """A message of another voter."""
@@ -237,9 +239,9 @@ class RaftQuorum:
         if why:
             self._retire(member, why)
             return
-        self._welcomed.add(member)
-        if {*self.core.log.members.voters} <= {*self._welcomed, self.core.id}:
-            self._node.hear()
+        self._accepted_by.add(member)
+        if {*self.core.log.members.voters} <= {*self._accepted_by, self.core.id}:
+            self._node.accept_messages()
 
     def _retire(self, member: int, why: str) -> None:
         if self.failed.done():
@@ -285,10 +287,10 @@ class RaftQuorum:
         """A controller, maybe this one, has told where it is. If it is a member, everybody will
         know.
         """
-        if self._heard.get(endpoint.node_id) != endpoint:
-            self._heard[endpoint.node_id] = endpoint
-            self._may_be_news = True
-            self._loop.call_soon(self._write_down)
+        if self._endpoints_heard.get(endpoint.node_id) != endpoint:
+            self._endpoints_heard[endpoint.node_id] = endpoint
+            self._has_new_endpoints = True
+            self._loop.call_soon(self._propose_endpoints)
 
     async def change(self, members: Members) -> None:
         """Returns when `members` are committed. Raises ChangeRefused, NotLeader, QuorumClosed,
@@ -297,7 +299,7 @@ class RaftQuorum:
         core = self.core
         self._node.check_running()
         if not core.is_leader:
-            raise NotLeader(self._shown.address)
+            raise NotLeader(self._leadership.address)
         if members == core.log.members and core.log.members_index <= core.commit:
             return
         why = core.propose_members(members)
@@ -324,7 +326,7 @@ class RaftQuorum:
 
     @property
     def leadership(self) -> Leadership:
-        return self._shown
+        return self._leadership
 
     @property
     def first_offset(self) -> MetadataOffset:
@@ -349,7 +351,7 @@ class RaftQuorum:
         self._node.check_running()
         index = core.propose(list(records)) if core.term == epoch else None
         if index is None:
-            raise NotLeader(self._shown.address)
+            raise NotLeader(self._leadership.address)
         proposed = _Proposed(
             index, core.term, MetadataOffset(core.log.end_offset), self._loop.create_future()
         )
@@ -363,7 +365,7 @@ class RaftQuorum:
         self._node.check_running()
         number = core.read_round() if core.term == epoch else None
         if number is None:
-            raise NotLeader(self._shown.address)
+            raise NotLeader(self._leadership.address)
         answer: asyncio.Future[None] = self._loop.create_future()
         self._reads.append((number, answer))
         self._node.pump()
@@ -440,11 +442,13 @@ class RaftQuorum:
 
     def _complete_epoch_ends(self) -> None:
         for epoch, over in self._epoch_ends:
-            if not over.done() and not (self._shown.active and self._shown.epoch == epoch):
+            if not over.done() and not (
+                self._leadership.active and self._leadership.epoch == epoch
+            ):
                 over.set_result(None)
         self._epoch_ends = [end for end in self._epoch_ends if not end[1].done()]
 
-    def _look(self) -> None:
+    def _publish_changes(self) -> None:
         """After every input: answer what is decided, tell what has changed."""
         if self.failed.done():
             self._end()
@@ -453,8 +457,8 @@ class RaftQuorum:
         self._settle_proposals(core)
         self._settle_reads(core)
         committed = MetadataOffset(core.log.offset_at(core.commit))
-        self._see_members(core)
-        self._see_whether_outside()
+        self._publish_members(core)
+        self._publish_is_outside()
         if core.transferring_to not in {None, self._transferring_to}:
             _log.info(
                 "leadership_is_handed_over",
@@ -464,17 +468,21 @@ class RaftQuorum:
         self._transferring_to = core.transferring_to
         leads = core.is_ready_to_serve and core.transferring_to is None
         leadership = Leadership(leads, ControllerEpoch(core.term), self.address_of(core.leader))
-        moved, self._committed = committed != self._committed, committed
-        turned, self._shown = leadership != self._shown, leadership
-        if moved or turned or core.needs_snapshot > core.commit:
+        has_committed, self._committed = committed != self._committed, committed
+        has_new_leadership, self._leadership = leadership != self._leadership, leadership
+        if has_committed or has_new_leadership or core.needs_snapshot > core.commit:
             self._wake()
-        if turned:
+        if has_new_leadership:
             self._count_leader(leadership)
             self._complete_epoch_ends()
-            self._may_be_news = True
-        if self._may_be_news and core.is_ready_to_serve and core.log.members_index <= core.commit:
-            self._may_be_news = False
-            self._loop.call_soon(self._write_down)
+            self._has_new_endpoints = True
+        if (
+            self._has_new_endpoints
+            and core.is_ready_to_serve
+            and core.log.members_index <= core.commit
+        ):
+            self._has_new_endpoints = False
+            self._loop.call_soon(self._propose_endpoints)
 
     def _count_leader(self, shown: Leadership) -> None:
         leader = (shown.epoch, shown.address)
@@ -482,7 +490,7 @@ class RaftQuorum:
             self.leader_changes += bool(self._leader_seen[1])
             self._leader_seen = leader
 
-    def _see_members(self, core: RaftCore) -> None:
+    def _publish_members(self, core: RaftCore) -> None:
         members = core.log.members
         if members is self._members_seen:
             return
@@ -498,23 +506,23 @@ class RaftQuorum:
         self._members_seen = members
         self._wake()
 
-    def _see_whether_outside(self) -> None:
+    def _publish_is_outside(self) -> None:
         """It is news when that is committed, which moves no offset."""
         was_outside, self._was_outside = self._was_outside, self.is_outside
         if was_outside != self._was_outside:
             self._wake()
 
-    def _write_down(self) -> None:
+    def _propose_endpoints(self) -> None:
         """Addresses and disks that are news, as one change of the members. What cannot be proposed
         now is looked at again later.
         """
         if self.failed.done() or not self.core.is_ready_to_serve:
             return
         core = self.core
-        members = membership.introduced(core.log.members, self._heard.values())
+        members = membership.introduced(core.log.members, self._endpoints_heard.values())
         if members == core.log.members:
             return
-        self._may_be_news = True
+        self._has_new_endpoints = True
         if core.propose_members(members) is None:
             self._node.pump()
 
@@ -542,7 +550,7 @@ class RaftQuorum:
 
     def _end(self) -> None:
         """Nothing is decided here any more."""
-        self._shown = Leadership(active=False, epoch=self._shown.epoch)
+        self._leadership = Leadership(active=False, epoch=self._leadership.epoch)
         try:
             self._node.check_running()
         except Exception as error:  # noqa: BLE001 - whatever ended the node is what its waiters get

@@ -301,7 +301,7 @@ class _Sender:
             self._wake.set()
 
     async def _run(self) -> None:
-        was_told = False
+        is_logged = False
         attempt = 0
         while addresses := self._addresses_of(self._node_id):
             address = addresses[attempt % len(addresses)]
@@ -318,8 +318,8 @@ class _Sender:
                 if isinstance(error, RpcFailed) and error.code() is StatusCode.DATA_LOSS:
                     self._answered(self._node_id, error.details() or "")
                 backoff_s = REFUSED_BACKOFF_S if is_refused else BACKOFF_S
-                if (self._connected and not is_refused) or not was_told:
-                    was_told = True
+                if (self._connected and not is_refused) or not is_logged:
+                    is_logged = True
                     _log.info(
                         "peer_not_reached", peer=self._node_id, address=address, detail=detail
                     )

@@ -64,7 +64,7 @@ def _moves_end_by_the_wall_clock() -> list[Patch]:
             return Result(fence_brokers(image, late))
 
         await self._runtime.submit("FenceOverdue", look)
-        self._fenced(ended)
+        self._end_sessions(ended)
 
     return [(Ticks, "_fence_overdue", fence_overdue)]
 

@@ -141,17 +141,17 @@ class SimQuorum(RaftQuorum):
         self._commit_seen = 0
         super().__init__(*args)
 
-    def _look(self) -> None:
+    def _publish_changes(self) -> None:
         world = self._sim.world
         if not self.failed.done():
             self._commit_seen = self._sim.metadata.committed(
                 self._sim.number, self, self._commit_seen
             )
-        before = self._shown
-        super()._look()
-        if self._shown != before and self._shown.active:
-            world.trace("leads", self._sim.process.name, self._shown.epoch)
-            self._sim.metadata.leads(self._sim.number, self._shown.epoch)
+        before = self._leadership
+        super()._publish_changes()
+        if self._leadership != before and self._leadership.active:
+            world.trace("leads", self._sim.process.name, self._leadership.epoch)
+            self._sim.metadata.leads(self._sim.number, self._leadership.epoch)
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
         end = await super().propose(epoch, records)

@@ -52,7 +52,7 @@ def _hears_at_once() -> list[Patch]:
     """A controller votes before the controllers that remember more than its disk have had time to
     object.
     """
-    return [(RaftNode, "_is_deaf", property(lambda _: False, lambda _self, _value: None))]
+    return [(RaftNode, "_ignores_messages", property(lambda _: False, lambda _self, _value: None))]
 
 
 ROLLBACK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

@@ -77,11 +77,11 @@ def test_followers_remember_what_the_leader_told() -> None:
     leader, follower = Promises(), Promises()
     leader.refusal(1, "d", FIRST)
     leader.acknowledged(1, 4, 20, 18)
-    follower.learn(leader.told_of((1, 2)))
+    follower.learn(leader.promises_of((1, 2)))
     assert "up to 20" in follower.refusal(1, "d", Start(2, 22, 4, NOBODY, 3))
     late = Promises()
     late.refusal(1, "d", Start(2, 22, 4, NOBODY, 3))
-    late.learn(leader.told_of((1, 2)))
+    late.learn(leader.promises_of((1, 2)))
     assert "up to 20" in late.refusal(1, "d", Start(2, 22, 4, NOBODY, 3)), (
         "also when it hears later"
     )

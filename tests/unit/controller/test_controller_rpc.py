@@ -300,14 +300,14 @@ async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_si
     await cluster.snapshot()
     sizes: list[int] = []
     loading = MetadataFollower(broker.client)
-    take = loading._take
+    receive = loading._receive
 
     def note(batch: m.MetadataBatch, address: str) -> None:
         if batch.snapshot:
             sizes.append(sum(len(memoryview(record)) for record in batch.records))
-        take(batch, address)
+        receive(batch, address)
 
-    loading._take = note  # type: ignore[method-assign]
+    loading._receive = note  # type: ignore[method-assign]
     await loading.start(10.0)
     assert loading.image == broker.image
     assert len(sizes) >= 4

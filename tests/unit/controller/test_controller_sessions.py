@@ -130,7 +130,7 @@ def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(
     )
     sessions.registered(NODE, EPOCH, 0)
     stream = open_stream(sessions, 0)
-    lease.told(TIMEOUT_MS, GRACE_MS)
+    lease.set_limits(TIMEOUT_MS, GRACE_MS)
     now_s = last_heard_s = 0.0
     for number, gap_s in enumerate(sent_s, start=1):
         now_s += gap_s
@@ -148,7 +148,7 @@ def test_a_silent_followers_lease_ends_before_the_controller_may_fence_it(
 def lease_at_zero() -> Lease:
     lease = Lease()
     lease.stream_began()
-    lease.told(TIMEOUT_MS, GRACE_MS)
+    lease.set_limits(TIMEOUT_MS, GRACE_MS)
     lease.sent(1, 0.0)
     lease.answered(1)
     return lease
