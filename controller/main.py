@@ -32,7 +32,7 @@ from controller.backup.snapshots import (
 from controller.config import ControllerConfig
 from controller.leader.active_controller import ActiveController
 from controller.leader.dispatch import REQUESTS
-from controller.leader.move_traces import Moved
+from controller.leader.move_traces import MoveListener
 from controller.leader.quorum_changes import QuorumChanges
 from controller.leader.server import OUTSIDE, ControllerService, Role
 from controller.leader.standby import Standby
@@ -67,9 +67,9 @@ class ControllerServer:
         now_ms: WallClock = wall_ms,
         directory: DataDirectory | None = None,
         rng: Random | None = None,
-        moved: Moved | None = None,
+        moved: MoveListener | None = None,
     ) -> None:
-        """moved: see `controller.leader.move_traces.Moved`."""
+        """moved: see `controller.leader.move_traces.MoveListener`."""
         self._moved = moved
         self._config = config
         self._store = store
@@ -416,7 +416,7 @@ async def run_controller(
     store: ObjectStore,
     serve_health: ServeHealth = no_health_endpoint,
     requests: StoreMeter | None = None,
-    moved: Moved | None = None,
+    moved: MoveListener | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: counts those to
     the store.
@@ -474,7 +474,7 @@ def run(
     config: ControllerConfig,
     store_url: str,
     serve_health: ServeHealth = no_health_endpoint,
-    moved: Moved | None = None,
+    moved: MoveListener | None = None,
 ) -> int:
     """Process entry: returns the exit status. Logs go to stderr."""
     import uvloop

@@ -23,7 +23,7 @@ from controller.config import ControllerConfig
 from controller.leader.dispatch import Dispatch
 from controller.leader.janitor import Hold, Janitor
 from controller.leader.leases import LeaseBook
-from controller.leader.move_traces import Moved
+from controller.leader.move_traces import MoveListener
 from controller.leader.server import ControllerService, Lead
 from controller.leader.ticks import OVER, Ticks
 from controller.managers.result import Result
@@ -68,7 +68,7 @@ class ActiveController:
         now: MonotonicClock,
         now_ms: WallClock,
         fail: Callable[[BaseException], None],
-        moved: Moved | None = None,
+        moved: MoveListener | None = None,
     ) -> None:
         """since: offset of the newest snapshot, None if there is none. began_empty: this process
         found nothing on its disk.
@@ -113,9 +113,9 @@ class ActiveController:
         self.publisher: ManifestPublisher | None = None
         if config.manifest_interval_ms:
             self.publisher = ManifestPublisher(config, runtime, store, now=now, now_ms=now_ms)
-            holds.append(self.publisher.keep_from)
-        holds.append(LeaseBook(store, config.cluster_id, now=now, now_ms=now_ms).keep_from)
-        shown = None if self.publisher is None else self.publisher.keep_from
+            holds.append(self.publisher.protected_from)
+        holds.append(LeaseBook(store, config.cluster_id, now=now, now_ms=now_ms).protected_from)
+        wal_hold = None if self.publisher is None else self.publisher.protected_from
         self._timeline = Timeline()
         self._janitor = Janitor(
             config,
@@ -125,7 +125,7 @@ class ActiveController:
             timeline=self._timeline,
             now=now,
             holds=holds,
-            shown=shown,
+            wal_hold=wal_hold,
         )
 
     @property

@@ -21,7 +21,7 @@ from controller.backup.new_streams import NewStreams
 from controller.backup.writer import Backup
 from controller.balance.balancer import Balancer
 from controller.config import ControllerConfig
-from controller.leader.move_traces import Moved, MovePairs, MoveTraceRing
+from controller.leader.move_traces import MoveListener, MovePairs, MoveTraceRing
 from controller.leader.server import Handle
 from controller.managers import (
     commits,
@@ -151,7 +151,7 @@ class Dispatch:
         now: MonotonicClock,
         now_ms: WallClock,
         new_uuid: Callable[[], UUID],
-        moved: Moved | None = None,
+        moved: MoveListener | None = None,
     ) -> None:
         """moved: told of each planned move when both of its brokers have reported."""
         self._moved = moved
@@ -259,7 +259,7 @@ class Dispatch:
             await self._publish_moves(self._moved, self._pairs.add(request.node_id, items, now_ms))
         return m.Reply(controller_epoch=self._runtime.epoch)
 
-    async def _publish_moves(self, moved: Moved, pairs: list[list[m.MoveTrace]]) -> None:
+    async def _publish_moves(self, moved: MoveListener, pairs: list[list[m.MoveTrace]]) -> None:
         def publish(image: MetadataImage) -> None:
             for pair in pairs:
                 timing = pair[-1].timing

@@ -57,9 +57,9 @@ class Janitor:
         timeline: Timeline,
         now: MonotonicClock,
         holds: Sequence[Hold] = (),
-        shown: Hold | None = None,
+        wal_hold: Hold | None = None,
     ) -> None:
-        """holds: for objects. shown: for slots of WALs that ended; those obey no lease."""
+        """holds: for objects. wal_hold: for slots of ended WALs, which leases do not protect."""
         self._config = config
         self._runtime = runtime
         self._backup = backup
@@ -67,7 +67,7 @@ class Janitor:
         self._timeline = timeline
         self._now = now
         self._holds = holds
-        self._shown = shown
+        self._wal_hold = wal_hold
         self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
         """When each was first seen, and where the log ended then."""
         self._cleaned: set[BrokerIncarnation] = set()
@@ -110,8 +110,10 @@ class Janitor:
 
         objects, offset = await self._runtime.with_committed_image(due)
         for hold in self._holds if objects else ():
-            keep_from = await hold()
-            objects = [found for found in objects if keep_from is None or found[2] < keep_from]
+            protected_from = await hold()
+            objects = [
+                found for found in objects if protected_from is None or found[2] < protected_from
+            ]
         if not objects:
             return 0
         await self._backed_up(offset)
@@ -142,12 +144,12 @@ class Janitor:
         deleted = 0
         cleaned = 0
         wals, offset = await self._runtime.with_committed_image(ended)
-        keep_from = None if self._shown is None or not wals else await self._shown()
+        protected_from = None if self._wal_hold is None or not wals else await self._wal_hold()
         for writer, end in wals:
             since, seen_offset = self._seen_ended.setdefault(writer, (now, offset))
             if (now - since) * 1_000 < self._config.read_grace_ms or cleaned == WALS_PER_ROUND_MAX:
                 continue
-            if keep_from is not None and seen_offset > keep_from:
+            if protected_from is not None and seen_offset > protected_from:
                 continue
             await self._backed_up(offset)
             deleted += await self._clean_wal(writer, end)

@@ -43,7 +43,7 @@ class LeaseBook:
         self._now_ms = now_ms
         self._known: dict[str, _Known] = {}
 
-    async def keep_from(self) -> int | None:
+    async def protected_from(self) -> int | None:
         """Objects destroyed at this metadata offset or later must stay; None: nothing is leased.
         Deletes expired renewals.
 

@@ -21,7 +21,7 @@ TRACES_MAX: Final = 10_000
 
 _HALVES_MAX: Final = 1_000
 
-Moved: TypeAlias = Callable[[str, PartitionRecord, Sequence[MoveTrace]], None]
+MoveListener: TypeAlias = Callable[[str, PartitionRecord, Sequence[MoveTrace]], None]
 """(topic name, the partition after the move, what source and target reported). Must not block or
 raise.
 """

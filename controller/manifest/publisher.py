@@ -7,7 +7,7 @@ A version is of one moment, between two batches of the writer, when all that the
 committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until it is known. A
 new leader writes everything anew: it refers to nothing that another one wrote. Old versions go when
 no root younger than the grace refers to them. What it has shown for less than the grace of the
-readers counts as not shown yet (`keep_from`), and brokers delete only what it has shown
+readers counts as not shown yet (`protected_from`), and brokers delete only what it has shown
 (`shown_offset`): a slot or an object that a root names is there for that long after the root was
 the newest.
 Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms.
@@ -125,7 +125,7 @@ class ManifestPublisher:
                 self._wake.set()
             await asyncio.sleep(max(0.0, began + interval_s - self._now()))
 
-    async def keep_from(self) -> MetadataOffset | None:
+    async def protected_from(self) -> MetadataOffset | None:
         """For the janitor: what was destroyed at this offset or later the newest version of less
         than a grace ago may still name.
         """

@@ -84,17 +84,17 @@ def _transactions_time_out_by_the_wall_clock() -> list[Patch]:
 
 
 def _manifests_hold_is_ignored() -> list[Patch]:
-    async def keep_from(_: ManifestPublisher) -> None:
+    async def protected_from(_: ManifestPublisher) -> None:
         return None
 
-    return [(ManifestPublisher, "keep_from", keep_from)]
+    return [(ManifestPublisher, "protected_from", protected_from)]
 
 
 def _leases_are_ignored() -> list[Patch]:
-    async def keep_from(_: LeaseBook) -> None:
+    async def protected_from(_: LeaseBook) -> None:
         return None
 
-    return [(LeaseBook, "keep_from", keep_from)]
+    return [(LeaseBook, "protected_from", protected_from)]
 
 
 def _leases_expire_by_wall_clocks() -> list[Patch]:

@@ -23,7 +23,7 @@ class MoveSpans:
         self._tracer = tracer
 
     def moved(self, topic: str, record: PartitionRecord, traces: Sequence[MoveTrace]) -> None:
-        """See `controller.leader.move_traces.Moved`."""
+        """See `controller.leader.move_traces.MoveListener`."""
         view = view_move(Key(topic, record.partition), record, traces)
         if view is None or view.total_ms is None:
             return

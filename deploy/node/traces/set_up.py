@@ -13,7 +13,7 @@ from base.extras import install_hint
 from deploy.errors import UsageError
 
 if TYPE_CHECKING:
-    from controller.leader.move_traces import Moved
+    from controller.leader.move_traces import MoveListener
     from deploy.node.config.definition import ProcessConfig
     from deploy.node.traces.export import Exporter
     from stream.wal.tracing import Tracing
@@ -37,7 +37,7 @@ def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
 
 
 @contextmanager
-def of_moves(config: "ProcessConfig") -> "Generator[Moved | None]":
+def of_moves(config: "ProcessConfig") -> "Generator[MoveListener | None]":
     """For a controller. Raises UsageError where the extra is missing."""
     with _exporter(config, "penstock-controller") as exporter:
         if exporter is None:

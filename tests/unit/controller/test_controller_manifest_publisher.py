@@ -181,14 +181,14 @@ async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fa
     publisher = published.publisher(store, 1)
     published.append()
     await publisher.publish()
-    assert await publisher.keep_from() is not None, (
+    assert await publisher.protected_from() is not None, (
         "a reader may still work with the version before"
     )
     published.now_s += READ_GRACE_S
-    assert await publisher.keep_from() is None
+    assert await publisher.protected_from() is None
     assert publisher.shown_offset == published.cluster.image.end_offset
     published.append()
-    assert await publisher.keep_from() is not None
+    assert await publisher.protected_from() is not None
     assert publisher.shown_offset < published.cluster.image.end_offset
     store.faults = [fault]
     if fault == "repeated":  # the retries inside the store meet their own success
@@ -196,15 +196,15 @@ async def test_a_put_with_an_unknown_outcome_is_repeated_before_newer_changes(fa
     else:
         with pytest.raises(Unavailable):
             await publisher.publish()
-        assert await publisher.keep_from() is not None
+        assert await publisher.protected_from() is not None
         published.append()
         assert await publisher.publish()
-        assert await publisher.keep_from() is not None, "the last append is in no version yet"
+        assert await publisher.protected_from() is not None, "the last append is in no version yet"
         assert await publisher.publish()
     assert publisher.shown_offset == published.cluster.image.end_offset
-    assert await publisher.keep_from() is not None
+    assert await publisher.protected_from() is not None
     published.now_s += READ_GRACE_S
-    assert await publisher.keep_from() is None
+    assert await publisher.protected_from() is None
     assert sorted(await versions(store)) == list(range(1, (3 if fault == "repeated" else 4)))
     view = ClusterView(store)
     await view.refresh()

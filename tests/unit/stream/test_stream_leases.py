@@ -94,7 +94,7 @@ class LeaseHarness:
         return ManifestRoot("c", 1, 7, self.offset, Millis(self.wall_ms), (), ())
 
     async def kept_from(self) -> int | None:
-        return await self.book.keep_from()
+        return await self.book.protected_from()
 
     async def count(self) -> int:
         return len([info async for info in self.store.list(lease_prefix("c"))])
