@@ -327,30 +327,35 @@ class RaftCore:
                 )
 
     def _on_vote(self, request: Vote) -> None:
-        has_leader = self.is_leader or (
-            self.leader is not None
-            and self._now_ms - self._heard_leader_ms < self._config.election_ms
-        )
         if self.is_ready_to_serve and request.sender not in self.log.members.everyone:
             self._send_removal(request.sender)
-        if request.term > self.term and has_leader and not request.transfer:
+        disrupts = request.term > self.term and not request.transfer
+        if disrupts and self._has_live_leader():
             return
         if request.pre:
-            granted = request.term > self.term and self._is_up_to_date(request)
-            self._messages.append(
-                VoteReply(
-                    self.id,
-                    request.sender,
-                    request.term if granted else self.term,
-                    granted,
-                    pre=True,
-                )
-            )
-            return
+            self._answer_pre_vote(request)
+        else:
+            self._answer_vote(request)
+
+    def _has_live_leader(self) -> bool:
+        """Return whether this voter leads, or heard from a leader within the election timeout."""
+        if self.is_leader:
+            return True
+        silent_ms = self._now_ms - self._heard_leader_ms
+        return self.leader is not None and silent_ms < self._config.election_ms
+
+    def _answer_pre_vote(self, request: Vote) -> None:
+        """Answer at once: a pre-vote changes no state, so nothing has to be durable before."""
+        granted = request.term > self.term and self._is_up_to_date(request)
+        term = request.term if granted else self.term
+        self._messages.append(VoteReply(self.id, request.sender, term, granted, pre=True))
+
+    def _answer_vote(self, request: Vote) -> None:
+        """Grant at most one vote per term. The reply waits until the vote is durable."""
         if request.term > self.term:
             self._become_follower(request.term, None)
-        is_free = self.vote == request.sender or (self.vote == NOBODY and self.leader is None)
-        granted = request.term == self.term and is_free and self._is_up_to_date(request)
+        may_vote = self.vote == request.sender or (self.vote == NOBODY and self.leader is None)
+        granted = request.term == self.term and may_vote and self._is_up_to_date(request)
         if granted:
             self.vote = request.sender
             self._reset_election_timer()
