@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -96,6 +97,22 @@ class _Stream:
             self.inline,
         )
 
+    def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
+        """Drop the pages stored in these versions, to be captured again. Return whether any was."""
+        kept = [page for page in self.pages if page.ref.section.version not in versions]
+        if len(kept) == len(self.pages):
+            return False
+        self.pages = kept
+        return True
+
+    def drop_pages_between(self, low: int, high: int) -> None:
+        """Drop the pages that overlap [low, high), to be captured again."""
+        self.pages = [
+            page
+            for page in self.pages
+            if page.ref.end_offset <= low or page.ref.start_offset >= high
+        ]
+
 
 @dataclass(slots=True)
 class _Partition:
@@ -112,6 +129,11 @@ class _Partition:
         return PartitionEntry(
             number, self.leader, self.leader_epoch, self.data.entry(), self.txn.entry()
         )
+
+    def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
+        """As `_Stream.drop_pages_of`, for both streams."""
+        dropped = [stream.drop_pages_of(versions) for stream in self.streams]
+        return any(dropped)
 
 
 @dataclass(slots=True)
@@ -175,12 +197,8 @@ class Ledger:
             stream = image.streams.get(stream_id)
             if stream is not None and stream.kind in _KINDS and stream.topic_id in self._topics:
                 partition = self._topics[stream.topic_id].of(stream.partition)
-                found = partition.data if stream.kind == "data" else partition.txn
-                found.pages = [
-                    page
-                    for page in found.pages
-                    if page.ref.end_offset <= low or page.ref.start_offset >= high
-                ]
+                rewritten = partition.data if stream.kind == "data" else partition.txn
+                rewritten.drop_pages_between(low, high)
         if self._dirty:
             self._empty_versions(version)
 
@@ -279,29 +297,35 @@ class Ledger:
         )
 
     def _empty_versions(self, version: int) -> None:
-        """Write anew what the versions with the fewest bytes hold, until few enough are left: on
-        average 1 / VERSIONS_MAX of all.
+        """Mark as dirty what the smallest versions hold, so that the root refers to fewer of them.
+
+        This rewrites 1 / VERSIONS_MAX of all bytes on average.
+        """
+        emptied = self._versions_to_empty(version)
+        if not emptied:
+            return
+        for topic_id, topic in self._topics.items():
+            for index, shard in enumerate(topic.shards):
+                first = index * PARTITIONS_PER_SHARD
+                dirty = [
+                    number
+                    for number, partition in enumerate(shard.partitions, first)
+                    if partition.drop_pages_of(emptied)
+                ]
+                if dirty or shard.section.version in emptied:
+                    self._dirty.setdefault((topic_id, index), set()).update(dirty)
+
+    def _versions_to_empty(self, version: int) -> AbstractSet[int]:
+        """Return the smallest versions, so that VERSIONS_MAX remain without them. version: the one
+        being written; it counts, but is not emptied.
         """
         sizes = self.versions()
         del sizes[version]
-        if len(sizes) < VERSIONS_MAX:
-            return
-        emptied = set(
-            sorted(sizes, key=lambda version: sizes[version])[: len(sizes) - VERSIONS_MAX + 1]
-        )
-        for topic_id, topic in self._topics.items():
-            for index, shard in enumerate(topic.shards):
-                moved = shard.section.version in emptied
-                for number, partition in enumerate(shard.partitions, index * PARTITIONS_PER_SHARD):
-                    for stream in partition.streams:
-                        kept = [
-                            page for page in stream.pages if page.ref.section.version not in emptied
-                        ]
-                        if len(kept) < len(stream.pages):
-                            stream.pages = kept
-                            self._dirty.setdefault((topic_id, index), set()).add(number)
-                if moved:
-                    self._dirty.setdefault((topic_id, index), set())
+        surplus = len(sizes) + 1 - VERSIONS_MAX
+        if surplus <= 0:
+            return frozenset()
+        smallest_first = sorted(sizes, key=lambda stored: sizes[stored])
+        return frozenset(smallest_first[:surplus])
 
     # --- capturing --------------------------------------------------------------------------------
 
