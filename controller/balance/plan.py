@@ -131,8 +131,12 @@ class _Band:
     def excess(self, value: float) -> float:
         return max(0.0, self.low - value, value - self.high)
 
-    def gain(self, source: int, target: int, weight: int) -> float:
-        """By how much the two come nearer together; negative: they get further away."""
+    def gain(self, giving: Sequence[int], taking: Sequence[int], weights: Sequence[int]) -> float:
+        """Return by how much a move brings source and target nearer to the band; negative: farther.
+
+        giving, taking: the values of source and target by goal. weights: what moves, by goal.
+        """
+        source, target, weight = giving[self.goal], taking[self.goal], weights[self.goal]
         return (
             self.excess(source)
             + self.excess(target)
@@ -140,8 +144,8 @@ class _Band:
             - self.excess(target + weight)
         )
 
-    def worsens(self, source: int, target: int, weight: int) -> bool:
-        return self.gain(source, target, weight) < -_ROUNDING * self.mean
+    def worsens(self, giving: Sequence[int], taking: Sequence[int], weights: Sequence[int]) -> bool:
+        return self.gain(giving, taking, weights) < -_ROUNDING * self.mean
 
 
 class Planning:
@@ -206,34 +210,39 @@ class Planning:
                     yield source, target
 
     def _move_best(self, band: _Band, source: NodeId, target: NodeId) -> bool:
-        goal = band.goal
-        giving, taking = self._values[source], self._values[target]
-        if band.excess(giving[goal]) <= 0 and band.excess(taking[goal]) <= 0:
+        """Move one partition from `source` to `target`. Return False if no move helps."""
+        giving, taking = self._values[source][band.goal], self._values[target][band.goal]
+        if band.excess(giving) <= 0 and band.excess(taking) <= 0:
             return False
-        earlier = [other for other in self._bands[:goal] if other.is_active]
-        later = [other for other in self._bands[goal + 1 :] if other.is_active]
-        best: tuple[float, float] | None = None
-        chosen: _Part | None = None
-        for part in self._parts[source]:
-            gain = band.gain(giving[goal], taking[goal], part.weights[goal])
-            if gain < GAIN_MIN * band.mean or (best is not None and gain < best[0]):
-                continue
-            if any(
-                other.worsens(giving[other.goal], taking[other.goal], part.weights[other.goal])
-                for other in earlier
-            ):
-                continue
-            spare = sum(
-                other.gain(giving[other.goal], taking[other.goal], part.weights[other.goal])
-                / other.mean
-                for other in later
-            )
-            if best is None or (gain, spare) > best:
-                best, chosen = (gain, spare), part
-        if chosen is None:
+        part = self._best_part(band, source, target)
+        if part is None:
             return False
-        self._move(band, chosen, source, target)
+        self._move(band, part, source, target)
         return True
+
+    def _best_part(self, band: _Band, source: NodeId, target: NodeId) -> _Part | None:
+        """Return the partition whose move gains most for this goal and worsens no earlier goal.
+
+        Among equal gains, the later goals decide, then the order of topic and partition.
+        """
+        giving, taking = self._values[source], self._values[target]
+        earlier = [other for other in self._bands[: band.goal] if other.is_active]
+        later = [other for other in self._bands[band.goal + 1 :] if other.is_active]
+        gain_min = GAIN_MIN * band.mean
+        best: tuple[float, float] | None = None
+        best_part: _Part | None = None
+        for part in self._parts[source]:
+            gain = band.gain(giving, taking, part.weights)
+            if gain < gain_min or (best is not None and gain < best[0]):
+                continue
+            if any(other.worsens(giving, taking, part.weights) for other in earlier):
+                continue
+            later_gain = sum(
+                other.gain(giving, taking, part.weights) / other.mean for other in later
+            )
+            if best is None or (gain, later_gain) > best:
+                best, best_part = (gain, later_gain), part
+        return best_part
 
     def _move(self, band: _Band, part: _Part, source: NodeId, target: NodeId) -> None:
         slot = part.slot
