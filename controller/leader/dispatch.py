@@ -167,6 +167,11 @@ class Dispatch:
         self._traces = MoveTraceRing()
         self.balancer = Balancer(config, runtime, sessions, now=now, now_ms=now_ms)
         self._managers = managers(config, sessions.alive, self.balancer.live, new_uuid)
+        self._follow_ups: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
+            m.RegisterBroker: self._registered,
+            m.UnregisterBroker: self._unregistered,
+        }
+        """Run once the request is committed."""
         self._direct: dict[type[m.Message], Handle] = {
             m.ReportMoves: self._report_moves,
             m.TraceMove: self._trace_move,
@@ -184,34 +189,31 @@ class Dispatch:
         return written | {kind.__name__: handle for kind, handle in self._direct.items()}
 
     def _write_handler(self, kind: type[m.Message], manager: Manager) -> Handle:
-        after: dict[type[m.Message], Callable[[Any, m.Reply[Any]], None]] = {
-            m.RegisterBroker: self._registered,
-            m.UnregisterBroker: self._unregistered,
-        }
-        follow_up = after.get(kind)
+        """Return the handler that commits what `manager` decides and answers when it is safe."""
+        creates_streams = kind in {m.CreateTopics, m.CreatePartitions}
+        follow_up = self._follow_ups.get(kind)
 
-        def work(image: MetadataImage, request: m.Message, now_ms: Millis) -> Result[Any]:
+        def decide(image: MetadataImage, request: m.Message, now_ms: Millis) -> Result[Any]:
             result = manager(image, request, now_ms)
-            if kind is m.CreateTopics or kind is m.CreatePartitions:
+            if creates_streams:
                 self._note_new_streams(image, result)
             return result
 
         async def handle(
             request: m.Message, timeout_s: float | None, size_bytes: int, request_id: str
         ) -> m.Reply[Any]:
-            async with asyncio.timeout(
-                self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)
-            ):
+            wait_s = self._wait_s if timeout_s is None else min(timeout_s, self._wait_s)
+            async with asyncio.timeout(wait_s):
                 reply = await self._runtime.submit(
                     kind.__name__,
-                    lambda image, now_ms: work(image, request, now_ms),
+                    lambda image, now_ms: decide(image, request, now_ms),
                     timeout_s=timeout_s,
                     size_bytes=size_bytes,
                     request_id=request_id,
                 )
                 if follow_up is not None and reply.status is m.Status.OK:
                     follow_up(request, reply)
-                await self._backup.covered(self._needed(request, reply))
+                await self._backup.covered(self._backup_offset_needed(request, reply))
             return reply
 
         return handle
@@ -226,8 +228,10 @@ class Dispatch:
                 StreamId(created[-1] + 1), MetadataOffset(image.end_offset + len(result.records))
             )
 
-    def _needed(self, request: m.Message, reply: m.Reply[Any]) -> MetadataOffset:
-        """How far the backup has to reach before this may be answered; 0: no matter."""
+    def _backup_offset_needed(self, request: m.Message, reply: m.Reply[Any]) -> MetadataOffset:
+        """Return the offset that the backup must reach before the answer; 0: the answer does not
+        depend on the backup.
+        """
         if type(request) in _BACKED_UP:
             return reply.offset
         if isinstance(request, m.OpenStreams) and request.items:

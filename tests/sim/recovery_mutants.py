@@ -23,7 +23,7 @@ def _deleted_before_the_backup() -> list[Patch]:
 
 
 def _answered_before_the_backup() -> list[Patch]:
-    return [(Dispatch, "_needed", lambda _self, _request, _reply: MetadataOffset(0))]
+    return [(Dispatch, "_backup_offset_needed", lambda _self, _request, _reply: MetadataOffset(0))]
 
 
 def _ids_and_epochs_given_out_again() -> list[Patch]:
