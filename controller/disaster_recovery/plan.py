@@ -151,63 +151,109 @@ def wals_to_walk(
 def rebuild(
     image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterable[ObjectId], now_ms: Millis
 ) -> Rebuilt:
-    """orphans: data objects that the image does not know, to be deleted after the read grace. The
+    """Return the records that continue the image of the backup with what the WALs hold.
+
+    orphans: data objects that the image does not refer to, to be deleted after the read grace. The
     image is not changed.
     """
     rebuilt = Rebuilt()
-    rebuilt.records += [
-        WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start)
+    taken = _take_pieces(image, wals, rebuilt)
+    rebuilt.gaps += [
+        Gap("", -1, StreamId(-1), Offset(0), Offset(0), str(slot.error))
         for wal in wals
-        if image.nodes.wal(wal.writer) is None
+        for slot in wal.bad
     ]
+    first_object_id = ObjectId(image.next_object_id + IDS_SKIPPED)
+    objects = _commit_slots(image, wals, taken, first_object_id, now_ms)
+    next_object_id = ObjectId(first_object_id + len(objects))
+    rebuilt.records += _create_wals(image, wals)
+    rebuilt.records += objects
+    rebuilt.records += _close_streams(image, taken)
+    rebuilt.records += [
+        WalEnded(wal.writer.node_id, wal.writer.node_epoch, wal.end) for wal in wals
+    ]
+    rebuilt.records += _depose_brokers(image)
+    rebuilt.records += [
+        ObjectPrepared(orphan, data_key(orphan), 0, image.end_offset)
+        for orphan in sorted(set(orphans))
+    ]
+    rebuilt.records += _ids(image, wals, next_object_id)
+    return rebuilt
+
+
+def _take_pieces(
+    image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt
+) -> dict[StreamId, list[_Piece]]:
+    """Return what each stream gets from the WALs; add gaps and totals to `rebuilt`."""
     pieces = _pieces(image, wals, rebuilt)
-    taken: dict[str, list[_Piece]] = {}
-    ends: dict[StreamId, Offset] = {}
     chains = {
         stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt))
         for stream in image.streams
     }
     limits = _limits(image, rebuilt.gaps)
     checkpoints = _Checkpoints(image, wals, chains)
+    taken: dict[StreamId, list[_Piece]] = {}
     for stream in image.streams:
-        ends[stream.stream_id] = stream.next_offset
-        for piece in checkpoints.trusted(stream, _within(stream, chains[stream.stream_id], limits)):
-            taken.setdefault(piece.slot.key, []).append(piece)
-            ends[stream.stream_id] = max(piece.part.end_offset, stream.start_offset)
+        within = _within(stream, chains[stream.stream_id], limits)
+        taken[stream.stream_id] = list(checkpoints.trusted(stream, within))
+        for piece in taken[stream.stream_id]:
             rebuilt.range_count += 1
             rebuilt.record_count += piece.part.record_count
             rebuilt.size_bytes += piece.part.size_bytes
-    rebuilt.gaps += [
-        Gap("", -1, StreamId(-1), Offset(0), Offset(0), str(slot.error))
+    return taken
+
+
+def _create_wals(image: MetadataImage, wals: Sequence[WalkedWal]) -> list[WalRecord]:
+    """Return records of the WALs that the image does not know."""
+    return [
+        WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start)
         for wal in wals
-        for slot in wal.bad
+        if image.nodes.wal(wal.writer) is None
     ]
-    object_id = ObjectId(image.next_object_id + IDS_SKIPPED)
-    for wal in wals:
-        for slot in wal.slots:
-            if found := taken.get(slot.key):
-                rebuilt.records.append(_in_place(image, object_id, found, now_ms))
-                object_id = ObjectId(object_id + 1)
-    rebuilt.records += [
-        StreamClosed(stream.stream_id, stream.epoch, ends[stream.stream_id])
-        for stream in image.streams
-        if stream.opened
+
+
+def _commit_slots(
+    image: MetadataImage,
+    wals: Sequence[WalkedWal],
+    taken: Mapping[StreamId, Sequence[_Piece]],
+    first_object_id: ObjectId,
+    now_ms: Millis,
+) -> list[ObjectCommitted]:
+    """Return the commits in place of all slots with taken pieces, in the order of the WALs. Each
+    uses up one object id, whether or not the slot has a name already.
+    """
+    by_slot: dict[str, list[_Piece]] = {}
+    for pieces in taken.values():
+        for piece in pieces:
+            by_slot.setdefault(piece.slot.key, []).append(piece)
+    slot_pieces = [by_slot[slot.key] for wal in wals for slot in wal.slots if slot.key in by_slot]
+    return [
+        _in_place(image, ObjectId(object_id), pieces, now_ms)
+        for object_id, pieces in enumerate(slot_pieces, first_object_id)
     ]
-    rebuilt.records += [
-        WalEnded(wal.writer.node_id, wal.writer.node_epoch, wal.end) for wal in wals
-    ]
-    rebuilt.records += [
+
+
+def _close_streams(
+    image: MetadataImage, taken: Mapping[StreamId, Sequence[_Piece]]
+) -> list[StreamClosed]:
+    """Return records that close every open stream at its new end."""
+    closed: list[StreamClosed] = []
+    for stream in image.streams:
+        if not stream.opened:
+            continue
+        pieces = taken[stream.stream_id]
+        end = max(pieces[-1].part.end_offset, stream.start_offset) if pieces else stream.next_offset
+        closed.append(StreamClosed(stream.stream_id, stream.epoch, end))
+    return closed
+
+
+def _depose_brokers(image: MetadataImage) -> list[Record]:
+    """Return records that fence every broker and leave every partition without a leader."""
+    records: list[Record] = [
         msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced
     ]
-    rebuilt.records += [
-        _leaderless(partition) for topic in image.topics for partition in topic.partitions
-    ]
-    rebuilt.records += [
-        ObjectPrepared(orphan, data_key(orphan), 0, image.end_offset)
-        for orphan in sorted(set(orphans))
-    ]
-    rebuilt.records += _ids(image, wals, object_id)
-    return rebuilt
+    records += [_leaderless(partition) for topic in image.topics for partition in topic.partitions]
+    return records
 
 
 def _pieces(
