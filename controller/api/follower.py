@@ -15,6 +15,7 @@ import heapq
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from itertools import count
 from typing import cast
 
@@ -61,6 +62,29 @@ STOPPING_DETAIL = "stopping"
 """What a controller says that ends its streams in order, after it has stopped to fence."""
 
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
+
+
+REFUSED_TEXT = "refused"
+"""Part of gRPC's detail when the address refuses connections; gRPC has no status code for that."""
+
+
+class _StreamEnd(Enum):
+    """Why a stream of a controller ended."""
+
+    BROKEN = 0
+    """The connection broke or fell silent: the controller may fence after the grace."""
+    FENCED = 1
+    """The controller fenced or replaced this incarnation."""
+    NOT_LEADING = 2
+    """The controller does not lead, so it does not fence. The detail is the leader's address."""
+    STOPPING = 3
+    """The controller stops and has stopped fencing."""
+    REFUSED = 4
+    """The address refuses connections: the process is most likely gone."""
+
+    @property
+    def stops_fencing(self) -> bool:
+        return self in {_StreamEnd.NOT_LEADING, _StreamEnd.STOPPING}
 
 
 class FollowerStopped(ControllerError):
@@ -302,27 +326,26 @@ class MetadataFollower:
         return heard
 
     def _on_stream_end(self, address: str, why: BaseException | None, *, heard: bool) -> None:
-        detail = (
-            (why.details() or "") if isinstance(why, RpcFailed) else str(why or "end of stream")
-        )
-        code = why.code() if isinstance(why, RpcFailed) else None
-        if code is StatusCode.PERMISSION_DENIED:
+        end, detail = _stream_end(why)
+        if end is _StreamEnd.FENCED:
             _log.warning("session_refused", node=self._node, detail=detail)
             self._lease.end()
             self._report_session()
             return
-        is_refused = code is StatusCode.UNAVAILABLE and "refused" in detail
-        nobody_fences = detail == STOPPING_DETAIL or code is StatusCode.FAILED_PRECONDITION
         if address == self._session_at or not self._session_at:
-            self._lease.stream_broke(self._now(), nobody_fences=nobody_fences, refused=is_refused)
-        asks_again = (
-            heard
+            self._lease.stream_broke(
+                self._now(),
+                nobody_fences=end.stops_fencing,
+                refused=end is _StreamEnd.REFUSED,
+            )
+        tries_same_controller = (
+            end is _StreamEnd.BROKEN
+            and heard
             and isinstance(why, RpcFailed)
             and address == self._session_at
-            and not (nobody_fences or is_refused)
         )
-        if not asks_again:
-            self._client.redirect(detail if code is StatusCode.FAILED_PRECONDITION else "")
+        if not tries_same_controller:
+            self._client.redirect(detail if end is _StreamEnd.NOT_LEADING else "")
         if heard:
             _log.info(
                 "metadata_stream_broken",
@@ -454,3 +477,22 @@ class MetadataFollower:
         )
         for listener in self._session_listeners:
             listener(has_session)
+
+
+def _stream_end(why: BaseException | None) -> tuple[_StreamEnd, str]:
+    """Classify the end of a stream by gRPC's status and detail. Return it with the detail.
+
+    why: what ended the stream; None: the controller closed it without an error.
+    """
+    if not isinstance(why, RpcFailed):
+        return _StreamEnd.BROKEN, str(why or "end of stream")
+    code, detail = why.code(), why.details() or ""
+    if code is StatusCode.PERMISSION_DENIED:
+        return _StreamEnd.FENCED, detail
+    if code is StatusCode.FAILED_PRECONDITION:
+        return _StreamEnd.NOT_LEADING, detail
+    if detail == STOPPING_DETAIL:
+        return _StreamEnd.STOPPING, detail
+    if code is StatusCode.UNAVAILABLE and REFUSED_TEXT in detail:
+        return _StreamEnd.REFUSED, detail
+    return _StreamEnd.BROKEN, detail
