@@ -30,7 +30,7 @@ from controller.backup.snapshots import (
     copy_image,
 )
 from controller.config import ControllerConfig
-from controller.leader.active_controller import ActiveController
+from controller.leader.active_controller import ActiveController, RecoveredState
 from controller.leader.dispatch import REQUESTS
 from controller.leader.move_traces import MoveListener
 from controller.leader.quorum_changes import QuorumChanges
@@ -320,11 +320,9 @@ class ControllerServer:
             self._active = active = ActiveController(
                 self._config,
                 quorum,
-                standby.hand_over(),
+                RecoveredState(standby.hand_over(), standby.since, quorum.began_empty),
                 self._store,
                 snapshots,
-                since=standby.since,
-                began_empty=quorum.began_empty,
                 now=asyncio.get_running_loop().time,
                 now_ms=self._now_ms,
                 fail=self._fail,

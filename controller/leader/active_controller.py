@@ -8,7 +8,9 @@ Source: KRaft `QuorumController` (claim, renounce).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 import structlog
@@ -21,7 +23,7 @@ from controller.backup.snapshots import SnapshotStore, Snapshotter
 from controller.backup.writer import Backup
 from controller.config import ControllerConfig
 from controller.leader.dispatch import Dispatch
-from controller.leader.janitor import Hold, Janitor
+from controller.leader.janitor import Janitor
 from controller.leader.leases import LeaseBook
 from controller.leader.move_traces import MoveListener
 from controller.leader.server import ControllerService, Lead
@@ -50,55 +52,58 @@ _CHECK_S = 1.0
 """
 
 
-class ActiveController:
-    """image: as of the quorum's committed end; it belongs to the writer from now on. fail: told
-    what should end the process.
+@dataclass(frozen=True, slots=True)
+class RecoveredState:
+    """Hold what a controller has recovered when it becomes active.
+
+    image: as of the quorum's committed end; it belongs to the writer from now on. snapshot_offset:
+    offset of the newest snapshot; None: there is none. began_empty: the process found nothing on
+    its disk.
     """
+
+    image: MetadataImage
+    snapshot_offset: MetadataOffset | None
+    began_empty: bool
+
+
+class ActiveController:
+    """Run everything that exists only while this controller leads."""
 
     def __init__(
         self,
         config: ControllerConfig,
         quorum: Quorum,
-        image: MetadataImage,
+        state: RecoveredState,
         store: ObjectStore,
         snapshots: SnapshotStore,
         *,
-        since: MetadataOffset | None,
-        began_empty: bool,
         now: MonotonicClock,
         now_ms: WallClock,
         fail: Callable[[BaseException], None],
         moved: MoveListener | None = None,
     ) -> None:
-        """since: offset of the newest snapshot, None if there is none. began_empty: this process
-        found nothing on its disk.
-        """
-        self._began_empty = began_empty
+        """fail: called with the error that must end the process."""
+        image = state.image
         self._config = config
         self._store = store
+        self._began_empty = state.began_empty
         self._known_id = image.cluster_id
         self._fail = fail
         self._now = now
         self._tasks: list[asyncio.Task[None]] = []
-        self.sessions = sessions = Sessions(
-            timeout_ms=config.session_timeout_ms,
-            grace_ms=config.session_grace_ms,
-            lag_limit_ms=config.lag_limit_ms,
-        )
-        for node in image.nodes:
-            if not node.fenced:
-                sessions.registered(node.node_id, node.node_epoch, int(now() * 1_000))
-        self.epoch = quorum.leadership.epoch
-        self.runtime = runtime = Runtime(quorum, image, config, now_ms)
-        runtime.failed.add_done_callback(self._runtime_over)
         self._wake = asyncio.Event()
+        self._timeline = Timeline()
+        self.epoch = quorum.leadership.epoch
+        self.sessions = _fresh_sessions(config, image, now)
+        self.runtime = Runtime(quorum, image, config, now_ms)
+        self.runtime.failed.add_done_callback(self._runtime_over)
         log = BackupLog(store, config.cluster_id)
-        self.backup = backup = Backup(config, quorum, log, self.epoch, now_ms)
+        self.backup = Backup(config, quorum, log, self.epoch, now_ms)
         self._dispatch = Dispatch(
             config,
-            runtime,
-            sessions,
-            backup,
+            self.runtime,
+            self.sessions,
+            self.backup,
             new_streams=NewStreams(image.next_stream_id, image.end_offset),
             wake=self._wake.set,
             now=now,
@@ -107,25 +112,33 @@ class ActiveController:
             moved=moved,
         )
         self.snapshotter = Snapshotter(
-            config, quorum, runtime, snapshots, log, backup=backup, since=since
+            config,
+            quorum,
+            self.runtime,
+            snapshots,
+            log,
+            backup=self.backup,
+            since=state.snapshot_offset,
         )
-        holds: list[Hold] = []
         self.publisher: ManifestPublisher | None = None
         if config.manifest_interval_ms:
-            self.publisher = ManifestPublisher(config, runtime, store, now=now, now_ms=now_ms)
-            holds.append(self.publisher.protected_from)
-        holds.append(LeaseBook(store, config.cluster_id, now=now, now_ms=now_ms).protected_from)
-        wal_hold = None if self.publisher is None else self.publisher.protected_from
-        self._timeline = Timeline()
-        self._janitor = Janitor(
-            config,
-            runtime,
-            backup,
-            store,
+            self.publisher = ManifestPublisher(config, self.runtime, store, now=now, now_ms=now_ms)
+        leases = LeaseBook(store, config.cluster_id, now=now, now_ms=now_ms)
+        self._janitor = self._create_janitor(leases)
+
+    def _create_janitor(self, leases: LeaseBook) -> Janitor:
+        """Create the janitor; its holds ask the manifest before the leases (see `Janitor`)."""
+        manifest_hold = None if self.publisher is None else self.publisher.protected_from
+        holds = [hold for hold in (manifest_hold, leases.protected_from) if hold is not None]
+        return Janitor(
+            self._config,
+            self.runtime,
+            self.backup,
+            self._store,
             timeline=self._timeline,
-            now=now,
+            now=self._now,
             holds=holds,
-            wal_hold=wal_hold,
+            wal_hold=manifest_hold,
         )
 
     @property
@@ -145,51 +158,64 @@ class ActiveController:
         )
 
     async def start(self, service: ControllerService) -> None:
-        """Write and serve.
+        """Start the writer, the service and the periodic tasks.
 
         Raises StoreNotEmpty, InvalidConfig (another cluster's log), LogBehindBackup, BackupGap,
         NotLeader, ObjectStoreError.
         """
-        runtime, config = self.runtime, self._config
         await self._check_backup()
-        runtime.start()
+        self.runtime.start()
+        await self._check_cluster_id()
+        service.lead(
+            Lead(
+                self.runtime,
+                self.sessions,
+                self._dispatch.methods(),
+                lambda: self._deletable_offset,
+            )
+        )
+        for run in self._periodic_tasks(service):
+            task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
+            task.add_done_callback(self._task_over)
+            self._tasks.append(task)
+
+    async def _check_cluster_id(self) -> None:
+        """Name a new cluster; refuse the log of another one."""
+        cluster_id = self._config.cluster_id
         if not self._known_id:
             await _check_store_is_empty(self._store)
-            await runtime.submit(
-                "NameCluster", lambda _image, _now: Result([ClusterRecord(config.cluster_id)])
+            await self.runtime.submit(
+                "NameCluster", lambda _image, _now: Result([ClusterRecord(cluster_id)])
             )
-        elif self._known_id != config.cluster_id:
+        elif self._known_id != cluster_id:
             raise InvalidConfig(
-                "cluster_id",
-                config.cluster_id,
-                f"the journal belongs to cluster {self._known_id!r}",
+                "cluster_id", cluster_id, f"the journal belongs to cluster {self._known_id!r}"
             )
-        service.lead(
-            Lead(runtime, self.sessions, self._dispatch.methods(), lambda: self._deletable_offset)
-        )
+
+    def _periodic_tasks(
+        self, service: ControllerService
+    ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         ticks = Ticks(
-            config,
-            runtime,
+            self._config,
+            self.runtime,
             self.sessions,
             disconnect=service.disconnect,
             due=self._wake,
             timeline=self._timeline,
             now=self._now,
         )
-        runs = [
+        tasks = [
             ticks.watch_sessions,
             ticks.watch_moves,
             ticks.maintain,
             self._dispatch.balancer.run,
             self.backup.run,
+            self.snapshotter.run,
+            self._janitor.run,
         ]
-        runs += [self.snapshotter.run, self._janitor.run]
         if self.publisher is not None:
-            runs.append(self.publisher.run)
-        for run in runs:
-            task = asyncio.get_running_loop().create_task(run(), name=run.__qualname__)
-            task.add_done_callback(self._task_over)
-            self._tasks.append(task)
+            tasks.append(self.publisher.run)
+        return tasks
 
     async def _check_backup(self) -> None:
         """Nobody is served by a quorum that lacks what the store has. One that kept its disk lacks
@@ -226,6 +252,21 @@ class ActiveController:
                 error=f"{type(error).__name__}: {error}",
             )
             self._fail(error)
+
+
+def _fresh_sessions(
+    config: ControllerConfig, image: MetadataImage, now: MonotonicClock
+) -> Sessions:
+    """Return sessions in which every broker that is not fenced has a whole timeout left."""
+    sessions = Sessions(
+        timeout_ms=config.session_timeout_ms,
+        grace_ms=config.session_grace_ms,
+        lag_limit_ms=config.lag_limit_ms,
+    )
+    for node in image.nodes:
+        if not node.fenced:
+            sessions.registered(node.node_id, node.node_epoch, int(now() * 1_000))
+    return sessions
 
 
 async def _check_store_is_empty(store: ObjectStore) -> None:

@@ -23,9 +23,8 @@ from controller.api.errors import (
     SnapshotMissing,
 )
 from controller.config import ControllerConfig
-from controller.leader.active_controller import ActiveController
+from controller.leader.active_controller import ActiveController, RecoveredState
 from controller.main import ControllerServer
-from controller.metadata.image import MetadataImage
 from controller.metadata.records import ControllerEpoch, MetadataOffset
 from controller.raft.replicated_log import RaftQuorum
 from objectstore.errors import ObjectStoreError
@@ -167,11 +166,11 @@ class SimQuorum(RaftQuorum):
 
 class SimActiveController(ActiveController):
     def __init__(
-        self, config: Any, quorum: Any, image: MetadataImage, *args: Any, **options: Any
+        self, config: Any, quorum: Any, state: RecoveredState, *args: Any, **options: Any
     ) -> None:
         sim = _of_this_process()
-        sim.metadata.leadership_begins(sim.number, image)
-        super().__init__(config, quorum, image, *args, **options)
+        sim.metadata.leadership_begins(sim.number, state.image)
+        super().__init__(config, quorum, state, *args, **options)
 
 
 def new_uuid() -> UUID:
