@@ -1,3 +1,3 @@
-"""The controller over gRPC. Brokers import this package and `controller.metadata`; the server is
-`controller.leader.server`.
+"""Call the controller over gRPC. Brokers import this package and `controller.metadata`; the server
+is `controller.leader.server`.
 """

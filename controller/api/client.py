@@ -1,11 +1,11 @@
-"""Typed calls to the controller: one method per message.
+"""Call the controller with typed messages: one method per message.
 
-Invariants: a call ends within its deadline, by its value, a `RequestRefused` of its status, or
-`TimeoutError`; a repeated attempt carries the same request id, so that the controller answers a
-lost reply from memory instead of doing the work twice. With a follower bound, a call returns only
-when the local image has reached what it changed (read your writes). Must not hold metadata of its
-own.
-Source: Kafka `NodeToControllerChannelManager`.
+Invariants: A call ends within its deadline: with its value, with a `RequestRefused` of its status,
+or with `TimeoutError`. A repeated attempt carries the same request id, so that the controller
+repeats a lost reply from memory instead of doing the work twice. With a follower bound, a call
+returns only when the local image has reached its change (read your writes).
+
+Must not hold metadata of its own. Source: Kafka `NodeToControllerChannelManager`.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from controller.metadata.records import MetadataOffset
 
 DEFAULT_TIMEOUT_S = 30.0
 ATTEMPT_TIMEOUT_S = 5.0
-"""One attempt; a controller that hangs is asked again (or its successor is) after this."""
+"""Timeout of one attempt; after it, the client asks the controller or its successor again."""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 500
@@ -49,16 +49,16 @@ _PERMANENT = (
 
 
 class ImageReached(Protocol):
-    """What read-your-writes needs of a follower."""
+    """The part of a follower that read-your-writes needs."""
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None: ...
 
 
 class ControllerClient:
-    """Calls for one process; safe for any number of tasks of one event loop.
+    """Call the active controller. Safe for any number of tasks of one event loop.
 
-    addresses: host:port of controllers. Which of them is active is found out by asking; who is new
-    among them, by `learn`.
+    addresses: host:port of controllers. The client finds the active one by asking, and new ones by
+    `learn`.
     """
 
     def __init__(self, addresses: Sequence[str], *, rng: random.Random | None = None) -> None:
@@ -75,21 +75,23 @@ class ControllerClient:
 
     @property
     def address(self) -> str:
-        """The controller that is asked first."""
+        """The controller that the client asks first."""
         return self._active
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All that are asked: those that the quorum named, then those of the configuration."""
+        """All controllers that the client asks: first those that the quorum named, then the
+        configured ones.
+        """
         return tuple(self._addresses)
 
     def learn(self, addresses: Sequence[str]) -> None:
-        """The quorum has told who is in it. What was configured stays the last resort."""
+        """Use the addresses that the quorum named; the configured ones remain the last resort."""
         if addresses:
             self._addresses = list(dict.fromkeys((*addresses, *self._configured)))
 
     def bind(self, follower: ImageReached) -> None:
-        """From now on every call waits until this follower's image has reached its effect."""
+        """Make every call wait until this follower's image has reached its effect."""
         self._follower = follower
 
     async def close(self) -> None:
@@ -100,7 +102,7 @@ class ControllerClient:
             await channel.close()
 
     def redirect(self, leader: str) -> None:
-        """Ask `leader` first from now on; empty: the next one of the addresses."""
+        """Ask `leader` first from now on; empty: the next address."""
         if leader:
             self._active = leader
             return
@@ -115,8 +117,8 @@ class ControllerClient:
     async def unregister_broker(
         self, request: m.UnregisterBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Does not wait for the local image: the session ends with the registration, and the stream
-        with it.
+        """Unregister the broker. Do not wait for the local image: the session and its stream end
+        with the registration.
         """
         await self._until_done(request, timeout_s, read_own_writes=False)
 
@@ -265,8 +267,8 @@ class ControllerClient:
     async def _until_done(
         self, request: m.Message, timeout_s: float, *, read_own_writes: bool = True
     ) -> None:
-        """Work that the controller cuts into transactions: the same request until nothing
-        remains.
+        """Repeat the request until nothing remains: the controller cuts its work into
+        transactions.
         """
         now = asyncio.get_running_loop().time
         deadline = now() + timeout_s
@@ -285,7 +287,7 @@ class ControllerClient:
         *,
         read_own_writes: bool = True,
     ) -> _T | None:
-        """Attempts until an answer that stands, then read your writes."""
+        """Repeat the request until it has a final answer, then wait for the local image."""
         now = asyncio.get_running_loop().time
         deadline = now() + timeout_s
         method = type(request).__name__
@@ -317,8 +319,8 @@ class ControllerClient:
     async def _attempt(
         self, method: str, body: bytes, request_id: str, value_type: type[_T], timeout_s: float
     ) -> "m.Reply[_T] | str":
-        """The reply, or why there was none (then the outcome is unknown and the next controller is
-        asked).
+        """Return the reply, or why there is none. Without a reply the outcome is unknown, and the
+        next controller is asked.
         """
         address = self._active
         try:

@@ -1,8 +1,8 @@
-"""What can go wrong in the controller and in talking to it.
+"""Define the errors of the controller and of calls to it.
 
-Invariant: every refusal of a request reaches its caller as a class that carries the `Status`;
-transport trouble never does, it is retried until the deadline and ends as `TimeoutError`.
-`retriable` says whether the same call may succeed later without anybody's help.
+Invariant: Every refusal of a request reaches its caller as a class that carries the `Status`.
+Transport errors do not: the client retries until the deadline and raises `TimeoutError`.
+`retriable` says whether the same call may succeed later without intervention.
 """
 
 from typing import ClassVar
@@ -18,9 +18,7 @@ class ControllerError(Exception):
 
 
 class RequestRefused(ControllerError):
-    """The controller looked at the request and said no; nothing of it was done. offset: what the
-    image it looked at had reached.
-    """
+    """The controller refused the request and did none of it. offset: what its image had reached."""
 
     def __init__(self, status: Status, detail: str, offset: MetadataOffset) -> None:
         super().__init__(f"{status.name}: {detail}" if detail else status.name)
@@ -30,22 +28,24 @@ class RequestRefused(ControllerError):
 
 
 class NodeRefused(RequestRefused):
-    """The caller's (node, epoch) may not act any more: it is fenced, replaced by a newer start, or
-    was never registered.
+    """The caller's (node, epoch) may no longer act: it is fenced, replaced by a newer start, or was
+    never registered.
     """
 
 
 class StreamRefused(RequestRefused):
-    """The stream is unknown, owned by somebody else, not closed, or an offset does not follow."""
+    """The stream is unknown, has another owner, is not closed, or an offset does not follow its
+    end.
+    """
 
 
 class ObjectRefused(RequestRefused):
-    """An object is not prepared, is gone, or a WAL may not be recovered by the caller."""
+    """An object is not prepared or is gone, or the caller may not recover the WAL."""
 
 
 class QuorumChangeRefused(RequestRefused):
-    """The quorum is not changed: an unknown or known controller, another change under way, or no
-    majority would be left.
+    """The quorum was not changed: the controller is unknown or a member already, another change is
+    pending, or no majority would be left.
     """
 
 
@@ -54,15 +54,13 @@ class TopicRefused(RequestRefused):
 
 
 class ControllerBusy(RequestRefused):
-    """The controller's queue is full. Only seen when the deadline left no time for another try."""
+    """The controller's queue is full, and the deadline left no time for another attempt."""
 
     retriable = True
 
 
 class NotLeader(ControllerError):
-    """This process is not the active controller. `leader` is the address of the one that is, if
-    known.
-    """
+    """This process is not the active controller. `leader`: address of the active one, if known."""
 
     retriable = True
 
@@ -76,13 +74,13 @@ class ChangeRefused(ControllerError):
 
 
 class QuorumClosed(ControllerError):
-    """The quorum was stopped; what was proposed and not answered may or may not be committed."""
+    """The quorum was stopped; proposals without an answer may or may not be committed."""
 
     retriable = True
 
 
 class JournalFailed(ControllerError):
-    """A write or fsync of the journal failed. What reached the disk is unknown: the process has to
+    """A write or fsync of the journal failed. What reached the disk is unknown, so the process must
     end and recover from the file.
     """
 
@@ -106,8 +104,8 @@ _JOIN_AGAIN = (
 
 
 class JournalCorrupt(ControllerError):
-    """Committed bytes of the journal do not match their checksum. Nothing is guessed and nothing is
-    cut.
+    """Committed bytes of the journal do not match their checksum. The controller neither guesses
+    nor cuts anything.
     """
 
     def __init__(self, path: str, position: int, what: str) -> None:
@@ -120,8 +118,8 @@ class JournalCorrupt(ControllerError):
 
 
 class JournalForgot(ControllerError):
-    """The journal lacks what this data directory has promised: it was emptied, exchanged or
-    restored from an older copy.
+    """The journal lacks promises of this data directory: it was emptied, exchanged or restored from
+    an older copy.
     """
 
     def __init__(self, path: str, what: str) -> None:
@@ -132,20 +130,20 @@ class JournalForgot(ControllerError):
 
 
 class SnapshotCorrupt(ControllerError):
-    """A metadata snapshot in the object store that does not match its checksum or version."""
+    """A metadata snapshot in the object store does not match its checksum or version."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(
-            f"snapshot {key} is unusable: {what}. Start again, if it was the reading that failed."
-            " If it stays so and the journal directories are whole, or another controller leads,"
+            f"snapshot {key} is unusable: {what}. If only the read failed, start again."
+            " If it fails again and the journal directories are whole, or another controller leads,"
             " delete this object; if every disk is lost, see penstock controller recover"
         )
         self.key = key
 
 
 class SnapshotMissing(ControllerError):
-    """The journal begins behind every snapshot that could be read: the records between are
-    nowhere.
+    """The journal begins after the end of every readable snapshot: the records between
+    are missing.
     """
 
     def __init__(self, journal_start: int, snapshot_offset: int | None) -> None:
@@ -161,7 +159,7 @@ class SnapshotMissing(ControllerError):
 
 
 class BackupCorrupt(ControllerError):
-    """An object of the metadata log's backup that does not match its checksum, version or key."""
+    """An object of the metadata log's backup does not match its checksum, version or key."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__(f"backup object {key} is unusable: {what}")
@@ -169,49 +167,50 @@ class BackupCorrupt(ControllerError):
 
 
 class BackupGap(ControllerError):
-    """Objects of the metadata log's backup were deleted by somebody else: it ends before this
-    quorum's log begins.
+    """Objects of the metadata log's backup were deleted from outside: it ends before this quorum's
+    log begins.
     """
 
     def __init__(self, backup: int, first: int) -> None:
         super().__init__(
             f"the backup of the metadata log ends at {backup}, the log of this quorum begins at"
             f" {first}: objects in between were deleted, by a lifecycle rule of the bucket perhaps."
-            " Remove the rule, bring the objects under meta/<cluster>/log/ back (versions of the"
+            " Remove the rule, restore the objects under meta/<cluster>/log/ (versions of the"
             " bucket), and start again"
         )
 
 
 class BackupFenced(ControllerError):
-    """A recovery ended the backup of this history, or another one is written under the same cluster
-    id: this quorum must not go on.
+    """A recovery ended the backup of this history, or another history is written under the same
+    cluster id. This quorum must not continue.
     """
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(
-            f"the backup of the metadata log cannot go on at offset {offset}: {what}. This"
-            " controller stops for good; start controllers with empty data directories to join the"
-            " recovered cluster"
+            f"the backup of the metadata log cannot continue at offset {offset}: {what}. This"
+            " controller stops permanently; start controllers with empty data directories to join"
+            " the recovered cluster"
         )
         self.offset = offset
 
 
 class LogBehindBackup(ControllerError):
-    """The store holds committed records that this quorum, which was elected, does not have: its
-    disks were lost.
+    """The store holds committed records that the elected quorum does not have: its disks
+    were lost.
     """
 
     def __init__(self, committed: int, backup: int) -> None:
         super().__init__(
             f"the backup in the store reaches to metadata offset {backup}, the log of this quorum"
-            f" only to {committed}: the disks of its controllers were lost. Nothing is served, or"
-            " acknowledged records would be lost: stop all controllers, run `penstock controller"
-            " recover --from URL --cluster-id ID`, and start them with empty data directories"
+            f" only to {committed}: the disks of its controllers were lost. To protect"
+            " acknowledged records, it does not serve: stop all controllers, run `penstock"
+            " controller recover --from URL --cluster-id ID`, and start them with empty data"
+            " directories"
         )
 
 
 class RecoveryRefused(ControllerError):
-    """The recovery cannot be done, or needs an explicit option. Nothing was written unless the
+    """The recovery is not possible, or needs an explicit option. Nothing was written unless the
     message says so.
     """
 
@@ -227,14 +226,14 @@ class DataDirInUse(ControllerError):
 
 
 class StoreNotEmpty(ControllerError):
-    """A new cluster would begin in a store that holds another one's objects, whose keys it would
-    use again.
+    """A new cluster would begin in a store that holds another one's objects, and reuse
+    their keys.
     """
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"the data directory is new but the store holds {key!r} of an earlier cluster. To go on"
-            " with that one, restore its data directory, or set cluster.id to its id (the part"
+            f"the data directory is new, but the store holds {key!r} of an earlier cluster. To"
+            " continue that one, restore its data directory, or set cluster.id to its id (the part"
             " after meta/ in its keys) after `penstock controller recover`; for a new one, use an"
             " empty bucket"
         )
@@ -242,7 +241,7 @@ class StoreNotEmpty(ControllerError):
 
 
 class InvalidConfig(ControllerError):
-    """A setting of the controller that cannot be used."""
+    """A setting of the controller has a value that is not allowed."""
 
     def __init__(self, name: str, value: object, allowed: str) -> None:
         super().__init__(f"controller config {name}={value!r} is not valid: {allowed}")
@@ -282,5 +281,5 @@ _NO_OFFSET = MetadataOffset(0)
 
 
 def refusal(status: Status, detail: str, offset: MetadataOffset = _NO_OFFSET) -> RequestRefused:
-    """The exception for a reply that is not OK."""
+    """Return the exception for a reply that is not OK."""
     return _CLASSES.get(status, RequestRefused)(status, detail, offset)

@@ -1,12 +1,13 @@
-"""The local copy of the metadata: follows the controller's stream of committed records; the stream
-is the broker's session.
+"""Keep a local copy of the metadata: follow the controller's stream of committed records, which is
+also the broker's session.
 
-Invariants: the image holds committed records only, each once and in order; subscribers are called
-after every batch with what it touched, and the image does not change while they run; `can_write` is
-false before the controller can have given our partitions away (`controller.api.lease` has the
-argument). The image never goes back: a snapshot that ends before what was applied is refused. The
-history that `penstock controller recover` begins has far larger offsets. A subscriber that raises
-ends the follower: `failed` tells, the process should stop.
+Invariants: The image holds committed records only, each once and in order. Subscribers are called
+after every batch with what it changed, and the image does not change while they run. `can_write`
+returns False before the controller can have given our partitions to others (`controller.api.lease`
+has the argument). The image never goes back: a snapshot that ends before the applied offset is
+refused. The history that `penstock controller recover` begins has far larger offsets. A subscriber
+that raises stops the follower; `failed` then holds the exception, and the process should stop.
+
 Must not decide what a change means. Source: KRaft `MetadataLoader`, `BrokerLifecycleManager`.
 """
 
@@ -47,25 +48,24 @@ _decoder = msgspec.msgpack.Decoder(m.MetadataBatch)
 
 HEARTBEAT_INTERVAL_S = 0.5
 SILENCE_S = 2.0
-"""A stream on which nothing came for this long (four heartbeats) is given up and another controller
-is tried.
-"""
+"""Longest silence of a stream (four heartbeats); then the follower tries another controller."""
 
 BACKOFF_FIRST_MS = 20
 BACKOFF_MAX_MS = 250
-"""Short: the session's grace is half a second."""
+"""The backoff is short because the session's grace is 0.5 s."""
 
 ALARM_INTERVAL_S = 60.0
-"""A controller whose metadata went back is reported this often."""
+"""Shortest time between two reports of a controller whose metadata went back."""
 
 STOPPING_DETAIL = "stopping"
-"""What a controller says that ends its streams in order, after it has stopped to fence."""
+"""Detail of the error with which a stopping controller ends its streams, after it stopped fencing.
+"""
 
 Subscriber = Callable[[MetadataDelta, MetadataImage], None]
 
 
 REFUSED_TEXT = "refused"
-"""Part of gRPC's detail when the address refuses connections; gRPC has no status code for that."""
+"""Part of gRPC's detail when the address refuses connections. gRPC has no status code for that."""
 
 
 class _StreamEnd(Enum):
@@ -88,7 +88,7 @@ class _StreamEnd(Enum):
 
 
 class FollowerStopped(ControllerError):
-    """The follower was stopped or failed; the image does not move any more."""
+    """The follower stopped or failed, so the image no longer changes."""
 
 
 class FollowerFenced(FollowerStopped):
@@ -103,12 +103,13 @@ class _OlderSnapshot(ControllerError):
     ) -> None:
         super().__init__(f"a snapshot of offset {offset} is refused: {applied} is applied")
         self.is_deposed = is_deposed
-        """The sender leads an epoch that is over, so that it may lag for a moment."""
+        """The sender leads an epoch that has ended, so it may lag for a moment."""
 
 
 class MetadataFollower:
-    """One process's image. node: the incarnation whose session this is; None: an observer without a
-    session.
+    """Follow the metadata for one process.
+
+    node: the incarnation that owns the session; None: an observer without a session.
     """
 
     def __init__(
@@ -129,35 +130,35 @@ class MetadataFollower:
         self._committed = MetadataOffset(0)
         self._heard_at = self._now()
         self._loading: MetadataImage | None = None
-        """What has come of a snapshot so far."""
+        """The part of a snapshot received so far."""
         self._lease = Lease()
         self._session_at = ""
-        """Address of the controller that answered our heartbeats last: the only one that could
-        fence us for a broken stream.
+        """Address of the controller that answered our last heartbeats. Only this one can fence us
+        for a broken stream.
         """
         self._subscribers: list[Subscriber] = []
         self._session_listeners: list[Callable[[bool], None]] = []
         self._session_reported = (False, False)
-        """(has session, fenced) as the listeners know it."""
+        """(has session, fenced) as last reported to the listeners."""
         self._waiters: list[tuple[MetadataOffset, int, asyncio.Future[None]]] = []
         self._waiter_numbers = count()
         self._epoch = ControllerEpoch(0)
-        """The newest that was heard with what was applied."""
+        """The newest epoch that sent an applied batch."""
         self._went_back_at = -ALARM_INTERVAL_S
         self.went_back = ""
-        """Why the controllers' metadata are refused; empty: they are not."""
+        """Why the controllers' metadata are refused; empty: they are accepted."""
         self._backup_offset = MetadataOffset(0)
         self._backup_moved = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._caught_up = asyncio.Event()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the follower is over: with a result after `stop`, with the exception after a
+        """Done when the follower ends: with a result after `stop`, with the exception after a
         defect.
         """
 
     @property
     def image(self) -> MetadataImage:
-        """The present image; a snapshot replaces it by another one, so do not keep it."""
+        """The current image. A snapshot replaces it by another one, so do not store it."""
         return self._image
 
     @property
@@ -166,45 +167,51 @@ class MetadataFollower:
 
     @property
     def behind_count(self) -> int:
-        """Records that the controller had committed, as it said last, and that are not here yet."""
+        """Count the records that the controller has committed, by its last message, and that are
+        not applied here.
+        """
         return max(0, self._committed - self._image.end_offset)
 
     @property
     def silent_s(self) -> float:
-        """Since something was last heard; it says something with every heartbeat."""
+        """Seconds since the last message; the controller sends one with every heartbeat."""
         return max(0.0, self._now() - self._heard_at)
 
     @property
     def fenced(self) -> bool:
-        """The controller fenced or replaced this incarnation: only a new registration helps."""
+        """Whether the controller fenced or replaced this incarnation; only a new registration helps
+        then.
+        """
         return self._lease.ended
 
     def can_write(self) -> bool:
-        """The session is alive as far as can be known here. Cost: one look at the clock."""
+        """Return whether the session is alive as far as this process knows. Cost: one
+        clock read.
+        """
         return self._lease.is_alive(self._now())
 
     def leads_alone(self) -> bool:
-        """No other broker can have been made the leader of what this one leads. Cost: one look at
-        the clock.
+        """Return whether no other broker can have become leader of what this one leads. Cost: one
+        clock read.
         """
         return self._now() < self._lease.alone_until
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber` after every batch; at once with everything if the image holds
-        something.
+        """Call `subscriber` after every batch, and at once with everything if the image is not
+        empty.
         """
         self._subscribers.append(subscriber)
         if self._image.end_offset > 0:
             subscriber(MetadataDelta(everything=True), self._image)
 
     def on_session(self, listener: Callable[[bool], None]) -> None:
-        """Call with False when the session is lost, with True when there is one (again), with False
-        once more when `fenced`.
+        """Call `listener` with False when the session is lost, with True when it is gained, and
+        with False once more when `fenced`.
         """
         self._session_listeners.append(listener)
 
     async def start(self, timeout_s: float = 30.0) -> None:
-        """Connect and catch up with what is committed now. Raises TimeoutError, FollowerFenced."""
+        """Connect, and catch up with what is committed now. Raises TimeoutError, FollowerFenced."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._run(), name="metadata-follower")]
         if self._node is not None:
@@ -219,7 +226,7 @@ class MetadataFollower:
         if self.failed.done():
             self.failed.result()
             raise FollowerFenced(
-                "the controller refused this incarnation: it is fenced or was replaced"
+                "the controller refused this incarnation: it was fenced or replaced"
             )
         if not self._caught_up.is_set():
             raise TimeoutError(
@@ -238,7 +245,8 @@ class MetadataFollower:
         self._release_waiters()
 
     async def reached(self, offset: MetadataOffset, deadline: float) -> None:
-        """Return when the image holds everything below `offset`. deadline: of the loop's clock.
+        """Return when the image holds everything below `offset`. deadline: on the loop's clock.
+
         Raises TimeoutError, FollowerStopped.
         """
         if self._image.end_offset >= offset:
@@ -253,13 +261,12 @@ class MetadataFollower:
                 await reached
         except TimeoutError:
             raise TimeoutError(
-                f"the metadata image is at {self._image.end_offset} and did not reach {offset} in"
-                " time"
+                f"the metadata image has reached {self._image.end_offset}, but not {offset} in time"
             ) from None
 
     async def backed_up(self, offset: MetadataOffset) -> None:
-        """Return when the store has all metadata below `offset`: as long as that takes. Raises
-        FollowerStopped.
+        """Return when the backup in the store has all metadata below `offset`. There is no time
+        limit. Raises FollowerStopped.
         """
         while self._backup_offset < offset:
             if self.failed.done():
@@ -289,7 +296,9 @@ class MetadataFollower:
         self._release_waiters()
 
     async def _follow_once(self) -> bool:
-        """One connection to one controller, to its end. True if anything was heard on it."""
+        """Follow one controller until its stream ends. Return True if the stream delivered a
+        message.
+        """
         address = self._client.address
         channel = Channel(address)
         call = channel.follow()
@@ -318,7 +327,7 @@ class MetadataFollower:
             heartbeats.cancel()
             await asyncio.wait(
                 (heartbeats,)
-            )  # not `await heartbeats`: our own cancellation must not be taken for its
+            )  # not `await heartbeats`: that would mix up our cancellation with the task's
             if not heartbeats.cancelled():
                 heartbeats.exception()
             await channel.close()
@@ -389,7 +398,7 @@ class MetadataFollower:
             await asyncio.sleep(min(self._interval_s, self._lease.heartbeat_s_max))
 
     def _receive(self, batch: m.MetadataBatch, address: str) -> None:
-        """Raises _OlderSnapshot."""
+        """Apply one message of the stream. Raises _OlderSnapshot."""
         if batch.snapshot and batch.base_offset < self._image.end_offset:
             raise _OlderSnapshot(
                 batch.base_offset,
@@ -416,7 +425,7 @@ class MetadataFollower:
         self._report_session()
 
     def _apply(self, batch: m.MetadataBatch) -> None:
-        """A batch of the log; the first one after a snapshot puts the snapshot's image in place."""
+        """Apply a batch of the log. The first one after a snapshot makes the snapshot the image."""
         delta: MetadataDelta | None = None
         if self._loading is not None:
             self._image, self._loading = self._loading, None
@@ -459,7 +468,7 @@ class MetadataFollower:
         waiters.set()
 
     async def _watch_session(self) -> None:
-        """Notice the end of the lease in time: sleeps until it could be over, at most one
+        """Report the end of the lease in time: sleep until it can end, at most a fifth of a
         heartbeat.
         """
         while not self._lease.ended:

@@ -1,8 +1,8 @@
-"""The messages of balancing: what brokers report of their loads, and what is proposed and begun
-because of it.
+"""Define the messages of balancing: reports of the brokers' loads, and moves that are proposed or
+begun.
 
-No metadata: the active controller keeps it in memory. Envelope and limits are those of
-`controller.api.messages`.
+Reports are not metadata: the active controller keeps them in memory. Envelope and limits are those
+of `controller.api.messages`.
 """
 
 from typing import NamedTuple
@@ -12,14 +12,16 @@ from base.ids import NodeEpoch, NodeId, StreamEpoch
 from controller.api.messages import Message
 
 PARTITIONS_PER_REPORT_MAX = 1_000
-"""The most loaded ones; the rest of a broker's partitions is summed."""
+"""Number of partitions in a report, the most loaded ones; the others are summed."""
 TROUBLES_PER_REPORT_MAX = 100
 ERROR_CHARS_MAX = 500
-"""Of an error's text in a report."""
+"""Longest error text in a report."""
 
 
 class Load(NamedTuple):
-    """Per second, whole numbers. requests: produce and fetch requests that touched it."""
+    """Hold rates per second, as whole numbers. requests: produce and fetch requests for the
+    partition.
+    """
 
     bytes_in: int
     bytes_out: int
@@ -27,11 +29,11 @@ class Load(NamedTuple):
 
 
 class StoreRequests(NamedTuple):
-    """Requests to the object store per second, by what they cost: writes and conditional writes,
-    lists, reads (heads too), deletes.
+    """Hold requests to the object store per second, by price class: writes and conditional writes,
+    lists, reads (with HEAD), deletes.
 
-    failed_s: of all of them, those that ended with an error; a refused condition and an absent key
-    are errors, too.
+    failed_s: those of all classes that ended with an error; a failed condition and an absent key
+    count as errors.
     """
 
     put_s: float
@@ -43,7 +45,7 @@ class StoreRequests(NamedTuple):
 
 
 class PartitionLoad(Message, frozen=True, kw_only=True):
-    """observed_ms: how long this leader has watched it."""
+    """Report the load of one partition. observed_ms: how long this leader has measured it."""
 
     topic_id: UUID
     partition: int
@@ -53,8 +55,8 @@ class PartitionLoad(Message, frozen=True, kw_only=True):
 
 
 class FailingPartition(Message, frozen=True, kw_only=True):
-    """A partition that a broker is to lead and could not open. for_ms: since the first try failed.
-    error: of the last one.
+    """Name a partition that a broker should lead but could not open. for_ms: since the first
+    attempt failed. error: of the last attempt.
     """
 
     topic_id: UUID
@@ -65,8 +67,8 @@ class FailingPartition(Message, frozen=True, kw_only=True):
 
 
 class DamagedObject(Message, frozen=True, kw_only=True):
-    """An object that reads of a broker found damaged within the last hour. kind: "gone" or
-    "corrupt". for_ms: since the first one.
+    """Name an object that a broker's reads found damaged within the last hour. kind: "gone" or
+    "corrupt". for_ms: since the first such read.
     """
 
     key: str
@@ -77,7 +79,7 @@ class DamagedObject(Message, frozen=True, kw_only=True):
 
 
 class Troubles(Message, frozen=True, kw_only=True):
-    """What a broker cannot open or read. At most `TROUBLES_PER_REPORT_MAX` of each are named; the
+    """List what a broker cannot open or read: at most `TROUBLES_PER_REPORT_MAX` of each kind; the
     counts are of all.
     """
 
@@ -88,13 +90,12 @@ class Troubles(Message, frozen=True, kw_only=True):
 
 
 class ReportLoad(Message, frozen=True, kw_only=True):
-    """Rates of what a broker leads, and how it answers; every few seconds. At most 1,000 items; the
-    `rest_count` others are in `rest`.
+    """Report the load and the latency of a broker every few seconds. At most 1,000 items; `rest`
+    sums the `rest_count` others.
 
-    append_*_ms: from append to acknowledgement since the last report, those that still wait with
-    their age; None: there was none.
-    loop_lag_ms: the latest that its event loop was. store: None: it does not count them. troubles:
-    None: there are none.
+    append_*_ms: from append to acknowledgement since the last report, with the age of appends that
+    still wait; None: there was none. loop_lag_ms: longest delay of the event loop. store: None: the
+    broker does not count requests. troubles: None: there are none.
     """
 
     node_id: NodeId
@@ -110,16 +111,16 @@ class ReportLoad(Message, frozen=True, kw_only=True):
 
 
 class LoadReported(Message, frozen=True, kw_only=True):
-    """excluded: the broker gets nothing until it answers faster; with nothing to append it has to
-    measure the store by itself.
+    """Answer a report. excluded: the broker gets no partitions until it answers faster; without
+    appends, it must measure the store by itself.
     """
 
     excluded: bool
 
 
 class ProposeMoves(Message, frozen=True, kw_only=True):
-    """Which partitions should be led elsewhere by what was measured; changes nothing. topics: empty
-    for all. -> MovesProposed.
+    """Ask which partitions other brokers should lead, by the measured loads. This changes nothing.
+    topics: empty for all. -> MovesProposed.
     """
 
     topics: tuple[str, ...] = ()
@@ -127,8 +128,8 @@ class ProposeMoves(Message, frozen=True, kw_only=True):
 
 
 class BrokerLoad(Message, frozen=True, kw_only=True):
-    """note: why the broker neither gives nor takes; empty: it does. append_*_ms, loop_lag_ms,
-    store, troubles: as in its last report.
+    """Describe the load of one broker. note: why it takes no part in balancing; empty: it does.
+    append_*_ms, loop_lag_ms, store, troubles: as in its last report.
     """
 
     node_id: NodeId
@@ -152,7 +153,9 @@ class ProposedMove(Message, frozen=True, kw_only=True):
 
 
 class MovesProposed(Message, frozen=True, kw_only=True):
-    """auto: the controller does it by itself. before, after: all brokers that are not fenced."""
+    """Propose moves. auto: the controller makes such moves by itself. before, after: loads of all
+    brokers that are not fenced.
+    """
 
     auto: bool
     moves: list[ProposedMove]
@@ -161,8 +164,8 @@ class MovesProposed(Message, frozen=True, kw_only=True):
 
 
 class LeaderMove(Message, frozen=True, kw_only=True):
-    """The target becomes the preferred leader: it takes the source's place among the candidates, or
-    changes places with it.
+    """Make the target the preferred leader: it takes the source's place among the candidates, or
+    swaps places with it.
     """
 
     topic: str
@@ -172,10 +175,8 @@ class LeaderMove(Message, frozen=True, kw_only=True):
 
 
 class MoveLeaders(Message, frozen=True, kw_only=True):
-    """Answered with one ItemResult each, as soon as the moves have begun. Refused: what moves, or
-    is not led by its source (any more).
-
-    At most 2,000 partitions.
+    """Move at most 2,000 partitions. The answer has one ItemResult each, as soon as the moves have
+    begun. A partition that moves already, or that its source does not lead, is refused.
     """
 
     moves: list[LeaderMove]

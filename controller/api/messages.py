@@ -1,11 +1,12 @@
-"""The messages of the controller's gRPC services: typed values, encoded as msgpack by `msgspec`
-(ADR 0003).
+"""Define the messages of the controller's gRPC services: typed values, encoded as msgpack by
+`msgspec` (ADR 0003).
 
-A request that changes metadata is answered only when its records are committed; the reply says up
-to which metadata offset, and the caller waits until its own image has reached it (read your
-writes). Every request carries the caller's (node, epoch) where it acts as a broker.
-Limits: a request is at most 4 MiB; lists have the limits noted at each field; more is refused with
-INVALID_REQUEST.
+A request that changes metadata is answered when its records are committed. The reply has their
+metadata offset, and the caller waits until its own image has reached it (read your writes). A
+request carries the caller's (node, epoch) where the caller acts as a broker.
+
+Limits: A request has at most 4 MiB; each list has the limit noted at its field. More is refused
+with INVALID_REQUEST.
 """
 
 from enum import IntEnum
@@ -27,10 +28,12 @@ from controller.metadata.records import ControllerEpoch, MetadataOffset, NodeLis
 
 
 class Status(IntEnum):
-    """Why a request (or one item of it) was refused. IDs go over the wire; never reuse."""
+    """Say why a request, or one item of it, was refused. The numbers are part of the protocol:
+    never reuse one.
+    """
 
     OK = 0
-    # this controller is not the active one; `detail` holds the address of the one that is, if known
+    # this controller is not the active one; `detail` has the address of the active one, if known
     NOT_LEADER = 1
     INVALID_REQUEST = 2
     NODE_EPOCH_NOT_EXIST = 10
@@ -65,15 +68,15 @@ class Status(IntEnum):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all messages; unknown fields of newer peers are skipped."""
+    """Base of all messages. Decoders skip unknown fields of newer peers."""
 
 
 T = TypeVar("T")
 
 
 class Reply(Message, Generic[T], frozen=True, kw_only=True):
-    """Envelope of every unary reply. offset: metadata offset (exclusive) that the caller's image
-    has to reach; 0 for reads.
+    """Wrap every unary reply. offset: metadata offset (exclusive) that the caller's image must
+    reach; 0 for reads.
     """
 
     status: Status = Status.OK
@@ -92,10 +95,11 @@ class ItemResult(Message, frozen=True, kw_only=True):
 
 
 class RegisterBroker(Message, frozen=True, kw_only=True):
-    """node_id -1: the controller gives the lowest free one. Same incarnation again (lost reply):
-    same answer.
+    """Register the start of a broker. The same incarnation (after a lost reply) gets the same
+    answer.
 
-    Another incarnation of the same node fences the earlier one, whose WAL is then recovered.
+    node_id -1: the controller assigns the lowest free id. Another incarnation of the same node
+    fences the earlier one, whose WAL is then recovered.
     """
 
     node_id: NodeId
@@ -105,10 +109,10 @@ class RegisterBroker(Message, frozen=True, kw_only=True):
     machine_host: str
     rack: str | None = None
     other_listeners: tuple[NodeListener, ...] = ()
-    """All but the first, whose are `host` and `port`; at most 16."""
+    """Other listeners; the first one is `host` and `port`. At most 16."""
     version: str = ""
     wal_delete_grace_ms: int = 60_000
-    """How long it keeps WAL slots after their commit, for readers of the store."""
+    """How long the broker keeps WAL slots after their commit, for readers of the store."""
 
 
 class BrokerRegistered(Message, frozen=True, kw_only=True):
@@ -118,7 +122,7 @@ class BrokerRegistered(Message, frozen=True, kw_only=True):
 
 
 class UnregisterBroker(Message, frozen=True, kw_only=True):
-    """A broker that has closed its streams leaves in order: others lead its partitions, its WAL
+    """Unregister a broker that has closed its streams: others lead its partitions, and its WAL
     needs no recovery. -> Progress.
     """
 
@@ -128,8 +132,8 @@ class UnregisterBroker(Message, frozen=True, kw_only=True):
 
 
 class Progress(Message, frozen=True, kw_only=True):
-    """Answer of a request whose work is cut into transactions: the same request has to be repeated
-    until nothing remains.
+    """Answer a request whose work is cut into transactions: repeat the request until nothing
+    remains.
     """
 
     remaining: int
@@ -139,10 +143,10 @@ class Progress(Message, frozen=True, kw_only=True):
 
 
 class FollowRequest(Message, frozen=True, kw_only=True):
-    """First message names the follower and where to begin; later ones are heartbeats with what it
-    has applied.
+    """Begin a stream, or send a heartbeat. The first message names the follower and the first
+    offset; later ones have the applied offset.
 
-    node_id -1: an observer (CLI, another controller), no session.
+    node_id -1: an observer (CLI, another controller) without a session.
     """
 
     node_id: NodeId = NodeId(-1)
@@ -150,17 +154,17 @@ class FollowRequest(Message, frozen=True, kw_only=True):
     from_offset: MetadataOffset = MetadataOffset(0)
     applied_offset: MetadataOffset = MetadataOffset(0)
     heartbeat: int = 0
-    """Number of this message on its stream, from 1; the controller tells the last one that it
-    heard.
+    """Number of this message on its stream, from 1; the controller answers with the last one it
+    received.
     """
 
 
 class MetadataBatch(Message, frozen=True, kw_only=True):
-    """Committed records [base_offset, base_offset + len(records)); at most 1 MiB. Empty: a
+    """Carry committed records [base_offset, base_offset + len(records)), at most 1 MiB. Empty: a
     heartbeat.
 
-    reset: forget the image first, the batches from here to the first one without `snapshot` are a
-    snapshot as of `base_offset`.
+    reset: empty the image first; the batches from this one to the first one without `snapshot` are
+    a snapshot as of `base_offset`.
     """
 
     base_offset: MetadataOffset
@@ -170,22 +174,23 @@ class MetadataBatch(Message, frozen=True, kw_only=True):
     snapshot: bool = False
     reset: bool = False
     controllers: list[str] = []
-    """Addresses of all controllers, when a stream begins and when they have changed; empty: no
-    news.
+    """Addresses of all controllers, at the begin of a stream and after a change; empty: unchanged.
     """
 
     heard: int = 0
-    """Last heartbeat of the follower that had been heard when this was sent: its session lasts at
-    least from when that one was *sent*.
+    """Last heartbeat received when this was sent: the follower's session lasts at least from the
+    time at which that heartbeat was *sent*.
     """
     session_timeout_ms: int = 0
-    """How long the session of a silent follower lasts; the follower gives up earlier by itself. 0:
-    not told in this one.
+    """How long the session of a silent follower lasts; the follower gives it up earlier by itself.
+    0: not in this message.
     """
     session_grace_ms: int = 0
-    """How long it lasts after the stream broke."""
+    """How long the session lasts after the stream broke."""
     backup_offset: MetadataOffset = MetadataOffset(0)
-    """The store has all metadata below it: what they made useless may be deleted. 0: not told."""
+    """End of the metadata in the backup: what metadata below it made useless may be deleted. 0:
+    unknown.
+    """
 
 
 # --- streams and objects --------------------------------------------------------------------------
@@ -197,7 +202,7 @@ class OpenStreamItem(Message, frozen=True, kw_only=True):
 
 
 class OpenStreams(Message, frozen=True, kw_only=True):
-    """At most 2,000 items."""
+    """Open streams; at most 2,000."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -224,7 +229,7 @@ class TrimStream(Message, frozen=True, kw_only=True):
 
 
 class PrepareObjects(Message, frozen=True, kw_only=True):
-    """count at most 1,000."""
+    """Prepare objects. count: at most 1,000."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -262,7 +267,7 @@ class ReplacedItem(Message, frozen=True, kw_only=True):
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """`stream.ports.CommitObjects` on the wire: one transaction. At most 20,000 ranges, 2,000
+    """Carry `stream.ports.CommitObjects`: one transaction of at most 20,000 ranges and 2,000
     closes.
     """
 
@@ -275,12 +280,12 @@ class Commit(Message, frozen=True, kw_only=True):
 
 
 class CommitRecovered(Message, frozen=True, kw_only=True):
-    """By the recoverer (node_id, node_epoch) for the dead writer (failed_*). See
+    """Commit the WAL of a dead writer (failed_*) for its recoverer (node_id, node_epoch). See
     `StreamMetadata.commit_recovered`. -> Progress.
 
-    At most 1,000 objects; as many requests as it takes, in slot order, `done` with or after the
-    last. held: data streams whose partitions stay as they are, because slots that may concern them
-    are lost or damaged; the WAL ends only with none of them.
+    A request has at most 1,000 objects. Requests follow in slot order, with `done` in or after the
+    last one. held: data streams whose partitions stay as they are, because slots that may concern
+    them are lost or damaged; the WAL ends only when there are none.
     """
 
     node_id: NodeId
@@ -297,8 +302,8 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
 
 
 class NewTopic(Message, frozen=True, kw_only=True):
-    """partitions, replication_factor -1: the cluster's defaults. assignment: explicit candidates
-    per partition, in order.
+    """Describe a new topic. partitions, replication_factor: -1 for the cluster's defaults.
+    assignment: explicit candidates of each partition, in order.
     """
 
     name: str
@@ -309,7 +314,7 @@ class NewTopic(Message, frozen=True, kw_only=True):
 
 
 class CreateTopics(Message, frozen=True, kw_only=True):
-    """At most 10,000 partitions in one request."""
+    """Create topics, with at most 10,000 partitions in one request."""
 
     topics: list[NewTopic]
     validate_only: bool = False
@@ -337,7 +342,7 @@ class ItemResults(Message, frozen=True, kw_only=True):
 
 
 class NewPartitions(Message, frozen=True, kw_only=True):
-    """total: the count afterwards. assignment: candidates of the added ones."""
+    """Add partitions. total: the new count. assignment: candidates of the added partitions."""
 
     name: str
     total: int
@@ -350,8 +355,8 @@ class CreatePartitions(Message, frozen=True, kw_only=True):
 
 
 class PartitionTarget(Message, frozen=True, kw_only=True):
-    """replicas: the new candidates in order; None: stop the reassignment and go back to the
-    candidates of before.
+    """Name the new candidates in order. replicas None: cancel the reassignment and restore the
+    earlier candidates.
     """
 
     topic: str
@@ -360,8 +365,8 @@ class PartitionTarget(Message, frozen=True, kw_only=True):
 
 
 class AlterReassignments(Message, frozen=True, kw_only=True):
-    """Answered with one ItemResult each, as soon as the moves have begun. At most 2,000
-    partitions.
+    """Reassign at most 2,000 partitions. The answer has one ItemResult each, as soon as the moves
+    have begun.
     """
 
     partitions: list[PartitionTarget]
@@ -373,19 +378,19 @@ class PartitionName(Message, frozen=True, kw_only=True):
 
 
 class ElectPreferred(Message, frozen=True, kw_only=True):
-    """Move each partition to its first candidate. Answered with one ItemResult each. At most 2,000
-    partitions.
+    """Move each of at most 2,000 partitions to its first candidate. The answer has one ItemResult
+    each.
     """
 
     partitions: list[PartitionName]
 
 
 class DrainBroker(Message, frozen=True, kw_only=True):
-    """By a broker that is about to leave: it is elected for nothing any more, and some of what it
-    leads moves to others. -> Progress.
+    """Drain a broker that is about to leave: it is no longer elected, and some of its partitions
+    move to others. -> Progress.
 
-    remaining: what it leads that has not begun to move; 0 also when there is nobody to move to. At
-    most 2,000 partitions a request.
+    remaining: partitions that it leads and that have not begun to move; also 0 when no other broker
+    can take them. partitions_max: at most 2,000.
     """
 
     node_id: NodeId
@@ -394,12 +399,11 @@ class DrainBroker(Message, frozen=True, kw_only=True):
 
 
 class MoveTiming(Message, frozen=True, kw_only=True):
-    """What one broker measured of its part of one move, by its own clock from the moment it saw the
-    change, in milliseconds.
+    """Report one broker's part of one move, by its own clock from the moment it saw the change, in
+    milliseconds.
 
-    leader_epoch: under which the partition was led by then. gave_up: it gave the partition up;
-    otherwise it took it.
-    steps: name -> how long this step took.
+    leader_epoch: of the partition before the move. gave_up: the broker is the source; otherwise it
+    is the target. steps: name -> duration of the step.
     """
 
     topic_id: UUID
@@ -410,8 +414,8 @@ class MoveTiming(Message, frozen=True, kw_only=True):
 
 
 class ReportMoves(Message, frozen=True, kw_only=True):
-    """For `penstock reassign trace`; kept in memory by the active controller only. At most 2,000
-    items.
+    """Report at most 2,000 moves for `penstock reassign trace`. Only the active controller keeps
+    them, in memory.
     """
 
     node_id: NodeId
@@ -431,7 +435,7 @@ class MoveTrace(Message, frozen=True, kw_only=True):
 
 
 class MoveTraces(Message, frozen=True, kw_only=True):
-    """The last moves of one partition that are still known, oldest first."""
+    """List the known last moves of one partition, oldest first."""
 
     items: list[MoveTrace]
 
@@ -444,14 +448,14 @@ class ConfigChange(Message, frozen=True, kw_only=True):
 
 
 class AlterConfigs(Message, frozen=True, kw_only=True):
-    """All or nothing per resource."""
+    """Change configs. Of each resource, either all changes are made or none."""
 
     changes: list[ConfigChange]
     validate_only: bool = False
 
 
 class AllocateProducerIds(Message, frozen=True, kw_only=True):
-    """A block of 1,000 ids."""
+    """Allocate a block of 1,000 producer ids."""
 
     node_id: NodeId
     node_epoch: NodeEpoch
@@ -492,10 +496,12 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     committed_offset: MetadataOffset
     active: bool
     leader: str = ""
-    """Address of the active one as far as this one knows; empty: unknown, or alone."""
+    """Address of the active controller, as far as known; empty: unknown, or there is no other
+    controller.
+    """
 
     role: str = ""
-    """leader, voter, learner, or outside: no member of the quorum, or not any more."""
+    """leader, voter, learner, or outside: not, or no longer, a member of the quorum."""
 
     directory_id: str = ""
     address: str = ""
@@ -503,21 +509,21 @@ class ControllerStatus(Message, frozen=True, kw_only=True):
     """Addresses of all controllers that this one knows."""
 
     version: str = ""
-    """Of the software that it runs."""
+    """Version of its software."""
 
     now_ms: int = 0
-    """Its wall clock when it answered."""
+    """Its wall clock at the time of the answer."""
 
 
 # --- the quorum itself ----------------------------------------------------------------------------
 
 
 class DescribeQuorum(Message, frozen=True, kw_only=True):
-    """Answered by the leader. -> QuorumStatus."""
+    """Describe the quorum; the leader answers. -> QuorumStatus."""
 
 
 class AddLearner(Message, frozen=True, kw_only=True):
-    """A controller with an empty directory wants the log. -> ItemResult."""
+    """Add a controller with an empty directory as a learner. -> ItemResult."""
 
     node_id: int
     address: str
@@ -525,8 +531,8 @@ class AddLearner(Message, frozen=True, kw_only=True):
 
 
 class AddVoter(Message, frozen=True, kw_only=True):
-    """A learner is to vote, as soon as it has caught up; CONTROLLER_BUSY: not yet, ask again. ->
-    ItemResult.
+    """Make a learner a voter once it has caught up; CONTROLLER_BUSY: not yet, repeat the request.
+    -> ItemResult.
 
     controller: its id, or its address.
     """
@@ -535,20 +541,20 @@ class AddVoter(Message, frozen=True, kw_only=True):
 
 
 class RemoveController(Message, frozen=True, kw_only=True):
-    """A voter or learner leaves the quorum; a leader hands over first. -> ItemResult."""
+    """Remove a voter or learner from the quorum; a leader hands over first. -> ItemResult."""
 
     node_id: int
 
 
 class TransferLeadership(Message, frozen=True, kw_only=True):
-    """Another voter is to lead; -1: the one with the longest log. -> ItemResult."""
+    """Transfer leadership to another voter; -1: the one with the longest log. -> ItemResult."""
 
     node_id: int = -1
 
 
 class QuorumMember(Message, frozen=True, kw_only=True):
-    """A member as the leader sees it. log_end, lag: in entries. Times are ago, in milliseconds; -1:
-    never yet.
+    """Describe a member as the leader sees it. log_end, lag: in entries. last_*_ms: how long ago,
+    in milliseconds; -1: never.
     """
 
     node_id: int
@@ -560,12 +566,12 @@ class QuorumMember(Message, frozen=True, kw_only=True):
     last_fetch_ms: int
     last_caught_up_ms: int
     fsync_p99_us: int
-    """Of its journal; 0: not known."""
+    """p99 of fsync to its journal; 0: unknown."""
 
 
 class QuorumStatus(Message, frozen=True, kw_only=True):
-    """high_watermark, log_end: indexes of entries, of which one holds many records. version: of the
-    members.
+    """Describe the quorum. high_watermark, log_end: indexes of entries, each of which holds many
+    records. version: of the members.
     """
 
     cluster_id: str
@@ -576,6 +582,6 @@ class QuorumStatus(Message, frozen=True, kw_only=True):
     committed_offset: MetadataOffset
     version: int
     is_changing: bool
-    """A change of the members is not committed yet."""
+    """Whether a change of the members is pending."""
 
     members: list[QuorumMember]

@@ -1,8 +1,9 @@
-"""The messages of rewriting from outside: a job that is no broker prepares objects, and exchanges
-ranges of a data stream for them.
+"""Define the messages of a bulk rewrite: a job outside of the brokers prepares objects and
+exchanges ranges of a data stream for them.
 
-They carry no node and no stream epoch, because such a job owns nothing: the condition of a commit
-is the log index itself. Envelope and other limits are those of `controller.api.messages`.
+The messages carry no node and no stream epoch, because such a job owns nothing: a commit succeeds
+only if the log index still has the sources. Envelope and other limits are those of
+`controller.api.messages`.
 """
 
 from base.ids import Offset, StreamId
@@ -10,12 +11,12 @@ from controller.api.messages import CommitObject, Message
 
 ITEMS_MAX = 1_000
 SOURCES_MAX = 10_000
-"""About 1 MiB of request."""
+"""10,000 sources are about 1 MiB of request."""
 
 
 class PrepareRewrite(Message, frozen=True, kw_only=True):
-    """-> ObjectsPrepared. count at most 1,000. ttl_ms: what is not committed by then is collected;
-    1 second to 60 minutes.
+    """Prepare objects. count: at most 1,000. ttl_ms: 1 second to 60 minutes; objects that are not
+    committed by then are collected. -> ObjectsPrepared.
     """
 
     count: int
@@ -23,7 +24,7 @@ class PrepareRewrite(Message, frozen=True, kw_only=True):
 
 
 class RewriteSource(Message, frozen=True, kw_only=True):
-    """An entry of the stream's log index, whole, as the manifest names it."""
+    """Name one whole entry of the stream's log index, as the manifest does."""
 
     key: str
     start_offset: Offset
@@ -31,8 +32,8 @@ class RewriteSource(Message, frozen=True, kw_only=True):
 
 
 class RewriteItem(Message, frozen=True, kw_only=True):
-    """new: a prepared stream object with one range, which holds exactly the offsets of the
-    sources.
+    """Exchange sources for a new object. new: a prepared stream object with one range that has
+    exactly the offsets of the sources.
     """
 
     new: CommitObject
@@ -40,8 +41,8 @@ class RewriteItem(Message, frozen=True, kw_only=True):
 
 
 class CommitRewrite(Message, frozen=True, kw_only=True):
-    """One transaction of one data stream, in which each item stands by itself -> ItemResults. At
-    most 1,000 items, 10,000 sources.
+    """Commit exchanges of one data stream in one transaction; each item succeeds or fails by
+    itself. At most 1,000 items and 10,000 sources. -> ItemResults.
     """
 
     stream_id: StreamId

@@ -1,8 +1,10 @@
-"""`stream.ports.StreamMetadata` over the controller client and the local image.
+"""Implement `stream.ports.StreamMetadata` with the controller client and the local image.
 
-Invariants: a mutation returns only when the local image has reached it; a refusal becomes an error
-of the stream layer that names the stream it is about, found in an image that is at least as new as
-the refusal. Look-ups do no I/O. Must not retry refusals: callers decide.
+Invariants: A mutation returns only when the local image has reached it. A refusal becomes an error
+of the stream layer that names its stream, found in an image at least as new as the refusal.
+Look-ups do no I/O.
+
+Must not retry refusals: callers decide.
 """
 
 import asyncio
@@ -51,13 +53,13 @@ OPENS_PER_REQUEST = 2_000
 PREPARES_PER_REQUEST = 1_000
 RECOVERED_OBJECTS_PER_REQUEST = 1_000
 RECOVERED_RANGES_PER_REQUEST = 10_000
-"""Half of what the controller allows: about 600 kB of request."""
+"""Half of the controller's limit: about 600 kB of request."""
 
 _NO_SEQUENCE = WalSequence(-1)
 
 
 class ControllerStreamMetadata:
-    """The controller as one incarnation of a broker sees it. The client has to be bound to the
+    """Change and read metadata for one incarnation of a broker. The client must be bound to the
     follower (`client.bind`).
     """
 
@@ -89,7 +91,7 @@ class ControllerStreamMetadata:
             try:
                 answer = await self._client.open_streams(message, timeout_s=self._timeout_s)
             except (RequestRefused, FollowerStopped) as error:
-                raise self._plain(error) from error
+                raise self._without_stream(error) from error
             opened += [
                 _opened(request, item) for request, item in zip(chunk, answer.items, strict=True)
             ]
@@ -106,7 +108,7 @@ class ControllerStreamMetadata:
             try:
                 answer = await self._client.prepare_objects(message, timeout_s=self._timeout_s)
             except (RequestRefused, FollowerStopped) as error:
-                raise self._plain(error) from error
+                raise self._without_stream(error) from error
             prepared += [PreparedObject(item.object_id, item.key) for item in answer.items]
         return prepared
 
@@ -139,7 +141,7 @@ class ControllerStreamMetadata:
             is_prepared = any(item.object_id is not None for item in commit.objects)
             raise (ObjectNotPrepared(str(error)) if is_prepared else error) from error
         except (RequestRefused, FollowerStopped) as error:
-            raise self._plain(error) from error
+            raise self._without_stream(error) from error
 
     def position(self) -> int:
         """See StreamMetadata.position."""
@@ -163,9 +165,9 @@ class ControllerStreamMetadata:
         try:
             await self._client.trim_stream(message, timeout_s=self._timeout_s)
         except StreamRefused as error:
-            raise _of_stream(stream_id, error.status, error.detail) from error
+            raise _stream_error(stream_id, error.status, error.detail) from error
         except (RequestRefused, FollowerStopped) as error:
-            raise self._plain(error) from error
+            raise self._without_stream(error) from error
 
     def objects(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int
@@ -174,7 +176,7 @@ class ControllerStreamMetadata:
         return self._follower.image.find_ranges(stream_id, start_offset, end_offset, limit)
 
     def committed_end(self, stream_id: StreamId) -> Offset:
-        """See StreamMetadata.committed_end. 0 for a stream that does not exist (any more)."""
+        """See StreamMetadata.committed_end. Return 0 for a stream that does not exist."""
         state = self._follower.image.streams.get(stream_id)
         return Offset(0) if state is None else state.end_offset
 
@@ -185,8 +187,8 @@ class ControllerStreamMetadata:
         return {state.stream_id: state.next_offset for state in states}
 
     def data_streams_of(self, stream_ids: Iterable[StreamId]) -> dict[StreamId, StreamId]:
-        """See StreamMetadata.data_streams_of. A stream whose partition does not exist (any more)
-        stands for itself.
+        """See StreamMetadata.data_streams_of. A stream whose partition does not exist maps to
+        itself.
         """
         return data_streams_of(self._follower.image, stream_ids)
 
@@ -221,16 +223,18 @@ class ControllerStreamMetadata:
             except StreamRefused as error:
                 raise await self._recovery_refused(error, chunk) from error
             except (RequestRefused, FollowerStopped) as error:
-                raise self._plain(error) from error
+                raise self._without_stream(error) from error
 
-    def _plain(self, error: RequestRefused | FollowerStopped) -> Exception:
-        """Refusals that are about no stream: this incarnation is over, or the error as it is."""
+    def _without_stream(self, error: RequestRefused | FollowerStopped) -> Exception:
+        """Convert a refusal that concerns no stream: WalFenced if this incarnation ended, else the
+        error itself.
+        """
         if isinstance(error, NodeRefused) or self._follower.fenced:
             return WalFenced(_NO_SEQUENCE, f"the controller ({error})")
         return error
 
     async def _commit_refused(self, error: StreamRefused, commit: CommitObjects) -> Exception:
-        """The stream that is to blame, as the image shows it once it is as new as the refusal."""
+        """Return the error of the stream that caused the refusal, by an image at least as new."""
         image = await self._image_at(error)
         parts = [part for item in commit.objects for part in item.ranges]
         involved = (part.stream_id for part in parts)
@@ -249,7 +253,7 @@ class ControllerStreamMetadata:
                 or not _is_ours(state, self._node)
                 or epochs.get(stream_id, state.epoch) != state.epoch
             ):
-                return _of_stream(stream_id, error.status, error.detail)
+                return _stream_error(stream_id, error.status, error.detail)
         return _gap(image, parts) or error
 
     async def _recovery_refused(
@@ -272,10 +276,10 @@ def _is_ours(state: StreamState, node: BrokerIncarnation) -> bool:
 def _opened(request: OpenStream, item: m.OpenedStreamItem) -> OpenedStream | Exception:
     if item.status is m.Status.OK:
         return OpenedStream(request.stream_id, request.epoch, item.start_offset, item.end_offset)
-    return _of_stream(request.stream_id, item.status, item.detail)
+    return _stream_error(request.stream_id, item.status, item.detail)
 
 
-def _of_stream(stream_id: StreamId, status: m.Status, detail: str) -> StreamError:
+def _stream_error(stream_id: StreamId, status: m.Status, detail: str) -> StreamError:
     if status is m.Status.STREAM_NOT_CLOSED:
         return StreamNotClosed(stream_id)
     if status is m.Status.STREAM_NOT_OPENED:
@@ -284,8 +288,8 @@ def _of_stream(stream_id: StreamId, status: m.Status, detail: str) -> StreamErro
 
 
 def _gap(image: MetadataImage, parts: Iterable[StreamRange]) -> NotContiguous | None:
-    """The first range that does not follow the committed end (or the range before it in the same
-    commit).
+    """Return the first range that follows neither the committed end nor the range before it in the
+    commit.
     """
     ends: dict[StreamId, Offset] = {}
     for part in parts:
@@ -319,7 +323,7 @@ def _object(item: NewObject) -> m.CommitObject:
 
 
 def _recovery_chunks(objects: Sequence[NewObject]) -> Iterable[list[NewObject]]:
-    """In slot order, within what one request may hold; one slot's ranges are never split."""
+    """Split objects into requests in slot order; the ranges of one slot stay together."""
     chunk: list[NewObject] = []
     ranges = 0
     for item in objects:

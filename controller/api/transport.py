@@ -1,10 +1,11 @@
-"""gRPC as the controller uses it: bytes in, bytes out, the few calls that we make, with types.
+"""Provide gRPC with types: bytes in, bytes out, for the few kinds of calls that the controller has.
 
-Invariant: nothing else imports `grpc`, whose annotations do not pass strict checks. Message limits,
-keepalive and reconnect times are set here for both sides. Must not know what the messages mean.
-Broken connections are found by our own heartbeats; the server sends no keepalive pings, so that it
-never breaks a stream that its follower still takes for whole (`controller.api.follower` relies on
-that).
+Invariant: Nothing else imports `grpc`, whose annotations do not pass strict checks. Message limits,
+keepalive and reconnect times of both sides are set here. Our own heartbeats find broken
+connections; the server sends no keepalive pings, so that it never breaks a stream that
+its follower still considers whole (`controller.api.follower` relies on that).
+
+Must not know what the messages mean.
 """
 
 import asyncio
@@ -21,13 +22,13 @@ RAFT_SERVICE = "penstock.Raft"
 EXCHANGE_METHOD = "Exchange"
 REQUEST_ID_KEY = "penstock-request-id"
 EPOCH_KEY = "penstock-controller-epoch"
-"""Newest controller epoch that the caller has heard of: a controller of an earlier one must not
-answer.
+"""Metadata key of the newest controller epoch that the caller knows: a controller of an earlier
+epoch must not answer.
 """
 
 MESSAGE_BYTES_MAX = 64 << 20
-"""Transport limit in both directions, for what voters tell each other; a request has a lower one
-and is answered INVALID_REQUEST.
+"""Transport limit in both directions, for messages between voters. Requests have a lower limit,
+above which they are answered with INVALID_REQUEST.
 """
 
 _T = TypeVar("_T")
@@ -45,7 +46,9 @@ class UnaryCallable(Protocol):
 
 
 class StreamCall(Protocol):
-    """The client's end of a bidirectional stream. `read` gives END_OF_STREAM at an orderly end."""
+    """The client's end of a bidirectional stream. `read` returns END_OF_STREAM at an
+    orderly end.
+    """
 
     async def read(self) -> object: ...
     async def write(self, request: bytes) -> None: ...
@@ -55,10 +58,10 @@ class StreamCall(Protocol):
 
 
 async def _cancellable(work: Awaitable[_T]) -> _T:
-    """`work` of grpc.aio, in which a cancellation is not lost.
+    """Await a call of grpc.aio without losing a cancellation.
 
-    Where a call fails at the moment in which the task that waits for it is cancelled, grpc.aio
-    raises the call's failure, and a loop that tries again goes on for ever.
+    If a call fails at the moment in which the waiting task is cancelled, grpc.aio raises the call's
+    failure; a retry loop would then continue forever.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -114,9 +117,9 @@ _CLIENT_OPTIONS = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Despite its name how long one attempt to connect may take, handshake included. With 500 ms
-    # three controllers on a machine that was 20 times overloaded did not find each other for
-    # minutes: attempts that come too late for themselves are load for the next ones.
+    # Despite its name, this limits one attempt to connect, handshake included. With 500 ms, three
+    # controllers on a machine with 20 times its load did not connect for minutes: attempts that
+    # time out add load for the next ones.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.use_local_subchannel_pool", 1),
@@ -132,8 +135,8 @@ _SERVER_OPTIONS = [
 
 
 class Channel:
-    """One connection to one controller. Calls that find it broken fail at once; it tries to
-    reconnect by itself after 50 to 200 ms.
+    """A connection to one controller. Calls on a broken connection fail at once; gRPC reconnects
+    after 50 to 200 ms.
     """
 
     def __init__(self, address: str) -> None:
@@ -159,7 +162,9 @@ class Channel:
 
 
 class Listener:
-    """A gRPC server of our services on one port. raft: None where there are no other voters."""
+    """A gRPC server of the controller's services on one port. raft: None if there are no other
+    voters.
+    """
 
     def __init__(
         self,
@@ -183,7 +188,7 @@ class Listener:
         self._server.add_generic_rpc_handlers(tuple(services))
 
     async def start(self, host: str, port: int) -> int:
-        """Bind and serve; returns the bound port. Raises OSError if the address is taken."""
+        """Bind and serve; return the bound port. Raises OSError if the address is taken."""
         literal = f"[{host}]" if ":" in host else host
         try:
             bound = int(self._server.add_insecure_port(f"{literal}:{port}"))

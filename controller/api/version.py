@@ -1,6 +1,6 @@
-"""The version of this software, as nodes tell it of themselves.
+"""Return the version of this software, as nodes report it.
 
-Must not fail: a checkout that was never installed has none, which is told as such.
+Must not fail: a checkout that was never installed reports `unknown`.
 """
 
 from functools import cache
@@ -11,7 +11,7 @@ UNKNOWN = "unknown"
 
 @cache
 def product_version() -> str:
-    """As `penstock --version` prints it. 2 ms at the first call."""
+    """Return the version that `penstock --version` prints. The first call takes 2 ms."""
     try:
         return version("penstock")
     except PackageNotFoundError:

@@ -425,7 +425,7 @@ DELETION_BEHIND: Final = Kind(
     "{count:,} objects were given up more than {age_h:.0f} h ago and are still there, although no"
     " lease holds them.",
     "Look for janitor_round_failed in the log of the leading controller: it cannot delete, or its"
-    " backup does not get on.",
+    " backup makes no progress.",
 )
 STAGED_LEFT: Final = Kind(
     "staged-left",

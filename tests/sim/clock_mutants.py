@@ -58,7 +58,7 @@ def _moves_end_by_the_wall_clock() -> list[Patch]:
             )
             for node, key in late.items():
                 reason = (
-                    f"it did not give up partition {key.partition} of topic {key.topic_id} in time"
+                    f"it did not close partition {key.partition} of topic {key.topic_id} in time"
                 )
                 ended.append(SessionEnded(node.node_id, node.node_epoch, reason))
             return Result(fence_brokers(image, late))
