@@ -1,1 +1,1 @@
-"""What only the active controller does: serve requests, fence, elect, delete, publish."""
+"""Run the tasks of the active controller: serve requests, fence, elect, delete, publish."""

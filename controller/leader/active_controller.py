@@ -1,10 +1,11 @@
-"""What exists only while this controller leads: the writer, everybody's sessions, the periodic
-tasks. One object per epoch.
+"""Hold what exists only while this controller leads: the writer, the brokers' sessions, the
+periodic tasks. There is one object per epoch.
 
-Invariants: it begins with an image of everything committed and with fresh sessions, so that a
-change of leader fences nobody; it ends with its epoch, and nothing of it is used again. Fencing
-stops first, then the writer. Must not outlive its leadership.
-Source: KRaft `QuorumController` (claim, renounce).
+Invariants: It begins with an image of everything committed and with fresh sessions, so that a
+change of leader fences no broker. It ends with its epoch, and none of it is used again. At the end,
+fencing stops first, then the writer.
+
+Must not outlive its leadership. Source: KRaft `QuorumController` (claim, renounce).
 """
 
 import asyncio
@@ -143,13 +144,13 @@ class ActiveController:
 
     @property
     def excluded(self) -> int:
-        """Brokers that are given no work because they are slow."""
+        """Number of brokers that get no partitions because they are slow."""
         return self._dispatch.balancer.excluded_count
 
     @property
     def _deletable_offset(self) -> MetadataOffset:
-        """What was made useless below it may be deleted: the backup has it, and readers of the
-        store can know it.
+        """Offset below which useless data may be deleted: the backup has the metadata, and readers
+        of the store can know them.
         """
         return (
             self.backup.offset
@@ -218,8 +219,8 @@ class ActiveController:
         return tasks
 
     async def _check_backup(self) -> None:
-        """Nobody is served by a quorum that lacks what the store has. One that kept its disk lacks
-        nothing: it need not wait for long.
+        """Refuse to serve if the quorum lacks records that the store has. A quorum that kept its
+        disk lacks none, so it does not wait long for the store.
         """
         try:
             async with asyncio.timeout(None if self._began_empty else _CHECK_S):
@@ -230,7 +231,7 @@ class ActiveController:
             _log.warning("backup_not_found_yet", error=str(error))
 
     async def stop_tasks(self) -> None:
-        """Nobody is fenced from now on."""
+        """Stop the periodic tasks; no broker is fenced after this returns."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -270,7 +271,9 @@ def _fresh_sessions(
 
 
 async def _check_store_is_empty(store: ObjectStore) -> None:
-    """Five LIST requests, at the first start of a cluster only."""
+    """Raise StoreNotEmpty if the store has objects. Cost: five LIST requests, at the first start of
+    a cluster only.
+    """
     for root in (META_ROOT, WAL_ROOT, DATA_ROOT, MANIFEST_ROOT, LEASE_ROOT):
         async for info in store.list(root, limit=1):
             raise StoreNotEmpty(info.key)

@@ -1,10 +1,11 @@
-"""Which manager answers which request, and what it is given besides the image.
+"""Map each request to the manager that answers it, with what the manager needs besides the image.
 
-Invariant: every request class of `controller.api.messages` that a client sends is in the table: an
-unknown method is gRPC's error. Session and maintenance follow from a *committed* reply only. What
-acknowledged records will need after a loss of all controllers' disks is in the backup before it is
-answered (ADR 0013): registrations, topics, the opening of streams that are new. Must hold no other
-rule of its own. Source: KRaft `ControllerApis`.
+Invariants: Every request class of `controller.api.messages` that a client sends is in the table;
+gRPC refuses unknown methods. Only a *committed* reply changes sessions and triggers maintenance.
+What acknowledged records need after a loss of all controllers' disks is in the backup before it is
+answered (ADR 0013): registrations, topics, the opening of new streams.
+
+Must hold no other rule. Source: KRaft `ControllerApis`.
 """
 
 import asyncio
@@ -71,10 +72,12 @@ REQUESTS: tuple[type[m.Message], ...] = (
     lm.ReportLoad,
     lm.ProposeMoves,
 )
-"""What the leader answers: through a manager, but for the last four, which are no metadata."""
+"""Requests that the leader answers: through a manager, except the last four, which are not
+metadata.
+"""
 
 _BACKED_UP = frozenset({m.RegisterBroker, m.CreateTopics, m.CreatePartitions, m.DeleteTopics})
-"""Answered when the backup has them. Their requests are rare."""
+"""Requests that are answered only once the backup has them. They are rare."""
 
 Manager = Callable[[MetadataImage, Any, Millis], Result[Any]]
 
@@ -85,8 +88,10 @@ def managers(
     live: Callable[[], Collection[NodeId]],
     new_uuid: Callable[[], UUID],
 ) -> dict[type[m.Message], Manager]:
-    """Request class -> manager. alive: brokers with a session, for moves that somebody asked for by
-    name; live: those that may be given work otherwise. Both are asked in the request's turn.
+    """Return the manager of each request class.
+
+    alive: brokers with a session, for moves that a user requests by name; live: those that may get
+    partitions otherwise. Both are called when the writer runs the request.
     """
     defaults = TopicDefaults(
         partitions=config.default_partitions, replication_factor=config.default_replication_factor
@@ -137,7 +142,7 @@ def managers(
 
 
 class Dispatch:
-    """Builds the server's methods over one runtime. wake: maintenance is due."""
+    """Build the server's methods over one runtime. wake: called when maintenance is due."""
 
     def __init__(
         self,
@@ -153,7 +158,7 @@ class Dispatch:
         new_uuid: Callable[[], UUID],
         moved: MoveListener | None = None,
     ) -> None:
-        """moved: told of each planned move when both of its brokers have reported."""
+        """moved: called with each planned move when both of its brokers have reported."""
         self._moved = moved
         self._pairs = MovePairs()
         self._runtime = runtime
@@ -171,7 +176,7 @@ class Dispatch:
             m.RegisterBroker: self._registered,
             m.UnregisterBroker: self._unregistered,
         }
-        """Run once the request is committed."""
+        """Functions to call once the request is committed."""
         self._direct: dict[type[m.Message], Handle] = {
             m.ReportMoves: self._report_moves,
             m.TraceMove: self._trace_move,
@@ -181,7 +186,7 @@ class Dispatch:
         assert (*self._managers, *self._direct) == REQUESTS, "a handler for each request"
 
     def methods(self) -> dict[str, Handle]:
-        """Method name -> handler."""
+        """Return the handlers by method name."""
         written = {
             kind.__name__: self._write_handler(kind, manager)
             for kind, manager in self._managers.items()
@@ -219,7 +224,7 @@ class Dispatch:
         return handle
 
     def _note_new_streams(self, image: MetadataImage, result: Result[Any]) -> None:
-        """In the writer's turn, before anybody can know them."""
+        """Note new streams. The writer runs this before any client can know them."""
         created = [
             record.stream_id for record in result.records if isinstance(record, StreamCreated)
         ]
@@ -241,7 +246,7 @@ class Dispatch:
         return MetadataOffset(0)
 
     def _registered(self, _: m.RegisterBroker, reply: m.Reply[m.BrokerRegistered]) -> None:
-        """The new incarnation has a session from now on; the earlier one has none any more."""
+        """Open the session of the new incarnation; this ends the earlier one's."""
         if reply.value is not None:
             self._sessions.registered(
                 reply.value.node_id, reply.value.node_epoch, int(self._now() * 1_000)
@@ -255,7 +260,9 @@ class Dispatch:
     async def _report_moves(
         self, request: m.ReportMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """No metadata: beside the writer. Too many at once: the first ones are kept."""
+        """Store what a broker measured of its moves; the writer is not involved. Of too many items,
+        the first ones are kept.
+        """
         del timeout_s, size_bytes, request_id
         items, now_ms = request.items[: reassign.MOVES_MAX], self._now_ms()
         self._traces.add(request.node_id, items, now_ms)

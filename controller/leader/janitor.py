@@ -1,17 +1,19 @@
-"""Takes bytes out of the store that nothing needs any more: destroyed objects, and what is left of
-WALs that ended.
+"""Delete from the store what nothing needs any more: destroyed objects, and leftovers of ended
+WALs.
 
-Invariants: an object's bytes go only after the read grace since its destruction was *committed*, by
-this process's monotonic clock, and `ObjectRemoved` follows only after the store confirmed; a crash
-between repeats the delete, which is idempotent. No byte goes before the record that allows it is in
-the backup: a recovery from the store finds everything that its image refers to, and every slot that
-is not committed there (ADR 0013). Of an ended WAL, slots that are registered as objects stay, and
-so does the slot at which it ended and everything that could be taken for its fence: a fence must
-outlive every paused writer. What a lease or the newest manifest may still need stays as well
-(`holds`). The manifest is asked before the leases: a reader that wrote its lease and then finds its
-root to be the newest is safe. Must not delete by LIST anywhere else. Cost: one DELETE request per
-1,000 objects; one LIST of the leases while something is due; one LIST per ended WAL and start.
-Source: AutoMQ `S3ObjectControlManager`.
+Invariants: An object's bytes are deleted only after the read grace since its destruction was
+*committed*, by this process's monotonic clock. `ObjectRemoved` follows only after the store
+confirmed the delete; after a crash in between, the delete is repeated, which is idempotent. Bytes
+are deleted only after the record that allows it is in the backup: a recovery from the store finds
+everything that its image refers to, and every slot that is not committed there (ADR 0013). Of an
+ended WAL, slots that are registered as objects stay, and so do the slot at which it ended and
+everything that could be taken for its fence: a fence must outlive every paused writer. What a lease
+or the newest manifest may still need stays as well (`holds`). The manifest is asked before the
+leases: a reader that wrote its lease and then finds its root to be the newest is safe.
+
+Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the
+leases while something is due; one LIST per ended WAL and start. Source: AutoMQ
+`S3ObjectControlManager`.
 """
 
 import asyncio
@@ -39,13 +41,13 @@ _log = structlog.get_logger()
 WALS_PER_ROUND_MAX = 20
 
 Hold = Callable[[], Awaitable[int | None]]
-"""What was destroyed at this offset of the log or later must stay. None: nothing has to. An
-ObjectStoreError: nothing may be deleted.
+"""Return the offset of the log from which on destroyed objects must stay; None: no limit. After an
+ObjectStoreError, nothing may be deleted.
 """
 
 
 class Janitor:
-    """The deleting task of one active controller."""
+    """Delete the useless objects of one cluster while its controller is active."""
 
     def __init__(
         self,
@@ -69,12 +71,12 @@ class Janitor:
         self._holds = holds
         self._wal_hold = wal_hold
         self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
-        """When each was first seen, and where the log ended then."""
+        """When each ended WAL was first seen, and the end of the log at that time."""
         self._cleaned: set[BrokerIncarnation] = set()
 
     async def run(self) -> None:
-        """Runs until it is cancelled or the runtime is over. A store that fails is tried again in
-        the next round.
+        """Delete until cancelled or until the runtime ends. Errors of the store are retried in the
+        next round.
         """
         while True:
             try:
@@ -86,12 +88,14 @@ class Janitor:
             except TimeoutError:
                 _log.warning(
                     "janitor_round_failed",
-                    error="the controller is too busy, or the backup does not get on",
+                    error="the controller is overloaded, or the backup makes no progress",
                 )
             await asyncio.sleep(self._config.janitor_interval_ms / 1_000)
 
     async def delete_destroyed(self) -> int:
-        """One batch of objects whose grace is over. -> how many; 0: nothing is due."""
+        """Delete one batch of objects whose grace has ended. Return their number; 0: none
+        is due.
+        """
         grace_ms, late_ms = self._config.read_grace_ms, self._config.late_put_grace_ms
 
         def due(
@@ -126,8 +130,8 @@ class Janitor:
         return len(objects) if reply.status is Status.OK else 0
 
     async def clean_ended_wals(self) -> int:
-        """Delete leftovers of WALs that ended at least a read grace ago (or before this process
-        began). -> objects deleted.
+        """Delete leftovers of WALs that ended at least a read grace ago, or before this process
+        began. Return the number of deleted objects.
         """
 
         def ended(
@@ -159,15 +163,15 @@ class Janitor:
         return deleted
 
     async def _backed_up(self, offset: MetadataOffset) -> None:
-        """What was seen in the image as of `offset` may be acted on. Raises TimeoutError while the
-        store takes no backup.
+        """Wait until the backup has the image up to `offset`. Raises TimeoutError while the store
+        accepts no backup.
         """
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)
 
     async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> int:
-        """Only slots below the end go: the fence is at the end, behind it lies at most what a
-        paused writer still put in vain.
+        """Delete the slots below the end. The fence is at the end; after it there are at most
+        useless slots of a paused writer.
         """
         keys: list[str] = []
         async for info in self._store.list(wal_prefix(writer)):

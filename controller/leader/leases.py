@@ -1,5 +1,5 @@
-"""All leases of a cluster, obeyed by the janitor of the active controller. What a lease is:
-`stream.format.manifest.lease`.
+"""Track the read leases of a cluster for the janitor of the active controller.
+`stream.format.manifest.lease` describes leases.
 """
 
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ class _Known:
     etag: str
     metadata_offset: int
     until: float
-    """Of the controller's monotonic clock."""
+    """By the controller's monotonic clock."""
     until_ms: int
-    """Of its wall clock: the bounds of seven days."""
+    """By its wall clock: at most seven days."""
     is_readable: bool = True
-    """False: read it again, for the bytes may have been damaged on the way."""
+    """False: read it again, because the bytes may have been damaged on the way."""
 
 
 class LeaseBook:
-    """All leases of a cluster, as the janitor of one active controller sees them."""
+    """Read and expire the leases of a cluster."""
 
     def __init__(
         self, store: ObjectStore, cluster_id: str, *, now: MonotonicClock, now_ms: WallClock
@@ -44,11 +44,11 @@ class LeaseBook:
         self._known: dict[str, _Known] = {}
 
     async def protected_from(self) -> int | None:
-        """Objects destroyed at this metadata offset or later must stay; None: nothing is leased.
-        Deletes expired renewals.
+        """Return the metadata offset from which on destroyed objects must stay; None: there is no
+        lease. Delete expired renewals.
 
-        Cost: one LIST, one GET for each new renewal. Raises ObjectStoreError: then nothing may be
-        deleted.
+        Cost: one LIST, and one GET for each new renewal. Raises ObjectStoreError: then nothing may
+        be deleted.
         """
         found: dict[str, _Known] = {}
         lease_ids: set[UUID] = set()
@@ -85,8 +85,8 @@ class LeaseBook:
         return min((lease.metadata_offset for lease in self._known.values()), default=None)
 
     async def _read(self, info: ObjectInfo, before: _Known | None) -> _Known | None:
-        """None: it was deleted after the LIST. The next renewal, if there is one, may have come too
-        late for that LIST.
+        """Read one renewal. Return None if it was deleted after the LIST; the next renewal may then
+        have come too late for that LIST.
         """
         try:
             data = await self._store.get_range(info.key, 0, LEASE_BYTES_MAX)

@@ -1,9 +1,8 @@
-"""What brokers measured of their parts of moves, for `penstock reassign trace`. In memory of the
-active controller, nowhere else.
+"""Keep what brokers measured of their parts of moves, for `penstock reassign trace`, in memory of
+the active controller.
 
-Invariant: never more than `TRACES_MAX` are kept; the oldest go first. Nothing depends on them: they
-are lost with the process, and a report that does not arrive is missing, no more. Pure: the time
-comes in.
+Invariant: At most `TRACES_MAX` are kept; the oldest are dropped first. Nothing depends on them:
+they are lost with the process, and so is a report that does not arrive. Pure: the time comes in.
 """
 
 from collections import deque
@@ -16,20 +15,20 @@ from controller.api.messages import MoveTiming, MoveTrace, TraceMove
 from controller.metadata.records import PartitionRecord
 
 TRACES_MAX: Final = 10_000
-"""About 500 bytes each."""
+"""Each trace has about 500 bytes."""
 
 
 _HALVES_MAX: Final = 1_000
 
 MoveListener: TypeAlias = Callable[[str, PartitionRecord, Sequence[MoveTrace]], None]
-"""(topic name, the partition after the move, what source and target reported). Must not block or
-raise.
+"""Called with the topic's name, the partition after the move, and the reports of source and target.
+Must not block or raise.
 """
 
 
 class MovePairs:
-    """Finds the two reports of each move. A source that died reports nothing: its move has no pair,
-    and is forgotten.
+    """Pair the two reports of each move. A source that died reports nothing: its move has no pair
+    and is dropped.
     """
 
     def __init__(self) -> None:
@@ -38,7 +37,7 @@ class MovePairs:
     def add(
         self, node_id: NodeId, items: Sequence[MoveTiming], now_ms: int
     ) -> list[list[MoveTrace]]:
-        """Pairs that are complete now: source, target."""
+        """Add reports; return the pairs that are complete now, each as source and target."""
         pairs: list[list[MoveTrace]] = []
         for item in items:
             key = item.topic_id, item.partition, item.leader_epoch + item.gave_up
@@ -63,7 +62,7 @@ class MoveTraceRing:
         )
 
     def of(self, wanted: TraceMove) -> list[MoveTrace]:
-        """Of one partition, oldest first. O(all)."""
+        """Return the traces of one partition, oldest first. Cost: O(all traces)."""
         return [
             trace
             for trace in self._traces

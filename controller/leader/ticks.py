@@ -1,12 +1,14 @@
-"""What the active controller does by itself: fence the dead and those who do not give up what
-moves, have WALs recovered, hold due elections, expire and destroy objects.
+"""Run the periodic work of the active controller: fence dead brokers and those that do not close
+moving partitions, assign recoveries of WALs, hold due elections, expire and destroy objects.
 
-Invariants: every decision is a manager's, made in the writer's turn and committed like a request;
-each transaction is bounded and repeated while it finds work. Level, not edge: a lost wake-up costs
-one maintenance interval, nothing more. Fencing has a task of its own, so that long maintenance
-never delays it. Durations are measured by the monotonic clock of this process, from when it first
-saw what they are of: a new leader begins them anew. Must not keep other state that a new leader
-would miss. Source: KRaft `QuorumController` periodic tasks.
+Invariants: A manager makes every decision; the writer runs it and commits it like a request. Each
+transaction is bounded and repeated while it finds work. The work depends on the current state, not
+on events: a lost wake-up costs one maintenance interval. Fencing has a task of its own, so that
+long maintenance never delays it. The monotonic clock of this process measures durations, from when
+this process first saw their begin: a new leader starts them again.
+
+Must not keep other state that a new leader would miss. Source: KRaft `QuorumController` periodic
+tasks.
 """
 
 import asyncio
@@ -35,7 +37,7 @@ from stream.ports import BrokerIncarnation
 _log = structlog.get_logger()
 OBJECTS_PER_TRANSACTION_MAX = 1_000
 ROUNDS_MAX = 100
-"""Transactions of one kind in one round of maintenance; what is left waits for the next round."""
+"""Most transactions of one kind in one round of maintenance; the next round does the rest."""
 
 Chore = Callable[[MetadataImage, Millis], list[Record]]
 
@@ -65,7 +67,7 @@ class Ticks:
         self._due = due
         self._timeline = timeline
         self._moves: dict[MoveUnderWay, float] = {}
-        """When each was first seen."""
+        """When this process first saw each move."""
         self._chores: tuple[tuple[str, Chore], ...] = (
             ("AssignRecoveries", lambda image, _: assign_recoveries(image, sessions.alive())),
             (
@@ -87,7 +89,7 @@ class Ticks:
         )
 
     async def watch_sessions(self) -> None:
-        """Runs until it is cancelled or the runtime is over."""
+        """Fence silent brokers. Run until cancelled or until the runtime ends."""
         interval_ms = self._config.tick_interval_ms
         while True:
             ended = self._sessions.expired(int(self._now() * 1_000), interval_ms)
@@ -96,8 +98,9 @@ class Ticks:
             await asyncio.sleep(interval_ms / 1_000)
 
     async def watch_moves(self) -> None:
-        """Runs until it is cancelled or the runtime is over. A source has a whole timeout: it could
-        not close while nobody was active.
+        """Fence sources that do not close in time. Run until cancelled or until the runtime ends. A
+        new leader gives a source a whole timeout: it could not close while no controller was
+        active.
         """
         while True:
             await self._fence_overdue()
@@ -117,7 +120,7 @@ class Ticks:
                 SessionEnded(
                     node.node_id,
                     node.node_epoch,
-                    f"it did not give up partition {key.partition} of topic {key.topic_id} in time",
+                    f"it did not close partition {key.partition} of topic {key.topic_id} in time",
                 )
                 for node, key in overdue.items()
             )
@@ -131,7 +134,7 @@ class Ticks:
             self._end_sessions(ended)
 
     async def maintain(self) -> None:
-        """Runs until it is cancelled or the runtime is over."""
+        """Run all chores, now and then again. Run until cancelled or until the runtime ends."""
         while True:
             self._due.clear()
             await self._runtime.with_committed_image(
@@ -149,7 +152,7 @@ class Ticks:
         return self._timeline.age_s(offset, self._now())
 
     async def _fence(self, ended: list[SessionEnded]) -> None:
-        """Commit the fences, then tell the fenced. If the queue is full, the next tick finds the
+        """Commit the fences, then end the sessions. If the queue is full, the next tick finds the
         same sessions again.
         """
         dead = [BrokerIncarnation(end.node_id, end.node_epoch) for end in ended]
@@ -192,6 +195,6 @@ class Ticks:
 
 
 OVER = (QuorumClosed, NotLeader)
-"""What ends the tasks in order: the runtime is over, another controller (or a new process) goes
-on.
+"""Errors that end the tasks normally: the runtime ended, and another controller or process takes
+over.
 """
