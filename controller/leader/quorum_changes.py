@@ -1,11 +1,12 @@
-"""Requests about the quorum itself: who is in it and how far they are; add, promote, remove, hand
-over. Answered by the leader.
+"""Answer requests about the quorum itself: describe, add, promote, remove, hand over. Only the
+leader answers.
 
-Invariants: one change at a time, and each is committed before its answer leaves; a learner votes
-only when it has caught up; nobody is removed if the voters that are left could not commit; the
-leader hands over before it is removed. What Raft itself demands is checked in
-`controller.raft.membership`. Must not touch metadata. Source: KIP-595 DescribeQuorum, KIP-853
-AddRaftVoter and RemoveRaftVoter.
+Invariants: Changes are made one at a time, and each is committed before its answer leaves. A
+learner votes only when it has caught up. A voter is removed only if the remaining voters can
+commit. The leader hands over before it is removed. `controller.raft.membership` checks what Raft
+itself demands.
+
+Must not change metadata. Source: KIP-595 DescribeQuorum, KIP-853 AddRaftVoter and RemoveRaftVoter.
 """
 
 import asyncio
@@ -28,12 +29,14 @@ from controller.raft.replicated_log import RaftQuorum
 _log = structlog.get_logger()
 
 CATCH_UP_S_MAX = 2.0
-"""How long one request waits for a learner; its sender asks again. Below an attempt of
-`ControllerClient`.
+"""Longest time that one request waits for a learner; its sender repeats it. Shorter than an attempt
+of `ControllerClient`.
 """
 
 LAG_ENTRIES_MAX = 100
-"""A learner this close votes without holding up commits: the next append brings it the rest."""
+"""Largest lag of a learner that may vote without delaying commits: the next append brings it the
+rest.
+"""
 
 
 class QuorumChanges:
@@ -44,7 +47,7 @@ class QuorumChanges:
         self._change_under_way = ""
 
     def methods(self) -> Mapping[type[m.Message], About]:
-        """Request class -> handler."""
+        """Return the handler of each request class."""
         return {
             m.DescribeQuorum: self._describe,
             m.AddLearner: self._add_learner,
@@ -154,7 +157,7 @@ class QuorumChanges:
         return await self._change(what, membership.promoted(members, node_id))
 
     def _lag_of(self, controller: str) -> int | None:
-        """Entries that a learner lacks, 0 if that does not matter any more or it votes already;
+        """Return the number of entries that a learner lacks; 0: few enough, or it votes already;
         None: there is no such controller.
         """
         core = self._leading()
@@ -220,7 +223,7 @@ class QuorumChanges:
         if request.node_id >= 0 and request.node_id not in others:
             return self._reply(
                 m.Status.VOTER_NOT_FOUND,
-                f"controller {request.node_id} is no voter that answers: {others} are",
+                f"controller {request.node_id} is not a voter that answers; these are: {others}",
             )
         target = (
             request.node_id
@@ -233,7 +236,9 @@ class QuorumChanges:
             return self._reply()
 
     async def _hand_over(self, core: RaftCore, target: int | None) -> m.Reply[Any]:
-        """NOT_LEADER once another one leads: its caller goes there with the rest."""
+        """Transfer leadership. Raise NotLeader once another controller leads: the caller continues
+        there.
+        """
         if target is None:
             return self._reply(m.Status.NO_MAJORITY, "there is no other voter that could lead")
         if not self._quorum.transfer(target):
@@ -262,8 +267,8 @@ class QuorumChanges:
         return core.log.stable if progress is None else progress.match
 
     async def _is_free(self) -> bool:
-        """No change is under way. Most of them, among these what controllers tell of themselves,
-        take milliseconds: worth a moment.
+        """Wait until no change is under way; return False after one election timeout. Most changes
+        take milliseconds, including those of controllers' addresses.
         """
         deadline = self._loop.time() + self._config.election_timeout_ms / 1_000
         while self._change_under_way or self._is_changing(self._leading()):
@@ -290,12 +295,12 @@ class QuorumChanges:
     def _pending(self) -> m.Reply[Any]:
         what = (
             self._change_under_way
-            or "the last one is not committed yet, or leadership is being handed over"
+            or "the last change is not committed yet, or leadership is being handed over"
         )
         return self._reply(m.Status.CHANGE_PENDING, f"one change at a time: {what}")
 
     def _leading(self) -> RaftCore:
-        """Raises NotLeader."""
+        """Return the core of the leader. Raises NotLeader."""
         if not self._quorum.leadership.active:
             raise NotLeader(self._quorum.leadership.address)
         return self._quorum.core

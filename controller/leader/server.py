@@ -1,11 +1,12 @@
-"""The controller's two gRPC services over the runtime.
+"""Serve the controller's two gRPC services over the runtime.
 
-Invariants: a request is decoded and checked before it is queued; followers get committed records
-only, in order, from the log or, when the log no longer reaches back, from a snapshot of the image
-between two batches. Sessions live on the leader, observers may follow anybody. A follower that
-reads slowly holds up nobody: its stream blocks, goes without heartbeats and is given up by its own
-side. Must not decide
-anything: managers do. Source: KRaft `ControllerApis`.
+Invariants: A request is decoded and checked before it is queued. Followers get committed records
+only, in order: from the log or, if the log no longer reaches back, from a snapshot of the image
+between two batches. The leader keeps the sessions; observers may follow any controller. A follower
+that reads slowly delays no other: its stream blocks, gets no heartbeats, and the follower gives it
+up.
+
+Must not decide anything: managers do. Source: KRaft `ControllerApis`.
 """
 
 import asyncio
@@ -55,24 +56,24 @@ _encode = msgspec.msgpack.Encoder().encode
 _follow_decoder = msgspec.msgpack.Decoder(FollowRequest)
 
 Handle = Callable[[Any, float | None, int, str], Awaitable[Reply[Any]]]
-"""(request, seconds left, size in bytes, request id) -> reply."""
+"""Called with (request, seconds left, size in bytes, request id); returns the reply."""
 
 
 About = Callable[[Any, float | None], Awaitable[Reply[Any]]]
-"""(request, seconds left) -> reply."""
+"""Called with (request, seconds left); returns the reply."""
 
 CopyImage = Callable[[], Awaitable[tuple[ImageCopy, MetadataOffset]]]
 
 CopyStandby = Callable[[], tuple[ImageCopy, MetadataOffset] | None]
-"""None: there is no image that holds committed records only."""
+"""Returns None if there is no image of committed records only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """What answers requests and keeps sessions while this controller leads. methods: by the name of
-    the request's class.
+    """Answer requests and keep sessions while this controller leads.
 
-    backup_offset: everything below it is in the store, for a recovery and for readers.
+    methods: handlers by the name of the request class. backup_offset: everything below it is in the
+    store, for a recovery and for readers.
     """
 
     runtime: Runtime
@@ -83,7 +84,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one controller is to the quorum. name: as in ControllerStatus."""
+    """Describe the part of a controller in the quorum. name: as in ControllerStatus."""
 
     name: str
     directory_id: str = ""
@@ -99,11 +100,11 @@ _ALONE = Role("voter")
 
 
 class ControllerService:
-    """Serves on one port: to everybody while `lead` holds, redirects and committed records
-    otherwise.
+    """Serve on one port. While `lead` is set, answer requests and keep sessions; otherwise redirect
+    requests and serve committed records only.
 
-    standby: copies the image of a controller that does not lead. raft: takes the other controllers'
-    streams.
+    standby: copies the image of a controller that does not lead. raft: serves the streams of other
+    controllers.
     """
 
     def __init__(
@@ -119,8 +120,8 @@ class ControllerService:
         about: Mapping[type[Message], About] | None = None,
         role: Callable[[], Role] = lambda: _ALONE,
     ) -> None:
-        """about: requests that are about the quorum, not the metadata: answered out of turn. role:
-        what this controller is in it.
+        """about: handlers of requests about the quorum, which do not wait for the writer. role:
+        returns the part of this controller in the quorum.
         """
         self._config = config
         self._quorum = quorum
@@ -141,12 +142,12 @@ class ControllerService:
         self._listener = Listener(unary, self._follow, raft)
 
     async def start(self) -> int:
-        """Serve; returns the bound port."""
+        """Serve; return the bound port."""
         return await self._listener.start(self._config.host, self._config.port)
 
     async def stop(self) -> None:
-        """Call when nobody fences any more: followers are told so. Calls under way get a moment to
-        end.
+        """End all streams with the reason that this controller stops. Call this after fencing has
+        stopped. Calls under way have 0.2 s to end.
         """
         self._stopping = True
         for task in list(self._followers):
@@ -161,12 +162,14 @@ class ControllerService:
         await self._leading.wait()
 
     def lead(self, lead: Lead) -> None:
-        """This controller leads from now on."""
+        """Begin to serve as the active controller."""
         self._lead = lead
         self._leading.set()
 
     def renounce(self) -> None:
-        """It does not any more: brokers are sent to the one that does; observers may stay."""
+        """Stop serving as the active controller: brokers are sent to the new one, observers may
+        stay.
+        """
         self._lead = None
         self._leading.clear()
         for task, hello in list(self._followers.items()):
@@ -174,16 +177,16 @@ class ControllerService:
                 task.cancel()
 
     def disconnect(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
-        """End the streams of an incarnation that was fenced (and of earlier ones), so that it hears
-        of it at once.
+        """End the streams of a fenced incarnation, and of earlier ones, so that the broker notices
+        at once.
         """
         for task, hello in list(self._followers.items()):
             if hello.node_id == node_id and hello.node_epoch <= node_epoch:
                 task.cancel()
 
     async def _describe(self, data: bytes, context: UnaryContext) -> bytes:
-        """Answered by every controller and out of turn, so that an overloaded one still says who it
-        is. What it tells is committed.
+        """Describe this controller. Every controller answers, without the writer, so that an
+        overloaded one does too. The offset is of committed records.
         """
         del data, context
         leadership, role = self._quorum.leadership, self._role()
@@ -273,8 +276,8 @@ class ControllerService:
             return self._not_leader(error.leader)
 
     def _is_behind(self, epoch: str) -> bool:
-        """The caller has heard from a controller of a later epoch: we do not lead any more and have
-        not noticed.
+        """Return whether the caller knows a later epoch: this controller then no longer leads and
+        has not noticed.
         """
         return epoch.isdecimal() and int(epoch) > self._quorum.leadership.epoch
 
@@ -297,8 +300,8 @@ class ControllerService:
     # --- Follow -----------------------------------------------------------------------------------
 
     async def _follow(self, _: object, context: StreamContext) -> None:
-        """One follower. Runs in a task of its own, so that a fence or a stop can end it with a
-        reason.
+        """Serve one follower. It runs in a task of its own, so that a fence or a stop can end it
+        with a reason.
         """
         data = await context.read()
         if data is END_OF_STREAM:
@@ -311,7 +314,7 @@ class ControllerService:
         if len(self._followers) >= self._config.followers_count_max:
             await context.abort(
                 StatusCode.RESOURCE_EXHAUSTED,
-                f"{len(self._followers)} followers are connected, no more are allowed",
+                f"{len(self._followers)} followers are connected, which is the limit",
             )
             return
         task = asyncio.get_running_loop().create_task(self._serve_follower(hello, context))
@@ -385,7 +388,7 @@ class ControllerService:
     async def _read_heartbeats(
         self, session: "_Session | None", feed: "_Feed", context: StreamContext
     ) -> None:
-        """Heartbeats, until the follower ends its side."""
+        """Read heartbeats until the follower ends its side."""
         while (data := await context.read()) is not END_OF_STREAM:
             request = _follow_decoder.decode(cast("bytes", data))
             if session is not None:
@@ -393,7 +396,7 @@ class ControllerService:
             feed.heard = request.heartbeat
 
     def _backup_offset(self) -> MetadataOffset:
-        """Brokers follow the leader, who knows; others tell nothing."""
+        """Return the end of the backup, which only the leader knows; 0 otherwise."""
         return MetadataOffset(0) if self._lead is None else self._lead.backup_offset()
 
     def _now_ms(self) -> int:
@@ -401,7 +404,7 @@ class ControllerService:
 
 
 class _StreamRefused(Exception):
-    """Ends a follower's stream with a gRPC status that tells it why."""
+    """End a follower's stream with a gRPC status that says why."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -411,7 +414,7 @@ class _StreamRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A broker's session as one stream carries it, with the leader that keeps it."""
+    """Hold a broker's session for one stream, with the sessions of the leader that keeps it."""
 
     sessions: Sessions
     node: FollowRequest
@@ -428,8 +431,8 @@ class _Session:
 
 
 class _Feed:
-    """What goes to one follower: at first what it lacks, then every commit, then at least one
-    message in each heartbeat interval.
+    """Send to one follower: first what it lacks, then every commit, and at least one message per
+    heartbeat interval.
     """
 
     def __init__(
@@ -451,7 +454,7 @@ class _Feed:
         self._config = config
         self._context = context
         self._controllers: tuple[str, ...] = ()
-        """As the follower knows them."""
+        """The addresses that the follower has."""
 
     async def run(self) -> None:
         quorum, max_bytes = self._quorum, self._config.batch_bytes_max
@@ -470,8 +473,8 @@ class _Feed:
             await self._send_committed(max_bytes)
 
     async def _send_committed(self, max_bytes: int) -> None:
-        """One message; without records, if there are none, it is the heartbeat. A follower that the
-        log has left behind begins anew.
+        """Send one message; without records it is a heartbeat. A follower behind the begin of the
+        log gets a snapshot first.
         """
         if self._next < self._quorum.first_offset:
             await self._send_snapshot()
@@ -505,9 +508,7 @@ class _Feed:
         await self._context.write(_encode(batch))
 
     async def _send_snapshot(self) -> None:
-        """The follower begins anew with the image as it is now. The empty batch behind the snapshot
-        ends it.
-        """
+        """Send the current image as a snapshot; an empty batch ends it."""
         copied, offset = await self._copy()
         encoded = await encode_copy(copied)
         unsent = iter(encoded)
@@ -526,7 +527,7 @@ class _Feed:
 
 
 def _take_bytes(records: Iterator[msgspec.Raw], max_bytes: int) -> list[msgspec.Raw]:
-    """Records of together about `max_bytes`, at least one if there is one."""
+    """Return records of about `max_bytes` in total, at least one if there is one."""
     chunk: list[msgspec.Raw] = []
     size_bytes = 0
     while size_bytes < max_bytes and (taken := list(islice(records, 1))):

@@ -1,9 +1,11 @@
-"""The image of a controller that does not lead: what is committed, applied as it comes, ready to be
-led with.
+"""Keep the image of a controller that does not lead: apply committed records as they come, ready to
+lead with it.
 
-Invariants: it holds committed records only; it is given away to the writer when leadership comes
-and built anew from snapshot and log when it is lost, because the writer's image may hold what was
-never committed. A log that the leader's has left behind is caught up by a snapshot from the store.
+Invariants: The image holds committed records only. It is handed over to the writer when this
+controller gains leadership, and loaded again from snapshot and log when it loses leadership,
+because the writer's image may hold records that were never committed. If the leader's log begins
+after the end of this one, a snapshot from the store fills the gap.
+
 Must not answer requests. Source: KRaft `MetadataLoader`, Raft 7.
 """
 
@@ -21,8 +23,8 @@ from objectstore.errors import ObjectStoreError
 
 _log = structlog.get_logger()
 _REPLAY_BYTES = 128 << 10
-"""Records replayed before the event loop, on which heartbeats of the quorum wait, gets a turn: 10
-to 20 ms.
+"""Bytes of records replayed in 10 to 20 ms; then the event loop, which also handles the quorum's
+heartbeats, gets a turn.
 """
 
 _RETRY_S = 0.2
@@ -37,7 +39,7 @@ class Standby:
         self._snapshots = snapshots
         self.image = MetadataImage()
         self.since: MetadataOffset | None = None
-        """Offset of the newest snapshot that was seen; None: none."""
+        """Offset of the newest known snapshot; None: there is none."""
         self._trim_at = 2 * config.snapshot_records
         self._is_handed_over = False
 
@@ -54,7 +56,7 @@ class Standby:
         return self.image
 
     async def load(self) -> LoadedSnapshot | None:
-        """Begin with the newest snapshot, or with nothing. Raises SnapshotCorrupt,
+        """Load the newest snapshot, or begin with an empty image. Raises SnapshotCorrupt,
         ObjectStoreError.
         """
         loaded = await self._snapshots.load_newest()
@@ -63,7 +65,9 @@ class Standby:
         return loaded
 
     async def rebuild(self) -> None:
-        """Leadership is lost: forget the image and load it again, however long the store takes."""
+        """Drop the image after leadership was lost and load it again. Wait for the store without
+        limit.
+        """
         while True:
             try:
                 await self.load()
@@ -74,8 +78,8 @@ class Standby:
                 await asyncio.sleep(_RETRY_S)
 
     async def catch_up(self) -> None:
-        """Apply what is committed now. An image from a newer snapshot waits until the log has come
-        up to it.
+        """Apply what is committed now. An image from a newer snapshot waits until the log has
+        reached it.
         """
         quorum = self._quorum
         if quorum.needs_snapshot or self.image.end_offset < quorum.first_offset:
@@ -106,7 +110,7 @@ class Standby:
         _log.info("snapshot_installed", offset=loaded.offset, index=loaded.base.index)
 
     async def _trim(self) -> None:
-        """The leader takes the snapshots; every log forgets what two of them hold."""
+        """Drop the part of the log that two snapshots cover. The leader takes the snapshots."""
         quorum = self._quorum
         try:
             needed_from = await self._snapshots.needed_from()
