@@ -1,3 +1,3 @@
-"""Raft for the controller quorum: a pure core (`core`), its parts, and the driver that connects it
-to disk and network (`node`).
+"""Implement Raft for the controller quorum: a pure core (`core`), its parts, and the driver
+(`node`) that connects it to disk and network.
 """

@@ -1,18 +1,20 @@
-"""One voter's decisions: elections, replication, commit, reads, hand-over, changes of the quorum.
-Pure: messages and time come in.
+"""Make one voter's decisions: elections, replication, commit, reads, leadership transfer, changes
+of the quorum. Pure: messages and time come in.
 
-Contract with the driver (etcd's `Ready`): `take_messages` may leave at once; what `take_write`
-returns has to be durable before its own messages leave, and `persisted` is called then; one write
-is under way at a time. Votes, requests for votes and answers to appends leave only with or after
-such a write; the leader's appends do not wait for its own disk, but it counts itself only when
-`persisted` has come.
+Contract with the driver (etcd's `Ready`): The messages of `take_messages` may leave at once. What
+`take_write` returns must be durable before its own messages leave; the driver then calls
+`persisted`. One write is under way at a time. Votes, requests for votes and answers to appends
+leave only with or after such a write. The leader's appends do not wait for its own disk, but it
+counts itself only after `persisted`.
 
-Invariants (Raft figure 3): at most one leader per term; a leader never overwrites its own log; a
-committed entry is in the log of every later leader; a leader commits by counting only entries of
-its own term. With check-quorum a leader ends by itself before any voter that heard of it may vote
-for another one, so that its lease on leadership needs clocks that run equally fast only.
-Must not do I/O nor look at a clock. Source: Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4,
-9.6; etcd/raft `raft.go`.
+Invariants (Raft figure 3): There is at most one leader per term. A leader never overwrites its own
+log. A committed entry is in the log of every later leader. A leader commits only entries of its own
+term by counting. With check-quorum, a leader steps down before any voter that heard from it may
+vote for another one, so that its lease on leadership depends only on clocks that run at the same
+rate.
+
+Must not do I/O nor read a clock. Source: Raft sections 5 to 7; Ongaro's thesis 3.10, 4, 6.4, 9.6;
+etcd/raft `raft.go`.
 """
 
 from enum import Enum
@@ -60,7 +62,7 @@ class RaftCore:
         *,
         commit: int = 0,
     ) -> None:
-        """commit: what is known to be committed, from a snapshot."""
+        """commit: index known to be committed, from a snapshot."""
         self._config = config
         self._rng = rng
         self._now_ms = now_ms
@@ -72,8 +74,8 @@ class RaftCore:
         self.leader: int | None = None
         self.commit = max(log.base.index, commit)
         self.needs_snapshot = 0
-        """Index that a snapshot from the store has to reach, because the leader's log begins behind
-        ours; 0: none is needed.
+        """Index that a snapshot from the store must reach, because the leader's log begins after
+        the end of ours; 0: none is needed.
         """
         self.transferring_to: int | None = None
         self._transfer_until_ms = 0
@@ -89,14 +91,14 @@ class RaftCore:
         self._term_start = 0
         self._heartbeat_at_ms = 0
         self.promises = Promises()
-        """Of other controllers' disks, and of this one."""
+        """Promises of this controller's disk and of others."""
         self.fsyncs = FsyncWindow()
         self._volume = SlowVolume(config.heartbeat_ms * 500, config.election_ms)
         self._heard_leader_ms = now_ms - config.election_ms
         self._election_at_ms = 0
         self._reset_election_timer()
 
-    # --- what the driver asks ---------------------------------------------------------------------
+    # --- queries of the driver --------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
@@ -104,27 +106,27 @@ class RaftCore:
 
     @property
     def is_ready_to_serve(self) -> bool:
-        """Leader, and everything that earlier leaders committed is known to be committed (Raft
+        """Whether this voter leads and knows that everything of earlier leaders is committed (Raft
         8).
         """
         return self.is_leader and self.commit >= self._term_start
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` has something to do next; None: never, as things are."""
+        """When `tick` must be called next; None: not as things are."""
         if not self.is_leader:
             return self._election_at_ms if self.may_campaign else None
         return self._heartbeat_at_ms if self._progress else None
 
     @property
     def is_voter(self) -> bool:
-        """By the newest members in the log, and with this disk."""
+        """Whether this controller, with this disk, votes by the newest members in the log."""
         return self.log.members.is_voter(self.id, self._config.directory)
 
     @property
     def may_campaign(self) -> bool:
-        """A voter; or one until the newest members, who are not committed: with two voters, only
-        the one that leaves can commit that.
+        """Whether this controller may campaign: it is a voter, or was one before the newest
+        members, which are not committed. Of two voters, only the one that leaves can commit that.
         """
         log = self.log
         if log.members_index <= self.commit:
@@ -138,26 +140,26 @@ class RaftCore:
         return self.log.members.lists(self.id, self._config.directory)
 
     def progress_of(self, member: int) -> Progress | None:
-        """What the leader knows of another member."""
+        """Return what the leader knows of another member."""
         return self._progress.get(member)
 
     @property
     def confirmed_round(self) -> int:
-        """Newest heartbeat round that a majority has answered: until it was sent, nobody else had
-        been elected.
+        """Newest heartbeat round that a majority has answered: until it was sent, no other leader
+        had been elected.
         """
         return self._majority_reached(
             {peer: progress.round for peer, progress in self._progress.items()}, self._round
         )
 
     def take_messages(self) -> list[Message]:
-        """What may leave now."""
+        """Return the messages that may leave now."""
         messages, self._messages = self._messages, []
         return messages
 
     def take_write(self) -> Write | None:
-        """What has to be durable next; None: nothing, or a write is under way. With nothing to
-        write, what waited for it may leave.
+        """Return what must become durable next; None: nothing, or a write is under way. With
+        nothing to write, release the messages that waited for it.
         """
         if self._in_flight is not None:
             return None
@@ -177,7 +179,7 @@ class RaftCore:
         return self._in_flight
 
     def persisted(self, took_us: int = 0) -> None:
-        """The write under way is durable. took_us: how long it took, if that is known."""
+        """Note that the write under way is durable. took_us: how long it took; 0: unknown."""
         if took_us:
             self.fsyncs.add(took_us, self._now_ms)
         write, self._in_flight = self._in_flight, None
@@ -190,7 +192,7 @@ class RaftCore:
     # --- inputs -----------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed; call it at `deadline_ms`."""
+        """Advance the time; call this at `deadline_ms`."""
         self._now_ms = max(self._now_ms, now_ms)
         if not self.is_leader:
             if self._now_ms >= self._election_at_ms and self.may_campaign:
@@ -206,12 +208,14 @@ class RaftCore:
             self._leave_slow_volume()
 
     def campaign(self) -> None:
-        """Look for votes now instead of at the deadline: a quorum of one need not wait."""
+        """Campaign now instead of at the deadline: a quorum of one need not wait."""
         if not self.is_leader and self.may_campaign:
             self._start_pre_vote()
 
     def propose(self, records: list[bytes], members: Members | None = None) -> int | None:
-        """Append to the leader's log -> the index; None: not the leader, or it is handing over."""
+        """Append to the leader's log. Return the index; None: not the leader, or it is handing
+        over.
+        """
         if not self.is_leader or self.transferring_to is not None:
             return None
         index = self._append_own(records, members)
@@ -219,8 +223,8 @@ class RaftCore:
         return index
 
     def propose_members(self, members: Members) -> str | None:
-        """Change the quorum. Why not, or None if it is proposed: it holds from now on, as Raft 6
-        has it.
+        """Change the quorum. Return why not, or None if it is proposed: as in Raft 6, it holds from
+        then on.
         """
         if not self.is_leader or self.transferring_to is not None:
             return "this controller is not the leader"
@@ -237,8 +241,8 @@ class RaftCore:
         return why
 
     def read_round(self) -> int | None:
-        """A read may be answered from what is committed now once `confirmed_round` has reached
-        this. None: not (yet) possible.
+        """Start a heartbeat round. A read of what is committed now may be answered once
+        `confirmed_round` reaches the returned round. None: not possible now.
         """
         if not self.is_ready_to_serve:
             return None
@@ -246,9 +250,7 @@ class RaftCore:
         return self._round
 
     def transfer(self, target: int) -> bool:
-        """Hand leadership over; given up after one election timeout. Proposals are refused
-        meanwhile.
-        """
+        """Transfer leadership; give up after one election timeout. Refuse proposals meanwhile."""
         if (
             not self.is_leader
             or target == self.id
@@ -263,7 +265,7 @@ class RaftCore:
         return True
 
     def installed(self, base: Base) -> None:
-        """The driver has loaded a snapshot that ends at `base`."""
+        """Continue from `base`: the driver has loaded a snapshot that ends there."""
         if base.index > self.commit:
             self.log.reset(base)
             self._base_to_write = self.log.base
@@ -274,7 +276,7 @@ class RaftCore:
             self.needs_snapshot = 0
 
     def step(self, message: Message, now_ms: int) -> None:
-        """A message came in."""
+        """Handle a message."""
         self._now_ms = max(self._now_ms, now_ms)
         if message.to != self.id:
             return
@@ -292,8 +294,8 @@ class RaftCore:
     # --- elections --------------------------------------------------------------------------------
 
     def _start_pre_vote(self) -> None:
-        """Pre-vote: find out whether an election could be won before disturbing anybody with a new
-        term.
+        """Ask for pre-votes: find out whether an election could be won, before a new term disturbs
+        the others.
         """
         self.role = Role.PRE_CANDIDATE
         self.leader = None
@@ -308,7 +310,7 @@ class RaftCore:
         self._count_votes()
 
     def _start_election(self, *, transfer: bool) -> None:
-        """A new term, asking for votes. Our own vote counts, like everybody's, when it is
+        """Begin a new term and ask for votes. Our own vote, like all others, counts once it is
         durable.
         """
         self._new_term(self.term + 1)
@@ -362,7 +364,9 @@ class RaftCore:
         self._after_write.append(VoteReply(self.id, request.sender, self.term, granted))
 
     def _is_up_to_date(self, request: Vote) -> bool:
-        """Raft 5.4.1: its log ends in a later term, or in the same and is at least as long."""
+        """Return whether the candidate's log ends in a later term, or in the same term and is at
+        least as long (Raft 5.4.1).
+        """
         return (request.last_term, request.last_index) >= (self.log.last_term, self.log.last_index)
 
     def _on_vote_reply(self, reply: VoteReply) -> None:
@@ -404,7 +408,9 @@ class RaftCore:
         self._broadcast()
 
     def _become_follower(self, term: int, leader: int | None) -> None:
-        """Become a follower, in a new term or because the present one is lost."""
+        """Become a follower, in a new term or because the current leadership or election
+        is lost.
+        """
         self._new_term(term)
         self.role = Role.FOLLOWER
         self.leader = leader
@@ -413,8 +419,8 @@ class RaftCore:
         self._reset_election_timer()
 
     def _new_term(self, term: int) -> None:
-        """What waits for the disk belongs to the old term: an acknowledgement that was not given
-        then must not be given now.
+        """Enter a later term. Messages that wait for the disk belong to the old term: an
+        acknowledgement not sent in it must not be sent now.
         """
         if term > self.term:
             self.term = term
@@ -428,7 +434,7 @@ class RaftCore:
     # --- following --------------------------------------------------------------------------------
 
     def _on_earlier_term(self, message: Message) -> None:
-        """A leader of an earlier term has to hear that it is over."""
+        """Tell a leader of an earlier term that the term has ended."""
         if isinstance(message, Append | Install):
             self._reply(AppendReply(self.id, message.sender, self.term, 0, rejected=True))
 
@@ -496,7 +502,7 @@ class RaftCore:
         self._reply_accepted(install, self.commit)
 
     def _reply(self, reply: AppendReply) -> None:
-        """Leaves when everything that it speaks of is durable."""
+        """Send the reply once everything that it acknowledges is durable."""
         self._after_write.append(reply)
 
     # --- leading ----------------------------------------------------------------------------------
@@ -509,10 +515,10 @@ class RaftCore:
         return log.last_index
 
     def _sync_progress(self) -> None:
-        """One progress per other member, as the log has them now, and of those that were removed
+        """Keep one progress per other member of the log's newest members, and for removed ones
         until they know it.
 
-        What is known of a disk is not known of the one that replaced it, which may come under the
+        What is known of one disk does not hold for the disk that replaced it, possibly under the
         same id.
         """
         members, known = self.log.members, self._progress
@@ -531,14 +537,14 @@ class RaftCore:
                 progress.directory = directory
 
     def _send_removal(self, member: int) -> None:
-        """It looks for votes although it was removed: it gets the log up to that, once."""
+        """Send a removed member that campaigns the log up to its removal, once."""
         if member not in self._progress:
             self._progress[member] = progress = Progress(self.log.last_index + 1, self._now_ms)
             progress.leaves_at_ms = self._now_ms + self._config.election_ms
             self._send_appends(member)
 
     def _forget_removed(self) -> None:
-        """Whoever was removed has an election timeout to hear that it is committed."""
+        """Drop removed members one election timeout after their removal was committed."""
         log, now_ms = self.log, self._now_ms
         for member in [member for member in self._progress if member not in log.members.everyone]:
             leaves_at_ms = self._progress[member].leaves_at_ms
@@ -562,7 +568,7 @@ class RaftCore:
             self.transfer(target)
 
     def _heartbeat(self) -> None:
-        """A new round to everybody; what got lost on the way shows in the answers."""
+        """Start a heartbeat round; the answers also reveal lost messages."""
         self._forget_removed()
         self._round += 1
         self.promises.acknowledged(self.id, self.term, self.log.stable, self.commit)
@@ -583,7 +589,9 @@ class RaftCore:
             self._send_appends(member)
 
     def _send_appends(self, member: int) -> None:
-        """As much as the follower's window allows; a probe leaves even without entries."""
+        """Send as many entries as the follower's window allows; send a probe even without
+        entries.
+        """
         config, log, progress = self._config, self.log, self._progress[member]
         while progress.may_send(config.inflight_count_max, config.inflight_bytes_max):
             if log.term_at(progress.next - 1) is None:
@@ -653,7 +661,7 @@ class RaftCore:
         self._finish_transfer(reply.sender)
 
     def _finish_transfer(self, member: int) -> None:
-        """The target has everything: let it hold an election at once."""
+        """Let the target hold an election at once, if it has the whole log."""
         if member == self.transferring_to and self._progress[member].match == self.log.last_index:
             self._messages.append(TimeoutNow(self.id, member, self.term))
 
@@ -669,19 +677,21 @@ class RaftCore:
             self._become_follower(self.term, None)
 
     def _send_commit(self, member: int, progress: Progress) -> None:
-        """Followers serve what is committed: they hear of it at once, not with the next
-        heartbeat.
+        """Send the commit index at once, not with the next heartbeat: followers serve what is
+        committed.
         """
         if progress.state is State.REPLICATE and progress.commit_sent < self.commit:
             self._send_append(member, progress, [])
 
     def _may_commit(self, index: int) -> bool:
-        """Raft 5.4.2: only entries of the leader's own term are committed by counting."""
+        """Return whether counting may commit `index`: only entries of the leader's own term (Raft
+        5.4.2).
+        """
         return self.log.term_at(index) == self.term
 
     def _quorum_contact_ms(self) -> int:
-        """Until then at least, a majority followed us: when the newest message was sent that a
-        majority has answered.
+        """Return the time until which a majority certainly followed us: when the newest message was
+        sent that a majority has answered.
         """
         return self._majority_reached(
             {member: progress.heard_ms for member, progress in self._progress.items()}, self._now_ms
@@ -697,7 +707,7 @@ class RaftCore:
         return base
 
     def _release(self, messages: list[Message]) -> None:
-        """Send what has waited; what we said to ourselves (our own vote) counts now."""
+        """Send messages that have waited; messages to ourselves (our own vote) count now."""
         for message in messages:
             if message.to == self.id:
                 self.step(message, self._now_ms)

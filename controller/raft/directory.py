@@ -1,9 +1,11 @@
-"""One controller's data directory: the journal's files, the thread that waits for them, and whose
-directory it is.
+"""Give access to one controller's data directory: the journal's files, the thread for blocking
+calls, and the identity.
 
-Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; nothing
-else is promised after a crash. A port, so that the simulator can be slow, fail and lose what was
-not synced. Must not know frames.
+Invariants: `sync` of a file makes its bytes durable, `sync` of the directory its names; after a
+crash, nothing else is guaranteed. This is a port, so that the simulator can be slow, fail and lose
+what was not synced.
+
+Must not know frames.
 """
 
 import os
@@ -15,7 +17,7 @@ from controller.raft.identity import Identity, sync_directory
 
 
 class AppendFile(Protocol):
-    """A file that is written at its end only. Raises OSError."""
+    """A file that is only appended to. Methods raise OSError."""
 
     def append(self, data: bytes) -> None: ...
     def sync(self) -> None: ...
@@ -23,8 +25,8 @@ class AppendFile(Protocol):
 
 
 class JournalFiles(Protocol):
-    """A directory of append-only files. Blocking: call it from the volume's thread. Raises
-    OSError.
+    """A directory of append-only files. Methods block, so call them in the volume's thread, and
+    raise OSError.
     """
 
     def names(self) -> list[str]: ...
@@ -33,15 +35,15 @@ class JournalFiles(Protocol):
     def rename(self, old: str, new: str) -> None: ...
     def remove(self, name: str) -> None: ...
     def cut(self, name: str, size_bytes: int) -> None:
-        """Shorten a file, durably."""
+        """Shorten a file durably."""
         ...
 
     def sync(self) -> None: ...
 
 
 class JournalOwner(Protocol):
-    """What the data directory knows of its journal, kept beside it. Blocking, as JournalFiles.
-    Raises OSError.
+    """What the data directory stores about its journal, beside it. Methods block, as those of
+    JournalFiles, and raise OSError.
     """
 
     @property
@@ -49,16 +51,16 @@ class JournalOwner(Protocol):
 
     @property
     def journal_number(self) -> int:
-        """Of the newest segment that was begun; 0: none was."""
+        """Number of the newest segment that was begun; 0: none."""
         ...
 
     def note_journal(self, number: int) -> None:
-        """A segment was begun, durably. Durable when it returns."""
+        """Store the number of a segment that was begun durably. Durable on return."""
         ...
 
 
 class DataDirectory(Protocol):
-    """What `ControllerServer` needs of its machine. thread: runs one piece of blocking work after
+    """What `ControllerServer` needs of its machine. thread: runs blocking calls one after
     another.
     """
 
@@ -69,7 +71,7 @@ class DataDirectory(Protocol):
     def thread(self) -> Executor: ...
 
     def open(self) -> Identity:
-        """Lock it, until the identity is closed. Raises DataDirInUse."""
+        """Lock the directory until the identity is closed. Raises DataDirInUse."""
         ...
 
 
@@ -92,7 +94,7 @@ class _LocalFile:
 
 
 class LocalFiles:
-    """Implements JournalFiles. The directory is made when it is looked into."""
+    """Implement JournalFiles. `names` creates the directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -129,7 +131,7 @@ class LocalFiles:
 
 
 class LocalDirectory:
-    """Implements DataDirectory."""
+    """Implement DataDirectory on the local file system."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,10 +1,9 @@
-"""What a data directory says about whose it is: the cluster, this very disk, and whether it still
-has to join.
+"""Identify a data directory: its cluster, its disk, and whether it must still join.
 
-Invariants: a directory is used by one process (a lock file) and belongs to one cluster for good;
-its directory id is drawn once, so that a controller whose disk was lost is told from the one that
-it was (KIP-853). It knows the number of its journal's newest segment, so that another journal is
-not taken for its own. A file is whole or not there. Source: Kafka `meta.properties`.
+Invariants: One process uses a directory (a lock file), and it belongs to one cluster permanently.
+Its directory id is drawn once, to distinguish a controller whose disk was lost from its earlier
+self (KIP-853). It has the number of its journal's newest segment, so that it does not accept
+another journal. A file is whole or missing. Source: Kafka `meta.properties`.
 """
 
 import fcntl
@@ -22,15 +21,15 @@ _FORGOT = "forgot"
 
 
 def new_id() -> str:
-    """22 letters and digits."""
+    """Return a random id of 22 letters and digits."""
     return uuid4().hex[:22]
 
 
 class Identity:
-    """Opened by the process that uses the directory, until `close`."""
+    """The identity of a data directory, locked by its process until `close`."""
 
     def __init__(self, path: Path) -> None:
-        """Raises DataDirInUse."""
+        """Lock the directory. Raises DataDirInUse."""
         self._path = path
         path.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -40,7 +39,7 @@ class Identity:
             os.close(self._lock)
             raise DataDirInUse(str(path)) from None
         self.is_new = not self._read(_CLUSTER)
-        """Nothing was kept here before this start."""
+        """Whether the directory had no cluster before this start."""
         self.directory_id = self._read(_DIRECTORY)
 
     def close(self) -> None:
@@ -48,17 +47,16 @@ class Identity:
 
     @property
     def cluster_id(self) -> str:
-        """Empty: the directory belongs to none yet."""
+        """The cluster's id; empty: the directory belongs to none yet."""
         return self._read(_CLUSTER)
 
     @property
     def is_joining(self) -> bool:
-        """It was begun to join a quorum and has not been taken in yet."""
+        """Whether the directory was created to join a quorum that has not added it yet."""
         return bool(self._read(_JOINING))
 
     def claim(self, cluster_id: str, *, joins: bool) -> None:
-        """This directory belongs to `cluster_id` from now on. joins: a quorum that exists, if it is
-        new.
+        """Assign the directory to `cluster_id`. joins: an existing quorum, if the directory is new.
 
         Raises InvalidConfig, and JournalForgot if an earlier start was retired.
         """
@@ -78,8 +76,8 @@ class Identity:
             self._write(_CLUSTER, cluster_id)
 
     def joined(self) -> None:
-        """The quorum has taken it in: should it be removed one day, it does not come back by
-        itself.
+        """Note that the quorum added this controller: if it is removed later, it does not join
+        again by itself.
         """
         (self._path / _JOINING).unlink(missing_ok=True)
         sync_directory(self._path)
@@ -94,8 +92,8 @@ class Identity:
         self._write(_JOURNAL, str(number))
 
     def retire(self, why: str) -> None:
-        """This directory has forgotten what it promised: no later start uses it. Durable when it
-        returns.
+        """Retire a directory that forgot what it promised: no later start uses it. Durable on
+        return.
         """
         self._write(_FORGOT, why)
 

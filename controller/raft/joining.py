@@ -1,9 +1,9 @@
-"""How a controller with an empty directory gets into a quorum that exists: it asks until it is a
-learner there.
+"""Join a quorum with an empty directory: ask until this controller is a learner.
 
-Invariant: it asks only until it has been taken in once: a controller that was removed does not come
-back by itself. It never votes before the leader's log names it, with this very disk. Must not take
-part in the log: the quorum's leader sends it. Source: KIP-853, observers.
+Invariants: The controller asks only until it was added once: a removed controller does not come
+back by itself. It does not vote before the leader's log names it, with this very disk.
+
+Must not take part in the log: the quorum's leader sends it. Source: KIP-853, observers.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _AGAIN_S = 1.0
 
 
 async def find_cluster(config: ControllerConfig, rng: Random) -> str:
-    """The id of the cluster that is to be joined. Raises InvalidConfig."""
+    """Return the id of the cluster to join. Raises InvalidConfig."""
     client = ControllerClient(config.join, rng=rng)
     try:
         return (await client.describe(timeout_s=config.join_timeout_ms / 1_000)).cluster_id
@@ -39,8 +39,8 @@ async def find_cluster(config: ControllerConfig, rng: Random) -> str:
 async def join(
     config: ControllerConfig, identity: Identity, quorum: RaftQuorum, address: str, rng: Random
 ) -> None:
-    """Returns when this controller is a member, for which somebody may have to remove what it was
-    before.
+    """Return when this controller is a member. An operator may have to remove its earlier disk
+    first.
     """
     client = ControllerClient(config.join, rng=rng)
     request = m.AddLearner(

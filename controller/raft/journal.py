@@ -1,24 +1,24 @@
-"""A voter's log and hard state on disk: append-only segment files of checksummed frames, one frame
-and one fdatasync per write.
+"""Store a voter's log and hard state on disk: append-only segment files of checksummed frames, one
+frame and one fdatasync per write.
 
-Invariants: `append` returns only when the frame is on the disk; one frame is written at a time, so
-a crash can tear the last frame of the last segment and nothing else. At open a broken end is cut; a
-broken frame *before* a whole one, or in an older segment, is damage to acknowledged data and
-refuses to open. After a failed write or fsync the object is dead: what reached the disk is unknown,
-and a second fsync may lie (Linux drops the dirty pages and reports success). Blocking: call it from
-its one thread (`controller.raft.node`).
+Invariants: `append` returns only when the frame is on disk. One frame is written at a time, so a
+crash can tear only the last frame of the last segment. `open` cuts a torn end; a broken frame
+*before* a whole one, or in an older segment, is damage to acknowledged data, and `open` refuses it.
+After a failed write or fsync the journal is unusable: what reached the disk is unknown, and a
+second fsync may report success wrongly (Linux drops the dirty pages). Methods block: call them in
+the journal's one thread (`controller.raft.node`).
+
 Must not decide anything. Source: Raft reference 5.1; Rebello et al., "Can Applications Recover from
 fsync Failures?" (ATC 2020).
 
 Frame (little endian): magic u32, payload bytes u32, CRC32C of the payload u32, CRC32C of the header
 before this field u32; then the payload, msgpack [hard state | nil, base | nil, [entry, ...],
-directory id]. Read in order: a hard state replaces the one before; a base that continues the log
-drops what lies before it, any other base replaces the log; an entry replaces the one of its index
-and everything behind it. A segment `<number, 20 digits>.journal` begins with a frame that tells
-hard state, base and directory id, so that they outlive the segments before it; other frames leave
-the directory id out. The data directory notes the number of the newest segment before anything is
-written behind its first frame: a journal that was emptied, exchanged or restored from an older copy
-does not open.
+directory id]. Frames are read in order: a hard state replaces the one before; a base that continues
+the log drops what lies before it, any other base replaces the log; an entry replaces the one of its
+index and everything after it. A segment `<number, 20 digits>.journal` begins with a frame of hard
+state, base and directory id, so that they outlive the segments before it; other frames omit the
+directory id. The data directory stores the number of the newest segment before anything follows its
+first frame: a journal that was emptied, exchanged or restored from an older copy does not open.
 """
 
 import struct
@@ -39,7 +39,7 @@ _CRC = struct.Struct("<I")
 _MAGIC_BYTES = struct.pack("<I", _MAGIC)
 _SUFFIX = ".journal"
 FRAME_BYTES_MAX = 256 << 20
-"""Larger frames are a programmer's error: the queues of runtime and transport hold less."""
+"""Larger frames are a defect: the queues of runtime and transport hold less."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
@@ -53,12 +53,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Frame)
 NEW_HARD_STATE = HardState()
 NEW_BASE = Base(0, 0, 0, Members(()))
-"""Of a journal that holds nothing yet."""
+"""State of an empty journal."""
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What the journal held when it was opened. `cut_bytes`: length of the torn end that was
+    """Hold what the journal had when it was opened. `cut_bytes`: length of the torn end that was
     removed.
     """
 
@@ -68,8 +68,8 @@ class Recovered:
     cut_bytes: int = 0
 
     def replay(self, frame: Frame) -> None:
-        """The first segment left may begin in front of the base that a later one tells: its entries
-        are numbered from its own first.
+        """Apply a frame. The first remaining segment may begin before the base of a later one, so
+        positions count from its own first entry.
         """
         self.hard = frame.hard or self.hard
         if frame.base is not None:
@@ -91,7 +91,9 @@ class Recovered:
 def encode_frame(
     hard: HardState | None, base: Base | None, entries: Sequence[Entry], directory: str = ""
 ) -> bytes:
-    """One frame. directory: in a segment's first one. Cost: a copy and a CRC of the payload."""
+    """Return one frame. directory: in a segment's first frame only. Cost: a copy and a CRC of the
+    payload.
+    """
     payload = _encode((hard, base, entries, directory) if directory else (hard, base, entries))
     assert len(payload) <= FRAME_BYTES_MAX, f"a frame of {len(payload)} bytes"
     header = _HEADER.pack(_MAGIC, len(payload), crc32c(payload), 0)[:_HEADER_CHECKED_BYTES]
@@ -99,7 +101,7 @@ def encode_frame(
 
 
 def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
-    """The frame at `at` and its size in bytes, or what is wrong with it."""
+    """Return the frame at `at` and its size in bytes, or what is wrong with it."""
     if len(data) - at < _HEADER.size:
         return f"{len(data) - at} bytes are less than a frame header"
     magic, length, payload_crc, header_crc = _HEADER.unpack_from(data, at)
@@ -115,7 +117,7 @@ def parse_frame(data: memoryview, at: int) -> tuple[Frame, int] | str:
 
 
 class Journal:
-    """One directory of segments, opened for appending by one thread of one process."""
+    """Append to one directory of segments. One thread of one process uses it."""
 
     def __init__(self, files: JournalFiles, owner: JournalOwner) -> None:
         self._files = files
@@ -123,19 +125,17 @@ class Journal:
         self._file: AppendFile | None = None
         self._failed = False
         self._last_index_of: dict[int, int] = {}
-        """Highest index that a segment holds, by its number: when a snapshot covers it, the segment
-        is of no use.
+        """Highest index in each segment, by its number: once a snapshot covers it, the segment is
+        useless.
         """
         self._number = 0
         self._hard = HardState()
         self._begins_at = NEW_BASE
-        """What the last segment begins with; the ones before it must not go before it begins behind
-        them.
-        """
+        """Base of the last segment; earlier segments stay until it begins after their end."""
 
     def open(self) -> Recovered:
-        """Read everything and cut a torn end. Raises JournalCorrupt, JournalForgot. About 200
-        MB/s.
+        """Read everything and cut a torn end, at about 200 MB/s. Raises JournalCorrupt,
+        JournalForgot.
         """
         segments = self._segments()
         recovered = Recovered()
@@ -170,17 +170,17 @@ class Journal:
         return recovered
 
     def start(self, base: Base) -> int:
-        """Begin a segment at `base`, which is what the log begins with now; durable when it
-        returns. Raises JournalFailed.
+        """Begin a segment at `base`, the new begin of the log. Durable on return. Raises
+        JournalFailed.
 
-        Returns its number, which no earlier start of this data directory had.
+        Return its number, which no earlier start of this data directory had.
         """
         self._roll(base)
         return self._number
 
     def append(self, hard: HardState | None, base: Base | None, entries: Sequence[Entry]) -> None:
-        """Durable when it returns. Raises JournalFailed, after which nothing may be appended any
-        more.
+        """Append a frame. Durable on return. Raises JournalFailed; then nothing more may be
+        appended.
         """
         assert not self._failed, "the journal failed before; the process should have ended"
         try:
@@ -192,8 +192,8 @@ class Journal:
         self._note(self._number, entries)
 
     def drop_before(self, base: Base) -> None:
-        """The log begins at `base` from now on: delete segments that hold nothing behind it. A new
-        one is begun for the next time.
+        """Delete segments without entries after `base`, the new begin of the log. Begin a new
+        segment for the next time.
         """
         if self._begins_at != base:
             self._roll(base)
@@ -205,7 +205,7 @@ class Journal:
         self._files.sync()
 
     def close(self) -> None:
-        """Let go of the file. Everything appended is durable already."""
+        """Close the file. Everything appended is durable already."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -271,9 +271,7 @@ def _segment_name(number: int) -> str:
 
 
 def _whole_frame_follows(data: memoryview, at: int) -> bool:
-    """True if a valid frame lies behind a broken one: then it is not the torn end that is
-    broken.
-    """
+    """Return whether a valid frame follows a broken one: then the broken one is not a torn end."""
     raw = bytes(data[at:])
     found = raw.find(_MAGIC_BYTES)
     while found >= 0:

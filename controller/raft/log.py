@@ -1,10 +1,10 @@
-"""The log of one voter in memory: entries behind a base, and how far the disk has them. Pure.
+"""Hold the log of one voter in memory: entries after a base, and which of them are on disk. Pure.
 
-Invariants: indexes are contiguous from the base on, and so are the offsets of records; stable <=
-written <= last_index; an entry at or below `stable` is on the disk. One write is under way at a
-time: what is truncated meanwhile is taken back from `written`, so that the end of that write never
-vouches for entries that came later (etcd's "append ABA race").
-Source: Raft 5.3 and 7; etcd/raft `log.go`, `log_unstable.go`.
+Invariants: Indexes are contiguous from the base on, and so are the offsets of records. stable <=
+written <= last_index; an entry at or below `stable` is on disk. One write is under way at a time:
+entries truncated meanwhile are removed from `written`, so that the end of that write never counts
+for entries that came later (etcd's "append ABA race"). Source: Raft 5.3 and 7; etcd/raft `log.go`,
+`log_unstable.go`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -15,7 +15,7 @@ from controller.raft.messages import Base, Entry, Members
 
 class RaftLog:
     def __init__(self, base: Base, entries: Sequence[Entry]) -> None:
-        """Entries as they were recovered from the disk."""
+        """entries: as recovered from the disk."""
         self.base = base
         self._entries = list(entries)
         assert not entries or entries[0].index == base.index + 1, (
@@ -41,32 +41,32 @@ class RaftLog:
 
     @property
     def members(self) -> Members:
-        """The newest ones in the log, committed or not (Raft 6: a server uses the latest
+        """The newest members in the log, committed or not (Raft 6: a server uses the latest
         configuration in its log).
         """
         return self._members[-1][1] if self._members else self.base.members
 
     @property
     def members_index(self) -> int:
-        """Where they were set; 0: in the base."""
+        """Index of the entry that set the members; 0: the base did."""
         return self._members[-1][0] if self._members else 0
 
     def members_at(self, index: int) -> Members:
-        """The newest ones at or before `index`: what a snapshot that ends there has to tell."""
+        """Return the newest members at or before `index`, for a snapshot that ends there."""
         for at, members in reversed(self._members):
             if at <= index:
                 return members
         return self.base.members
 
     def term_at(self, index: int) -> int | None:
-        """None: compacted, or not there yet."""
+        """Return the term of an entry; None: it is compacted, or not in the log yet."""
         if index == self.base.index:
             return self.base.term
         at = index - self.base.index - 1
         return self._entries[at].term if 0 <= at < len(self._entries) else None
 
     def offset_at(self, index: int) -> int:
-        """End offset of the records up to `index`, which the log must hold."""
+        """Return the end offset of the records up to `index`, which the log must hold."""
         at = index - self.base.index
         assert 0 <= at <= len(self._entries), (
             f"index {index} outside [{self.base.index}, {self.last_index}]"
@@ -74,14 +74,14 @@ class RaftLog:
         return self._entries[at - 1].end_offset if at else self.base.offset
 
     def index_at(self, offset: int) -> int:
-        """The last index up to which all records lie below `offset`."""
+        """Return the last index up to which all records lie below `offset`."""
         return self.base.index + bisect_right(
             self._entries, offset, key=lambda entry: entry.end_offset
         )
 
     def covered_index(self, offset: int) -> int:
-        """The last index that every snapshot of `offset` covers, wherever in a row of entries
-        without records it was taken.
+        """Return the last index that every snapshot of `offset` covers, wherever in a row of
+        entries without records it was taken.
         """
         at = bisect_left(self._entries, offset, key=lambda entry: entry.end_offset)
         ends_here = (
@@ -95,8 +95,8 @@ class RaftLog:
         return self.term_at(index) == term
 
     def last_agreeing(self, index: int, term: int) -> tuple[int, int]:
-        """The last (index, term) at or before `index` whose term is at most `term`: no later one
-        can be in a log that ends so.
+        """Return the last (index, term) at or before `index` whose term is at most `term`: a log
+        that ends so cannot have a later one.
         """
         at = min(index, self.last_index)
         while at > self.base.index and self._entries[at - self.base.index - 1].term > term:
@@ -106,7 +106,7 @@ class RaftLog:
     def slice(
         self, start: int, count_max: int, bytes_max: int, stop: int | None = None
     ) -> list[Entry]:
-        """Entries from `start` on within the limits, at least one if there is one."""
+        """Return entries from `start` on within the limits, at least one if there is one."""
         end = self.last_index if stop is None else stop
         found: list[Entry] = []
         size_bytes = 0
@@ -130,8 +130,8 @@ class RaftLog:
             self._members.append((entry.index, entry.members))
 
     def accept(self, entries: Sequence[Entry]) -> None:
-        """Entries of the leader, behind one that matched. Only a real conflict truncates: an old,
-        delayed message takes nothing away.
+        """Add the leader's entries after one that matched. Only a conflict truncates the log: an
+        old, delayed message removes nothing.
         """
         for entry in entries:
             if entry.index <= self.base.index or self.matches(entry.index, entry.term):
@@ -140,7 +140,7 @@ class RaftLog:
             self.append(entry)
 
     def truncate(self, index: int) -> None:
-        """Take back everything from `index` on."""
+        """Remove everything from `index` on."""
         del self._entries[index - self.base.index - 1 :]
         self.written = min(self.written, index - 1)
         self.stable = min(self.stable, index - 1)
@@ -151,18 +151,18 @@ class RaftLog:
         return self._entries[self.written - self.base.index :]
 
     def handed_over(self) -> None:
-        """Everything is on its way to the disk."""
+        """Note that all entries were given to the disk."""
         self.written = self.last_index
 
     def persisted(self, last_index: int) -> None:
-        """The write that ended with `last_index` is durable."""
+        """Note that the write that ended with `last_index` is durable."""
         self.stable = max(self.stable, min(last_index, self.written))
 
     def compact(self, index: int) -> None:
-        """A snapshot holds everything up to `index`: forget it. Entries that are not on the disk
-        yet must stay.
+        """Drop entries up to `index`, which a snapshot holds. Entries that are not on disk yet must
+        stay.
         """
-        assert index <= self.stable, f"compact at {index}, the disk is at {self.stable}"
+        assert index <= self.stable, f"compact at {index}, the disk has entries up to {self.stable}"
         term = self.term_at(index)
         if index <= self.base.index or term is None:
             return
@@ -174,7 +174,7 @@ class RaftLog:
         self.base = base
 
     def reset(self, base: Base) -> None:
-        """A snapshot replaces the log; a suffix that continues it stays."""
+        """Replace the log by a snapshot; keep entries that continue it."""
         if self.matches(base.index, base.term):
             if base.index <= self.stable:
                 self.compact(base.index)

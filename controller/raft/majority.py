@@ -1,8 +1,7 @@
-"""The arithmetic of majorities. Pure.
+"""Count majorities. Pure.
 
-Invariant: two majorities of one set of voters share a voter. Only voters are counted, whoever else
-is in the tables.
-Source: Raft 5.2 and 5.3; etcd/raft `quorum/majority.go`.
+Invariant: Two majorities of one set of voters share a voter. Only voters are counted, whoever else
+is in the tables. Source: Raft 5.2 and 5.3; etcd/raft `quorum/majority.go`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,18 +15,18 @@ class Tally(Enum):
 
 
 def majority(voters: int) -> int:
-    """Smallest number of voters of which any two groups overlap."""
+    """Return the smallest number of voters such that any two groups of it overlap."""
     return voters // 2 + 1
 
 
 def reached(voters: Sequence[int], values: Mapping[int, int], absent: int = 0) -> int:
-    """The largest value that a majority has reached."""
+    """Return the largest value that a majority has reached."""
     ordered = sorted((values.get(voter, absent) for voter in voters), reverse=True)
     return ordered[majority(len(ordered)) - 1]
 
 
 def tally(voters: Sequence[int], votes: Mapping[int, bool]) -> Tally:
-    """How an election stands."""
+    """Return the state of an election."""
     granted = sum(1 for voter in voters if votes.get(voter) is True)
     refused = sum(1 for voter in voters if votes.get(voter) is False)
     needed = majority(len(voters))

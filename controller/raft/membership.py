@@ -1,10 +1,10 @@
-"""Which changes of the quorum are allowed: one voter at a time, and only when the last change is
-committed. Pure.
+"""Decide which changes of the quorum are allowed: one voter at a time, and only when the last
+change is committed. Pure.
 
-Invariants: every majority of the old voters and every majority of the new ones share a voter, so
-that no two leaders of one term can be elected while some voters use one set and some the other. A
-change builds on the members that it was made from: `version` goes up by one. A controller is an id
-*and* a disk: one that lost its disk is another one, and has to be removed and added.
+Invariants: Every majority of the old voters shares a voter with every majority of the new ones, so
+that no two leaders of one term can be elected while some voters use the old set and some the new
+one. A change builds on the members that it was made from: `version` rises by one. A controller is
+an id *and* a disk: one that lost its disk is another controller, and must be removed and added.
 Source: Ongaro's thesis 4.1 and 4.2.1; KIP-853 for learners first and directory ids.
 """
 
@@ -14,8 +14,8 @@ from controller.raft.messages import Endpoint, Members
 
 
 def founded(addresses: Iterable[tuple[int, str]]) -> Members:
-    """The members with which a new cluster begins; their disks become known when they first talk to
-    a leader.
+    """Return the members of a new cluster. Their disks become known when they first connect to a
+    leader.
     """
     endpoints = tuple(Endpoint(node_id, address) for node_id, address in sorted(addresses))
     return Members(tuple(endpoint.node_id for endpoint in endpoints), (), endpoints)
@@ -24,7 +24,7 @@ def founded(addresses: Iterable[tuple[int, str]]) -> Members:
 def added_learner(
     members: Members, node_id: int, address: str = "", directory: str = ""
 ) -> Members:
-    """A newcomer gets the log first and votes later."""
+    """Return the members with a new learner, which receives the log and votes later."""
     if node_id in members.everyone:
         return members
     endpoints = _with(members.endpoints, Endpoint(node_id, address, directory))
@@ -34,7 +34,7 @@ def added_learner(
 
 
 def promoted(members: Members, node_id: int) -> Members:
-    """A learner becomes a voter; twice is once."""
+    """Return the members with a learner made voter; a voter stays one."""
     if node_id not in members.learners:
         return members
     learners = tuple(learner for learner in members.learners if learner != node_id)
@@ -55,8 +55,8 @@ def removed(members: Members, node_id: int) -> Members:
 
 
 def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
-    """Members have told where they are now. Another disk than the known one is no news of that
-    member but another controller.
+    """Return the members with the addresses and disks that they sent. Another disk than the known
+    one is not a change of that member but another controller.
     """
     known = members.endpoints
     for endpoint in endpoints:
@@ -70,19 +70,19 @@ def introduced(members: Members, endpoints: Iterable[Endpoint]) -> Members:
 
 
 def is_impostor(members: Members, node_id: int, directory: str, version: int) -> bool:
-    """It says that it is this member but has another disk, and its members (of that version) are no
-    newer than ours.
+    """Return whether the sender has another disk than the member that it claims to be, and its
+    members (of that version) are no newer than ours.
 
-    What it says must not be counted: it is the member as it was before it was removed and added
-    again, or one that lost its disk.
+    Its messages must not be counted: it is the member as it was before it was removed and added
+    again, or it lost its disk.
     """
     listed = members.endpoint(node_id).directory
     return listed not in {"", directory} and version <= members.version
 
 
 def is_meant(members: Members, own: Endpoint, wanted: str, version: int) -> bool:
-    """A call from one whose members have that version looks for this controller's disk; or for an
-    earlier one, because it is behind us.
+    """Return whether a call is for this controller's disk; or for an earlier disk, because the
+    caller's members (of that version) are older than ours.
     """
     return wanted in {"", own.directory} or (
         version < members.version and members.endpoint(own.node_id).directory == own.directory
@@ -92,7 +92,7 @@ def is_meant(members: Members, own: Endpoint, wanted: str, version: int) -> bool
 def refusal(
     old: Members, new: Members, *, is_pending: bool, has_committed_in_term: bool
 ) -> str | None:
-    """Why the leader may not propose `new` now; None: it may."""
+    """Return why the leader may not propose `new` now; None: it may."""
     if is_pending:
         return "another change of the quorum is not committed yet"
     if not has_committed_in_term:
@@ -102,11 +102,9 @@ def refusal(
     if not new.voters:
         return "a quorum needs a voter"
     if len(set(new.everyone)) != len(new.everyone):
-        return f"a controller is a voter or a learner, and once: {new.voters}, {new.learners}"
+        return f"a controller is listed twice: voters {new.voters}, learners {new.learners}"
     if new.version != old.version + 1:
-        return (
-            f"the quorum has changed meanwhile: version {new.version} does not follow {old.version}"
-        )
+        return f"the quorum has changed: version {new.version} does not follow {old.version}"
     return None
 
 

@@ -1,9 +1,12 @@
-"""What voters say to each other, what they keep on disk, and what the core hands to its driver.
+"""Define the messages between voters, what they store on disk, and what the core hands to its
+driver.
 
-Invariant: everything here is a value; a message says who sent it, to whom, and in which term.
-Encoded as msgpack arrays, on the wire as in the journal. Must not hold behavior beyond sizes and
-ends. Source: Ongaro & Ousterhout, "In Search of an Understandable Consensus Algorithm", figures 2
-and 13; etcd/raft `raftpb` for pre-vote, check-quorum and transfer.
+Invariant: Everything here is a value; a message names its sender, its receiver and its term. Values
+are encoded as msgpack arrays, on the wire and in the journal.
+
+Must not have behavior beyond sizes and ends. Source: Ongaro & Ousterhout, "In Search of an
+Understandable Consensus Algorithm", figures 2 and 13; etcd/raft `raftpb` for pre-vote, check-quorum
+and transfer.
 """
 
 from dataclasses import dataclass
@@ -11,15 +14,14 @@ from dataclasses import dataclass
 import msgspec
 
 NOBODY = -1
-"""No voter: nobody was voted for."""
+"""No voter has this id: no vote was given."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where a controller is, and which of its disks is meant (KIP-853: the directory id of a
-    voter).
+    """Locate a controller and one of its disks (KIP-853: the directory id of a voter).
 
-    address: host:port, empty: not known. directory: drawn when the directory is new, empty:
-    whichever, until it has told.
+    address: host:port; empty: unknown. directory: drawn when the directory is new; empty: any,
+    until the controller has sent it.
     """
 
     node_id: int
@@ -28,11 +30,11 @@ class Endpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """Who is in the quorum, and where. Learners get the log and count for nothing. Everything
-    sorted by id.
+    """List the members of the quorum with their addresses, sorted by id. Learners receive the log
+    and do not count.
 
-    version: number of the change that led here; of two that name a controller with different disks
-    the higher one is right.
+    version: number of the change that led here. If two lists name a controller with different
+    disks, the one with the higher version is right.
     """
 
     voters: tuple[int, ...]
@@ -45,26 +47,26 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
         return self.voters + self.learners
 
     def endpoint(self, node_id: int) -> Endpoint:
-        """Of a member, or of nobody in particular."""
+        """Return the endpoint of a member; without address and directory if it is unknown."""
         for endpoint in self.endpoints:
             if endpoint.node_id == node_id:
                 return endpoint
         return Endpoint(node_id)
 
     def is_voter(self, node_id: int, directory: str) -> bool:
-        """A disk that replaced a lost one does not vote: it may have promised something that it
-        does not know.
+        """Return whether the controller with this disk votes. A disk that replaced a lost one does
+        not: it may lack a promise.
         """
         return node_id in self.voters and self.endpoint(node_id).directory in {"", directory}
 
     def lists(self, node_id: int, directory: str) -> bool:
-        """Voter or learner, with this disk."""
+        """Return whether the controller, with this disk, is a voter or learner."""
         return node_id in self.everyone and self.endpoint(node_id).directory in {"", directory}
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """One proposal: its records are committed together or not at all. Without records: the begin of
-    a leader's term, or new members.
+    """Hold one proposal: its records are committed together or not at all. An entry without records
+    begins a leader's term or has new members.
     """
 
     index: int
@@ -84,7 +86,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Base(msgspec.Struct, frozen=True, array_like=True):
-    """Where a log begins: its entries follow behind `index`, a snapshot holds everything up to
+    """Mark the begin of a log: its entries follow `index`, and a snapshot holds everything up to
     it.
     """
 
@@ -95,17 +97,17 @@ class Base(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True):
-    """What a voter must never forget."""
+    """Hold what a voter must never forget."""
 
     term: int = 0
     vote: int = NOBODY
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True):
-    """One start of a controller, and the durable state with which it began.
+    """Describe one start of a controller and the durable state with which it began.
 
-    number: rises with every start of a data directory. nonce: drawn at the start, tells two copies
-    of a directory apart.
+    number: rises with every start of a data directory. nonce: drawn at the start, to distinguish
+    two copies of a directory.
     """
 
     number: int = 0
@@ -116,7 +118,9 @@ class Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Promise(msgspec.Struct, frozen=True, array_like=True):
-    """What start `number` of the disk `directory` has promised: see `controller.raft.promises`."""
+    """Hold what start `number` of the disk `directory` has promised: see
+    `controller.raft.promises`.
+    """
 
     directory: str
     number: int
@@ -134,8 +138,8 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Vote(_Message, frozen=True, array_like=True, tag=1):
-    """pre: would you vote for me in this term? It changes nothing. transfer: the leader itself
-    asked for this election.
+    """Ask for a vote. pre: ask whether the voter would grant it, which changes nothing. transfer:
+    the leader itself asked for this election.
     """
 
     last_index: int
@@ -150,11 +154,11 @@ class VoteReply(_Message, frozen=True, array_like=True, tag=2):
 
 
 class Append(_Message, frozen=True, array_like=True, tag=3):
-    """Entries behind (prev_index, prev_term); none: a heartbeat. round, sent_ms: the leader's,
-    given back in the reply.
+    """Send entries that follow (prev_index, prev_term); without entries, a heartbeat. round,
+    sent_ms: the leader's, returned in the reply.
 
-    promises: of all voters, so that others than the leader notice a disk that forgot its own; with
-    each heartbeat.
+    promises: of all voters, with each heartbeat, so that also followers notice a disk that forgot
+    its own.
     """
 
     prev_index: int
@@ -167,8 +171,8 @@ class Append(_Message, frozen=True, array_like=True, tag=3):
 
 
 class AppendReply(_Message, frozen=True, array_like=True, tag=4):
-    """index: up to which the log is the leader's, durably; if rejected, the prev_index that did not
-    fit.
+    """Answer an append. index: the log equals the leader's up to it, durably; if rejected, the
+    prev_index that did not match.
 
     hint_index, hint_term: the last place at which a rejecting log may still agree.
     """
@@ -180,12 +184,12 @@ class AppendReply(_Message, frozen=True, array_like=True, tag=4):
     round: int = 0
     sent_ms: int = 0
     fsync_us: int = 0
-    """p99 of the follower's writes to its journal; 0: not known."""
+    """p99 of the follower's writes to its journal; 0: unknown."""
 
 
 class Install(_Message, frozen=True, array_like=True, tag=5):
-    """The log no longer reaches back to what the receiver lacks: it has to load a snapshot of at
-    least `index` from the store.
+    """Ask the receiver to load a snapshot of at least `index` from the store, because the leader's
+    log begins after the end of the receiver's.
     """
 
     index: int
@@ -194,7 +198,7 @@ class Install(_Message, frozen=True, array_like=True, tag=5):
 
 
 class TimeoutNow(_Message, frozen=True, array_like=True, tag=6):
-    """Hold an election at once: the leader hands over."""
+    """Ask the receiver to hold an election at once: the leader hands over."""
 
 
 Message = Vote | VoteReply | Append | AppendReply | Install | TimeoutNow

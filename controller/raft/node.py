@@ -1,12 +1,13 @@
-"""Drives one core: messages and time in, disk and network out.
+"""Drive one core: messages and time in, disk and network out.
 
-Invariants: the core's contract (`core`): a write's messages leave only when it is durable, and one
-write is under way. Whatever arrives while the disk is busy shares the next fdatasync. A journal
-that fails ends the node: `failed` tells, nothing more is sent. Listeners are called from inside an
-input, after everything was handed out. A disk that has promised something is deaf at first: it
-neither votes nor acknowledges until the other voters, who may remember more, have had the time to
-say so. Must not know what a record is.
-Source: etcd `raft.Node`.
+Invariants: The core's contract holds (`core`): the messages of a write leave only when it is
+durable, and one write is under way. Everything that arrives while the disk is busy shares the next
+fdatasync. A journal that fails ends the node: `failed` has the error, and nothing more is sent.
+Listeners are called while an input is handled, after all output was handed out. A disk that has
+promised something ignores messages at first: it neither votes nor acknowledges until the other
+voters, which may remember more, have had time to say so.
+
+Must not know what a record is. Source: etcd `raft.Node`.
 """
 
 import asyncio
@@ -27,19 +28,19 @@ _T = TypeVar("_T")
 
 
 class Transport(Protocol):
-    """Gets messages to other voters, or loses them; never blocks."""
+    """Send messages to other voters, or lose them; never block."""
 
     def send(self, message: Message) -> None: ...
 
 
 class RaftNode:
-    """One voter. `open`, then `start`; `close` once."""
+    """Run one voter. Call `open`, then `start`; call `close` once."""
 
     def __init__(self, journal: Journal, thread: Executor, changed: Callable[[], None]) -> None:
-        """thread: does the journal's work, one piece after another; `close` ends it.
+        """thread: runs the journal's work, one call after another; `close` shuts it down.
 
         changed: called after every input, when term, leader, commit or confirmed reads may have
-        moved.
+        changed.
         """
         self._journal = journal
         self._thread = thread
@@ -53,12 +54,12 @@ class RaftNode:
         self._writing_since_s = 0.0
         self._ignores_messages = False
         self.start_number = 0
-        """Of the data directory; 0: not started yet."""
+        """Number of this start of the data directory; 0: not started."""
         self.writes = LatencyHistogram()
-        """Frames of the journal until they were durable."""
+        """Latency of the journal's frames until they are durable."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
-        """Done when the node is over: with a result after `close`, with the exception that ended it
-        otherwise.
+        """Done when the node ends: with a result after `close`, otherwise with the exception that
+        ended it.
         """
 
     @property
@@ -67,7 +68,7 @@ class RaftNode:
         return self._core
 
     async def open(self) -> Recovered:
-        """What the disk holds. Raises JournalCorrupt."""
+        """Return what the disk holds. Raises JournalCorrupt."""
         return await self.blocking(self._journal.open)
 
     async def start(
@@ -79,8 +80,8 @@ class RaftNode:
         *,
         commit: int,
     ) -> None:
-        """Take part, with a log that `recovered` describes (its base may be newer than the
-        disk's).
+        """Take part in the quorum. recovered: the log to begin with; its base may be newer than the
+        disk's.
         """
         self.start_number = await self.blocking(lambda: self._journal.start(recovered.base))
         log = RaftLog(recovered.base, recovered.entries)
@@ -94,7 +95,7 @@ class RaftNode:
         self.pump()
 
     async def close(self) -> None:
-        """A write under way is finished first."""
+        """Close the node after the write under way."""
         if not self.failed.done():
             self.failed.set_result(None)
         if self._timer is not None:
@@ -105,23 +106,23 @@ class RaftNode:
         self._thread.shutdown(wait=False)
 
     def accept_messages(self) -> None:
-        """No other voter that can be reached knows of a promise that this disk forgot."""
+        """Accept messages: no voter in reach knows of a promise that this disk forgot."""
         self._ignores_messages = False
 
     def receive(self, message: Message) -> None:
-        """A message of another voter."""
+        """Handle a message of another voter."""
         if self._core is not None and not self._ignores_messages and not self.failed.done():
             self._core.step(message, self.now_ms())
             self.pump()
 
     def check_running(self) -> None:
-        """Raises QuorumClosed, or what ended the node."""
+        """Raise QuorumClosed, or the error that ended the node, if it has ended."""
         if self.failed.done():
             error = self.failed.exception()
             raise error or QuorumClosed("the quorum was stopped")
 
     async def compact(self, index: int) -> None:
-        """Forget entries up to `index`, as far as they are on the disk."""
+        """Drop entries up to `index`, as far as they are on the disk."""
         core = self.core
         core.log.compact(min(index, core.log.stable, core.commit))
         base: Base = core.log.base
@@ -134,7 +135,7 @@ class RaftNode:
         return await self._loop.run_in_executor(self._thread, work)
 
     def pump(self) -> None:
-        """Hand out what the core has; call it after every input."""
+        """Hand out the core's output; call this after every input."""
         core = self.core
         if self.failed.done():
             return
@@ -167,7 +168,7 @@ class RaftNode:
             self.pump()
 
     def fail(self, error: BaseException) -> None:
-        """Send nothing any more; waiters get `error`."""
+        """Stop sending; waiters get `error`."""
         if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()
@@ -176,8 +177,8 @@ class RaftNode:
         self._changed()
 
     def _set_timer(self, deadline_ms: int | None) -> None:
-        """An earlier timer may stand: it looks again when it rings. Heartbeats move the deadline
-        often, timers are dear.
+        """Set the timer. An earlier timer may remain: it is set again when it fires, because
+        heartbeats move the deadline often and timers are expensive.
         """
         if deadline_ms is None:
             return

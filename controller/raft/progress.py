@@ -1,9 +1,9 @@
-"""What a leader knows of one follower, and how much it may send to it. Pure.
+"""Track what a leader knows of one follower, and how much it may send to it. Pure.
 
-Invariants: match < next; `match` never goes back, because only durable entries are acknowledged. In
-PROBE one append is out at a time, in REPLICATE up to a count and a number of bytes, in SNAPSHOT
-none: the follower loads a snapshot from the store.
-Source: etcd/raft `tracker/progress.go`, `tracker/inflights.go`.
+Invariants: match < next. `match` never decreases, because only durable entries are acknowledged. In
+PROBE one append is under way at a time; in REPLICATE up to a count and a number of bytes; in
+SNAPSHOT none: the follower loads a snapshot from the store. Source: etcd/raft
+`tracker/progress.go`, `tracker/inflights.go`.
 """
 
 from collections import deque
@@ -19,34 +19,34 @@ class State(Enum):
 class Progress:
     def __init__(self, next_index: int, now_ms: int, directory: str = "") -> None:
         self.directory = directory
-        """Of which disk this is known: another one has nothing of it."""
+        """Directory id of the disk that this describes; it does not hold for another one."""
         self.leaves_at_ms = 0
-        """Of one that was removed: until then it is told so. 0: it is a member, or its removal is
-        not committed.
+        """Of a removed follower: until when the leader sends it its removal. 0: it is a member, or
+        its removal is not committed.
         """
         self.fsync_us = 0
         self.caught_up_ms = 0
-        """When it last had everything that the leader had; 0: never yet."""
+        """When it last had everything that the leader had; 0: never."""
         self.match = 0
         self.next = next_index
         self.state = State.PROBE
         self.round = 0
-        """Newest heartbeat round that it answered."""
+        """Newest heartbeat round that it has answered."""
         self.heard_ms = now_ms
-        """When the newest message that it answered was sent."""
+        """When the newest message that it has answered was sent."""
         self.commit_sent = 0
         self.probe_is_out = False
         self._inflight: deque[tuple[int, int]] = deque()
         self._inflight_bytes = 0
 
     def may_send(self, count_max: int, bytes_max: int) -> bool:
-        """Entries may be sent now."""
+        """Return whether entries may be sent now."""
         if self.state is State.REPLICATE:
             return len(self._inflight) < count_max and self._inflight_bytes < bytes_max
         return self.state is State.PROBE and not self.probe_is_out
 
     def sent(self, last_index: int, size_bytes: int) -> None:
-        """Entries up to `last_index` left."""
+        """Note that entries up to `last_index` were sent."""
         if self.state is State.REPLICATE:
             self._inflight.append((last_index, size_bytes))
             self._inflight_bytes += size_bytes
@@ -59,7 +59,7 @@ class Progress:
         self.heard_ms = max(self.heard_ms, sent_ms)
 
     def acknowledged(self, index: int) -> bool:
-        """Durable up to `index`. True if that is news."""
+        """Note that the follower has entries up to `index` durably. Return whether that is new."""
         while self._inflight and self._inflight[0][0] <= index:
             self._inflight_bytes -= self._inflight.popleft()[1]
         is_news = index > self.match
@@ -69,10 +69,11 @@ class Progress:
         return is_news
 
     def rejected(self, prev_index: int, agreed_max: int) -> bool:
-        """It does not have (prev_index, its term); it may agree up to `agreed_max`.
+        """Note that the follower does not have (prev_index, its term); it may agree up to
+        `agreed_max`.
 
-        False: that changes nothing. It is an old reply, or of a disk that lacks what this one has
-        acknowledged: not worth an answer.
+        Return False if that changes nothing: the reply is old, or from a disk that lacks what it
+        has acknowledged, and is not answered.
         """
         if self.state is State.REPLICATE:
             if prev_index <= self.match:

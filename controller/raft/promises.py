@@ -1,17 +1,19 @@
-"""What other controllers' disks have promised, as far as this controller heard of it, and whether
-one of them forgot. Pure.
+"""Remember what controllers' disks have promised, as far as this controller knows, and detect one
+that forgot. Pure.
 
 A disk that was restored from an older copy, or that lost its last frame, still has its directory
 id: it would vote a second time in a term and acknowledge the same index a second time. Its own
 files cannot show that; the memory of the others does. Each start of a controller has a number that
-rises with every start of its directory, and tells the state with which it began. What earlier
-starts of the directory promised must be in that state. Leaders learn promises from answers and
-votes and tell them to followers with each heartbeat.
+rises with every start of its directory, and names the state with which it began. That state must
+contain what earlier starts of the directory promised. Leaders learn promises from answers and votes
+and send them to followers with each heartbeat.
 
-Invariants: a disk that forgot nothing is never accused. Its term never falls. In one term, its log
-keeps all that it acknowledged to the leader of that term. It keeps what that leader knew to be
-committed for good. Memory is lost with the process: what no running controller remembers is not
-noticed. Must not do I/O. Source: ADR 0033.
+Invariants: A disk that forgot nothing is never accused. Its term never falls. In one term, its log
+keeps everything that it acknowledged to the leader of that term. It keeps permanently what that
+leader knew to be committed.
+
+Limits: Memory is lost with the process: what no running controller remembers is not detected. Must
+not do I/O. Source: ADR 0033.
 """
 
 from collections.abc import Iterable
@@ -20,14 +22,16 @@ from dataclasses import dataclass
 from controller.raft.messages import NOBODY, Promise, Start
 
 DISKS_MAX = 64
-"""Directories that are remembered; the one heard of first is forgotten. A quorum has at most five
+"""Number of directories remembered; the one first seen is dropped. A quorum has at most five
 voters.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """term: reached, durably. index: acknowledged to the leader of that term; vote: given in it.
+    """Hold what one disk has promised.
+
+    term: reached, durably. index: acknowledged to the leader of that term; vote: given in it.
     committed: acknowledged and committed.
     """
 
@@ -37,7 +41,7 @@ class Promised:
     vote: int = NOBODY
 
     def merged(self, other: "Promised") -> "Promised":
-        """Both were given."""
+        """Combine two promises of one disk."""
         committed = max(self.committed, other.committed)
         if self.term != other.term:
             newer = max(self, other, key=lambda each: each.term)
@@ -58,21 +62,21 @@ class _Disk:
     number: int = 0
     nonce: int = 0
     before: Promised = NOTHING
-    """By starts before `number`."""
+    """Promised by starts before `number`."""
     now: Promised = NOTHING
 
 
 class Promises:
-    """The memory of one controller."""
+    """Remember the promises of all disks that one controller knows of."""
 
     def __init__(self) -> None:
         self._disks: dict[str, _Disk] = {}
         self._directory_of: dict[int, str] = {}
-        """Of the controller with this id whose message is looked at now, or was last."""
+        """Directory id of each controller, by the last message of it."""
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Why nothing that this start of a controller says may be counted; empty: it may. Call it
-        before each of its messages counts.
+        """Return why nothing from this start of a controller may be counted; empty: it may. Call
+        this before each of its messages counts.
         """
         disk = self._disk(directory)
         if (start.number, start.nonce) != (disk.number, disk.nonce):
@@ -86,14 +90,14 @@ class Promises:
         return forgotten(start, disk.before)
 
     def acknowledged(self, member: int, term: int, index: int, commit: int) -> None:
-        """To the leader of `term`, whose commit index is `commit`."""
+        """Note an acknowledgement to the leader of `term`, whose commit index is `commit`."""
         self._note(member, Promised(term, index, min(index, commit)))
 
     def voted(self, member: int, term: int, candidate: int) -> None:
         self._note(member, Promised(term, 0, 0, candidate))
 
     def promises_of(self, members: Iterable[int]) -> tuple[Promise, ...]:
-        """What a leader tells the others of them."""
+        """Return the promises of `members` that a leader sends to its followers."""
         promises: list[Promise] = []
         for member in members:
             directory = self._directory_of.get(member)
@@ -114,7 +118,7 @@ class Promises:
         return tuple(promises)
 
     def learn(self, promises: Iterable[Promise]) -> None:
-        """What a leader told."""
+        """Add the promises that a leader sent."""
         for promise in promises:
             disk = self._disk(promise.directory)
             if promise.number > disk.number:
@@ -145,7 +149,7 @@ class Promises:
 
 
 def forgotten(start: Start, promised: Promised) -> str:
-    """What a disk that began with this state does not know of what it promised; empty: nothing."""
+    """Return what a disk that began with this state lacks of its promises; empty: nothing."""
     if start.term < promised.term:
         return f"it had reached term {promised.term}, its journal is in term {start.term}"
     if start.term == promised.term and promised.vote not in {NOBODY, start.vote}:

@@ -1,11 +1,12 @@
-"""The replicated log as the runtime sees it: the port, and Raft behind it, for one voter as for
-many.
+"""Define the replicated log for the runtime (`Quorum`), and implement it with Raft, for one voter
+or several.
 
-Invariants: `propose` returns when its records are committed, and nobody reads a record before;
-offsets are contiguous; a proposal of an epoch that is over raises `NotLeader` and the runtime then
-forgets its image. Leadership is shown as active only when everything that earlier leaders committed
-is committed here: an image that has reached `committed_offset` then lacks nothing; and not while it
-is handed over, when nothing can be proposed. The epoch is Raft's term.
+Invariants: `propose` returns when its records are committed, and no reader gets a record before.
+Offsets are contiguous. A proposal of an epoch that has ended raises `NotLeader`, and the runtime
+then drops its image. Leadership is active only when everything that earlier leaders committed is
+committed here, so that an image at `committed_offset` is complete; and not during a transfer, when
+proposals are refused. The epoch is Raft's term.
+
 Must not decode records. Source: Raft reference 5; KRaft `RaftClient`.
 """
 
@@ -42,7 +43,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who leads. active: this process does, under `epoch`. address: of the leader, if known."""
+    """Say who leads. active: this process does, under `epoch`. address: of the leader; empty:
+    unknown.
+    """
 
     active: bool
     epoch: ControllerEpoch
@@ -51,7 +54,7 @@ class Leadership:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRecords:
-    """Committed records [base_offset, base_offset + len(records)) as they were proposed."""
+    """Hold committed records [base_offset, base_offset + len(records)) as they were proposed."""
 
     base_offset: MetadataOffset
     records: list[bytes]
@@ -62,56 +65,56 @@ class CommittedRecords:
 
 
 class Quorum(Protocol):
-    """A log of encoded records that a majority holds."""
+    """A log of encoded records on a majority of voters."""
 
     @property
     def leadership(self) -> Leadership: ...
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Addresses of all controllers, as far as they are known."""
+        """Known addresses of all controllers."""
         ...
 
     @property
     def first_offset(self) -> MetadataOffset:
-        """Oldest record that can still be read; older ones are only in snapshots."""
+        """Offset of the oldest record in the log; older ones are only in snapshots."""
         ...
 
     @property
     def committed_offset(self) -> MetadataOffset:
-        """Exclusive end of what is committed."""
+        """Exclusive end of the committed records."""
         ...
 
     async def propose(self, epoch: ControllerEpoch, records: Sequence[bytes]) -> MetadataOffset:
-        """Committed end offset, once these records are committed. Raises NotLeader, QuorumClosed,
+        """Commit records; return the committed end offset. Raises NotLeader, QuorumClosed,
         JournalFailed.
         """
         ...
 
     def read(self, offset: MetadataOffset, max_bytes: int) -> CommittedRecords:
-        """Committed records from `offset` on, at least one if there is one; needs first_offset <=
-        offset <= committed_offset.
+        """Return committed records from `offset` on, at least one if there is one. Needs
+        first_offset <= offset <= committed_offset.
         """
         ...
 
     async def wait_committed(self, offset: MetadataOffset) -> None:
-        """Returns when something at or behind `offset` is committed. Raises QuorumClosed."""
+        """Return when a record at or after `offset` is committed. Raises QuorumClosed."""
         ...
 
     async def confirm(self, epoch: ControllerEpoch) -> None:
-        """Returns when a majority has confirmed, after this call, that `epoch` still leads: reads
-        may be answered. Raises as `propose`.
+        """Return when a majority has confirmed, after this call, that `epoch` still leads: reads
+        may then be answered. Raises as `propose`.
         """
         ...
 
     def point_at(self, offset: MetadataOffset) -> Base:
-        """The place in the log up to which a snapshot of the records below `offset`, all committed,
-        reaches.
+        """Return the place in the log at which a snapshot of the records below `offset` ends; all
+        of them must be committed.
         """
         ...
 
     async def drop_before(self, offset: MetadataOffset) -> None:
-        """Forget records below `offset`, which a snapshot covers; may keep some of them."""
+        """Drop records below `offset`, which a snapshot covers; some may stay."""
         ...
 
 
@@ -124,10 +127,10 @@ class _Proposed:
 
 
 class RaftQuorum:
-    """One controller of a Raft quorum: voter, learner, or not (yet, any more) a member.
+    """Run one controller of a Raft quorum: a voter, a learner, or a controller that is not a
+    member.
 
-    addresses: host:port of controllers, as they were configured; where the log knows another
-    address, that one counts.
+    addresses: configured host:port of controllers; an address in the log takes precedence.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class RaftQuorum:
         addresses: Mapping[int, str],
         rng: Random,
     ) -> None:
-        """identity: the opened directory's."""
+        """identity: of the opened directory."""
         self._identity = identity
         self._config = config
         self._addresses = dict(addresses)
@@ -154,26 +157,24 @@ class RaftQuorum:
         self._reads: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._epoch_ends: list[tuple[ControllerEpoch, asyncio.Future[None]]] = []
         self.began_empty = False
-        """The disk held nothing at the start: what the log holds came from a snapshot or from
-        others.
+        """Whether the disk held nothing at the start: the log came from a snapshot or from other
+        controllers.
         """
         self.begun = Start()
-        """With what this start of the controller began, once it has."""
+        """The state with which this start of the controller began, once it has."""
         self._accepted_by: set[int] = set()
-        """Voters that know of no promise that this disk forgot."""
+        """Voters that remember no promise that this disk forgot."""
         self._endpoints_heard: dict[int, Endpoint] = {}
-        """Where members said that they are; the leader writes it down when it is news."""
+        """Addresses that members sent; the leader proposes new ones."""
         self._has_new_endpoints = False
         self._was_outside = False
         self._transferring_to: int | None = None
         self._members_seen = Members(())
         self._leader_seen = (ControllerEpoch(-1), "")
         self.leader_changes = 0
-        """Leaders that came after the first one that was seen."""
+        """Number of changes of the leader since the first known one."""
         self.failed = self._node.failed
-        """Done when the quorum is over: with a result after `close`, with JournalFailed
-        otherwise.
-        """
+        """Done when the quorum ends: with a result after `close`, with JournalFailed otherwise."""
 
     async def start(
         self,
@@ -183,14 +184,14 @@ class RaftQuorum:
         *,
         passed_over: SnapshotCorrupt | None = None,
     ) -> None:
-        """Recover and take part. snapshot: the newest whole one, which the caller has loaded.
-        passed_over: a newer one is damaged.
+        """Recover and take part in the quorum.
 
-        members: of a cluster that begins; none: of one that exists, whose leader will tell.
+        snapshot: the newest whole one, which the caller has loaded. passed_over: a newer one is
+        damaged. members: of a new cluster; empty: of an existing one, whose leader will send them.
 
         Raises JournalCorrupt, JournalForgot, SnapshotMissing (a gap before the journal),
-        SnapshotCorrupt (`passed_over`, and the disk is empty: what lies behind the older snapshot
-        may be in the damaged one alone, as after `penstock controller recover`).
+        SnapshotCorrupt (`passed_over`, and the disk is empty: records after the older snapshot may
+        exist only in the damaged one, as after `penstock controller recover`).
         """
         recovered = await self._node.open()
         if recovered.cut_bytes:
@@ -220,12 +221,12 @@ class RaftQuorum:
         core.promises.refusal(core.id, self._config.directory, self.begun)
 
     async def close(self) -> None:
-        """Take part no more; a write under way is finished first. Waiters get QuorumClosed."""
+        """Stop taking part, after the write under way. Waiters get QuorumClosed."""
         await self._node.close()
         self._publish_changes()
 
     def receive(self, message: Message) -> None:
-        """A message of another voter."""
+        """Handle a message of another voter."""
         self._node.receive(message)
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
@@ -233,8 +234,8 @@ class RaftQuorum:
         return self.core.promises.refusal(member, directory, start) if self.begun.number else ""
 
     def answered(self, member: int, why: str) -> None:
-        """Another controller has looked at what this start began with. why: what this disk forgot;
-        empty: nothing that it knows of.
+        """Note another controller's check of the state with which this start began. why: what this
+        disk forgot; empty: nothing as far as it knows.
         """
         if why:
             self._retire(member, why)
@@ -258,12 +259,14 @@ class RaftQuorum:
 
     @property
     def members(self) -> Members:
-        """The newest ones in the log; none before `start`."""
+        """The newest members in the log; none before `start`."""
         return self._members_seen
 
     @property
     def is_outside(self) -> bool:
-        """There is a quorum, and this disk is no member of it: not added yet, or removed."""
+        """Whether there is a quorum of which this disk is not a member: it was removed, or not
+        added yet.
+        """
         core = self.core
         return (
             bool(core.log.members.voters)
@@ -278,14 +281,14 @@ class RaftQuorum:
         return tuple(filter(None, (self.address_of(node_id) for node_id in members.everyone)))
 
     def address_of(self, node_id: int | None) -> str:
-        """As the log knows it, else as configured; empty: not known."""
+        """Return the address of a controller: from the log, else as configured; empty: unknown."""
         if node_id is None:
             return ""
         return self._members_seen.endpoint(node_id).address or self._addresses.get(node_id, "")
 
     def introduce(self, endpoint: Endpoint) -> None:
-        """A controller, maybe this one, has told where it is. If it is a member, everybody will
-        know.
+        """Note the address that a controller, possibly this one, sent. If it is a member, the
+        leader proposes it to all.
         """
         if self._endpoints_heard.get(endpoint.node_id) != endpoint:
             self._endpoints_heard[endpoint.node_id] = endpoint
@@ -293,7 +296,7 @@ class RaftQuorum:
             self._loop.call_soon(self._propose_endpoints)
 
     async def change(self, members: Members) -> None:
-        """Returns when `members` are committed. Raises ChangeRefused, NotLeader, QuorumClosed,
+        """Commit a change of the members. Raises ChangeRefused, NotLeader, QuorumClosed,
         JournalFailed.
         """
         core = self.core
@@ -317,7 +320,7 @@ class RaftQuorum:
 
     @property
     def writes(self) -> LatencyHistogram:
-        """Of the journal."""
+        """Latency of the journal's writes."""
         return self._node.writes
 
     @property
@@ -338,7 +341,7 @@ class RaftQuorum:
 
     @property
     def needs_snapshot(self) -> bool:
-        """The leader's log no longer reaches back to ours: load the newest snapshot and call
+        """Whether the leader's log begins after the end of ours: load the newest snapshot and call
         `installed`.
         """
         return self.core.needs_snapshot > self.core.commit
@@ -398,8 +401,8 @@ class RaftQuorum:
             await self._commit_moved.wait()
 
     async def wait_changed(self) -> None:
-        """Returns at the next commit, change of leadership, or need of a snapshot; maybe at
-        more.
+        """Return at the next commit, change of leadership, or need of a snapshot; possibly more
+        often.
         """
         self._node.check_running()
         await self._commit_moved.wait()
@@ -415,25 +418,25 @@ class RaftQuorum:
         return Base(index, term, log.offset_at(index), log.members_at(index))
 
     async def drop_before(self, offset: MetadataOffset) -> None:
-        """See Quorum.drop_before. Deletes whole segment files; a new one is begun here so that the
-        next snapshot can drop this one.
+        """See Quorum.drop_before. Delete whole segment files, and begin a new one so that the next
+        snapshot can drop this one.
         """
         await self._node.compact(self.core.log.covered_index(offset))
 
     def installed(self, base: Base) -> None:
-        """A snapshot that ends at `base` was loaded into the image."""
+        """Continue from `base`: a snapshot that ends there was loaded into the image."""
         self.core.installed(base)
         self._node.pump()
 
     def transfer(self, target: int) -> bool:
-        """Hand leadership over to another voter; it is under way when this returns True."""
+        """Begin to transfer leadership to another voter; return whether it has begun."""
         begun = self.core.transfer(target)
         self._node.pump()
         return begun
 
     def end_of(self, epoch: ControllerEpoch) -> "asyncio.Future[None]":
-        """Done when `epoch` is not led from here any more; cancel it if that is of no interest any
-        more.
+        """Return a future that is done when this process no longer leads `epoch`. Cancel it if it
+        is no longer needed.
         """
         over: asyncio.Future[None] = self._loop.create_future()
         self._epoch_ends.append((epoch, over))
@@ -449,7 +452,9 @@ class RaftQuorum:
         self._epoch_ends = [end for end in self._epoch_ends if not end[1].done()]
 
     def _publish_changes(self) -> None:
-        """After every input: answer what is decided, tell what has changed."""
+        """Answer decided proposals and reads, and publish what has changed. Called after every
+        input.
+        """
         if self.failed.done():
             self._end()
             return
@@ -507,14 +512,16 @@ class RaftQuorum:
         self._wake()
 
     def _publish_is_outside(self) -> None:
-        """It is news when that is committed, which moves no offset."""
+        """Wake waiters when this controller becomes, or is no longer, outside of the quorum, which
+        moves no offset.
+        """
         was_outside, self._was_outside = self._was_outside, self.is_outside
         if was_outside != self._was_outside:
             self._wake()
 
     def _propose_endpoints(self) -> None:
-        """Addresses and disks that are news, as one change of the members. What cannot be proposed
-        now is looked at again later.
+        """Propose new addresses and disks as one change of the members. If that is not possible
+        now, it is repeated later.
         """
         if self.failed.done() or not self.core.is_ready_to_serve:
             return
@@ -549,7 +556,7 @@ class RaftQuorum:
                 _refuse(answer, NotLeader(self.address_of(core.leader)))
 
     def _end(self) -> None:
-        """Nothing is decided here any more."""
+        """Refuse everything that waits: this controller no longer decides."""
         self._leadership = Leadership(active=False, epoch=self._leadership.epoch)
         try:
             self._node.check_running()
@@ -579,7 +586,7 @@ def _refuse(answer: "asyncio.Future[_T]", error: Exception) -> None:
 
 
 def _join(recovered: Recovered, snapshot: Base) -> None:
-    """A snapshot that the journal does not lead up to replaces it: the disk is behind, or was
+    """Replace the journal by a snapshot that it does not lead up to: the disk is behind, or was
     lost.
     """
     at = snapshot.index - recovered.base.index

@@ -1,11 +1,12 @@
-"""Messages between voters over gRPC: one stream per direction, dialled by the side that sends.
+"""Send messages between voters over gRPC: one stream per direction, dialed by the sender.
 
 Invariants: `send` never blocks and never fails; what cannot be delivered soon is lost, which Raft
-expects. Heartbeats share the stream with appends, so that a blocked stream looks as dead as it is.
-A stream begins with who talks to whom in which cluster, from which disk and where it can be found;
-what a controller says whose disk was replaced is not let through. A controller is looked for where
-it said that it is, then where the log says, then where the configuration does. Must not look into
-messages. Source: etcd `rafthttp`.
+tolerates. Heartbeats share the stream with appends, so that a blocked stream also stops the
+heartbeats. A stream begins with sender, receiver, cluster, disk and the sender's address; messages
+of a controller whose disk was replaced are refused. A controller is dialed at the address that it
+sent, then at the one in the log, then at the configured one.
+
+Must not read messages. Source: etcd `rafthttp`.
 """
 
 import asyncio
@@ -32,26 +33,26 @@ _log = structlog.get_logger()
 
 BACKOFF_S = 0.1
 REFUSED_BACKOFF_S = 1.0
-"""A controller with which something is wrong (another cluster, another disk) is not asked as often
-as one that may just be starting.
+"""Pause before dialing a controller that refuses (another cluster, another disk); longer than for
+one that may be starting.
 """
 
 WRITE_TIMEOUT_S = 2.0
-"""A stream that takes nothing for this long is given up and dialled anew."""
+"""Longest time of a write; then the stream is dialed again."""
 
 WAITING_COUNT_MAX = 1_024
-"""Messages for one voter; what comes on top is lost."""
+"""Number of messages waiting for one voter; more are lost."""
 
 WAITING_DISCONNECTED_MAX = 32
-"""Likewise while there is no connection: old messages are of no use."""
+"""The same limit without a connection: old messages are useless."""
 
 GROUP_BYTES = 4 << 20
-"""About what is sent as one gRPC message."""
+"""Approximate size of one gRPC message."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """to_directory: the disk that is looked for, empty: any. version: of the sender's members.
-    start: the sender's.
+    """Begin a stream. to_directory: disk of the receiver; empty: any. version: of the sender's
+    members. start: the sender's.
     """
 
     cluster_id: str
@@ -63,24 +64,24 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Memory(Protocol):
-    """What is known of promises: see `controller.raft.promises`."""
+    """Check and report promises: see `controller.raft.promises`."""
 
     @property
     def begun(self) -> Start: ...
 
     def refusal(self, member: int, directory: str, start: Start) -> str:
-        """Why what this start of a controller says must not be counted; empty: it may."""
+        """Return why nothing from this start of a controller may be counted; empty: it may."""
         ...
 
     def answered(self, member: int, why: str) -> None:
-        """Another controller has answered `begun`: what this disk forgot; empty: nothing that it
-        knows of.
+        """Note another controller's answer to `begun`: what this disk forgot; empty: nothing as far
+        as it knows.
         """
         ...
 
 
 class _NoMemory:
-    """Implements Memory for a controller without a journal."""
+    """Implement Memory for a controller without a journal."""
 
     begun = Start()
 
@@ -93,7 +94,7 @@ class _NoMemory:
 
 
 class Refused(NamedTuple):
-    """Why a stream may not go on. forgot: its sender's disk lacks what it promised."""
+    """Say why a stream must end. forgot: its sender's disk lacks what it promised."""
 
     why: str
     forgot: bool = False
@@ -109,9 +110,7 @@ _NOBODY = Members(())
 
 
 class PeerTransport:
-    """The sending and the receiving half of one controller. peers: host:port of others, as
-    configured.
-    """
+    """Send and receive messages for one controller. peers: configured host:port of the others."""
 
     def __init__(
         self,
@@ -124,7 +123,9 @@ class PeerTransport:
         introduce: Callable[[Endpoint], None] = lambda _: None,
         memory: Memory = _NoMemory(),  # noqa: B008 - it has no state
     ) -> None:
-        """members: the present ones. introduce: told where somebody is that has called."""
+        """members: returns the current members. introduce: called with the address of each
+        controller that has connected.
+        """
         self._memory = memory
         self._cluster_id = cluster_id
         self._own = own
@@ -134,15 +135,13 @@ class PeerTransport:
         self._introduce = introduce
         self._heard: dict[int, Endpoint] = {}
         self._refused = ""
-        """The last reason, told once in a row."""
+        """The last reason that was logged, to log repeated ones once."""
 
         self._senders: dict[int, _Sender] = {}
         self._started = False
 
     def start(self, address: str) -> None:
-        """Messages leave from now on; the members are called at once, so that they learn where we
-        are, which is at `address`.
-        """
+        """Begin to send. Dial the members at once, so that they learn our `address`."""
         self._own = Endpoint(self._own.node_id, address, self._own.directory)
         self._started = True
         for member in sorted({*self._peers, *self._members().everyone} - {self._own.node_id}):
@@ -161,7 +160,7 @@ class PeerTransport:
             sender.offer(message)
 
     async def serve(self, _: object, context: StreamContext) -> None:
-        """The receiving end of another controller's stream."""
+        """Receive another controller's stream."""
         data = await context.read()
         if data is END_OF_STREAM:
             return
@@ -188,7 +187,7 @@ class PeerTransport:
             )
 
     async def _listen(self, hello: Hello, context: StreamContext) -> Refused | None:
-        """Until the stream ends or may not go on; why not."""
+        """Deliver messages until the stream ends or must end; return why it must."""
         sender = hello.sender
         self._heard[sender.node_id] = sender
         self._introduce(sender)
@@ -207,8 +206,8 @@ class PeerTransport:
                 del self._heard[sender.node_id]
 
     def _refusal(self, hello: Hello) -> Refused | None:
-        """Members and what is known of promises change while a stream lasts: looked at again with
-        every group.
+        """Return why the sender is refused, if it is. Checked with every group, because members and
+        promises change while a stream lasts.
         """
         own, sender, members = self._own, hello.sender, self._members()
         if hello.cluster_id != self._cluster_id:
@@ -253,7 +252,9 @@ class PeerTransport:
         )
 
     def _addresses_of(self, node_id: int) -> list[str]:
-        """Where it may be, the likeliest first; none if it is nobody that we should look for."""
+        """Return the possible addresses of a controller, the likeliest first; none if it should not
+        be dialed.
+        """
         members = self._members()
         listed, heard = members.endpoint(node_id), self._heard.get(node_id)
         is_same = heard is not None and listed.directory in {"", heard.directory}
@@ -267,7 +268,7 @@ class PeerTransport:
 
 
 class _Sender:
-    """One controller as our messages reach it. It ends when nobody knows an address any more."""
+    """Send to one controller, as long as an address of it is known."""
 
     def __init__(
         self,
@@ -332,10 +333,10 @@ class _Sender:
             await asyncio.sleep(backoff_s)
 
     async def _send_all(self, call: StreamCall, hello: Hello) -> float:
-        """Until the stream breaks, or the one that we look for has become another one. The other
-        side sends a welcome and its end.
+        """Send until the stream breaks or the receiver's disk is another one. The other side sends
+        a welcome and its end.
 
-        Returns the seconds until the next attempt.
+        Return the seconds until the next attempt.
         """
         ending = asyncio.get_running_loop().create_task(self._end_of(call))
         try:
@@ -360,7 +361,7 @@ class _Sender:
             ending.cancel()
             await asyncio.wait(
                 (ending,)
-            )  # not `await ending`: our own cancellation must not be taken for its
+            )  # not `await ending`: that would mix up our cancellation with the task's
             if not ending.cancelled():
                 ending.exception()
 

@@ -1,11 +1,13 @@
-"""When a leader with a slow disk hands over, and to whom. Pure.
+"""Decide when a leader with a slow disk hands over, and to whom. Pure.
 
-Every commit waits for the leader's own disk only if followers are slower still, but every promise
-of the leader does: beyond half a heartbeat its volume is what clients feel. Invariants: a follower
-gets leadership for its disk only if its own is at most half as slow as allowed; it must have been
-slow for a while (one long write proves nothing), and after a hand-over, or at the begin of a
-leadership, time passes before the next, so that two bad disks do not play ball. Must not look at a
-clock. Source: Ongaro's thesis 3.10 (leadership transfer).
+A commit waits for the leader's own disk only if the followers are slower still, but every promise
+of the leader does: beyond half a heartbeat, clients notice its volume. Invariants: A follower gets
+leadership for its disk only if its fsync takes at most half of the limit. The leader's disk must
+have been slow for a while (one long write proves nothing). After a hand-over, and at the begin of a
+leadership, time passes before the next one, so that leadership does not alternate between two slow
+disks.
+
+Must not read a clock. Source: Ongaro's thesis 3.10 (leadership transfer).
 """
 
 from bisect import bisect_left, insort
@@ -15,22 +17,22 @@ from dataclasses import dataclass
 
 SAMPLES_MAX = 256
 SAMPLES_MIN = 10
-"""Fewer writes say nothing of their slowest percent."""
+"""Fewer writes give no p99."""
 
 AGE_MS_MAX = 30_000
 SLOW_COUNT_MIN = 3
-"""That many writes, not one, have to be beyond the limit."""
+"""Number of writes that must exceed the limit."""
 
 HOLD_ELECTIONS = 2
 PAUSE_ELECTIONS = 5
 COOL_DOWN_ELECTIONS = 30
-"""In election timeouts: how long it has to be slow, how long a new leader is left alone, and how
-long after a hand-over.
+"""In election timeouts: how long the disk must be slow, the pause of a new leader, and the pause
+after a hand-over.
 """
 
 
 class FsyncWindow:
-    """How long the last writes took until they were durable."""
+    """Measure how long the last writes took to become durable."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, int]] = deque()
@@ -45,7 +47,7 @@ class FsyncWindow:
 
     @property
     def p99_us(self) -> int:
-        """0: not known."""
+        """p99 in microseconds; 0: unknown."""
         count = len(self._ordered)
         return self._ordered[-(-99 * count // 100) - 1] if count >= SAMPLES_MIN else 0
 
@@ -55,7 +57,7 @@ class FsyncWindow:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A voter that was heard within the election timeout."""
+    """A voter that answered within the election timeout."""
 
     node_id: int
     match: int
@@ -63,7 +65,7 @@ class Candidate:
 
 
 class SlowVolume:
-    """One leader's rule, over all its leaderships."""
+    """Decide for one controller, over all its leaderships."""
 
     def __init__(self, limit_us: int, election_ms: int) -> None:
         self._limit_us = limit_us
@@ -72,12 +74,14 @@ class SlowVolume:
         self._not_before_ms = 0
 
     def gained(self, now_ms: int) -> None:
-        """Leadership begins."""
+        """Note that leadership begins."""
         self._slow_since_ms = None
         self._not_before_ms = max(self._not_before_ms, now_ms + PAUSE_ELECTIONS * self._election_ms)
 
     def target(self, now_ms: int, own: FsyncWindow, candidates: Iterable[Candidate]) -> int | None:
-        """Who is to lead instead, now: of those with a good disk the one with the longest log."""
+        """Return the voter that should lead instead, now: of those with a fast disk, the one with
+        the longest log.
+        """
         if not self._is_slow(now_ms, own) or now_ms < self._not_before_ms:
             return None
         good = [each for each in candidates if 0 < each.fsync_us <= self._limit_us // 2]
@@ -87,7 +91,9 @@ class SlowVolume:
         return max(good, key=lambda each: (each.match, -each.fsync_us, -each.node_id)).node_id
 
     def _is_slow(self, now_ms: int, own: FsyncWindow) -> bool:
-        """Slow from the limit on, well again from half of it."""
+        """Return whether the disk has been slow long enough: slow above the limit, fast again below
+        half of it.
+        """
         if own.is_beyond(self._limit_us):
             self._slow_since_ms = now_ms if self._slow_since_ms is None else self._slow_since_ms
         elif own.p99_us <= self._limit_us // 2:
