@@ -1,3 +1,3 @@
-"""Every change of metadata, as pure functions of (image, request, now): the rules of the cluster
-live here and nowhere else.
+"""Decide every change of metadata, as pure functions of (image, request, now). The rules of the
+cluster are here and nowhere else.
 """

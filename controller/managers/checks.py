@@ -1,4 +1,4 @@
-"""The checks that requests share. Each returns in silence or raises `Refused`. Source: AutoMQ
+"""Check what several requests require. Each check returns None or raises `Refused`. Source: AutoMQ
 `nodeEpochCheck`, `streamOwnershipCheck`.
 """
 
@@ -12,8 +12,8 @@ from stream.ports import BrokerIncarnation
 
 
 def check_node(image: MetadataImage, node: BrokerIncarnation) -> NodeState:
-    """This incarnation may act as a broker: registered, not replaced by a newer start, not
-    fenced.
+    """Check that this incarnation may act as a broker: registered, not replaced by a newer start,
+    not fenced.
     """
     state = image.nodes.get(node.node_id)
     if state is None or state.node_epoch < node.node_epoch:
@@ -46,7 +46,7 @@ def check_stream(image: MetadataImage, stream_id: StreamId) -> StreamState:
 
 
 def check_owner(stream: StreamState, node: BrokerIncarnation) -> None:
-    """The stream is open, by this incarnation."""
+    """Check that this incarnation has the stream open."""
     if not stream.opened:
         raise Refused(
             Status.STREAM_NOT_OPENED,

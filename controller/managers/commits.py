@@ -1,13 +1,12 @@
-"""Commits: objects into logs, compaction, closing of streams and progress of the WAL, all in one
+"""Commit objects to logs, compaction, closes of streams and progress of the WAL, all in one
 transaction.
 
-Invariant: of one request either everything holds afterwards or nothing does; repeating it after a
-lost reply succeeds without records. The transaction that closes the last stream of a partition that
-moves elects its next leader. Data of deleted streams, and data that is committed already, are
-skipped and never fail the rest. Everything else that does not follow exactly is refused. Objects
-are not destroyed here, however useless they became: `objects.destroy_unreferenced` does that.
-Source: AutoMQ `StreamControlManager#commitStreamSetObject`, adapted to WAL objects committed in
-place.
+Invariant: Of one request, either everything holds afterwards or nothing does. A repeat after a lost
+reply succeeds without records. The transaction that closes the last stream of a moving partition
+elects its next leader. Data of deleted streams and data that is committed already are skipped; they
+never fail the rest. Everything else must follow exactly, or it is refused. Commits do not destroy
+objects, however useless they became: `objects.destroy_unreferenced` does that. Source: AutoMQ
+`StreamControlManager#commitStreamSetObject`, adapted to WAL objects committed in place.
 """
 
 from collections.abc import Collection
@@ -42,11 +41,11 @@ CLOSES_MAX = 2_000
 def commit(
     image: MetadataImage, request: Commit, now_ms: Millis, *, live: Collection[NodeId] = ()
 ) -> Result[None]:
-    """See `stream.ports.CommitObjects`. live: brokers that may be elected for partitions whose
+    """Commit `stream.ports.CommitObjects`. live: brokers that may be elected for partitions whose
     streams this closes.
 
-    Refuses with NODE_* (this incarnation is over), STREAM_FENCED / STREAM_NOT_OPENED (somebody
-    else's stream, or closed), OFFSET_NOT_MATCHED (a range or a close that does not follow),
+    Refuses with NODE_* (this incarnation has ended), STREAM_FENCED / STREAM_NOT_OPENED (the stream
+    has another owner, or is closed), OFFSET_NOT_MATCHED (a range or a close that does not follow),
     OBJECT_NOT_EXIST (not prepared, expired, or a slot that may be deleted),
     COMPACTED_OBJECTS_NOT_FOUND (sources changed: plan again), INVALID_REQUEST.
     """
@@ -108,8 +107,8 @@ class _Commit:
         return self._changes.records
 
     def _is_repeat(self) -> bool:
-        """All prepared objects of the request are committed already: its reply was lost. Some of
-        them: no request of ours was like that.
+        """Return whether all prepared objects of the request are committed already, because its
+        reply was lost. No request of ours commits only some of them.
         """
         states = [
             prepared(self._image, item, item.object_id)
@@ -125,8 +124,8 @@ class _Commit:
         return bool(committed)
 
     def _appended(self, item: CommitObject, object_id: ObjectId | None) -> list[RangeEntry]:
-        """The ranges of one object that go to the ends of their streams. Those of compacted streams
-        are put aside.
+        """Return the ranges of one object that extend their streams; put those of compacted streams
+        aside.
         """
         ranges: list[RangeEntry] = []
         for part in item.ranges:
@@ -153,7 +152,7 @@ class _Commit:
         end = max(self._changes.end_of(stream), stream.start_offset)
         name = f"stream {stream.stream_id}"
         if stream.epoch > close.epoch and close.end_offset <= end:
-            return  # closed by the first try of this request, and opened by somebody since
+            return  # the first attempt closed it, and another broker has opened it
         check_epoch(stream, close.epoch)
         if stream.owner != self._me:
             raise Refused(
@@ -172,8 +171,8 @@ class _Commit:
             )
 
     def _elect(self) -> None:
-        """Leaders for partitions that only waited for this. With nobody eligible they go on
-        waiting: `elect_leaderless` looks for them.
+        """Elect leaders for partitions that waited for this close. If no broker is eligible, they
+        wait for `elect_leaderless`.
         """
         keys: set[PartitionKey] = set()
         for stream_id in self._closed:

@@ -1,8 +1,7 @@
-"""Dynamic configs of topics. Brokers have none: theirs come from their configuration file.
+"""Change dynamic configs of topics. Brokers have none: theirs come from their configuration file.
 
-Invariant: only values that `topic_configs` accepts get into the image. All changes of one resource
-are made, or none.
-Source: KRaft `ConfigurationControlManager`.
+Invariant: Only values that `topic_configs` accepts get into the image. Of one resource, either all
+changes are made or none. Source: KRaft `ConfigurationControlManager`.
 """
 
 from controller.api.messages import (
@@ -23,8 +22,8 @@ CHANGES_MAX = 10_000
 
 
 def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemResults]:
-    """One answer for each change, in order; those of one resource are the same. Setting what is set
-    already makes no record.
+    """Return one answer per change, in order; those of one resource are equal. Setting the current
+    value makes no record.
     """
     if len(request.changes) > CHANGES_MAX:
         return Result(

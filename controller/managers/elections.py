@@ -1,10 +1,9 @@
-"""Who leads a partition: the first live candidate, else the live broker that leads least.
+"""Elect leaders of partitions: the first live candidate, else the live broker that leads least.
 
-Invariant: an election raises the leader epoch by one; it is held only for a partition that nobody
-leads and whose streams are closed (in the same transaction at the latest). Any live broker will do,
-because durability comes from the store: it is then appended to the candidates. A broker that drains
-is elected for nothing.
-Source: KRaft `PartitionChangeBuilder`, without ISR.
+Invariant: An election raises the leader epoch by one. It is held only for a partition without a
+leader whose streams are closed (in the same transaction at the latest). Any live broker can lead,
+because durability comes from the store; it is then appended to the candidates. A draining broker is
+not elected. Source: KRaft `PartitionChangeBuilder`, without ISR.
 """
 
 from collections.abc import Collection
@@ -26,11 +25,11 @@ ELECTIONS_PER_TRANSACTION_MAX = 2_000
 
 
 class Elector:
-    """Holds elections of one transaction; counts as it goes, so that a failed broker's partitions
+    """Hold the elections of one transaction, counting leaders, so that a failed broker's partitions
     spread over the others.
 
     live: brokers with a session. Only those that are registered and neither fenced nor draining are
-    eligible. Cost: O(brokers + moves under way), whose targets count as leaders already.
+    eligible. Cost: O(brokers + moves under way); targets of moves count as leaders.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Elector:
         return list(self._load)
 
     def choose(self, candidates: Collection[NodeId]) -> BrokerIncarnation:
-        """The winner, counted as leader from now on; `NO_LEADER` when no broker is eligible."""
+        """Return the winner and count it as leader; `NO_LEADER` if no broker is eligible."""
         winner = next((node_id for node_id in candidates if node_id in self._eligible), None)
         if winner is None and self._load:
             winner = min(self._load, key=lambda node_id: (self._load[node_id], node_id))
@@ -72,7 +71,7 @@ class Elector:
         return BrokerIncarnation(winner, self._eligible[winner])
 
     def by_load(self, candidates: Collection[NodeId]) -> tuple[NodeId, ...]:
-        """The eligible ones, those that lead least first."""
+        """Return the eligible candidates, those that lead least first."""
         return tuple(
             sorted(
                 (node_id for node_id in candidates if node_id in self._load),
@@ -81,8 +80,8 @@ class Elector:
         )
 
     def elect(self, partition: PartitionRecord, now_ms: Millis) -> PartitionRecord:
-        """The partition's next record: one leader epoch higher, led by the winner or by nobody.
-        Ends the move that is under way.
+        """Return the partition's next record: one leader epoch higher, led by the winner or by
+        none. This ends a move under way.
         """
         replicas, move = partition.replicas, partition.move
         candidates = replicas
@@ -113,7 +112,7 @@ class Elector:
 
 
 def has_open_stream(image: MetadataImage, partition: PartitionRecord) -> bool:
-    """Somebody, dead or alive, may still be writing under the old leader epoch."""
+    """Return whether a broker, dead or alive, may still write under the old leader epoch."""
     streams = map(image.streams.get, partition.stream_ids)
     return any(stream is not None and stream.opened for stream in streams)
 
@@ -124,11 +123,11 @@ def elect_leaderless(
     now_ms: Millis,
     partitions_max: int = ELECTIONS_PER_TRANSACTION_MAX,
 ) -> list[Record]:
-    """Leaders for partitions that nobody leads, e.g. when the first broker comes. Bounded: call
-    again while it answers any.
+    """Elect leaders for partitions without one, for example when the first broker registers.
+    Bounded: call again while it returns records.
 
-    A partition that moves is due when its streams are closed; the transaction that closes them
-    elects, so this only catches what found nobody eligible then.
+    A moving partition is due when its streams are closed. The transaction that closes them elects,
+    so this handles only elections that found no eligible broker then.
     """
     elector = Elector(image, live)
     if not elector.eligible:

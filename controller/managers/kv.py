@@ -1,5 +1,5 @@
-"""The cluster's small key/value store. For a few facts of the cluster's own, not for data. Source:
-AutoMQ `KVControlManager`.
+"""Change the cluster's small key/value store, which is for a few facts of the cluster, not for
+data. Source: AutoMQ `KVControlManager`.
 """
 
 from controller.api.messages import (
@@ -19,8 +19,8 @@ KEYS_MAX = 10_000
 
 
 def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue]:
-    """if_absent and there is another value: KEY_EXISTS, with that value. The same value again is
-    success (lost reply).
+    """Set a value. With if_absent and another value present: KEY_EXISTS, with that value. Setting
+    the same value again succeeds (lost reply).
     """
     if not 1 <= len(request.key) <= KEY_CHARS_MAX or len(request.value) > VALUE_BYTES_MAX:
         detail = (
@@ -46,12 +46,12 @@ def put_key_value(image: MetadataImage, request: PutKeyValue) -> Result[KeyValue
 
 
 def get_key_value(image: MetadataImage, request: GetKeyValue) -> Result[KeyValue]:
-    """value None: there is no such key."""
+    """Return a value; None: the key does not exist."""
     return Result(value=KeyValue(key=request.key, value=image.kv.get(request.key)))
 
 
 def delete_key_value(image: MetadataImage, request: DeleteKeyValue) -> Result[KeyValue]:
-    """Answers the value that was."""
+    """Delete a key and return its last value."""
     present = image.kv.get(request.key)
     if present is None:
         return Result(

@@ -1,8 +1,8 @@
-"""Changes to the log index within one transaction: what each stream's end will be, and the records
-that make it so.
+"""Collect changes to the log index within one transaction: the new end of each stream, and the
+records.
 
-Invariant: a range is taken only if it begins exactly where its stream will end by then. A gap or a
-partial overlap is refused, never bridged. Source: AutoMQ
+Invariant: A range is accepted only if it begins exactly where its stream will end by then. A gap or
+a partial overlap is refused, never bridged. Source: AutoMQ
 `StreamControlManager#streamContinuityCheck`.
 """
 
@@ -33,7 +33,7 @@ RANGES_MAX = 20_000
 
 
 class LogChanges:
-    """Collects `records` on top of `image`, which it does not change."""
+    """Collect `records` on top of `image`, which does not change."""
 
     def __init__(self, image: MetadataImage, now_ms: Millis) -> None:
         self.image = image
@@ -77,11 +77,11 @@ class LogChanges:
     def commit_in_place(
         self, item: CommitObject, writer: BrokerIncarnation, ranges: Sequence[RangeEntry]
     ) -> None:
-        """Name a WAL slot as an object, or add ranges to one that is named already. Without ranges
-        there is nothing to name.
+        """Register a WAL slot as an object, or add ranges to a registered one. Without ranges there
+        is nothing to register.
 
-        A slot that recovery does not need any more may be deleted at any moment: it cannot be named
-        for the first or another time.
+        A slot that recovery no longer needs may be deleted at any moment, so it cannot be
+        registered or extended.
         """
         sequence = slot_of(item, writer)
         if not ranges:
@@ -114,8 +114,8 @@ class LogChanges:
         )
 
     def _check_new_to(self, object_id: ObjectId, ranges: Sequence[RangeEntry]) -> None:
-        """A slot holds one range of a stream: a second one is a contradiction. O(entries), for
-        slots that are named already only.
+        """Refuse a second range of a stream in one slot: a slot holds one per stream. Cost:
+        O(entries), for registered slots only.
         """
         for part in ranges:
             stream = self.image.streams.get(part.stream_id)
@@ -128,8 +128,8 @@ class LogChanges:
 
 
 def clipped(part: RangeEntry, start: int) -> RangeEntry:
-    """The range without what lies below `start`. Counts cannot be known without the object: in
-    proportion, never zero.
+    """Return the range without the part below `start`. Counts are estimated in proportion, at least
+    1: the exact ones are only in the object.
     """
     share = (part.end_offset - start) / (part.end_offset - part.start_offset)
     return msgspec.structs.replace(
@@ -152,7 +152,9 @@ def slot_of(item: CommitObject, writer: BrokerIncarnation) -> WalSequence:
 
 
 def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> ObjectState:
-    """The object to be committed. `was_committed`: it is already, the reply was lost."""
+    """Return the object to commit. `was_committed`: it is committed already, because the reply was
+    lost.
+    """
     if item.role not in {ObjectRole.STREAM_SET, ObjectRole.STREAM}:
         detail = (
             f"object {object_id} has role {item.role}; only stream and stream-set objects are"
@@ -173,7 +175,7 @@ def prepared(image: MetadataImage, item: CommitObject, object_id: ObjectId) -> O
 
 
 def check_objects(items: Sequence[CommitObject]) -> None:
-    """What must hold of the objects of any request, whatever the image says."""
+    """Check the objects of a request, independent of the image."""
     check_count("objects", len(items), OBJECTS_MAX)
     check_count("ranges", sum(len(item.ranges) for item in items), RANGES_MAX)
     if len({item.key for item in items}) != len(items):

@@ -1,9 +1,8 @@
-"""Brokers come, are fenced, and leave.
+"""Register, fence and unregister brokers.
 
-Invariant: one incarnation of a node is registered at a time; a newer one takes the place of the
-older, whose WAL then waits for recovery.
-A fenced incarnation never comes back: it registers again as a new one. Source: KRaft
-`ClusterControlManager`, AutoMQ `NodeControlManager`.
+Invariant: One incarnation of a node is registered at a time. A newer one replaces the older one,
+whose WAL then waits for recovery. A fenced incarnation never comes back: the broker registers again
+as a new one. Source: KRaft `ClusterControlManager`, AutoMQ `NodeControlManager`.
 """
 
 from collections.abc import Collection, Iterable
@@ -35,8 +34,8 @@ FIRST_NODE_ID = NodeId(1)
 
 
 def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[BrokerRegistered]:
-    """A new incarnation gets the next node epoch and an empty WAL. The same incarnation again gets
-    the same answer without records.
+    """Register a broker. A new incarnation gets the next node epoch and an empty WAL. The same
+    incarnation gets the same answer again, without records.
     """
     try:
         _check_registration(request)
@@ -50,7 +49,7 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
             )
         if known is None and len(image.nodes) >= BROKERS_MAX:
             raise Refused(
-                Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered; no more are allowed"
+                Status.INVALID_REQUEST, f"{BROKERS_MAX} brokers are registered, which is the limit"
             )
     except Refused as refused:
         return refused.result()
@@ -85,11 +84,11 @@ def register_broker(image: MetadataImage, request: RegisterBroker) -> Result[Bro
 def unregister_broker(
     image: MetadataImage, request: UnregisterBroker, now_ms: Millis, *, live: Collection[NodeId]
 ) -> Result[Progress]:
-    """Others take its partitions (some each time), then it is gone and its WAL ends. All its
-    streams have to be closed before.
+    """Elect others for its partitions (some in each call), then remove the broker and end its WAL.
+    All its streams must be closed before.
 
-    With no stream open, everything in its WAL is committed: that is what closing one means. No
-    recovery, whatever `committed` says.
+    Without an open stream, everything in its WAL is committed, because a close commits. No recovery
+    is needed, whatever `committed` says.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     wal = image.nodes.wal(me)
@@ -125,8 +124,8 @@ def unregister_broker(
 
 
 def fence_brokers(image: MetadataImage, dead: Iterable[BrokerIncarnation]) -> list[Record]:
-    """Fence the incarnations whose sessions ended. Those that are not alive in the image are
-    skipped: a newer start is not harmed.
+    """Fence the incarnations whose sessions ended. Skip those that are not alive in the image: a
+    newer start is not affected.
     """
     records: list[Record] = []
     for node in dead:
@@ -155,7 +154,7 @@ def _check_registration(request: RegisterBroker) -> None:
     if not -1 <= request.node_id < 1 << 31:
         raise Refused(
             Status.INVALID_REQUEST,
-            f"node id {request.node_id} is not allowed: 0 to 2147483647, or -1 to be given one",
+            f"node id {request.node_id} is not allowed: 0 to 2147483647, or -1 for the lowest free",
         )
     if len(request.other_listeners) >= LISTENERS_MAX:
         raise Refused(

@@ -1,10 +1,9 @@
-"""The life of objects outside of commits: prepared, expired, destroyed, removed.
+"""Prepare, expire, destroy and remove objects.
 
-Invariant: an object is destroyed only when no range refers to it, and a WAL object committed in
-place also only when no recovery can need its slot (below the WAL's committed slot, or the WAL
-ended). Ages are measured by the caller (`controller.writer.timeline`), never by wall clocks. This
-is the one place where objects are destroyed: requests only drop references, and a tick comes
-behind, bounded.
+Invariant: An object is destroyed only when no range refers to it, and a WAL object committed in
+place also only when no recovery can need its slot (it is below the WAL's committed slot, or the WAL
+ended). The caller measures ages (`controller.writer.timeline`), never by wall clocks. Only this
+module destroys objects: requests only drop references, and a bounded periodic task destroys.
 Source: AutoMQ `S3ObjectControlManager`.
 """
 
@@ -34,18 +33,16 @@ from stream.ports import BrokerIncarnation
 
 PREPARES_MAX = 1_000
 PREPARED_TTL_MS = 60 * 60_000
-"""Longer than any upload may take: a commit after it is refused, and the uploader has to begin
-again.
-"""
+"""Longer than any upload may take. A later commit is refused, and the uploader must begin again."""
 
 Age = Callable[[MetadataOffset], float]
-"""For how many seconds at least what stands at an offset of the log has been committed."""
+"""Returns for how many seconds at least the record at an offset of the log has been committed."""
 
 
 def prepare_objects(
     image: MetadataImage, request: PrepareObjects, _now_ms: Millis, *, ttl_ms: int = PREPARED_TTL_MS
 ) -> Result[ObjectsPrepared]:
-    """Ids are contiguous and rise. Not idempotent: ids of a lost reply expire."""
+    """Prepare objects with contiguous, rising ids. Not idempotent: ids of a lost reply expire."""
     try:
         check_node(image, BrokerIncarnation(request.node_id, request.node_epoch))
         return prepared_items(image, request.count, ttl_ms)
@@ -54,7 +51,7 @@ def prepare_objects(
 
 
 def prepared_items(image: MetadataImage, count: int, ttl_ms: int) -> Result[ObjectsPrepared]:
-    """Whoever it was that asked. Raises Refused."""
+    """Prepare objects, regardless of the requester. Raises Refused."""
     if not 1 <= count <= PREPARES_MAX:
         raise Refused(
             Status.INVALID_REQUEST, f"{count} objects to prepare; 1 to {PREPARES_MAX} are allowed"
@@ -71,8 +68,8 @@ def prepared_items(image: MetadataImage, count: int, ttl_ms: int) -> Result[Obje
 
 
 def expire_prepared(image: MetadataImage, now_ms: Millis, age_s: Age, limit: int) -> list[Record]:
-    """Destroy what was prepared and not committed in its time; whatever was PUT under its key is
-    garbage.
+    """Destroy objects that were prepared and not committed in time; what was PUT under their keys
+    is garbage.
     """
     expired = (
         state.object_id
@@ -91,11 +88,11 @@ def destroy_unreferenced(image: MetadataImage, now_ms: Millis, limit: int) -> li
 def deletable(
     image: MetadataImage, age_s: Age, grace_ms: int, late_put_grace_ms: int, limit: int
 ) -> list[ObjectState]:
-    """Destroyed objects whose grace is over, oldest first: delete their bytes, then say
-    `objects_removed`.
+    """Return destroyed objects whose grace has ended, oldest first. The caller deletes their bytes
+    and then calls `objects_removed`.
 
-    late_put_grace_ms: of what was never committed, because the PUT of a writer that was stopped may
-    land after its object has expired.
+    late_put_grace_ms: grace of objects that were never committed, because the PUT of a paused
+    writer may arrive after the object has expired.
     """
     late_ms = max(grace_ms, late_put_grace_ms)
     due = sorted(
@@ -108,7 +105,9 @@ def deletable(
 
 
 def objects_removed(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Record]:
-    """Forget objects whose bytes are gone. What is unknown or not destroyed is skipped."""
+    """Remove objects whose bytes are deleted. Skip unknown ones and those that are not
+    destroyed.
+    """
     states = (image.objects.get(object_id) for object_id in dict.fromkeys(object_ids))
     return [
         ObjectRemoved(state.object_id)

@@ -1,10 +1,10 @@
-"""Which brokers are candidates for the partitions of a topic.
+"""Place the candidates of a topic's partitions on brokers.
 
-Invariant: candidates of a partition are distinct; partition i begins at broker (start + i) mod n
-and goes on round. The start is taken from the number of partitions ever made, so that small topics,
-too, spread over all brokers. Any factor from 1 to 15 is accepted whatever the number of brokers,
-because durability comes from the store; there are just no more candidates than brokers.
-Source: Kafka `StripedReplicaPlacer`, without racks.
+Invariant: Candidates of a partition are distinct; those of partition i begin at broker (start + i)
+mod n and continue in a circle. The start follows from the number of partitions ever created, so
+that small topics spread over all brokers too. Any factor from 1 to 15 is accepted whatever the
+number of brokers, because durability comes from the store; there are at most as many candidates as
+brokers. Source: Kafka `StripedReplicaPlacer`, without racks.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,8 +19,8 @@ REPLICATION_FACTOR_DEFAULT = 3
 
 
 class Placement:
-    """Candidates for the new partitions of one transaction. Brokers with a session; without any,
-    all that are registered.
+    """Choose candidates for the new partitions of one transaction: brokers with a session; without
+    any, all registered ones.
     """
 
     def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
@@ -37,7 +37,9 @@ class Placement:
         self._next = image.next_stream_id // 3
 
     def candidates(self, count: int, factor: int) -> list[tuple[NodeId, ...]]:
-        """For `count` partitions. factor -1: three, or as many as there are brokers."""
+        """Return the candidates of `count` partitions. factor -1: three, or as many as there are
+        brokers.
+        """
         if factor == -1:
             factor = REPLICATION_FACTOR_DEFAULT
         if not 1 <= factor <= REPLICATION_FACTOR_MAX:
@@ -61,8 +63,8 @@ class Placement:
         return rows
 
     def check(self, assignment: Sequence[Sequence[NodeId]]) -> list[tuple[NodeId, ...]]:
-        """An assignment made by hand: as many candidates in each row, registered, distinct, one of
-        them live.
+        """Check an explicit assignment: rows of equal length, of registered, distinct brokers, one
+        of them live.
         """
         wanted = len(assignment[0]) if assignment else 0
         for index, row in enumerate(assignment):

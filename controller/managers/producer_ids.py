@@ -1,7 +1,7 @@
-"""Blocks of producer ids for brokers. Invariant: no id is given out twice; the rest of a block is
-lost with its broker.
+"""Allocate blocks of producer ids to brokers.
 
-Source: KRaft `ProducerIdControlManager`.
+Invariant: No id is allocated twice; the rest of a block is lost with its broker. Source: KRaft
+`ProducerIdControlManager`.
 """
 
 from controller.api.messages import AllocateProducerIds, ProducerIdBlock

@@ -1,14 +1,13 @@
-"""Planned changes of leadership: reassignments, preferred elections and draining. They begin here
-and end in an election.
+"""Begin planned changes of leadership: reassignments, preferred elections and draining. Each ends
+in an election.
 
-Invariants: a partition that moves has no leader until its streams are closed, and the transaction
-that closes the last of them elects (`commits`, or `recovery` for a source that died), so there is
-no moment at which two could write and no request that can get lost in between. Every move has a
-timeout; `sources_of` names who has to be fenced when it passes, which the active controller
-measures from when it first saw the move (`controller.leader.ticks`). A further move of a partition
-that is moving changes only where it goes: source and beginning stay.
-Source: AutoMQ `ReplicationControlManager#changePartitionReassignmentV2`;
-`docs/adr/0011-reassignment.md`.
+Invariants: A moving partition has no leader until its streams are closed. The transaction that
+closes the last of them elects (`commits`, or `recovery` for a source that died), so two brokers can
+never write at once, and no request can get lost in between. Every move has a timeout; `sources_of`
+returns the brokers to fence when it expires, which the active controller measures from when it
+first saw the move (`controller.leader.ticks`). A further move of a moving partition changes only
+its target: source and begin stay. Source: AutoMQ
+`ReplicationControlManager#changePartitionReassignmentV2`; `docs/adr/0011-reassignment.md`.
 """
 
 from collections import Counter
@@ -44,7 +43,7 @@ MOVES_MAX = ELECTIONS_PER_TRANSACTION_MAX
 
 
 class Mover:
-    """Begins the moves of one transaction."""
+    """Begin the moves of one transaction."""
 
     def __init__(
         self, image: MetadataImage, live: Collection[NodeId], now_ms: Millis, timeout_ms: int
@@ -58,10 +57,11 @@ class Mover:
     def to(
         self, partition: PartitionRecord, replicas: tuple[NodeId, ...], wanted: tuple[NodeId, ...]
     ) -> None:
-        """Change the leader: afterwards the candidates are `replicas`; the first of `wanted` that
-        is eligible leads, else any broker.
+        """Change the leader. Afterwards the candidates are `replicas`; the first eligible one of
+        `wanted` leads, else any broker.
 
-        Nothing is open (the source was elected, but has not begun): the election is held at once.
+        If nothing is open (the source was elected, but has not begun), the election is held at
+        once.
         """
         changed = msgspec.structs.replace(
             partition, target_replicas=replicas, move=self._move(partition, wanted)
@@ -95,8 +95,8 @@ _Item = TypeVar("_Item", bound=_Named)
 def _one_by_one(
     mover: Mover, wanted: Sequence[_Item], act: Callable[[Mover, _Item], None]
 ) -> ItemResults:
-    """A result for each partition; one that is refused, or named twice, keeps no other from its
-    move.
+    """Return a result per partition. One that is refused, or named twice, does not affect the
+    others.
     """
     counts = Counter((item.topic, item.partition) for item in wanted)
     items: list[ItemResult] = []
@@ -118,8 +118,8 @@ def alter_reassignments(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """New candidates. The leader moves only if it is not among them. The same again: success
-    without records.
+    """Change candidates. The leader moves only if it is not one of them. A repeat succeeds without
+    records.
     """
     try:
         check_count("partitions", len(request.partitions), MOVES_MAX)
@@ -137,8 +137,8 @@ def elect_preferred(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """Move partitions to their first candidates. ELECTION_NOT_NEEDED for one that leads or is on
-    its way there.
+    """Move partitions to their first candidates. ELECTION_NOT_NEEDED if that one leads, or is
+    already the target.
     """
     try:
         check_count("partitions", len(request.partitions), MOVES_MAX)
@@ -156,8 +156,8 @@ def drain_broker(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[Progress]:
-    """Some of what the broker leads moves to others, of the candidates to those that lead least.
-    Call again while anything remains.
+    """Move some partitions of the broker to others, preferably to candidates that lead least. Call
+    again while any remain.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -183,8 +183,8 @@ def relieve(
     timeout_ms: int,
     partitions_max: int,
 ) -> list[Record]:
-    """Some of what a broker leads moves to others, of the candidates to those that lead least.
-    Nothing if there is nobody else.
+    """Move some partitions of a broker to others, preferably to candidates that lead least. Return
+    no records if there is no other broker.
     """
     mover = Mover(image, live, now_ms, timeout_ms)
     if not mover.elector.eligible:
@@ -204,8 +204,8 @@ def move_leaders(
     live: Collection[NodeId],
     timeout_ms: int,
 ) -> Result[ItemResults]:
-    """What balancing found. Only what is as the plan had it moves: a move under way is never
-    interfered with.
+    """Make the moves of a balancing plan, if the partition is still as in the plan; moves under way
+    are not changed.
     """
     try:
         check_count("moves", len(request.moves), MOVES_MAX)
@@ -216,7 +216,7 @@ def move_leaders(
 
 
 class MoveUnderWay(NamedTuple):
-    """Names one move for as long as it lasts."""
+    """Identify one move for its whole duration."""
 
     key: PartitionKey
     source: NodeId
@@ -225,7 +225,9 @@ class MoveUnderWay(NamedTuple):
 
 
 def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
-    """Those that wait for their source, in order. O(partitions without a leader)."""
+    """Return the moves that wait for their source, in order. Cost: O(partitions without a
+    leader).
+    """
     found: list[MoveUnderWay] = []
     for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):
         partition = image.topics.partition(key)
@@ -245,7 +247,7 @@ def moves_under_way(image: MetadataImage) -> list[MoveUnderWay]:
 def sources_of(
     image: MetadataImage, moves: Iterable[MoveUnderWay]
 ) -> dict[BrokerIncarnation, PartitionKey]:
-    """Living owners of streams of what moves, each with one such partition."""
+    """Return the living owners of streams of moving partitions, each with one such partition."""
     found: dict[BrokerIncarnation, PartitionKey] = {}
     for move in moves:
         partition = image.topics.partition(move.key)
@@ -288,8 +290,8 @@ def _alter(mover: Mover, item: PartitionTarget) -> None:
 
 
 def _cancel(mover: Mover, partition: PartitionRecord, name: str) -> None:
-    """Back to the source, under a new leader epoch: it may be closing already, and to close and
-    open again is the only way that is safe.
+    """Move back to the source, under a new leader epoch. The source may be closing already, so
+    closing and opening again is the only safe way.
     """
     if not is_reassigning(partition) or partition.move is None:
         raise Refused(Status.NO_REASSIGNMENT, f"{name} is not being reassigned")

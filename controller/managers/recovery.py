@@ -1,12 +1,12 @@
-"""Failover: who recovers a dead broker's WAL, what it may commit, and who leads afterwards.
+"""Handle failover: appoint the recoverer of a dead broker's WAL, check its commits, and elect new
+leaders.
 
-Invariant: only the appointed recoverer commits for a dead writer, only to streams that are open in
-the dead writer's name, exactly from their committed ends on. The WAL ends in the transaction that
-closes the last of its streams and elects the last leader, so that nothing is forgotten if the
-recoverer dies too: the next one begins again and finds less to do. Partitions that lost or damaged
-slots may concern are held: nobody leads them, and the WAL does not end, until the slots are back or
-their loss is accepted.
-Source: AutoMQ `FailoverControlManager`.
+Invariant: Only the appointed recoverer commits for a dead writer, only to streams that the dead
+writer has open, exactly from their committed ends on. The WAL ends in the transaction that closes
+the last of its streams and elects the last leader, so that nothing is lost if the recoverer dies
+too: the next one begins again with less to do. Partitions that lost or damaged slots may concern
+are held: they have no leader, and the WAL does not end, until the slots are restored or an operator
+accepts their loss. Source: AutoMQ `FailoverControlManager`.
 """
 
 from collections import Counter
@@ -42,9 +42,9 @@ def assign_recoveries(image: MetadataImage, live: Collection[NodeId]) -> list[Re
     """Appoint a live broker for each WAL whose writer is dead and whose recoverer is not alive.
     Deterministic.
 
-    Who has fewest recoveries comes first; among those, who will lead most of what the dead one led:
-    it keeps what it reads on the way. Brokers that drain are asked only if there is nobody else.
-    Cost: O(partitions of the dead).
+    The broker with the fewest recoveries is chosen; among equals, the one that will lead most of
+    the dead broker's partitions, because it keeps what it reads during recovery. Draining brokers
+    are chosen only if there is no other. Cost: O(partitions of the dead broker).
     """
     able = [node for node in image.nodes if node.node_id in live and not node.fenced]
     alive = {node.node_id: BrokerIncarnation(node.node_id, node.node_epoch) for node in able}
@@ -92,8 +92,8 @@ def _count_next_leaders(
 def commit_recovered(
     image: MetadataImage, request: CommitRecovered, now_ms: Millis, *, live: Collection[NodeId]
 ) -> Result[Progress]:
-    """Name slots of the dead WAL as objects; with `done`, close streams and elect, some thousand
-    each time until nothing remains.
+    """Register slots of the dead WAL as objects; with `done`, close streams and elect, some
+    thousand per call until none remains.
 
     Refuses with WAL_NOT_RECOVERABLE (the caller is not the recoverer, or the WAL ended otherwise),
     OFFSET_NOT_MATCHED (a slot is missing before these), NODE_* and INVALID_REQUEST. Ranges that are
@@ -149,7 +149,7 @@ def _check_recoverer(image: MetadataImage, wal: WalState | None, request: Commit
 def _clipped(
     changes: LogChanges, item: CommitObject, failed: BrokerIncarnation
 ) -> list[RangeEntry]:
-    """The parts of one slot that are the dead writer's to commit and not committed yet."""
+    """Return the ranges of one slot that belong to the dead writer and are not committed yet."""
     ranges: list[RangeEntry] = []
     for part in item.ranges:
         stream = changes.image.streams.get(part.stream_id)
@@ -172,12 +172,11 @@ def _hand_over(
     now_ms: Millis,
     held: Collection[PartitionKey],
 ) -> int:
-    """Close streams of the dead writer and elect new leaders for what it led, within the limit, but
-    for the partitions that are held.
+    """Close streams of the dead writer and elect new leaders for its partitions, within the limit,
+    except for held partitions.
 
-    -> how many partitions remain, without those. A stream may be open in the name of an incarnation
-    that does not lead its partition any
-    more: its partition counts as well.
+    Return how many partitions remain, without the held ones. A stream may be open for an
+    incarnation that no longer leads its partition; that partition counts as well.
     """
     image = changes.image
     streams: dict[PartitionKey, list[StreamState]] = {
@@ -200,8 +199,8 @@ def _hand_over(
 
 
 def _is_due(partition: PartitionMetadata, failed: BrokerIncarnation, elector: Elector) -> bool:
-    """It was led by the dead writer, or was moving away from it. The latter can wait for somebody
-    eligible, the former must not.
+    """Return whether the partition is due: the dead writer led it, or it was moving away from it.
+    The latter can wait for an eligible broker, the former must not.
     """
     return leader_of(partition) == failed or (is_moving(partition) and bool(elector.eligible))
 

@@ -1,9 +1,9 @@
-"""Compaction: exchange some entries of a stream's log for others that hold exactly the same
-offsets.
+"""Exchange some entries of a stream's log for others that hold exactly the same offsets
+(compaction).
 
-Invariant: a replacement never moves a stream's end, never opens a gap, and takes out only entries
-that are still in the index. Measured above the stream's start, because trimming may have passed the
-sources meanwhile. Source: AutoMQ `StreamControlManager#commitStreamObject`.
+Invariant: A replacement never moves a stream's end, never opens a gap, and removes only entries
+that are still in the index. Only offsets above the stream's start count, because trimming may have
+passed the sources meanwhile. Source: AutoMQ `StreamControlManager#commitStreamObject`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ class NewRange(NamedTuple):
 def replace_ranges(
     stream: StreamState, sources: Sequence[ReplacedItem], new: Sequence[NewRange]
 ) -> list[RangesReplaced]:
-    """Records that exchange `sources` for `new`, all of this stream. None if all are trimmed. Who
-    may ask is checked before.
+    """Return records that exchange `sources` for `new`, all of this stream; none if all are
+    trimmed. The caller checks permissions before.
     """
     living = [source for source in sources if source.end_offset > stream.start_offset]
     for source in living:
@@ -66,8 +66,8 @@ def _check_source(stream: StreamState, source: ReplacedItem) -> None:
 def _cover(
     stream: StreamState, ranges: Iterable[tuple[Offset, Offset]]
 ) -> tuple[Offset, Offset] | None:
-    """The one stretch above the stream's start that the ranges hold; refuses holes and overlaps.
-    None for no ranges.
+    """Return the one stretch above the stream's start that the ranges hold; refuse holes and
+    overlaps. None: there are no ranges.
     """
     start: Offset | None = None
     end: Offset | None = None

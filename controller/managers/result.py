@@ -1,8 +1,8 @@
-"""What every manager function answers: the records that make it so, or why not.
+"""Define the result of a manager: the records that make the change, or the reason of a refusal.
 
-Invariant: a refused request has no records. OK without records: it was so already (a repeat after a
-lost reply), or it only reads. The records of one result are one transaction: all are applied or
-none.
+Invariant: A refused request has no records. OK without records means that nothing had to change (a
+repeat after a lost reply), or that the request only reads. The records of one result are one
+transaction: all are applied or none.
 """
 
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Result(Generic[T_co]):
-    """value: the body of the reply; None for requests without one and for refusals (except
-    KEY_EXISTS, which tells the current value).
+    """Hold the result of a manager. value: the body of the reply; None for requests without one and
+    for refusals (except KEY_EXISTS, which returns the current value).
     """
 
     records: list[Record] = field(default_factory=list[Record])
@@ -27,7 +27,7 @@ class Result(Generic[T_co]):
 
 
 class Refused(Exception):
-    """Raised inside a manager to leave with a refusal of the whole request."""
+    """Raised in a manager to refuse the whole request."""
 
     def __init__(self, status: Status, detail: str) -> None:
         super().__init__(f"{status.name}: {detail}")

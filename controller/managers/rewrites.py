@@ -1,12 +1,12 @@
-"""Rewriting from outside: a job that is no broker exchanges ranges of a data stream for objects
+"""Commit bulk rewrites: a job outside of the brokers exchanges ranges of a data stream for objects
 that it has written.
 
-Invariant: such a commit moves neither a stream's end nor its owner or epoch, and adds no offset: it
-takes entries out of the index only if each is still there exactly as the job read it, and puts in
-what covers exactly the same offsets. That is why it needs no fence: whoever leads the partition
-meanwhile, the index says the same. Each item stands by itself; repeating one after a lost reply
-succeeds without records. What became of the sources in the meantime (compacted, trimmed away,
-deleted) is a refusal that says so. Objects are not destroyed here. Source: ADR 0023; Iceberg's
+Invariant: Such a commit changes neither a stream's end nor its owner or epoch, and adds no offset.
+It removes entries from the index only if each is still exactly as the job read it, and adds one
+that covers exactly the same offsets. It therefore needs no fence: whichever broker leads the
+partition meanwhile, the index holds the same. Each item succeeds or fails by itself; a repeat after
+a lost reply succeeds without records. If the sources changed meanwhile (compacted, trimmed,
+deleted), the refusal says so. Objects are not destroyed here. Source: ADR 0023; Iceberg's
 `RewriteFiles`.
 """
 
@@ -45,7 +45,9 @@ TTL_MS_MIN = 1_000
 def prepare_rewrite(
     image: MetadataImage, request: PrepareRewrite, _now_ms: Millis
 ) -> Result[ObjectsPrepared]:
-    """As `objects.prepare_objects`, for whoever asks, and for as long as he says."""
+    """Prepare objects as `objects.prepare_objects` does, for any requester and with its
+    time limit.
+    """
     try:
         if not TTL_MS_MIN <= request.ttl_ms <= PREPARED_TTL_MS:
             raise Refused(
@@ -60,9 +62,9 @@ def prepare_rewrite(
 def commit_rewrite(
     image: MetadataImage, request: CommitRewrite, now_ms: Millis
 ) -> Result[ItemResults]:
-    """Refuses the whole with STREAM_NOT_EXIST (the topic was deleted) and INVALID_REQUEST, an item
-    with COMPACTED_OBJECTS_NOT_FOUND (its sources changed) and OBJECT_NOT_EXIST (not prepared, or
-    too late).
+    """Commit exchanges. Refuse the request with STREAM_NOT_EXIST (the topic was deleted) and
+    INVALID_REQUEST, and an item with COMPACTED_OBJECTS_NOT_FOUND (its sources changed) and
+    OBJECT_NOT_EXIST (not prepared, or too late).
     """
     try:
         _check_limits(request)
@@ -134,8 +136,8 @@ def _exchange(
 
 
 def _object_of(image: MetadataImage, stream: StreamState, source: RewriteSource) -> ObjectId:
-    """By its key: the manifest tells no ids. An object that is gone held nothing any more, unless
-    what it held was trimmed.
+    """Return the id of a source by its key, because the manifest has no ids. An object that is gone
+    held nothing needed, unless its offsets were trimmed.
     """
     in_place = image.objects.in_place(source.key)
     object_id = parse_data_key(source.key) if in_place is None else in_place.object_id

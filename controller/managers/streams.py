@@ -1,9 +1,8 @@
-"""Open and trim streams. (They are created and removed with their topics, and closed by commits.)
+"""Open and trim streams. (Topics create and remove them, commits close them.)
 
-Invariant: a stream is open by at most one incarnation, and only by the leader of its partition with
-the partition's leader epoch.
-Source: AutoMQ `StreamControlManager#openStream`, `#trimStream`, without its historical WAL
-responsibilities.
+Invariant: At most one incarnation has a stream open: the leader of its partition, with the
+partition's leader epoch. Source: AutoMQ `StreamControlManager#openStream`, `#trimStream`, without
+its historical WAL responsibilities.
 """
 
 from base.ids import StreamId
@@ -33,8 +32,8 @@ OPENS_MAX = 2_000
 
 
 def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOpened]:
-    """Each on its own: a bad one does not fail the others. Open already by the same owner with the
-    same epoch: success, no record.
+    """Open streams; each succeeds or fails by itself. A stream already open for the same owner and
+    epoch succeeds without a record.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -65,8 +64,8 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
 
 
 def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
-    """New start offset; may be ahead of the committed end (data still in the WAL). The same again:
-    success without records.
+    """Set the start offset; it may be ahead of the committed end (data still in the WAL). A repeat
+    succeeds without records.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -114,8 +113,8 @@ def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem)
 def _check_leader(
     image: MetadataImage, stream: StreamState, me: BrokerIncarnation, item: OpenStreamItem
 ) -> None:
-    """The partition record decides who may open, so a late request of a former leader cannot steal
-    the stream.
+    """Check by the partition record who may open, so that a late request of a former leader cannot
+    take the stream.
     """
     partition = image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
     if partition is None:

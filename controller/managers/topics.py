@@ -1,9 +1,9 @@
-"""Create and delete topics, add partitions.
+"""Create and delete topics, and add partitions.
 
-Invariant: each partition is made with its two streams and, if any broker is live, with its leader,
-in one transaction; deletion takes all of that away in one. Each topic of a request stands on its
-own. Internal topics are not deleted and keep their number of partitions.
-Source: KRaft `ReplicationControlManager`.
+Invariant: One transaction creates a partition with its streams and, if any broker is live, its
+leader; one transaction deletes all of them. Each topic of a request succeeds or fails by itself.
+Internal topics are not deleted and keep their number of partitions. Source: KRaft
+`ReplicationControlManager`.
 """
 
 import re
@@ -55,22 +55,22 @@ _KEPT = (
     " that are not needed any more"
 )
 _FIXED = (
-    "topic {name!r} keeps its {count} partitions: its keys are found by their count, so that with"
-    " another one they would be lost"
+    "topic {name!r} must keep its {count} partitions: keys are located by their number, and with"
+    " another number they would be lost"
 )
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """For -1 in requests. replication_factor -1: three, or as many as there are brokers."""
+    """Replace -1 in requests. replication_factor -1: three, or as many as there are brokers."""
 
     partitions: int = 1
     replication_factor: int = -1
 
 
 class _Maker:
-    """Makes partitions of one transaction: hands out stream ids, candidates and leaders."""
+    """Create the partitions of one transaction: assign stream ids, candidates and leaders."""
 
     def __init__(self, image: MetadataImage, live: Collection[NodeId]) -> None:
         self.records: list[Record] = []
@@ -118,7 +118,9 @@ def create_topics(
     live: Collection[NodeId],
     defaults: TopicDefaults,
 ) -> Result[TopicsCreated]:
-    """Answers for each topic in the order of the request; validate_only makes no records."""
+    """Create topics; return an answer per topic in the order of the request. validate_only makes no
+    records.
+    """
     maker = _Maker(image, live)
     counts = Counter(topic.name for topic in request.topics)
     created: list[CreatedTopic] = []
@@ -142,7 +144,7 @@ def create_topics(
 def create_partitions(
     image: MetadataImage, request: CreatePartitions, *, live: Collection[NodeId]
 ) -> Result[ItemResults]:
-    """Adds partitions behind the last; a topic never gets fewer."""
+    """Add partitions at the end; a topic never gets fewer."""
     maker = _Maker(image, live)
     counts = Counter(topic.name for topic in request.topics)
     items: list[ItemResult] = []
@@ -161,8 +163,8 @@ def create_partitions(
 
 
 def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemResults]:
-    """Topics with all their streams. Owners find their streams gone; objects follow when nothing
-    refers to them any more.
+    """Delete topics with all their streams. Owners notice that their streams are gone; objects are
+    destroyed when nothing refers to them.
 
     At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
     CONTROLLER_BUSY and are deleted by the next request.
@@ -248,7 +250,7 @@ def check_topic_name(name: str) -> None:
 def _rows(topic: NewTopic, maker: _Maker, defaults: TopicDefaults) -> list[tuple[NodeId, ...]]:
     if topic.assignment is not None:
         if topic.partitions != -1 or topic.replication_factor != -1:
-            detail = "with an assignment made by hand, partitions and replication factor must be -1"
+            detail = "with an explicit assignment, partitions and replication factor must be -1"
             raise Refused(Status.INVALID_REQUEST, detail)
         if not 1 <= len(topic.assignment) <= PARTITIONS_PER_TOPIC_MAX:
             raise Refused(
