@@ -1,10 +1,10 @@
-"""One controller process: what is started in which order, and how it ends.
+"""Run one controller process: start its parts in order, and stop them in order.
 
-Invariants: requests are served only while it leads and when the image holds everything committed;
-at the end fencing stops first, then followers are told, then the writer ends, then the journal
-closes; a writer or journal that fails ends the process with status 1. One process per data
-directory (a lock file). Imports stay light: a start takes well under a second.
-Source: KRaft `ControllerServer`.
+Invariants: The controller serves requests only while it leads and its image holds everything
+committed. At the end, fencing stops first, then followers are informed, then the writer stops, then
+the journal closes. A writer or journal that fails ends the process with status 1. One process uses
+a data directory (a lock file). Imports stay light: a start takes well under 1 s. Source: KRaft
+`ControllerServer`.
 """
 
 import asyncio
@@ -55,8 +55,8 @@ _log = structlog.get_logger()
 
 
 class ControllerServer:
-    """A controller inside this process. `start`, then clients may connect to `address`; `stop`
-    once. The store stays the caller's.
+    """Run a controller inside this process. Call `start`, then clients may connect to `address`;
+    call `stop` once. The caller closes the store.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class ControllerServer:
         self.port = 0
         """The bound port, once started."""
         self.failed: asyncio.Future[None] | None = None
-        """Set by `start`; gets the exception that ended the controller, or a result when it was
-        stopped.
+        """Set by `start`. Gets the exception that ended the controller, or a result after
+        `stop`.
         """
 
     @property
@@ -109,8 +109,8 @@ class ControllerServer:
         return self._service is not None and bool(self.port)
 
     def why_not_following(self) -> list[str]:
-        """Why what is served here may be old; empty: a leader is known, and what it committed is
-        applied.
+        """Return why the metadata served here may be old; empty: a leader is known, and what it
+        committed is applied.
         """
         quorum, standby = self.quorum, self._standby
         if quorum is None or standby is None:
@@ -123,9 +123,9 @@ class ControllerServer:
                 " added yet"
             ]
         if standby.committed_image is None:
-            return ["the image is loaded anew, because this controller has led"]
+            return ["the image is being loaded again, because this controller has led"]
         if not quorum.leadership.address or quorum.leadership.active:
-            return ["no leader of the quorum is known, or it takes office just now"]
+            return ["no leader of the quorum is known, or it is just becoming active"]
         behind = quorum.committed_offset - standby.image.end_offset
         return (
             [f"{behind} committed records are not applied yet"]
@@ -135,8 +135,8 @@ class ControllerServer:
 
     @property
     def image(self) -> MetadataImage:
-        """What is known here, for figures: keep nothing of it, change nothing. A leader's may hold
-        what is not committed yet.
+        """The current image, for metrics: do not store or change any of it. A leader's image may
+        hold uncommitted records.
         """
         if self._active is not None:
             return self._active.runtime.image
@@ -161,8 +161,8 @@ class ControllerServer:
         return None if self._active is None else self._active.snapshotter
 
     async def start(self) -> None:
-        """Recover and serve. A controller that is alone leads when this returns; one of several
-        takes part.
+        """Recover and serve. A single controller leads when this returns; one of several takes part
+        in the quorum.
 
         Raises DataDirInUse, StoreNotEmpty, JournalCorrupt, JournalForgot, SnapshotMissing,
         SnapshotCorrupt, InvalidConfig, ObjectStoreError, and OSError if the port is taken.
@@ -187,7 +187,7 @@ class ControllerServer:
         )
 
     async def stop(self) -> None:
-        """End in order; callers that wait get UNAVAILABLE and go elsewhere."""
+        """Stop in order. Waiting callers get UNAVAILABLE and try another controller."""
         if self._active is not None:
             await self._active.stop_tasks()
         if self._service is not None:
@@ -216,8 +216,8 @@ class ControllerServer:
             self.failed.set_result(None)
 
     async def _claim(self, identity: Identity) -> None:
-        """Whose directory this is: as it says itself, else as configured, else of the quorum that
-        is joined, else of a new cluster.
+        """Assign the directory to a cluster: the one stored in it, else the configured one, else
+        that of the quorum to join, else a new one.
         """
         config = self._config
         cluster_id = config.cluster_id or identity.cluster_id
@@ -289,7 +289,7 @@ class ControllerServer:
                 failed.result()
 
     def _founders(self, identity: Identity) -> Members:
-        """With whom a new cluster begins; with nobody, if this one joins."""
+        """Return the members of a new cluster; none, if this controller joins one."""
         config = self._config
         if identity.is_joining:
             return Members(())
@@ -309,7 +309,7 @@ class ControllerServer:
         snapshots: SnapshotStore,
         service: ControllerService,
     ) -> None:
-        """Follow what is committed; lead when it is our turn. Runs until it is cancelled."""
+        """Follow committed records, and lead whenever elected, until cancelled."""
         while True:
             await standby.catch_up()
             if standby.image.end_offset != quorum.committed_offset:
@@ -373,8 +373,8 @@ def _role_of(quorum: RaftQuorum, controller_id: int) -> str:
 
 
 def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Identity) -> Base | None:
-    """Where the snapshot ends. One that is alone may lose its disk: it owes its vote to nobody, so
-    the new disk takes its place.
+    """Return where the snapshot ends. A single controller may lose its disk: it owes its vote to no
+    other, so the new disk takes the place of the old one.
     """
     if loaded is None:
         return None
@@ -390,7 +390,7 @@ def _snapshot_base(loaded: LoadedSnapshot | None, own: Endpoint, identity: Ident
 
 
 async def _log_removal(quorum: RaftQuorum) -> None:
-    """A controller that was removed keeps quiet, but not about that."""
+    """Log the removal of this controller, which is silent otherwise."""
     was_member = False
     while True:
         if quorum.core.is_member:
@@ -402,7 +402,7 @@ async def _log_removal(quorum: RaftQuorum) -> None:
                 controller_id=quorum.core.id,
                 members=quorum.members.everyone,
                 next=(
-                    "it votes no more: stop it; to bring it back, start it with an empty directory"
+                    "it no longer votes: stop it; to add it again, start it with an empty directory"
                     " and --controller-quorum-join-servers"
                 ),
             )
@@ -416,8 +416,8 @@ async def run_controller(
     requests: StoreMeter | None = None,
     moved: MoveListener | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: counts those to
-    the store.
+    """Serve until SIGTERM or SIGINT (status 0) or a failure (status 1). requests: meter of the
+    requests to the store.
     """
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -442,12 +442,14 @@ async def run_controller(
 
 
 class ControllerHealth:
-    """A controller is ready when it serves the metadata that a quorum it knows has committed."""
+    """Report a controller as ready when it serves the metadata that a known quorum has
+    committed.
+    """
 
     def __init__(self, server: ControllerServer, requests: StoreMeter | None = None) -> None:
         self.server = server
         self.requests = requests or StoreMeter()
-        """Of the process to its store."""
+        """Meter of the process's requests to the store."""
         self.stopping = False
 
     def not_started(self) -> list[str]:
@@ -474,7 +476,7 @@ def run(
     serve_health: ServeHealth = no_health_endpoint,
     moved: MoveListener | None = None,
 ) -> int:
-    """Process entry: returns the exit status. Logs go to stderr."""
+    """Run the process and return its exit status. Logs go to stderr."""
     import uvloop
 
     from objectstore.url import open_store

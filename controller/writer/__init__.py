@@ -1,1 +1,3 @@
-"""The single writer of the active controller, the sessions of brokers, and the ages of records."""
+"""Run the single writer of the active controller; track the sessions of brokers and the ages of
+records.
+"""

@@ -1,16 +1,17 @@
-"""The single writer: requests in, records through the quorum, answers out.
+"""Run the single writer: requests in, records through the quorum, answers out.
 
-Invariants: managers run one after another against one image; a request is answered, and its records
-shown to followers, only after they are committed; between two batches the image holds committed
-records only (`with_committed_image` relies on it). One proposal is under way; what arrives
-meanwhile forms the next batch, so the batch grows with the load and an idle controller answers
-after one fdatasync. A proposal takes no further request once its records reach `batch_bytes_max`:
-it is that and one transaction, of `transaction_bytes_max`, at the most. A request without records
-is answered only when a majority has confirmed that we still lead: an old leader answers nothing.
-When a proposal fails, the image may hold what is not committed: the runtime is over (`failed`) and
-the image is built again from the log.
-Must not know a request's meaning (`controller.leader.dispatch`) nor gRPC.
-Source: KRaft `QuorumController`'s event queue.
+Invariants: Managers run one after another against one image. A request is answered, and its records
+are shown to followers, only after they are committed. Between two batches the image holds committed
+records only (`with_committed_image` relies on it). One proposal is under way; requests that arrive
+meanwhile form the next batch, so the batch grows with the load and an idle controller answers after
+one fdatasync. A proposal takes no further request once its records reach `batch_bytes_max`, so it
+has at most that and one transaction of `transaction_bytes_max`. A request without records is
+answered only when a majority has confirmed that this controller still leads: an old leader answers
+nothing. When a proposal fails, the image may hold uncommitted records: the runtime ends (`failed`)
+and the image is built again from the log.
+
+Must not know a request's meaning (`controller.leader.dispatch`) nor gRPC. Source: KRaft
+`QuorumController`'s event queue.
 """
 
 import asyncio
@@ -37,7 +38,7 @@ _log = structlog.get_logger()
 _T = TypeVar("_T")
 
 Work = Callable[[MetadataImage, Millis], Result[Any]]
-"""A manager with its request bound: reads the image, never changes it."""
+"""A manager bound to its request: it reads the image and never changes it."""
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class RuntimeCounters:
-    """For status and metrics; they only grow."""
+    """Count for status and metrics; counters only grow."""
 
     requests: int = 0
     refused_busy: int = 0
@@ -60,7 +61,7 @@ class RuntimeCounters:
     records: int = 0
     bytes: int = 0
     commits: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """Proposals until they were committed."""
+    """Latency of proposals until they are committed."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,9 @@ class _Between:
 
 
 class Runtime:
-    """One active controller's writer. Create it with the image as of the quorum's committed end."""
+    """Write for one active controller. Create it with the image as of the quorum's
+    committed end.
+    """
 
     def __init__(
         self, quorum: Quorum, image: MetadataImage, config: ControllerConfig, now_ms: WallClock
@@ -94,8 +97,8 @@ class Runtime:
         self._observers: list[Callable[[Sequence[Record]], None]] = []
         self.counters = RuntimeCounters()
         self.failed: asyncio.Future[None] = loop.create_future()
-        """Done when the writer is over: with a result after `stop`, with the exception that ended
-        it otherwise.
+        """Done when the writer ends: with a result after `stop`, otherwise with the exception that
+        ended it.
         """
 
     @property
@@ -105,8 +108,8 @@ class Runtime:
 
     @property
     def image(self) -> MetadataImage:
-        """For figures: it may hold what is not committed yet. Keep nothing of it, change
-        nothing.
+        """The image, for metrics: it may hold uncommitted records. Do not store or change any of
+        it.
         """
         return self._image
 
@@ -118,15 +121,15 @@ class Runtime:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-writer")
 
     async def stop(self) -> None:
-        """End after the batch under way; what waits is refused."""
+        """Stop after the batch under way; waiting requests are refused."""
         if self._task is not None:
             self._over(QuorumClosed("the controller is stopping"))
             self._wake.set()
             await asyncio.wait((self._task,))
 
     def observe(self, note: Callable[[Sequence[Record]], None]) -> None:
-        """`note` is called with what each request changes, before that is committed;
-        `with_committed_image` shows it when it is. It must be quick.
+        """Call `note` with the records of each request, before they are committed;
+        `with_committed_image` shows them once they are. `note` must be quick.
         """
         self._observers.append(note)
 
@@ -139,11 +142,11 @@ class Runtime:
         size_bytes: int = 0,
         request_id: str = "",
     ) -> Reply[Any]:
-        """Run `work` in its turn and answer when its records are committed.
+        """Run `work` in its turn; return the answer when its records are committed.
 
-        request_id: the same id again gets the same answer without doing the work twice. Raises
-        NotLeader, QuorumClosed, TimeoutError (the outcome is unknown); a full queue is a reply
-        CONTROLLER_BUSY.
+        request_id: a repeat with the same id gets the same answer without repeating the work.
+        Raises NotLeader, QuorumClosed, TimeoutError (the outcome is unknown). If the queue is full,
+        the reply is CONTROLLER_BUSY.
         """
         known = self._known_answer(request_id)
         limit_s = self._config.request_timeout_ms / 1_000
@@ -155,8 +158,8 @@ class Runtime:
             return await asyncio.shield(answer)
 
     async def with_committed_image(self, look: Callable[[MetadataImage], _T]) -> _T:
-        """Call `look` between two batches, when everything in the image is committed. It must be
-        quick and keep nothing of the image.
+        """Call `look` between two batches, when everything in the image is committed. `look` must
+        be quick and must not store any of the image.
         """
         self._check_running()
         waiting = _Between(look, asyncio.get_running_loop().create_future())
@@ -166,8 +169,8 @@ class Runtime:
         return found
 
     def _known_answer(self, request_id: str) -> "asyncio.Future[Reply[Any]] | None":
-        """What an earlier attempt got or still waits for; one that expired in the queue was not
-        done and is done now.
+        """Return the answer that an earlier attempt got or still waits for. One that expired in the
+        queue was not run, and is run now.
         """
         known = self._replies.get(request_id) if request_id else None
         return None if known is None or (known.done() and known.exception() is not None) else known
@@ -268,8 +271,8 @@ class Runtime:
         return batch
 
     async def _write_batch(self, batch: list[_Pending]) -> None:
-        """Managers, then one proposal, then the answers. The records of one request are in one
-        proposal: all or nothing.
+        """Run the managers, propose the records once, then answer. The records of one request are
+        in one proposal: all or nothing.
         """
         replies: list[Reply[Any]] = []
         encoded: list[bytes] = []
@@ -307,7 +310,7 @@ class Runtime:
             pending.answer.set_result(reply)
 
     def _put_back(self, rest: list[_Pending]) -> None:
-        """The batch is full: these are first in the next one."""
+        """Put requests that exceed the batch first in the next one."""
         self._queue.extendleft(reversed(rest))
         self._queue_bytes += sum(pending.size_bytes for pending in rest)
 
@@ -315,8 +318,8 @@ class Runtime:
         """Run one manager and apply its records, so that the next one sees them. A manager that
         raises has changed nothing.
 
-        The reply names the image's end even if there are no new records: a repeat has to wait for
-        what the first attempt changed.
+        The reply has the image's end even without new records: a repeat must wait for what the
+        first attempt changed.
         """
         try:
             result = pending.work(self._image, self._now_ms())
@@ -367,6 +370,6 @@ class Runtime:
 
 
 def _retrieve(answer: "asyncio.Future[Reply[Any]]") -> None:
-    """The caller may have gone: its exception is nobody's then, and asyncio need not warn."""
+    """Retrieve the exception, so that asyncio does not warn if the caller no longer waits."""
     if not answer.cancelled():
         answer.exception()

@@ -1,14 +1,15 @@
-"""Who is alive: one session per (node, node epoch), kept by heartbeats on the Follow stream. Pure:
-time comes in as milliseconds.
+"""Track which brokers are alive: one session per (node, node epoch), kept by heartbeats on the
+Follow stream. Pure: time comes in as milliseconds.
 
-Invariants: a session ends only in `expired`, at the earliest `grace_ms` after its stream broke or
-`timeout_ms` after it was last heard, and once ended it never comes back: a heartbeat that arrives
-while the fence is being committed renews nothing, and a registration that is answered again from
-the cache after it was fenced opens none, or its sender would believe in a session that is over. A
-node that was registered, or found registered by a new leader, has a whole timeout first; time in
-which we did not run ourselves counts against nobody.
-Must not decide what the end of a session means: the caller fences.
-Source: Kafka `BrokerHeartbeatManager`, KIP-631.
+Invariants: A session ends only in `expired`, at the earliest `grace_ms` after its stream broke or
+`timeout_ms` after its last heartbeat, and it never comes back. A heartbeat that arrives while the
+fence is being committed renews nothing. A registration that is answered again from the cache after
+its fence opens no session, because its sender would trust a session that has ended. A node that
+registered, or that a new leader found registered, has a whole timeout first. Time in which this
+process did not run counts against no session.
+
+Must not decide what the end of a session means: the caller fences. Source: Kafka
+`BrokerHeartbeatManager`, KIP-631.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class _Session:
     node_epoch: NodeEpoch
     deadline_ms: int
     stream: int | None = None
-    """Number of the Follow stream that carries the session; None: broken or not begun."""
+    """Number of the Follow stream that carries the session; None: broken, or not begun."""
     broken: bool = False
     ended: bool = False
 
@@ -34,7 +35,7 @@ class SessionEnded:
 
 
 class Sessions:
-    """All sessions of the active controller. `now_ms` is monotonic and never goes back."""
+    """Hold all sessions of the active controller. `now_ms` is monotonic."""
 
     def __init__(self, *, timeout_ms: int, grace_ms: int, lag_limit_ms: int) -> None:
         assert 0 < grace_ms <= timeout_ms, f"grace {grace_ms} ms, timeout {timeout_ms} ms"
@@ -43,14 +44,12 @@ class Sessions:
         self._lag_limit_ms = lag_limit_ms
         self._sessions: dict[NodeId, _Session] = {}
         self._over: dict[NodeId, NodeEpoch] = {}
-        """The last epoch of each node that is over for good."""
+        """The last ended epoch of each node."""
         self._next_stream = 0
         self._next_tick_ms: int | None = None
 
     def registered(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> None:
-        """A node registered, or a new leader found it registered: a whole timeout to open its
-        stream. Idempotent.
-        """
+        """Give a registered node a whole timeout to open its stream. Idempotent."""
         if node_epoch <= self._over.get(node_id, -1):
             return
         session = self._sessions.get(node_id)
@@ -58,17 +57,15 @@ class Sessions:
             self._sessions[node_id] = _Session(node_epoch, now_ms + self._timeout_ms)
 
     def removed(self, node_id: NodeId, node_epoch: NodeEpoch) -> None:
-        """This incarnation was fenced or unregistered: nothing to watch any more. A newer one is
-        not touched.
-        """
+        """Drop the session of an incarnation that was fenced or unregistered; a newer one stays."""
         self._over[node_id] = max(node_epoch, self._over.get(node_id, node_epoch))
         session = self._sessions.get(node_id)
         if session is not None and session.node_epoch == node_epoch:
             del self._sessions[node_id]
 
     def opened(self, node_id: NodeId, node_epoch: NodeEpoch, now_ms: int) -> int | None:
-        """A Follow stream began. Its number, or None if this (node, epoch) has no session. A newer
-        stream replaces an older one.
+        """Note that a Follow stream began. Return its number, or None if this (node, epoch) has no
+        session. A newer stream replaces an older one.
         """
         session = self._current(node_id, node_epoch)
         if session is None:
@@ -80,7 +77,7 @@ class Sessions:
         return session.stream
 
     def heard(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> bool:
-        """A heartbeat came in. False: the session is over, or another stream carries it."""
+        """Note a heartbeat. Return False if the session ended, or another stream carries it."""
         session = self._current(node_id, node_epoch)
         if session is None or session.stream != stream:
             return False
@@ -88,8 +85,8 @@ class Sessions:
         return True
 
     def broken(self, node_id: NodeId, node_epoch: NodeEpoch, stream: int, now_ms: int) -> None:
-        """A stream ended. If it carried the session, the grace begins; it never lengthens what a
-        silent stream had left.
+        """Note that a stream ended. If it carried the session, the grace begins; the grace never
+        exceeds what was left of the timeout.
         """
         session = self._current(node_id, node_epoch)
         if session is not None and session.stream == stream:
@@ -98,10 +95,11 @@ class Sessions:
             session.deadline_ms = min(session.deadline_ms, now_ms + self._grace_ms)
 
     def expired(self, now_ms: int, interval_ms: int) -> list[SessionEnded]:
-        """End the sessions that are over; they are reported at every tick until `removed`.
+        """End expired sessions; report them at every tick until `removed`.
 
-        interval_ms: when the next tick is meant to come. If this one is more than the lag limit
-        late, heartbeats may be waiting unread: nobody's session ends and every one starts afresh.
+        interval_ms: planned time of the next tick. If this tick is later than planned by more than
+        the lag limit, heartbeats may be waiting unread: no session ends, and each gets a whole
+        timeout again.
         """
         late_ms = 0 if self._next_tick_ms is None else now_ms - self._next_tick_ms
         self._next_tick_ms = now_ms + interval_ms
@@ -122,7 +120,7 @@ class Sessions:
         return ended
 
     def alive(self) -> frozenset[NodeId]:
-        """Nodes that may be given work: their session has neither ended nor is it in the grace
+        """Return the nodes that may get work: their session has not ended and is not in the grace
         after a break.
         """
         return frozenset(
@@ -132,7 +130,7 @@ class Sessions:
         )
 
     def is_current(self, node_id: NodeId, node_epoch: NodeEpoch) -> bool:
-        """This very incarnation has a session."""
+        """Return whether this very incarnation has a session."""
         return self._current(node_id, node_epoch) is not None
 
     def _current(self, node_id: NodeId, node_epoch: NodeEpoch) -> _Session | None:

@@ -151,7 +151,7 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
         await observer.start(1.0)
     assert observer.image.kv.get("lost") is None
     assert server.why_not_following() == [
-        "the image is loaded anew, because this controller has led"
+        "the image is being loaded again, because this controller has led"
     ]
     loading.set()
     await until(lambda: observer.image.kv.get("before") is not None)
