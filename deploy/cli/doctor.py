@@ -1,4 +1,4 @@
-"""`penstock doctor`: what is wrong with a deployment, in a sentence each, and how to mend it."""
+"""Run `penstock doctor`: find what is wrong with a deployment, and how to fix it."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from deploy.errors import DeployError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from deploy.doctor.examine import Order
+    from deploy.doctor.examine import DoctorOptions
     from deploy.doctor.inventory import Suspect
     from deploy.doctor.report import Report
 
@@ -28,39 +28,51 @@ def doctor(
         str,
         typer.Option(
             envvar="PENSTOCK_STORE",
-            help="The store that the brokers write to; that of a running `penstock dev` if none.",
+            help="Store of the brokers; default: that of the running `penstock dev`.",
         ),
     ] = "",
     controller: Controller = None,
     state_file: StateFile = None,
     cluster_id: Annotated[
-        str, typer.Option(help="With the store alone: which cluster, if it holds several.")
+        str,
+        typer.Option(
+            help="Cluster id; needed with --store alone if the store holds several clusters."
+        ),
     ] = "",
     objects: Annotated[
-        bool, typer.Option("--objects/--no-objects", help="List the bucket against the metadata.")
+        bool,
+        typer.Option(
+            "--objects/--no-objects", help="Compare the objects in the bucket with the metadata."
+        ),
     ] = True,
     listener: Annotated[
         list[str] | None,
         typer.Option(
-            help="Ask brokers at these listeners only; `first`: the one brokers use themselves.",
+            help=(
+                "Check only these listeners of brokers; `first` is the one that brokers use"
+                " themselves."
+            ),
             show_default=False,
         ),
     ] = None,
     accept: Annotated[
         list[str] | None,
-        typer.Option(help="Code of a finding to live with; several times.", show_default=False),
+        typer.Option(help="Ignore findings with this code. Repeatable.", show_default=False),
     ] = None,
     delete_orphans: Annotated[
-        bool, typer.Option("--delete-orphans", help="Delete what belongs to nothing; asks before.")
+        bool,
+        typer.Option("--delete-orphans", help=("Delete orphaned objects, after confirmation.")),
     ] = False,
     older_than: Annotated[
-        str, typer.Option(help="Orphans are at least so old: 90s, 30m, 12h, 7d.")
+        str, typer.Option(help="Minimum age of orphans: 90s, 30m, 12h, 7d.")
     ] = "1d",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     settle: Annotated[
         float,
         typer.Option(
-            help="Seconds that failovers and moves may take before they count.", min=0.0, max=600.0
+            help="Seconds that failovers and moves may take before they are reported.",
+            min=0.0,
+            max=600.0,
         ),
     ] = 5.0,
     as_json: AsJson = False,
@@ -68,11 +80,10 @@ def doctor(
     """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions,
     WALs, backup, manifest, objects.
 
-    Says what is wrong in a sentence each, with the way to mend it. Exit code 0: all is well; 1:
-    something needs somebody to act; 2: something could not be looked at. With --store alone it
-    tells what the store knows.
+    Prints each problem with a way to fix it. Exit code 0: no problem; 1: a finding needs action; 2:
+    a check could not be made. With --store alone it checks what the store contains.
     """
-    from deploy.doctor.examine import Order
+    from deploy.doctor.examine import DoctorOptions
     from deploy.doctor.findings import KINDS
 
     unknown = [code for code in accept or () if code not in KINDS]
@@ -82,8 +93,8 @@ def doctor(
         near = get_close_matches(unknown[0], KINDS, n=1)
         hint = f"did you mean {near[0]}?" if near else "docs/reference/doctor.md lists them"
         raise UsageError(f"--accept {unknown[0]!r} is not a finding; {hint}")
-    store_url, controllers = _found(store, controller, state_file)
-    order = Order(
+    store_url, controllers = _resolve_addresses(store, controller, state_file)
+    options = DoctorOptions(
         store=store_url,
         controllers=controllers,
         cluster_id=cluster_id,
@@ -95,18 +106,20 @@ def doctor(
         older_than=older_than,
         settle_s=settle,
     )
-    report = _examine(order, ask=not yes)
+    report = _examine(options, ask=not yes)
     if as_json:
         from deploy.output import print_json
 
         print_json(report)
     else:
-        _show(report)
+        _print_report(report)
     raise typer.Exit(report.exit_code)
 
 
-def _found(store: str, controller: str | None, state_file: Path | None) -> tuple[str, str]:
-    """Store and controllers: as named, else of the running `penstock dev`, if neither is named.
+def _resolve_addresses(
+    store: str, controller: str | None, state_file: Path | None
+) -> tuple[str, str]:
+    """Return store and controllers as given, or those of the running `penstock dev` if neither is.
     Raises UsageError.
     """
     if store or controller:
@@ -117,8 +130,8 @@ def _found(store: str, controller: str | None, state_file: Path | None) -> tuple
     state = states.read(path)
     if state is None:
         raise UsageError(
-            f"what is to be checked? No running cluster is described in {path}: name --controller"
-            " HOST:PORT and --store URL, or one of them"
+            f"no cluster given and no running one described in {path}: pass --controller"
+            " HOST:PORT, --store URL, or both"
         )
     is_shared = not state.store_url.startswith(
         "memory:"
@@ -129,11 +142,13 @@ def _found(store: str, controller: str | None, state_file: Path | None) -> tuple
 def _age_ms(text: str) -> int:
     match = _AGE.fullmatch(text)
     if match is None:
-        raise UsageError(f"--older-than {text!r} is no age: a number and s, m, h or d, as in 1d")
+        raise UsageError(
+            f"--older-than {text!r} is not an age: use a number and s, m, h or d, as in 1d"
+        )
     return int(match[1]) * _MS[match[2]]
 
 
-def _examine(order: "Order", *, ask: bool) -> "Report":
+def _examine(options: "DoctorOptions", *, ask: bool) -> "Report":
     import asyncio
 
     from deploy.doctor.examine import Examination
@@ -143,7 +158,7 @@ def _examine(order: "Order", *, ask: bool) -> "Report":
 
     to_stderr("error")
     bar: Progress | None = None
-    doing = ""
+    current_step = ""
 
     def close() -> None:
         nonlocal bar
@@ -151,19 +166,19 @@ def _examine(order: "Order", *, ask: bool) -> "Report":
             bar.__exit__()
         bar = None
 
-    def say(what: str, count: int) -> None:
-        nonlocal bar, doing
-        if what != doing or bar is None:
+    def show_progress(what: str, count: int) -> None:
+        nonlocal bar, current_step
+        if what != current_step or bar is None:
             close()
-            bar, doing = Progress(what, None), what
+            bar, current_step = Progress(what, None), what
         bar.advance(count)
 
     def confirm(orphans: "Sequence[Suspect]") -> bool:
         close()
-        return not ask or _asked(orphans)
+        return not ask or _confirm_deletion(orphans)
 
     try:
-        return asyncio.run(Examination(order, say, confirm).run())
+        return asyncio.run(Examination(options, show_progress, confirm).run())
     except InvalidStoreUrl as error:
         raise UsageError(str(error)) from None
     except OSError as error:
@@ -172,22 +187,22 @@ def _examine(order: "Order", *, ask: bool) -> "Report":
         close()
 
 
-def _asked(orphans: "Sequence[Suspect]") -> bool:
+def _confirm_deletion(orphans: "Sequence[Suspect]") -> bool:
     from deploy.output import size
 
     if not sys.stdin.isatty():
         raise UsageError(
-            "--delete-orphans asks before it deletes: say --yes where nobody can answer"
+            "--delete-orphans needs a terminal for its confirmation; pass --yes without one"
         )
     total = sum(orphan.size_bytes for orphan in orphans)
     return typer.confirm(
-        f"Delete {len(orphans):,} objects ({size(total)}), from {orphans[0].key}?",
+        f"Delete {len(orphans):,} objects ({size(total)}), beginning with {orphans[0].key}?",
         default=False,
         err=True,
     )
 
 
-def _show(report: "Report") -> None:
+def _print_report(report: "Report") -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -204,8 +219,8 @@ def _show(report: "Report") -> None:
         header_style="bold",
     )
     table.add_column("check")
-    table.add_column("is")
-    table.add_column("what was seen", overflow="fold")
+    table.add_column("level")
+    table.add_column("summary", overflow="fold")
     for check in report.checks:
         table.add_row(
             check.name, f"[{styles[check.level.value]}]{check.level.value}[/]", check.summary

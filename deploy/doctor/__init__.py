@@ -1,3 +1,1 @@
-"""`penstock doctor`: what is wrong with a deployment, in a sentence each, and how to mend it (ADR
-0030).
-"""
+"""Find what is wrong with a deployment, and how to fix it (ADR 0030)."""

@@ -1,8 +1,8 @@
-"""Asks controllers and brokers: who answers, who leads, what time it is, who is at an advertised
-address.
+"""Ask the controllers and brokers: who answers, who leads, their clocks, and which broker answers
+at an advertised address.
 
-Invariants: every question has a deadline, and nobody's silence holds up the others; asking changes
-nothing. Must not judge.
+Invariants: every request has a deadline, and a node that does not answer does not delay the others.
+Requests change nothing. Must not judge.
 """
 
 import asyncio
@@ -17,20 +17,22 @@ from controller.api.load_messages import ProposeMoves, Troubles
 from controller.api.messages import QuorumStatus
 from controller.metadata.configs import BROKER_RESOURCE
 from deploy.clients.wire import WireClient
-from deploy.doctor.facts import ClockSpan, ClusterSeen, ControllerFacts, ListenerFacts, QuorumFacts
+from deploy.doctor.facts import ClockSpan, ClusterFacts, ControllerFacts, ListenerFacts, QuorumFacts
 from deploy.doctor.store_facts import HERE, wall_ms
 from deploy.errors import KafkaFailed
 
 CONTROLLER_S: Final = 3.0
 LEADER_S: Final = 5.0
-"""Elections take a second or two."""
+"""An election takes one or two seconds."""
 BROKER_S: Final = 5.0
 BROKERS_AT_ONCE: Final = 16
 _BROKERS: Final = 1
 
 
 async def ask_controllers(addresses: str) -> QuorumFacts:
-    """addresses: host:port of any of them; the others are named by those that answer."""
+    """Ask the controllers at these addresses, and the other members that they name. addresses:
+    host:port of any controllers.
+    """
     asked = {item.address: item for item in await _describe(addresses.split(","))}
     members = [
         address
@@ -44,12 +46,12 @@ async def ask_controllers(addresses: str) -> QuorumFacts:
     client = ControllerClient([item.address for item in asked.values() if item.status is not None])
     try:
         quorum = await _quorum(client)
-        found = tuple(_by_id(asked.values()))
+        found = tuple(_without_duplicates(asked.values()))
         return QuorumFacts(
             addresses,
             found,
             quorum,
-            *(await _told_of_brokers(client) if quorum is not None else ({}, {})),
+            *(await _broker_reports(client) if quorum is not None else ({}, {})),
         )
     finally:
         await client.close()
@@ -62,9 +64,7 @@ async def _describe(addresses: Iterable[str]) -> list[ControllerFacts]:
 async def _describe_one(address: str) -> ControllerFacts:
     client = ControllerClient([address])
     try:
-        await client.describe(
-            timeout_s=CONTROLLER_S
-        )  # opens the connection, which is not to be timed
+        await client.describe(timeout_s=CONTROLLER_S)  # Open the connection, which is not timed.
         began_ms = wall_ms()
         status = await client.describe(timeout_s=CONTROLLER_S)
         ended_ms = wall_ms()
@@ -81,8 +81,8 @@ async def _describe_one(address: str) -> ControllerFacts:
     return ControllerFacts(address, status, clock if status.now_ms else None)
 
 
-def _by_id(asked: Iterable[ControllerFacts]) -> Iterable[ControllerFacts]:
-    """One that was asked at two addresses counts once."""
+def _without_duplicates(asked: Iterable[ControllerFacts]) -> Iterable[ControllerFacts]:
+    """Yield each controller once, also if two addresses belong to it."""
     known: set[int] = set()
     for item in asked:
         if item.status is None or item.status.controller_id not in known:
@@ -98,7 +98,7 @@ async def _quorum(client: ControllerClient) -> QuorumStatus | None:
         return None
 
 
-async def _told_of_brokers(client: ControllerClient) -> tuple[dict[int, str], dict[int, Troubles]]:
+async def _broker_reports(client: ControllerClient) -> tuple[dict[int, str], dict[int, Troubles]]:
     """Return notes and troubles, by broker."""
     try:
         proposed = await client.propose_moves(ProposeMoves(moves_max=0), timeout_s=LEADER_S)
@@ -112,8 +112,8 @@ async def _told_of_brokers(client: ControllerClient) -> tuple[dict[int, str], di
     }
 
 
-async def ask_listeners(seen: ClusterSeen, only: Collection[str]) -> list[ListenerFacts]:
-    """Every living broker at each of its addresses. only: names of listeners; empty: all."""
+async def ask_listeners(seen: ClusterFacts, only: Collection[str]) -> list[ListenerFacts]:
+    """Ask every live broker at each of its addresses. only: names of listeners; empty: all."""
     wanted = [
         (broker.node_id, name, address)
         for broker in seen.brokers
@@ -131,7 +131,7 @@ async def ask_listeners(seen: ClusterSeen, only: Collection[str]) -> list[Listen
 
 
 def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
-    """An empty resource name stands for whoever answers: it tells its own node.id."""
+    """Ask for the broker's identity. An empty resource name means the broker that answers."""
     resource = describe_configs.DescribeConfigsResource(
         resource_type=BROKER_RESOURCE, resource_name="", configuration_keys=["node.id"]
     )
@@ -140,17 +140,19 @@ def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
     try:
         client = WireClient(address)
     except KafkaFailed:
-        return ListenerFacts(node_id, name, address, problem="nobody accepts connections there")
+        return ListenerFacts(
+            node_id, name, address, problem=("no process accepts connections there")
+        )
     with client:
         try:
-            told = client.ask(
+            configs_answer = client.ask(
                 apis.DESCRIBE_CONFIGS,
                 configs,
                 describe_configs.encode_request,
                 describe_configs.decode_response,
                 BROKER_S,
             )
-            about = client.ask(
+            cluster_answer = client.ask(
                 apis.DESCRIBE_CLUSTER,
                 cluster,
                 describe_cluster.encode_request,
@@ -159,10 +161,15 @@ def _ask_listener(node_id: int, name: str, address: str) -> ListenerFacts:
             )
         except KafkaFailed as error:
             return ListenerFacts(node_id, name, address, problem=str(error))
-    return ListenerFacts(node_id, name, address, answered=(_own_id(told.results), about.cluster_id))
+    return ListenerFacts(
+        node_id,
+        name,
+        address,
+        answered=(_node_id_of(configs_answer.results), cluster_answer.cluster_id),
+    )
 
 
-def _own_id(results: Sequence[describe_configs.DescribeConfigsResult]) -> int:
+def _node_id_of(results: Sequence[describe_configs.DescribeConfigsResult]) -> int:
     values = [
         config.value for result in results for config in result.configs if config.name == "node.id"
     ]

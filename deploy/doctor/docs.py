@@ -1,9 +1,9 @@
-"""`docs/reference/doctor.md`, from the findings as they are in the code. Pure."""
+"""Generate `docs/reference/doctor.md` from the findings. Pure."""
 
 import re
 from typing import Final
 
-from deploy.doctor.findings import CHAPTERS, Kind
+from deploy.doctor.findings import CHECKS, Kind
 
 _FIELD: Final = re.compile(r"\{(\w+)(?::[^{}]*)?\}")
 
@@ -47,20 +47,20 @@ Controllers, versions and listeners are not checked then.
 
 def as_markdown() -> str:
     parts = [_HEAD]
-    for chapter in CHAPTERS:
-        rows = "\n".join(_row(kind) for kind in chapter.kinds)
+    for check in CHECKS:
+        rows = "\n".join(_row(kind) for kind in check.kinds)
         parts.append(
-            f"## {chapter.name}\n{chapter.about}\n\n| code | level | finding | how to mend it |\n|---|---|---|---|\n{rows}\n"
+            f"## {check.name}\n{check.about}\n\n| code | level | finding | how to mend it |\n|---|---|---|---|\n{rows}\n"
         )
     return "\n".join(parts)
 
 
 def _row(kind: Kind) -> str:
-    return f"| `{kind.code}` | {kind.level.value} | {_shown(kind.sentence)} | {_shown(kind.mend)} |"
+    return f"| `{kind.code}` | {kind.level.value} | {_with_placeholders(kind.sentence)} | {_with_placeholders(kind.mend)} |"
 
 
-def _shown(template: str) -> str:
-    """Values as <names>."""
+def _with_placeholders(template: str) -> str:
+    """Show {fields} as *fields*."""
     return (
         _FIELD.sub(r"*\1*", template.replace("{{", "\0").replace("}}", "\1"))
         .replace("\0", "{")

@@ -1,7 +1,7 @@
-"""What was gathered of a deployment, as values: what the judge judges.
+"""Define the gathered facts of a deployment, as values.
 
-Invariant: pure, frozen; times in milliseconds, wall clock of this machine unless said otherwise.
-What could not be gathered is None, and why stands beside it: never a made-up value.
+Invariants: pure and frozen. Times are milliseconds by the wall clock of this machine unless said
+otherwise. What could not be gathered is None, and a field beside it says why.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from stream.ports import BrokerIncarnation
 
 @dataclass(frozen=True, slots=True)
 class ClockSpan:
-    """By how much the clock of `who` is ahead of that of `reference`: somewhere in [min, max],
-    negative is behind.
+    """How far the clock of `who` is ahead of that of `reference`: between min and max; negative is
+    behind.
     """
 
     who: str
@@ -25,7 +25,7 @@ class ClockSpan:
 
     @property
     def off_ms(self) -> float:
-        """What is certain."""
+        """Return the part of the difference that is certain."""
         if self.ahead_min_ms > 0:
             return self.ahead_min_ms
         return min(self.ahead_max_ms, 0.0)
@@ -33,8 +33,8 @@ class ClockSpan:
 
 @dataclass(frozen=True, slots=True)
 class StoreFacts:
-    """error: why it cannot be used. ignored: what a conditional write did that it must not.
-    latencies_ms: by operation.
+    """What the store answered. error: why it cannot be used. ignored: how it ignored the condition
+    of a write. latencies_ms: by operation.
     """
 
     url: str
@@ -47,7 +47,9 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class ControllerFacts:
-    """status None: no answer. clock: against this machine."""
+    """What one controller answered. status: None if it did not answer. clock: compared with this
+    machine's.
+    """
 
     address: str
     status: ControllerStatus | None
@@ -56,8 +58,8 @@ class ControllerFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuorumFacts:
-    """quorum None: nobody leads, or no answer. notes, troubles: what the leader says of brokers by
-    their id.
+    """What the controllers answered. quorum: None without a leader or an answer. notes, troubles:
+    the leader's, by broker id.
     """
 
     addresses: str
@@ -69,8 +71,8 @@ class QuorumFacts:
 
 @dataclass(frozen=True, slots=True)
 class ListenerFacts:
-    """Where clients are sent, and what was found there. answered: (node id, cluster id); node id
-    -1: another one.
+    """What answered at an advertised address. answered: (node id, cluster id); node id -1:
+    unknown.
     """
 
     node_id: int
@@ -87,7 +89,7 @@ class BrokerFacts:
     fenced: bool
     version: str
     listeners: tuple[tuple[str, str], ...]
-    """(name, host:port), the first is the brokers' own."""
+    """(name, host:port) of each; the first is the one that brokers use among themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class MoveFacts:
 
 @dataclass(frozen=True, slots=True)
 class FailingFacts:
-    """A partition that its leader cannot open. error: of the last try."""
+    """A partition that its leader cannot open. error: of the last attempt."""
 
     topic: str
     partition: int
@@ -111,8 +113,8 @@ class FailingFacts:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableFacts:
-    """An object that the metadata refer to and brokers could not read. ranges: offsets of streams
-    that lie in it.
+    """An object that the metadata refer to and brokers could not read. ranges: its offsets, by
+    partition.
     """
 
     key: str
@@ -134,8 +136,8 @@ class WalFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterSeen:
-    """One look at the metadata. leaderless, hanging: by (topic, partition)."""
+class ClusterFacts:
+    """The metadata at one moment. leaderless, hanging: by (topic, partition)."""
 
     cluster_id: str
     end_offset: int
@@ -149,8 +151,8 @@ class ClusterSeen:
     wals: Mapping[BrokerIncarnation, WalFacts]
 
     @property
-    def may_be_passing(self) -> bool:
-        """Something that is normal for a moment: another look, a little later, tells."""
+    def may_be_transient(self) -> bool:
+        """Return True if a second look is needed to tell a transient state from a problem."""
         return bool(
             self.leaderless or self.hanging or any(not wal.is_alive for wal in self.wals.values())
         )
@@ -158,10 +160,9 @@ class ClusterSeen:
 
 @dataclass(frozen=True, slots=True)
 class BackupFacts:
-    """end_offset: of the chain. committed_offset: before it was read, -1: not known. newest_ms:
-    store's clock, 0: there is none.
-
-    snapshot_offset -1: none. objects_after: of the chain behind the newest snapshot.
+    """State of the metadata backup. end_offset: of its log. committed_offset: before the backup was
+    read, or -1. newest_ms: by the store's clock, or 0. snapshot_offset: or -1. objects_after: log
+    objects after the newest snapshot.
     """
 
     error: str = ""
@@ -175,8 +176,8 @@ class BackupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFacts:
-    """published_ms: 0: there is none. is_behind: it lacked, at two looks, what the metadata had at
-    the first.
+    """State of the manifest. published_ms: 0 if there is none. is_behind: at two looks it lacked
+    what the metadata had at the first.
     """
 
     published_ms: int

@@ -1,17 +1,17 @@
-"""What lies in the bucket against what the metadata know: missing objects, damaged ones, orphans,
-WAL slots that wait.
+"""Compare the listed bucket with the metadata: missing and damaged objects, orphans, uncommitted
+WAL slots.
 
-Invariants: pure: listed keys come in, page by page and in key order within a part; the image is
-looked at when a key comes and once more at the end. Memory is bounded: the names of what is
-referred to (the image holds them anyway), `CANDIDATES_MAX` suspects, no list of the bucket.
-- Missing: referred to when the listing began and when it had ended, and not listed between. The
-  caller asks for each by name before it says so.
-- Orphan: unknown when it was listed and when the listing had ended, and older than the grace. Ids
-  are never given twice, so what was unknown twice, and is that old, will not become known. Of WALs
-  only slots below the end of one that has ended are orphans; its fence, what lies behind it, and
-  WALs that the metadata do not know are nobody's to delete.
-Must not do I/O. Source: ADR 0013, 0030; `controller.leader.janitor`, whose rules for WALs these
-are.
+Invariants: pure. Keys arrive page by page and in order within a part. The image is read when a key
+arrives and again at the end. Memory is bounded by the names of referred objects, which the image
+holds anyway, and `CANDIDATES_MAX` suspects.
+- Missing: referred to before and after the listing, and not in it. The caller requests each by name
+  before reporting it.
+- Orphan: unknown when listed and after the listing, and older than the grace. Ids are never reused,
+  so such an object cannot become known. Of WALs, only slots below the end of an ended WAL are
+  orphans. Its fence, later slots, and WALs that the metadata do not contain must never be deleted.
+
+Must not do I/O. Source: ADR 0013, 0030; the rules for WALs are those of
+`controller.leader.janitor`.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,12 +48,12 @@ PARTS: Final = (
     *(f"{DATA_ROOT}{digit}" for digit in "0123456789abcdef"),
     WAL_ROOT, META_ROOT, MANIFEST_ROOT, LEASE_ROOT, PROBE_ROOT, SPARK_ROOT, STAGED_ROOT,
 )  # fmt: skip
-"""Prefixes that are listed, each by itself: data keys begin with reversed ids, so their sixteen
-parts are equally large.
+"""Prefixes that are listed one by one. Data keys begin with reversed ids, so their 16 parts are
+equally large.
 """
 
 CANDIDATES_MAX: Final = 100_000
-"""Suspects that are remembered by name, of missing and of orphans; more are only counted."""
+"""Names remembered of missing objects and of orphans each; further ones are only counted."""
 
 STAGED_AGE_MS: Final = 7 * 24 * 3_600_000
 
@@ -65,7 +65,7 @@ class Suspect(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """An object that a log refers to."""
+    """An object that the metadata refer to."""
 
     key: str
     object_id: ObjectId
@@ -78,7 +78,7 @@ class Damaged(NamedTuple):
 
 
 class LostRange(NamedTuple):
-    """Offsets of one stream that lay in an object which is gone, or shorter than it was."""
+    """Offsets of one stream in an object that is gone or truncated."""
 
     topic: str
     partition: int
@@ -90,8 +90,8 @@ class LostRange(NamedTuple):
 
 @dataclass(slots=True)
 class Backlog:
-    """Slots of one running WAL that are not committed. newest: (key, modified) of the last slot
-    that was listed, committed or not.
+    """Uncommitted slots of one running WAL. newest: (key, modified) of its last listed slot,
+    committed or not.
     """
 
     slots: int = 0
@@ -102,7 +102,7 @@ class Backlog:
 
 @dataclass(slots=True)
 class Suspects:
-    """At most `CANDIDATES_MAX` by name, all counted."""
+    """Unknown objects: at most `CANDIDATES_MAX` by name, all counted."""
 
     items: list[Suspect] = field(default_factory=list[Suspect])
     count: int = 0
@@ -114,7 +114,9 @@ class Suspects:
 
 
 class Inventory:
-    """image: the metadata as of now, each time it is called. now_ms: of the store's clock."""
+    """Collect the listed keys. image: returns the current metadata. now_ms: by the store's
+    clock.
+    """
 
     def __init__(
         self, cluster_id: str, image: Callable[[], MetadataImage], now_ms: int, older_than_ms: int
@@ -132,10 +134,10 @@ class Inventory:
         self.size_bytes = 0
         self.young_count = 0
         """Unknown, and younger than the grace: normal where uploads are under way."""
-        self.unknown_wals = Suspects()
+        self._unknown_wals = Suspects()
         self.foreign = Suspects()
         self.staged: dict[str, int] = {}
-        """Oldest object of each staged write."""
+        """Time of the oldest object of each staged write."""
         self._lease_ids: set[UUID] = set()
         self.other_clusters: set[str] = set()
         self.backlogs: dict[BrokerIncarnation, Backlog] = {}
@@ -144,13 +146,13 @@ class Inventory:
     def lease_count(self) -> int:
         return len(self._lease_ids)
 
-    def saw(self, part: str, info: ObjectInfo) -> None:
-        """One listed key, in the order of the part's keys."""
+    def add(self, part: str, info: ObjectInfo) -> None:
+        """Add one listed key; keys of a part come in order."""
         self.object_count += 1
         self.size_bytes += info.size_bytes
         expected, at = self._expected[part], self._at[part]
         while at < len(expected) and expected[at].key < info.key:
-            self._miss(expected[at])
+            self._add_missing(expected[at])
             at += 1
         if at < len(expected) and expected[at].key == info.key:
             if expected[at].size_bytes != info.size_bytes:
@@ -159,16 +161,18 @@ class Inventory:
         self._at[part] = at
         self._sort[part.partition("/")[0]](self, info)
 
-    def ended(self, part: str) -> None:
-        """All keys of the part were listed."""
+    def end_part(self, part: str) -> None:
+        """Note that all keys of the part were listed."""
         for expected in self._expected[part][self._at[part] :]:
-            self._miss(expected)
+            self._add_missing(expected)
         self._at[part] = len(self._expected[part])
 
     # --- afterwards, by the image as it is then ---------------------------------------------------
 
     def missing(self) -> list[Expected]:
-        """Still referred to. They may have been listed in vain: ask for each by name."""
+        """Return objects that are referred to and were not listed. Request each by name to be
+        sure.
+        """
         return [
             expected
             for expected in self._missing
@@ -181,20 +185,20 @@ class Inventory:
         ]
 
     def orphans(self) -> list[Suspect]:
-        """Still unknown."""
+        """Return orphans that are still unknown."""
         return [
             suspect for suspect in self._orphans.items if is_unknown(self._image(), suspect.key)
         ]
 
     @property
-    def orphans_beyond(self) -> int:
-        """Suspects that were only counted."""
+    def unnamed_orphan_count(self) -> int:
+        """Return the number of suspects that were only counted."""
         return self._orphans.count - len(self._orphans.items)
 
-    def wals_of_nobody(self) -> list[Suspect]:
-        """A broker may have registered meanwhile."""
+    def unknown_wal_slots(self) -> list[Suspect]:
+        """Return slots of WALs that are still unknown; a broker may have registered meanwhile."""
         image = self._image()
-        slots = ((suspect, parse_wal_key(suspect.key)) for suspect in self.unknown_wals.items)
+        slots = ((suspect, parse_wal_key(suspect.key)) for suspect in self._unknown_wals.items)
         return [
             suspect
             for suspect, slot in slots
@@ -210,11 +214,11 @@ class Inventory:
 
     # --- by what a key says it is -----------------------------------------------------------------
 
-    def _miss(self, expected: Expected) -> None:
+    def _add_missing(self, expected: Expected) -> None:
         if len(self._missing) < CANDIDATES_MAX:
             self._missing.append(expected)
 
-    def _suspect(self, info: ObjectInfo) -> None:
+    def _add_unknown(self, info: ObjectInfo) -> None:
         if self._now_ms - info.modified_ms >= self._older_than_ms or not self._older_than_ms:
             self._orphans.add(info)
         else:
@@ -225,7 +229,7 @@ class Inventory:
         if object_id is None:
             self.foreign.add(info)
         elif self._image().objects.get(object_id) is None:
-            self._suspect(info)
+            self._add_unknown(info)
 
     def _wal(self, info: ObjectInfo) -> None:
         slot, image = parse_wal_key(info.key), self._image()
@@ -234,14 +238,14 @@ class Inventory:
             return
         wal = image.nodes.wal(slot.writer)
         if wal is None:
-            self.unknown_wals.add(info)
+            self._unknown_wals.add(info)
         elif wal.end is not None:
             if (
                 slot.sequence < wal.end
                 and image.objects.in_place(info.key) is None
                 and info.size_bytes > HEADER_BYTES
             ):
-                self._suspect(info)
+                self._add_unknown(info)
         else:
             backlog = self.backlogs.setdefault(slot.writer, Backlog())
             backlog.newest = info.key, info.modified_ms
@@ -274,16 +278,16 @@ class Inventory:
             self.foreign.add(info)
 
     def _probe(self, info: ObjectInfo) -> None:
-        """Brokers write theirs again and again; a probe of a start that was killed stays."""
+        """Note old probes. Brokers overwrite theirs; the probe of a killed process stays."""
         if is_left_probe(info.key):
-            self._suspect(info)
+            self._add_unknown(info)
 
     def _staged(self, info: ObjectInfo) -> None:
         name = "/".join(info.key.split("/", 2)[:2]) + "/"
         self.staged[name] = min(self.staged.get(name, info.modified_ms), info.modified_ms)
 
-    def _ours(self, info: ObjectInfo) -> None:
-        """Starts of Spark's queries belong to checkpoints that are elsewhere."""
+    def _spark(self, info: ObjectInfo) -> None:
+        """Skip keys of Spark's queries: their checkpoints are stored elsewhere."""
 
     _sort: Final = {
         "data": _data,
@@ -292,7 +296,7 @@ class Inventory:
         "manifest": _manifest,
         "leases": _lease,
         "probe": _probe,
-        "spark": _ours,
+        "spark": _spark,
         "staged": _staged,
     }
 
@@ -302,7 +306,9 @@ def is_left_probe(key: str) -> bool:
 
 
 def is_unknown(image: MetadataImage, key: str) -> bool:
-    """By this image, nothing needs it, and nothing will: it may be deleted if it is old enough."""
+    """Return True if this image does not need the object and never will: it may be deleted if
+    old.
+    """
     if is_left_probe(key):
         return True
     object_id = parse_data_key(key)
@@ -317,7 +323,7 @@ def is_unknown(image: MetadataImage, key: str) -> bool:
 
 
 def lost_ranges(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[LostRange]:
-    """What lies in these objects, by topic, partition, kind and offset. O(all ranges)."""
+    """Return the ranges in these objects, by topic, partition, kind and offset. O(all ranges)."""
     gone = frozenset(object_ids)
     found: list[LostRange] = []
     for stream in image.streams if gone else ():
@@ -334,7 +340,9 @@ def lost_ranges(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Lo
 
 
 def overdue(image: MetadataImage, now_ms: int, after_ms: int) -> int:
-    """Objects that were given up longer ago than this, and are still known."""
+    """Return the number of objects that were destroyed more than after_ms ago and are still
+    known.
+    """
     return sum(state.since_ms + after_ms < now_ms for state in image.objects.destroyed())
 
 

@@ -1,19 +1,20 @@
-"""From what was gathered to what is wrong. One function for each check.
+"""Turn the gathered facts into findings, with one function for each check.
 
-Invariants: pure; the same facts give the same findings; a check that lacks its facts is
-`unchecked`, never ok. Limits are constants here, with the reason beside each. Must not gather.
+Invariants: pure; the same facts give the same findings; a check without its facts is `unchecked`,
+never ok. Each limit is a constant with its reason. Must not gather facts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median
 from typing import Final, NamedTuple
 
+from controller.api.messages import QuorumMember
 from deploy.doctor import findings as f
 from deploy.doctor.facts import (
     BackupFacts,
     ClockSpan,
-    ClusterSeen,
+    ClusterFacts,
     ControllerFacts,
     FailingFacts,
     ListenerFacts,
@@ -21,52 +22,54 @@ from deploy.doctor.facts import (
     QuorumFacts,
     StoreFacts,
     UnreadableFacts,
+    WalFacts,
 )
 from deploy.doctor.findings import CheckResult, Finding, listed, result, unchecked
-from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect
+from deploy.doctor.inventory import Backlog, Damaged, LostRange, Suspect, Suspects
 from deploy.doctor.wal_survey import WalSurvey
 from deploy.output import size
 from stream.format.manifest.lease import LEASES_MAX
 from stream.ports import BrokerIncarnation
 
 FINDINGS_OF_A_KIND_MAX: Final = 100
-"""More of one kind tell nothing new; they are counted in the last one's check."""
+"""Findings of one kind in a check; further ones add no information."""
 
 SLOW_MS: Final[Mapping[str, tuple[int, str]]] = {
-    "PUT": (500, "a produce request is acknowledged no sooner than one PUT"),
-    "GET": (500, "reads of old offsets and failovers wait for these"),
-    "LIST": (2_000, "readers find the newest manifest with it"),
+    "PUT": (500, "a produce request waits for at least one PUT"),
+    "GET": (500, "reads of old offsets and failovers wait for GETs"),
+    "LIST": (2_000, "readers find the newest manifest by a LIST"),
 }
-"""In milliseconds, with what suffers. S3 Standard answers small requests in 20 to 200."""
+"""Limits in milliseconds, and why each matters. S3 Standard answers small requests in 20 to 200 ms.
+"""
 
 CLOCK_OFF_MS: Final = 5_000
 CLOCK_FAR_OFF_MS: Final = 60_000
 CONTROLLER_LAG_MS: Final = 5_000
-"""A voter that has not been level with the leader for so long: elections take a second."""
+"""Longest time for which a voter may not have caught up; an election takes about one second."""
 FSYNC_MS: Final = 200
 OPEN_FAILS_MS: Final = 5_000
-"""Opens fail for a moment when partitions move or brokers die."""
+"""Opening fails briefly when partitions move or brokers die."""
 BACKLOG_SLOTS: Final = 2_000
-"""Brokers keep a few hundred: a block is uploaded at 64 slots or 30 s, and again if that fails."""
+"""Brokers normally keep a few hundred: they upload a block at 64 slots or 30 s, and retry."""
 BACKLOG_AGE_MS: Final = 300_000
 BACKUP_AGE_MS: Final = 30_000
-"""It is written every second, and at most every `metadata.backup.interval.ms`."""
+"""The backup is written every second, or every `metadata.backup.interval.ms` at most."""
 BACKUP_OBJECTS: Final = 3_000
-"""A snapshot is due after 1,000."""
+"""A snapshot is due after 1,000 objects."""
 LEASES_SHARE: Final = 0.9
 
 
 class ListedWals(NamedTuple):
-    """What the listing found: slots that are not committed, by WAL, and those of WALs that the
-    metadata do not know.
+    """WAL slots in the listing. backlogs: uncommitted slots by WAL. unknown: slots of WALs that the
+    metadata do not contain.
     """
 
     backlogs: Mapping[BrokerIncarnation, Backlog]
-    nobodys: Sequence[Suspect]
+    unknown: Sequence[Suspect]
 
 
 def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
-    """cluster_id: as the controllers say; empty: nobody says."""
+    """Judge the store. cluster_id: from the controllers, or empty."""
     if facts.error:
         return result(
             f.STORE,
@@ -76,11 +79,11 @@ def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
     found: list[Finding] = []
     if facts.ignored:
         found.append(f.NOT_CONDITIONAL.found(url=facts.url, detail=facts.ignored))
-    told: list[str] = []
+    timings: list[str] = []
     for operation, took_ms in (facts.latencies_ms or {}).items():
         limit_ms, matters = SLOW_MS[operation]
         middle = median(took_ms)
-        told.append(f"{operation} {middle:,.0f} ms")
+        timings.append(f"{operation} {middle:,.0f} ms")
         if middle > limit_ms:
             found.append(
                 f.STORE_SLOW.found(
@@ -98,12 +101,12 @@ def store(facts: StoreFacts, cluster_id: str) -> CheckResult:
     if len(there) > 1:
         found.append(f.SEVERAL_CLUSTERS.found(clusters=listed(there)))
     kind = "conditional" if not facts.ignored else "NOT conditional"
-    return result(f.STORE, f"{facts.url}: {kind}; {', '.join(told) or 'not timed'}", found)
+    return result(f.STORE, f"{facts.url}: {kind}; {', '.join(timings) or 'not timed'}", found)
 
 
 def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
     if not spans:
-        return unchecked(f.CLOCKS, "nobody told the time")
+        return unchecked(f.CLOCKS, "no clock could be read")
     found: list[Finding] = []
     for span in spans:
         off_ms = abs(span.off_ms)
@@ -124,52 +127,24 @@ def clocks(spans: Sequence[ClockSpan]) -> CheckResult:
 
 
 def controllers(facts: QuorumFacts) -> CheckResult:
-    answering = [item for item in facts.controllers if item.status is not None]
-    if not answering:
+    statuses = {item.address: item.status for item in facts.controllers if item.status is not None}
+    if not statuses:
         return result(
             f.CONTROLLERS, "none answers", [f.NO_CONTROLLER.found(address=facts.addresses)]
         )
-    if facts.quorum is None:
-        said = listed(
-            [f"{item.address}: {item.status.role}" for item in answering if item.status is not None]
-        )
-        no_leader = f.NO_LEADER.found(
-            answering=len(answering), known=len(facts.controllers), said=said
-        )
-        return result(f.CONTROLLERS, "nobody leads", [no_leader])
     quorum = facts.quorum
-    found: list[Finding] = []
-    reached = {item.status.controller_id for item in answering if item.status is not None}
-    for member in quorum.members:
-        if member.node_id not in reached:
-            heard = (
-                f"; the leader heard of it {member.last_fetch_ms / 1_000:,.0f} s ago"
-                if member.last_fetch_ms >= 0
-                else ""
-            )
-            found.append(
-                f.CONTROLLER_AWAY.found(
-                    node_id=member.node_id,
-                    address=member.address or "an unknown address",
-                    heard=heard,
-                )
-            )
-        elif member.last_caught_up_ms < 0 or member.last_caught_up_ms > CONTROLLER_LAG_MS:
-            ago = member.last_caught_up_ms
-            since = (
-                " and was never level with the leader"
-                if ago < 0
-                else f" and was level with the leader {ago / 1_000:,.0f} s ago"
-            )
-            found.append(
-                f.CONTROLLER_LAGS.found(node_id=member.node_id, lag=member.lag, since=since)
-            )
-        if member.fsync_p99_us > FSYNC_MS * 1_000:
-            found.append(
-                f.CONTROLLER_DISK.found(
-                    node_id=member.node_id, fsync_ms=member.fsync_p99_us / 1_000
-                )
-            )
+    if quorum is None:
+        roles = listed([f"{address}: {status.role}" for address, status in statuses.items()])
+        no_leader = f.NO_LEADER.found(
+            answering=len(statuses), known=len(facts.controllers), roles=roles
+        )
+        return result(f.CONTROLLERS, "no leader", [no_leader])
+    reached = {status.controller_id for status in statuses.values()}
+    found = [
+        finding
+        for member in quorum.members
+        for finding in _member_findings(member, is_reached=member.node_id in reached)
+    ]
     voters = sum(member.is_voter for member in quorum.members)
     if voters == 1:
         found.append(f.SINGLE_VOTER.found())
@@ -182,10 +157,39 @@ def controllers(facts: QuorumFacts) -> CheckResult:
     return result(f.CONTROLLERS, summary, found)
 
 
-def versions(seen: ClusterSeen, controllers_asked: Sequence[ControllerFacts]) -> CheckResult:
-    """Fenced brokers run nothing."""
+def _member_findings(member: QuorumMember, *, is_reached: bool) -> Iterator[Finding]:
+    if not is_reached:
+        yield _unreachable(member)
+    elif member.last_caught_up_ms < 0 or member.last_caught_up_ms > CONTROLLER_LAG_MS:
+        yield _lagging(member)
+    if member.fsync_p99_us > FSYNC_MS * 1_000:
+        yield f.CONTROLLER_DISK.found(node_id=member.node_id, fsync_ms=member.fsync_p99_us / 1_000)
+
+
+def _unreachable(member: QuorumMember) -> Finding:
+    last_fetch = (
+        f"; it last fetched from the leader {member.last_fetch_ms / 1_000:,.0f} s ago"
+        if member.last_fetch_ms >= 0
+        else ""
+    )
+    address = member.address or "an unknown address"
+    return f.CONTROLLER_AWAY.found(node_id=member.node_id, address=address, last_fetch=last_fetch)
+
+
+def _lagging(member: QuorumMember) -> Finding:
+    ago_ms = member.last_caught_up_ms
+    since = (
+        " and has never caught up with the leader"
+        if ago_ms < 0
+        else f" and last caught up with the leader {ago_ms / 1_000:,.0f} s ago"
+    )
+    return f.CONTROLLER_LAGS.found(node_id=member.node_id, lag=member.lag, since=since)
+
+
+def versions(cluster: ClusterFacts, controllers_asked: Sequence[ControllerFacts]) -> CheckResult:
+    """Compare the versions of all running nodes."""
     by_version: dict[str, list[str]] = {}
-    for broker in seen.brokers:
+    for broker in cluster.brokers:
         if not broker.fenced:
             by_version.setdefault(broker.version or "unknown", []).append(
                 f"broker {broker.node_id}"
@@ -197,34 +201,36 @@ def versions(seen: ClusterSeen, controllers_asked: Sequence[ControllerFacts]) ->
             )
     if len(by_version) <= 1:
         return result(f.VERSIONS, f"{next(iter(by_version), 'none')} everywhere")
-    told = "; ".join(
+    described = "; ".join(
         f"{version} on {listed(nodes)}" for version, nodes in sorted(by_version.items())
     )
     return result(
-        f.VERSIONS, f"{len(by_version)} different ones", [f.VERSIONS_DIFFER.found(versions=told)]
+        f.VERSIONS,
+        f"{len(by_version)} different ones",
+        [f.VERSIONS_DIFFER.found(versions=described)],
     )
 
 
-def brokers(seen: ClusterSeen, notes: Mapping[int, str]) -> CheckResult:
-    """notes: why the leader gives a broker nothing."""
-    alive = [broker for broker in seen.brokers if not broker.fenced]
+def brokers(cluster: ClusterFacts, notes: Mapping[int, str]) -> CheckResult:
+    """Judge the brokers. notes: why the leader excludes a broker, by node id."""
+    alive = [broker for broker in cluster.brokers if not broker.fenced]
     found = [
-        f.BROKER_FENCED.found(node_id=broker.node_id) for broker in seen.brokers if broker.fenced
+        f.BROKER_FENCED.found(node_id=broker.node_id) for broker in cluster.brokers if broker.fenced
     ]
     if not alive:
-        found.insert(0, f.NO_BROKER.found(registered=len(seen.brokers)))
+        found.insert(0, f.NO_BROKER.found(registered=len(cluster.brokers)))
     found += [
         f.BROKER_EXCLUDED.found(node_id=broker.node_id, note=notes[broker.node_id])
         for broker in alive
         if notes.get(broker.node_id, "").startswith("is excluded")
     ]
-    return result(f.BROKERS, f"{len(alive)} alive of {len(seen.brokers)} registered", found)
+    return result(f.BROKERS, f"{len(alive)} alive of {len(cluster.brokers)} registered", found)
 
 
-def listeners(seen: ClusterSeen, asked: Sequence[ListenerFacts]) -> CheckResult:
-    """asked: before `seen`, so one that has died or left since is no finding here."""
+def listeners(cluster: ClusterFacts, asked: Sequence[ListenerFacts]) -> CheckResult:
+    """Judge the answers of listeners. Brokers that have died since then are left out."""
     found: list[Finding] = []
-    alive = {broker.node_id for broker in seen.brokers if not broker.fenced}
+    alive = {broker.node_id for broker in cluster.brokers if not broker.fenced}
     asked = [item for item in asked if item.node_id in alive]
     for item in asked:
         if item.problem:
@@ -236,14 +242,14 @@ def listeners(seen: ClusterSeen, asked: Sequence[ListenerFacts]) -> CheckResult:
                     problem=item.problem.rstrip("."),
                 )
             )
-        elif item.answered is not None and item.answered != (item.node_id, seen.cluster_id):
+        elif item.answered is not None and item.answered != (item.node_id, cluster.cluster_id):
             other, cluster_id = item.answered
             who = (
                 f"broker {other}"
-                if cluster_id == seen.cluster_id and other >= 0
+                if cluster_id == cluster.cluster_id and other >= 0
                 else "another broker"
             )
-            who = who if cluster_id == seen.cluster_id else f"a broker of cluster {cluster_id}"
+            who = who if cluster_id == cluster.cluster_id else f"a broker of cluster {cluster_id}"
             found.append(
                 f.BROKER_IS_ANOTHER.found(
                     node_id=item.node_id, listener=item.name, address=item.address, who=who
@@ -257,17 +263,17 @@ def listeners(seen: ClusterSeen, asked: Sequence[ListenerFacts]) -> CheckResult:
 
 
 def partitions(
-    seen: ClusterSeen,
+    cluster: ClusterFacts,
     now_ms: int,
     failing: Sequence[FailingFacts] = (),
     unreadable: Sequence[UnreadableFacts] = (),
 ) -> CheckResult:
-    """failing, unreadable: as the brokers report them."""
+    """Judge the partitions. failing, unreadable: from the brokers' reports."""
     found: list[Finding] = []
-    if seen.leaderless:
-        names = [f"{topic}-{number}" for topic, number in sorted(seen.leaderless)]
+    if cluster.leaderless:
+        names = [f"{topic}-{number}" for topic, number in sorted(cluster.leaderless)]
         found.append(f.LEADERLESS.found(count=len(names), partitions=listed(names)))
-    for (topic, number), move in sorted(seen.hanging.items())[:FINDINGS_OF_A_KIND_MAX]:
+    for (topic, number), move in sorted(cluster.hanging.items())[:FINDINGS_OF_A_KIND_MAX]:
         age_s = (now_ms - move.started_ms) / 1_000
         found.append(
             f.MOVE_HANGS.found(
@@ -278,8 +284,8 @@ def partitions(
     found += [_cannot_open(item) for item in lasting[:FINDINGS_OF_A_KIND_MAX]]
     found += [_unreadable(item) for item in unreadable[:FINDINGS_OF_A_KIND_MAX]]
     summary = (
-        f"{seen.partition_count:,} of {seen.topic_count:,} topics; {len(seen.leaderless):,} not"
-        f" led, {seen.moving_count:,} moving"
+        f"{cluster.partition_count:,} of {cluster.topic_count:,} topics;"
+        f" {len(cluster.leaderless):,} without a leader, {cluster.moving_count:,} moving"
     )
     if lasting:
         summary += f", {len(lasting):,} cannot open"
@@ -316,61 +322,57 @@ def _plain(error: str) -> str:
 
 
 def wals(
-    seen: ClusterSeen,
+    cluster: ClusterFacts,
     listed_wals: ListedWals | None,
     now_ms: int,
     *,
     is_live: bool = True,
     surveys: Sequence[WalSurvey] = (),
 ) -> CheckResult:
-    """listed_wals None: the bucket was not listed. now_ms: of the store's clock. is_live: else
-    nobody may be there to commit or recover.
-
-    surveys: of WALs with lost or damaged slots.
+    """Judge the WALs. listed_wals: None if the bucket was not listed. now_ms: by the store's clock.
+    is_live: False if no broker may be running. surveys: WALs with lost or damaged slots.
     """
     found = _lost_slots(surveys)
     backlogs: Mapping[BrokerIncarnation, Backlog] = (
         listed_wals.backlogs if listed_wals is not None else {}
     )
-    for writer, wal in sorted(seen.wals.items() if is_live else ()):
-        backlog = backlogs.get(writer) or Backlog()
+    for wal in sorted(cluster.wals.values() if is_live else (), key=lambda wal: wal.writer):
+        backlog = backlogs.get(wal.writer) or Backlog()
         age_ms = now_ms - backlog.oldest_ms if backlog.slots else 0
         if not wal.is_alive:
-            asked = (
-                f"broker {wal.recoverer.node_id} was asked to"
-                if wal.recoverer.node_id >= 0
-                else "nobody was asked to"
-            )
-            waiting = (
-                ""
-                if listed_wals is None
-                else f"{backlog.slots:,} slots ({size(backlog.size_bytes)}) wait, "
-            )
-            found.append(
-                f.WAL_WAITS.found(
-                    node_id=writer.node_id,
-                    node_epoch=writer.node_epoch,
-                    waiting=waiting,
-                    recoverer=asked,
-                )
-            )
+            found.append(_unrecovered(wal, backlog if listed_wals is not None else None))
         elif backlog.slots >= BACKLOG_SLOTS or age_ms >= BACKLOG_AGE_MS:
             found.append(
                 f.WAL_BACKLOG.found(
-                    node_id=writer.node_id,
+                    node_id=wal.writer.node_id,
                     slots=backlog.slots,
                     size=size(backlog.size_bytes),
                     age_s=age_ms / 1_000,
                 )
             )
     if listed_wals is None:
-        return result(f.WALS, f"{len(seen.wals)} running; what lies in them was not listed", found)
-    if listed_wals.nobodys:
+        return result(f.WALS, f"{len(cluster.wals)} running; their slots were not listed", found)
+    if listed_wals.unknown:
         found.append(
-            f.WAL_UNKNOWN.found(count=len(listed_wals.nobodys), example=listed_wals.nobodys[0].key)
+            f.WAL_UNKNOWN.found(count=len(listed_wals.unknown), example=listed_wals.unknown[0].key)
         )
     uncommitted = sum(backlog.size_bytes for backlog in backlogs.values())
-    return result(f.WALS, f"{len(seen.wals)} running, {size(uncommitted)} not committed", found)
+    return result(f.WALS, f"{len(cluster.wals)} running, {size(uncommitted)} not committed", found)
+
+
+def _unrecovered(wal: WalFacts, backlog: Backlog | None) -> Finding:
+    """Return the finding for a WAL of a dead writer. backlog: None if it was not listed."""
+    recoverer = wal.recoverer.node_id
+    return f.WAL_WAITS.found(
+        node_id=wal.writer.node_id,
+        node_epoch=wal.writer.node_epoch,
+        waiting=(
+            ""
+            if backlog is None
+            else f"{backlog.slots:,} slots ({size(backlog.size_bytes)}) wait, "
+        ),
+        recoverer=f"assigned to broker {recoverer}" if recoverer >= 0 else "assigned to no broker",
+    )
 
 
 def _lost_slots(surveys: Sequence[WalSurvey]) -> list[Finding]:
@@ -428,7 +430,7 @@ def manifest(facts: ManifestFacts) -> CheckResult:
 
 
 def lost(ranges: Sequence[LostRange]) -> list[Finding]:
-    """One for each partition and stream."""
+    """Return one finding for each partition and stream."""
     found: list[Finding] = []
     for (topic, partition, kind), group in groupby(ranges, key=lambda item: item[:3]):
         if len(found) == FINDINGS_OF_A_KIND_MAX:
@@ -465,7 +467,7 @@ def damaged(items: Sequence[Damaged], ranges: Sequence[LostRange]) -> list[Findi
 
 
 def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[Finding]:
-    """beyond: how many more were only counted."""
+    """Judge the orphans. beyond: number of further orphans, whose names are not known."""
     if not suspects:
         return []
     total = sum(suspect.size_bytes for suspect in suspects)
@@ -479,8 +481,25 @@ def orphans(suspects: Sequence[Suspect], beyond: int, older_than: str) -> list[F
     ]
 
 
+def deletions(overdue_count: int, after_ms: int) -> list[Finding]:
+    """Judge how many destroyed objects have not been deleted within after_ms."""
+    if not overdue_count:
+        return []
+    return [f.DELETION_BEHIND.found(count=overdue_count, age_h=after_ms / 3_600_000)]
+
+
+def leftovers(staged: Sequence[str], foreign: Suspects) -> list[Finding]:
+    """Judge old staged writes of Spark, and keys of other writers."""
+    found: list[Finding] = []
+    if staged:
+        found.append(f.STAGED_LEFT.found(count=len(staged), age_d=7, example=staged[0]))
+    if foreign.count:
+        found.append(f.FOREIGN.found(count=foreign.count, example=foreign.items[0].key))
+    return found
+
+
 def _merged(items: Sequence[LostRange]) -> list[str]:
-    """[0, 5) and [5, 9) are [0, 9)."""
+    """Join adjacent ranges: [0, 5) and [5, 9) become [0, 9)."""
     spans: list[list[int]] = []
     for item in items:
         if spans and item.start_offset <= spans[-1][1]:

@@ -1,8 +1,8 @@
-"""Lists the bucket into an inventory, asks for what is missing by name, and deletes orphans.
+"""List the bucket into an inventory, request missing objects by name, and delete orphans.
 
-Invariants: a page at a time, `LISTS_AT_ONCE` parts at once. Deleted is only what the inventory
-calls an orphan and what the metadata, refreshed before each batch, still do not know. Must not
-decide what an orphan is: `inventory` does.
+Invariants: lists `LISTS_AT_ONCE` parts at once, page by page. Deletes only orphans of the inventory
+that the metadata, refreshed before each batch, still do not contain. Must not decide what an orphan
+is: `inventory` does.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ from objectstore.ports import DELETE_BATCH_COUNT, LIST_PAGE_COUNT, ObjectStore
 LISTS_AT_ONCE: Final = 8
 HEADS_AT_ONCE: Final = 16
 HEADS_MAX: Final = 1_000
-"""Missing objects that are asked for by name; what lies behind was listed in vain and is referred
-to, which is proof enough.
+"""Missing objects that are requested by name. Further ones are referred to and were not listed,
+which is proof enough.
 """
 
 Progress = Callable[[int], None]
 
 
 async def list_all(store: ObjectStore, inventory: Inventory, progress: Progress) -> None:
-    """Raises ObjectStoreError."""
+    """List all parts into the inventory. Raises ObjectStoreError."""
     turns = asyncio.Semaphore(LISTS_AT_ONCE)
 
     async def one(part: str) -> None:
         async with turns:
             async for info in store.list(part):
-                inventory.saw(part, info)
+                inventory.add(part, info)
                 if inventory.object_count % LIST_PAGE_COUNT == 0:
                     progress(LIST_PAGE_COUNT)
                     await asyncio.sleep(0)
-            inventory.ended(part)
+            inventory.end_part(part)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -45,8 +45,8 @@ async def list_all(store: ObjectStore, inventory: Inventory, progress: Progress)
         raise failed.exceptions[0] from None
 
 
-async def really_missing(store: ObjectStore, expected: Sequence[Expected]) -> list[Expected]:
-    """Without those that are there when they are asked for. Raises ObjectStoreError."""
+async def confirm_missing(store: ObjectStore, expected: Sequence[Expected]) -> list[Expected]:
+    """Return the objects that a HEAD does not find either. Raises ObjectStoreError."""
     turns = asyncio.Semaphore(HEADS_AT_ONCE)
 
     async def is_gone(item: Expected) -> bool:
@@ -67,8 +67,8 @@ async def really_missing(store: ObjectStore, expected: Sequence[Expected]) -> li
 async def delete_orphans(
     store: ObjectStore, metadata: Metadata, orphans: Sequence[Suspect], progress: Progress
 ) -> int:
-    """-> how many were deleted. metadata: of the running controllers. Raises ObjectStoreError,
-    ControllerError, TimeoutError.
+    """Delete orphans and return how many. metadata: of the running controllers. Raises
+    ObjectStoreError, ControllerError, TimeoutError.
     """
     assert metadata.is_live, "a backup does not know what was committed since"
     deleted = 0

@@ -1,9 +1,8 @@
-"""The metadata that the bucket is compared with: of the running controllers, or of their backup in
-the store.
+"""Read the metadata, from the running controllers or from their backup in the store.
 
-Invariant: `refresh` makes the image at least as new as what was committed when it was called, so
-what is unknown in it afterwards was not known to anybody then. A backup is as new as the store has
-it; whatever it refers to has not been deleted (ADR 0013).
+Invariant: after `refresh` the image is at least as new as what was committed when it was called, so
+an object that is unknown afterwards was unknown to every node at the call. A backup is as new as
+the store has it; what it refers to has not been deleted (ADR 0013).
 """
 
 import asyncio
@@ -24,7 +23,7 @@ _REPLAY_COUNT: Final = 5_000
 
 
 class Metadata(Protocol):
-    """is_live: the controllers' own."""
+    """Metadata of one cluster. is_live: from the running controllers."""
 
     is_live: bool
 
@@ -39,7 +38,7 @@ class Metadata(Protocol):
 
 
 class LiveMetadata:
-    """An observer of the controllers: it has no session, so looking changes nothing."""
+    """Follow the controllers as an observer. It has no session, so it changes nothing."""
 
     is_live = True
 
@@ -52,11 +51,11 @@ class LiveMetadata:
         return self._follower.image
 
     async def start(self) -> None:
-        """Raises TimeoutError: nobody answers."""
+        """Read the metadata. Raises TimeoutError if no controller answers."""
         await self._follower.start(START_S)
 
     async def refresh(self) -> None:
-        """Up to what the leader has committed by now."""
+        """Read up to what the leader has committed."""
         quorum = await self._client.describe_quorum(timeout_s=REFRESH_S)
         deadline = asyncio.get_running_loop().time() + REFRESH_S
         await self._follower.reached(quorum.committed_offset, deadline)
@@ -67,8 +66,8 @@ class LiveMetadata:
 
 
 class StoredMetadata:
-    """The newest snapshot and the backup behind it. `refresh` first. Memory: the records behind the
-    snapshot twice.
+    """Read the newest snapshot and the backup log after it. Call `refresh` first. Memory: the
+    records after the snapshot, twice.
     """
 
     is_live = False
@@ -83,7 +82,9 @@ class StoredMetadata:
         return self._image
 
     async def refresh(self) -> None:
-        """Raises SnapshotCorrupt, BackupCorrupt, RecoveryRefused (a gap), ObjectStoreError."""
+        """Read the backup. Raises SnapshotCorrupt, BackupCorrupt, RecoveryRefused (a gap),
+        ObjectStoreError.
+        """
         snapshot = await self._snapshots.load_newest()
         start = snapshot.offset if snapshot else MetadataOffset(0)
         tail = await self._log.tail((await self._log.listed()).first_offsets, start)
@@ -94,4 +95,4 @@ class StoredMetadata:
         self._image = image
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""

@@ -1,7 +1,7 @@
-"""All that was found, and what the process ends with.
+"""Collect all findings and choose the exit code.
 
-Invariant: pure. Exit codes: 0 all is well, 1 something needs somebody to act, 2 nothing found but
-something that was asked for could not be looked at.
+Invariant: pure. Exit codes: 0 no problem, 1 a finding needs action, 2 no such finding but a
+requested check could not be made.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,7 +17,7 @@ EXIT_NOT_CHECKED: Final = 2
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `--json` prints. accepted: findings that the caller wants to live with. deleted:
+    """What `--json` prints. accepted: findings that the caller accepts. deleted: number of
     orphans.
     """
 
@@ -30,38 +30,40 @@ class Report(msgspec.Struct, frozen=True):
     deleted: int = 0
 
 
-def report(
+def build_report(
     cluster_id: str,
     checked_ms: int,
     checks: Sequence[CheckResult],
     accept: Collection[str],
     deleted: int = 0,
 ) -> Report:
-    """accept: codes."""
+    """Build the report. accept: codes of findings."""
     accepted = [finding for check in checks for finding in check.findings if finding.code in accept]
-    kept = [_without(check, accept) for check in checks]
-    acting = sum(finding.level.needs_action for check in kept for finding in check.findings)
-    failed = [check.name for check in kept if check.failed]
-    skipped = [check.name for check in kept if check.level is Level.UNCHECKED and not check.failed]
+    remaining = [_without_accepted(check, accept) for check in checks]
+    acting = sum(finding.level.needs_action for check in remaining for finding in check.findings)
+    failed = [check.name for check in remaining if check.failed]
+    skipped = [
+        check.name for check in remaining if check.level is Level.UNCHECKED and not check.failed
+    ]
     if acting:
         code, verdict = (
             EXIT_FINDINGS,
             f"{acting} finding{'s need' if acting > 1 else ' needs'} action",
         )
     elif failed:
-        code, verdict = EXIT_NOT_CHECKED, "nothing found"
+        code, verdict = EXIT_NOT_CHECKED, "no problem found"
     else:
-        code, verdict = EXIT_OK, "all is well"
+        code, verdict = EXIT_OK, "no problem found"
     if failed or skipped:
         verdict += f"; not checked: {', '.join((*failed, *skipped))}"
-    return Report(cluster_id, checked_ms, code, verdict, kept, accepted, deleted)
+    return Report(cluster_id, checked_ms, code, verdict, remaining, accepted, deleted)
 
 
-def _without(check: CheckResult, accept: Collection[str]) -> CheckResult:
-    kept = [finding for finding in check.findings if finding.code not in accept]
-    if len(kept) == len(check.findings):
+def _without_accepted(check: CheckResult, accept: Collection[str]) -> CheckResult:
+    remaining = [finding for finding in check.findings if finding.code not in accept]
+    if len(remaining) == len(check.findings):
         return check
-    levels = [finding.level for finding in kept]
+    levels = [finding.level for finding in remaining]
     return msgspec.structs.replace(
-        check, findings=kept, level=max(levels, key=list(Level).index, default=Level.OK)
+        check, findings=remaining, level=max(levels, key=list(Level).index, default=Level.OK)
     )

@@ -1,8 +1,8 @@
-"""Asks the object store: is it there, does it refuse what it must, how long does it take, what is
-its time, what does it keep.
+"""Ask the object store: whether it answers and honors conditions, its latencies, clock, backup and
+manifest.
 
-Invariants: everything written lies below `probe/doctor-` and is deleted again, whatever happens;
-every question has a deadline. Must not judge.
+Invariants: writes only below `probe/doctor-`, and always deletes what it wrote. Every request has a
+deadline. Must not judge.
 """
 
 import asyncio
@@ -35,15 +35,16 @@ from stream.format.manifest.model import ManifestRoot
 from stream.ports import BrokerIncarnation
 
 STEP_S: Final = 20.0
-"""For each question to the store."""
+"""Deadline of one request to the store."""
 
 SAMPLES: Final = 5
 LIST_SAMPLES: Final = 3
 MODIFIED_RESOLUTION_MS: Final = 999
-"""S3 tells the time of an object in whole seconds, cut off."""
+"""S3 truncates the time of an object to whole seconds."""
 
 WAL_PUT_MS_MAX: Final = 120_000
-"""A slot is stamped before its PUT, which is tried for so long (`wal.put.deadline.ms`)."""
+"""A slot is stamped before its PUT, which is retried for at most this long (`wal.put.deadline.ms`).
+"""
 
 _PREFIX: Final = f"{PROBE_ROOT}doctor-"
 HERE: Final = "this machine"
@@ -54,7 +55,7 @@ def wall_ms() -> float:
 
 
 async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
-    """Never raises for what a store may do."""
+    """Probe the store. Errors of the store are part of the result."""
     ignored = ""
     key = f"{_PREFIX}{unique}"
     try:
@@ -66,29 +67,31 @@ async def ask_store(store: ObjectStore, url: str, unique: str) -> StoreFacts:
         async with asyncio.timeout(STEP_S):
             ids = tuple(await cluster_ids(store))
         async with asyncio.timeout(STEP_S):
-            latencies, clock = await _timed(store, key)
+            latencies, clock = await _measure(store, key)
     except ObjectStoreError as error:
         return StoreFacts(url, error=str(error))
     except TimeoutError:
         return StoreFacts(url, error=f"no answer within {STEP_S:.0f} s")
     finally:
-        await _forget(store, [f"{key}-{number}" for number in range(SAMPLES)])
+        await _delete_probes(store, [f"{key}-{number}" for number in range(SAMPLES)])
     return StoreFacts(url, "", ignored, latencies, clock, ids)
 
 
-async def _timed(store: ObjectStore, key: str) -> tuple[Mapping[str, tuple[float, ...]], ClockSpan]:
-    """The first request of each kind is not counted where it opens a connection: the probe was
-    before it.
+async def _measure(
+    store: ObjectStore, key: str
+) -> tuple[Mapping[str, tuple[float, ...]], ClockSpan]:
+    """Measure latencies and the clock. The probe has opened a connection before, so it is not
+    measured.
     """
     puts: list[float] = []
     gets: list[float] = []
     began_ms = ended_ms = 0.0
     for number in range(SAMPLES):
         began_ms = wall_ms()
-        puts.append(await _took_ms(store.put_if_absent(f"{key}-{number}", b"penstock doctor")))
+        puts.append(await _measure_ms(store.put_if_absent(f"{key}-{number}", b"penstock doctor")))
         ended_ms = wall_ms()
-        gets.append(await _took_ms(store.get(f"{key}-{number}")))
-    lists = [await _took_ms(_first(store, key)) for _ in range(LIST_SAMPLES)]
+        gets.append(await _measure_ms(store.get(f"{key}-{number}")))
+    lists = [await _measure_ms(_first_key(store, key)) for _ in range(LIST_SAMPLES)]
     modified_ms = (await store.head(f"{key}-{SAMPLES - 1}")).modified_ms
     clock = ClockSpan(
         "the store", HERE, modified_ms - ended_ms, modified_ms + MODIFIED_RESOLUTION_MS - began_ms
@@ -96,18 +99,18 @@ async def _timed(store: ObjectStore, key: str) -> tuple[Mapping[str, tuple[float
     return {"PUT": tuple(puts), "GET": tuple(gets), "LIST": tuple(lists)}, clock
 
 
-async def _took_ms(call: Awaitable[object]) -> float:
+async def _measure_ms(call: Awaitable[object]) -> float:
     began = time.perf_counter()
     await call
     return (time.perf_counter() - began) * 1_000
 
 
-async def _first(store: ObjectStore, prefix: str) -> str | None:
+async def _first_key(store: ObjectStore, prefix: str) -> str | None:
     return next(iter([info.key async for info in store.list(prefix, limit=1)]), None)
 
 
-async def _forget(store: ObjectStore, keys: list[str]) -> None:
-    """What cannot be deleted is found by the next listing."""
+async def _delete_probes(store: ObjectStore, keys: list[str]) -> None:
+    """Delete the probes. A later listing finds those that cannot be deleted."""
     try:
         async with asyncio.timeout(STEP_S):
             await store.delete(keys)
@@ -118,8 +121,8 @@ async def _forget(store: ObjectStore, keys: list[str]) -> None:
 async def ask_backup(
     store: ObjectStore, cluster_id: str, committed_offset: int, now_ms: int
 ) -> BackupFacts:
-    """committed_offset: before this is called, -1: not known. Two LISTs and a GET. Raises
-    ObjectStoreError.
+    """Read the state of the backup with two LISTs and one GET. committed_offset: read before this
+    call, or -1. Raises ObjectStoreError.
     """
     log = BackupLog(store, cluster_id)
     newest = await SnapshotStore(store, cluster_id, kept=2).newest_offset()
@@ -127,14 +130,11 @@ async def ask_backup(
     listed = await log.listed()
     firsts = listed.first_offsets
     if not firsts:
-        return BackupFacts(error=f"it has no object below meta/{cluster_id}/log/")
+        return BackupFacts(error=f"there is no object below meta/{cluster_id}/log/")
     needed = needed_objects(firsts, max(snapshot, 0))
     if needed[0] > max(snapshot, 0):
         return BackupFacts(
-            error=(
-                f"it lacks the records [{max(snapshot, 0):,}, {needed[0]:,}): an object of it is"
-                " gone"
-            )
+            error=(f"the object with the records [{max(snapshot, 0):,}, {needed[0]:,}) is gone")
         )
     try:
         end = (await log.read(firsts[-1])).end_offset
@@ -144,9 +144,9 @@ async def ask_backup(
 
 
 async def newest_manifest(store: ObjectStore, cluster_id: str) -> ManifestRoot | None:
-    """None: there is none. Raises ObjectStoreError, ObjectCorrupt."""
+    """Return the newest manifest, or None. Raises ObjectStoreError, ObjectCorrupt."""
     for attempt in range(2):
-        key = await _first(store, manifest_prefix(cluster_id))
+        key = await _first_key(store, manifest_prefix(cluster_id))
         parsed = None if key is None else parse_manifest_key(key)
         if parsed is None:
             return None
@@ -180,8 +180,8 @@ async def manifest_facts(
 async def broker_clocks(
     store: ObjectStore, backlogs: Mapping[BrokerIncarnation, Backlog]
 ) -> list[ClockSpan]:
-    """What brokers stamped into their newest slots against the store's time of them. A slot that is
-    gone meanwhile tells nothing.
+    """Compare the brokers' stamps in their newest slots with the store's time of these objects.
+    Slots that have been deleted meanwhile are skipped.
     """
     found: list[ClockSpan] = []
     for writer, backlog in sorted(backlogs.items()):
@@ -192,7 +192,7 @@ async def broker_clocks(
             header = parse_header(await store.get_range(key, 0, HEADER_BYTES), key)
         except (ObjectNotFound, ObjectCorrupt):
             continue
-        if header.writer == writer:  # a fence was stamped by another one
+        if header.writer == writer:  # a recovering broker stamps a fence
             ahead_ms = header.created_ms - modified_ms
             who = f"broker {writer.node_id}"
             found.append(

@@ -1,7 +1,7 @@
-"""What brokers report that they cannot open or read, by the names that the metadata have for it.
+"""Name the partitions and objects that brokers report as failing.
 
-Invariant: pure; what the metadata do not confirm any more (another leader, an object that nothing
-refers to) is left out.
+Invariant: pure. Reports that the metadata no longer confirm (another leader, an object that nothing
+refers to) are left out.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from deploy.doctor.inventory import LostRange, lost_ranges
 
 
 def failing(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[FailingFacts]:
-    """Return partitions that do not open, by name."""
+    """Return the partitions that do not open, by name."""
     found: list[FailingFacts] = []
     for node_id, said in troubles.items():
         for item in said.failing:
@@ -32,7 +32,7 @@ def failing(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[Fail
 
 
 def unreadable(image: MetadataImage, troubles: Mapping[int, Troubles]) -> list[UnreadableFacts]:
-    """Return objects that some broker could not read, by key, with what lies in them."""
+    """Return the objects that a broker could not read, by key, with their ranges."""
     said: dict[str, dict[int, DamagedObject]] = {}
     for node_id, of_broker in troubles.items():
         for item in of_broker.damaged:

@@ -1,11 +1,11 @@
-"""What is lost or damaged in the WALs that have not ended, and what that costs: for `penstock wal
-repair` and `penstock doctor`.
+"""Find lost or damaged slots of WALs that have not ended, and the records lost with them: for
+`penstock wal repair` and `penstock doctor`.
 
-Invariants: reads only, by the rules of the recovery (`stream.recovery.recoverer`,
-`stream.recovery.salvage`), so it names what a recoverer names. A slot that is committed by the time
-of a second look was no loss: its writer still had its records.
-Must not decide that a loss is accepted. Cost: one LIST for each WAL and one GET for each of its
-slots that is not committed.
+Invariants: only reads, by the rules of recovery (`stream.recovery.recoverer`,
+`stream.recovery.salvage`), so it finds what a recoverer finds. A slot that is committed at a second
+look was no loss: its writer still had the records.
+
+Must not accept a loss. Cost: one LIST for each WAL and one GET for each of its uncommitted slots.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ class LostSlot(msgspec.Struct, frozen=True):
 
 
 class LostTail(msgspec.Struct, frozen=True):
-    """What one partition loses if the slots stay lost: its records from start_offset on.
-    end_offset: one behind the last one that later slots hold; None: no later slot holds anything of
-    it, so perhaps it loses nothing.
+    """Records that one partition loses with these slots: those from start_offset. end_offset: one
+    past the last record in later slots, or None if later slots hold none; then perhaps nothing is
+    lost.
     """
 
     topic: str
@@ -53,7 +53,7 @@ class LostTail(msgspec.Struct, frozen=True):
 
 
 class WalSurvey(msgspec.Struct, frozen=True):
-    """One WAL with lost or damaged slots. is_alive: its writer is, and still has the records in
+    """One WAL with lost or damaged slots. is_alive: its writer runs and still has the records in
     memory.
     """
 
@@ -69,7 +69,7 @@ class WalSurvey(msgspec.Struct, frozen=True):
 
 
 async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurvey]:
-    """Of every WAL that has not ended those with lost or damaged slots. Raises ObjectStoreError,
+    """Return the running WALs with lost or damaged slots. Raises ObjectStoreError,
     NotContiguous.
     """
     turns = asyncio.Semaphore(WALKS_AT_ONCE)
@@ -85,7 +85,7 @@ async def survey_wals(store: ObjectStore, image: MetadataImage) -> list[WalSurve
 
 
 def still_lost(surveys: Sequence[WalSurvey], image: MetadataImage) -> list[WalSurvey]:
-    """Without slots that are committed by now, or of WALs that have ended."""
+    """Drop slots that are committed by now, and WALs that have ended."""
     found: list[WalSurvey] = []
     for survey in surveys:
         wal = image.nodes.wal(survey.writer)

@@ -100,14 +100,14 @@ def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
         "manifest": "ok",
         "objects": "ok",
     }
-    assert answer["verdict"] == "all is well"
+    assert answer["verdict"] == "no problem found"
     assert not [key for key in cluster.keys("probe/") if "doctor" in key]
     shown = CliRunner().invoke(
         app,
         ["doctor", *SLOW_DISK, "--controller", cluster.controller, "--store", cluster.store_url],
     )
     assert shown.exit_code == 0
-    assert shown.stdout.endswith("all is well\n")
+    assert shown.stdout.endswith("no problem found\n")
 
 
 def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
@@ -118,7 +118,7 @@ def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
     assert "1 unknown but younger than 1d" in json.dumps(whole(cluster, code=0))
     found = sentences(whole(cluster, "--older-than", "0s", code=1))
     assert found == {
-        "orphans": f"1 objects (9 B) older than 0s belong to nothing, such as {orphan}."
+        "orphans": f"1 objects (9 B) older than 0s are orphans, which nothing refers to, such as {orphan}."
     }
     assert sentences(whole(cluster, "--older-than", "0s", "--accept", "orphans", code=0)) == {}
 
@@ -143,7 +143,7 @@ def test_without_an_answer_to_its_question_nothing_is_deleted(cluster: ThreadedC
         "0s",
     ]
     done = CliRunner().invoke(app, command)
-    assert "say --yes" in str(done.exception)
+    assert "pass --yes" in str(done.exception)
     examined(
         "--store", cluster.store_url, "--delete-orphans", "--yes", "--older-than", "0s", code=1
     )
@@ -207,7 +207,7 @@ def test_with_the_store_alone_it_tells_what_the_store_knows(cluster: ThreadedClu
     assert answer["cluster_id"] == cluster.image(lambda image: image.cluster_id)
     assert (
         answer["verdict"]
-        == "all is well; not checked: controllers, versions, brokers, listeners, partitions"
+        == "no problem found; not checked: controllers, versions, brokers, listeners, partitions"
     )
     assert levels(answer)["objects"] == levels(answer)["backup"] == "ok"
 
@@ -346,7 +346,7 @@ async def test_a_stopped_controller_of_three_is_named_and_so_is_a_lost_majority(
         found = sentences(await asyncio.to_thread(examined, *arguments, code=1))
         assert list(found) == ["controller-unreachable"]
         assert found["controller-unreachable"].startswith(
-            f"Controller {away} at {quorum.addresses[away]} does not answer; the leader"
+            f"Controller {away} at {quorum.addresses[away]} does not answer; it last fetched"
         )
 
         await quorum.stop_one(next(number for number in quorum.servers if number != leader))

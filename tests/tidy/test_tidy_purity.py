@@ -138,7 +138,7 @@ CORES = (
     "deploy/local/client_snippets.py",
     "deploy/doctor/findings.py",
     "deploy/doctor/facts.py",
-    "deploy/doctor/seen.py",
+    "deploy/doctor/image_facts.py",
     "deploy/doctor/inventory.py",
     "deploy/doctor/judge.py",
     "deploy/doctor/report.py",

@@ -45,7 +45,7 @@ from deploy.doctor.facts import (
     BackupFacts,
     BrokerFacts,
     ClockSpan,
-    ClusterSeen,
+    ClusterFacts,
     ControllerFacts,
     ListenerFacts,
     ManifestFacts,
@@ -55,6 +55,7 @@ from deploy.doctor.facts import (
     WalFacts,
 )
 from deploy.doctor.findings import KINDS, CheckResult, Level
+from deploy.doctor.image_facts import lasting_problems, read_cluster
 from deploy.doctor.inventory import (
     PARTS,
     Backlog,
@@ -67,9 +68,8 @@ from deploy.doctor.inventory import (
     lost_ranges,
     overdue,
 )
-from deploy.doctor.listing import delete_orphans, really_missing
-from deploy.doctor.report import report
-from deploy.doctor.seen import lasting, seen
+from deploy.doctor.listing import confirm_missing, delete_orphans
+from deploy.doctor.report import build_report
 from deploy.doctor.wal_survey import (
     LostSlot,
     LostTail,
@@ -90,7 +90,7 @@ TOPIC_ID = UUID(int=7)
 BROKERS = tuple(
     BrokerFacts(number, number, False, "1.0", (("first", f"b{number}:9092"),)) for number in (1, 2)
 )
-SEEN = ClusterSeen(
+SEEN = ClusterFacts(
     "c", 100, BROKERS, 1, 3, 5, leaderless=frozenset(), hanging={}, moving_count=0,
     wals={ONE: WalFacts(ONE, 5, True, NOBODY), TWO: WalFacts(TWO, 5, True, NOBODY)},
 )  # fmt: skip
@@ -143,7 +143,7 @@ BACKUP = BackupFacts("", 100, 100, NOW_MS - 90_000, -1, 12, NOW_MS)
 MANIFEST = ManifestFacts(NOW_MS - 90_000, 7, False, 3, "leases/c/", NOW_MS)
 
 
-def told(check: CheckResult) -> dict[str, str]:
+def sentences(check: CheckResult) -> dict[str, str]:
     """Return the sentences by code; check the kind of each finding."""
     for finding in check.findings:
         assert "{" not in finding.sentence + finding.mend.replace("{id}", "")
@@ -172,21 +172,21 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
 
 
 def test_store() -> None:
-    assert told(judge.store(StoreFacts("s3://b", error="no bucket."), "c")) == {
-        "store-fails": "The store s3://b cannot be used from here: no bucket."
+    assert sentences(judge.store(StoreFacts("s3://b", error="no bucket."), "c")) == {
+        "store-fails": "The store s3://b cannot be used from this machine: no bucket."
     }
     assert (
         "replaced an object"
-        in told(judge.store(replace(STORE, ignored="a PUT replaced an object"), "c"))[
+        in sentences(judge.store(replace(STORE, ignored="a PUT replaced an object"), "c"))[
             "store-not-conditional"
         ]
     )
-    slow = told(judge.store(replace(STORE, latencies_ms={"PUT": (700.0, 600.0, 10.0)}), "c"))[
+    slow = sentences(judge.store(replace(STORE, latencies_ms={"PUT": (700.0, 600.0, 10.0)}), "c"))[
         "store-slow"
     ]
     assert slow.startswith("A small PUT takes 600 ms (median of 3), more than 500 ms")
-    assert list(told(judge.store(STORE, "another"))) == ["store-of-another-cluster"]
-    assert list(told(judge.store(replace(STORE, cluster_ids=("c", "d")), "c"))) == [
+    assert list(sentences(judge.store(STORE, "another"))) == ["store-of-another-cluster"]
+    assert list(sentences(judge.store(replace(STORE, cluster_ids=("c", "d")), "c"))) == [
         "several-clusters"
     ]
 
@@ -207,12 +207,12 @@ def test_store() -> None:
     ],
 )
 def test_clocks_count_by_what_is_certain(span: tuple[float, float], found: dict[str, str]) -> None:
-    assert told(judge.clocks([ClockSpan("broker 1", "the store", *span)])) == found
+    assert sentences(judge.clocks([ClockSpan("broker 1", "the store", *span)])) == found
 
 
 def test_a_clock_that_is_a_minute_off_fails() -> None:
     check = judge.clocks([ClockSpan("controller 0", "this machine", 60_000.0, 61_000.0)])
-    assert (check.level, list(told(check))) == (Level.FAIL, ["clock-far-off"])
+    assert (check.level, list(sentences(check))) == (Level.FAIL, ["clock-far-off"])
     assert judge.clocks([]).level is Level.UNCHECKED
 
 
@@ -226,40 +226,43 @@ def test_controllers() -> None:
     away = replace(
         CONTROLLERS, controllers=(*CONTROLLERS.controllers[:2], ControllerFacts("c2:9093", None))
     )
-    assert told(judge.controllers(away)) == {
+    assert sentences(judge.controllers(away)) == {
         "controller-unreachable": (
-            "Controller 2 at c2:9093 does not answer; the leader heard of it 0 s ago."
+            "Controller 2 at c2:9093 does not answer; it last fetched from the leader 0 s ago."
         )
     }
-    lags = told(judge.controllers(quorum_of(lag=70, last_caught_up_ms=9_000)))
+    lags = sentences(judge.controllers(quorum_of(lag=70, last_caught_up_ms=9_000)))
     assert lags == {
         "controller-lags": (
-            "Controller 2 lacks 70 entries of the metadata log and was level with the leader 9 s"
+            "Controller 2 lacks 70 entries of the metadata log and last caught up with the leader 9 s"
             " ago."
         )
     }
     assert (
-        "never level" in told(judge.controllers(quorum_of(last_caught_up_ms=-1)))["controller-lags"]
+        "never caught up"
+        in sentences(judge.controllers(quorum_of(last_caught_up_ms=-1)))["controller-lags"]
     )
-    assert list(told(judge.controllers(quorum_of(fsync_p99_us=250_000)))) == [
+    assert list(sentences(judge.controllers(quorum_of(fsync_p99_us=250_000)))) == [
         "controller-disk-slow"
     ]
-    assert list(told(judge.controllers(quorum_of(is_voter=False)))) == ["even-voters"]
-    nobody = told(judge.controllers(replace(away, quorum=None)))["no-quorum-leader"]
-    assert nobody == "No controller leads: 2 of 3 answer (c0:9093: voter, c1:9093: voter)."
+    assert list(sentences(judge.controllers(quorum_of(is_voter=False)))) == ["even-voters"]
+    nobody = sentences(judge.controllers(replace(away, quorum=None)))["no-quorum-leader"]
+    assert (
+        nobody == "The controllers have no leader: 2 of 3 answer (c0:9093: voter, c1:9093: voter)."
+    )
     silent = replace(CONTROLLERS, controllers=(ControllerFacts("c0:9093", None),), quorum=None)
-    assert list(told(judge.controllers(silent))) == ["no-controller"]
+    assert list(sentences(judge.controllers(silent))) == ["no-controller"]
 
 
 def test_a_single_voter_is_a_hint() -> None:
     alone = replace(CONTROLLERS, quorum=msgspec.structs.replace(QUORUM, members=MEMBERS[:1]))
     check = judge.controllers(alone)
-    assert (check.level, list(told(check))) == (Level.HINT, ["single-voter"])
+    assert (check.level, list(sentences(check))) == (Level.HINT, ["single-voter"])
 
 
 def test_versions_are_of_living_brokers_and_answering_controllers() -> None:
     older = (replace(BROKERS[0], version="0.9"), replace(BROKERS[1], version="0.8", fenced=True))
-    found = told(judge.versions(replace(SEEN, brokers=older), CONTROLLERS.controllers))
+    found = sentences(judge.versions(replace(SEEN, brokers=older), CONTROLLERS.controllers))
     assert found == {
         "versions-differ": (
             "Nodes run different versions: 0.9 on broker 1; 1.0 on controller 0, controller 1,"
@@ -270,12 +273,12 @@ def test_versions_are_of_living_brokers_and_answering_controllers() -> None:
 
 def test_brokers() -> None:
     fenced = replace(SEEN, brokers=(BROKERS[0], replace(BROKERS[1], fenced=True)))
-    assert list(told(judge.brokers(fenced, {}))) == ["broker-fenced"]
-    assert list(told(judge.brokers(replace(SEEN, brokers=()), {}))) == ["no-broker"]
-    excluded = told(judge.brokers(SEEN, {2: "is excluded: it answers in 900 ms"}))
+    assert list(sentences(judge.brokers(fenced, {}))) == ["broker-fenced"]
+    assert list(sentences(judge.brokers(replace(SEEN, brokers=()), {}))) == ["no-broker"]
+    excluded = sentences(judge.brokers(SEEN, {2: "is excluded: it answers in 900 ms"}))
     assert excluded == {
         "broker-excluded": (
-            "Broker 2 is given nothing to lead: it is excluded: it answers in 900 ms."
+            "Broker 2 gets no partitions to lead: it is excluded: it answers in 900 ms."
         )
     }
 
@@ -286,7 +289,7 @@ def test_listeners_of_those_that_are_alive() -> None:
         ListenerFacts(2, "EXTERNAL", "lb:9092", answered=(1, "c")),
         ListenerFacts(9, "first", "b9:9092", problem="left meanwhile"),
     ]
-    found = told(judge.listeners(SEEN, asked))
+    found = sentences(judge.listeners(SEEN, asked))
     assert found["broker-unreachable"].startswith(
         "Broker 1 cannot be reached at b1:9092, where clients of its listener first are sent"
     )
@@ -294,7 +297,7 @@ def test_listeners_of_those_that_are_alive() -> None:
         found["broker-is-another"]
         == "lb:9092 is advertised by broker 2 (listener EXTERNAL), but broker 1 answers there."
     )
-    stranger = told(
+    stranger = sentences(
         judge.listeners(SEEN, [ListenerFacts(2, "first", "b2:9092", answered=(2, "d"))])
     )
     assert "a broker of cluster d answers there" in stranger["broker-is-another"]
@@ -302,40 +305,40 @@ def test_listeners_of_those_that_are_alive() -> None:
 
 def test_partitions() -> None:
     names = frozenset(("t", number) for number in range(7))
-    assert told(judge.partitions(replace(SEEN, leaderless=names), NOW_MS)) == {
+    assert sentences(judge.partitions(replace(SEEN, leaderless=names), NOW_MS)) == {
         "partition-without-leader": (
             "7 partitions have no living leader: t-0, t-1, t-2, t-3, t-4 and 2 more."
         )
     }
     hanging = replace(SEEN, hanging={("t", 1): MoveFacts(1, 2, NOW_MS - 30_000)})
-    assert told(judge.partitions(hanging, NOW_MS)) == {
+    assert sentences(judge.partitions(hanging, NOW_MS)) == {
         "move-hangs": "t-1 has been moving from broker 1 to broker 2 for 30 s, past its deadline."
     }
 
 
 def listed_wals(
-    backlogs: Mapping[BrokerIncarnation, Backlog], *nobodys: Suspect
+    backlogs: Mapping[BrokerIncarnation, Backlog], *unknown: Suspect
 ) -> judge.ListedWals:
-    return judge.ListedWals(backlogs, nobodys)
+    return judge.ListedWals(backlogs, unknown)
 
 
 def test_wals() -> None:
     dead = replace(SEEN, wals={DEAD: WalFacts(DEAD, 5, False, TWO)})
     waits = listed_wals({DEAD: Backlog(4, 2_048, NOW_MS)})
-    found = told(judge.wals(dead, waits, NOW_MS))["wal-not-recovered"]
-    assert found.endswith("start is over: 4 slots (2.0 KiB) wait, broker 2 was asked to.")
-    assert told(judge.wals(dead, None, NOW_MS))["wal-not-recovered"].endswith(
-        "start is over: broker 2 was asked to."
+    found = sentences(judge.wals(dead, waits, NOW_MS))["wal-not-recovered"]
+    assert found.endswith("process has ended: 4 slots (2.0 KiB) wait, assigned to broker 2.")
+    assert sentences(judge.wals(dead, None, NOW_MS))["wal-not-recovered"].endswith(
+        "process has ended: assigned to broker 2."
     )
     many = {ONE: Backlog(judge.BACKLOG_SLOTS, 1, NOW_MS)}
     old = {ONE: Backlog(1, 1, NOW_MS - judge.BACKLOG_AGE_MS)}
     assert [
-        list(told(judge.wals(SEEN, listed_wals(backlogs), NOW_MS))) for backlogs in (many, old)
+        list(sentences(judge.wals(SEEN, listed_wals(backlogs), NOW_MS))) for backlogs in (many, old)
     ] == [["wal-backlog"]] * 2
-    assert list(told(judge.wals(SEEN, listed_wals({}, Suspect("wal/9/9/0", 1, 1)), NOW_MS))) == [
-        "wal-of-nobody"
-    ]
-    assert told(judge.wals(dead, waits, NOW_MS, is_live=False)) == {}
+    assert list(
+        sentences(judge.wals(SEEN, listed_wals({}, Suspect("wal/9/9/0", 1, 1)), NOW_MS))
+    ) == ["wal-of-nobody"]
+    assert sentences(judge.wals(dead, waits, NOW_MS, is_live=False)) == {}
 
 
 def test_lost_slots_by_whether_their_writer_lives() -> None:
@@ -343,15 +346,15 @@ def test_lost_slots_by_whether_their_writer_lives() -> None:
     slots = [LostSlot(7, key, "gone", False), LostSlot(8, other, "gone", False)]
     tails = [LostTail("t", number, 5, None, (key,)) for number in (0, 1)]
     dead = WalSurvey(DEAD.node_id, DEAD.node_epoch, False, slots, tails)
-    found = told(judge.wals(SEEN, None, NOW_MS, surveys=[dead]))
+    found = sentences(judge.wals(SEEN, None, NOW_MS, surveys=[dead]))
     assert found == {
         "wal-slot-lost": (
-            f"WAL slot {key} of a broker that is dead is lost or damaged; 2 partitions wait for it:"
+            f"WAL slot {key} of a dead broker is lost or damaged; 2 partitions wait for it:"
             " t-0, t-1."
         )
     }
     alive = msgspec.structs.replace(dead, is_alive=True, slots=slots[:1])
-    assert list(told(judge.wals(SEEN, None, NOW_MS, surveys=[alive]))) == ["wal-slot-at-risk"]
+    assert list(sentences(judge.wals(SEEN, None, NOW_MS, surveys=[alive]))) == ["wal-slot-at-risk"]
 
 
 def test_what_is_committed_by_the_second_look_was_not_lost() -> None:
@@ -366,15 +369,15 @@ def test_what_is_committed_by_the_second_look_was_not_lost() -> None:
 
 
 def test_backup_and_manifest() -> None:
-    assert list(told(judge.backup(BackupFacts(error="a gap")))) == ["backup-damaged"]
-    assert list(told(judge.backup(replace(BACKUP, end_offset=90)))) == ["backup-lags"]
-    assert told(judge.backup(replace(BACKUP, end_offset=90, newest_ms=NOW_MS - 500))) == {}
-    assert list(told(judge.backup(replace(BACKUP, objects_after=judge.BACKUP_OBJECTS)))) == [
+    assert list(sentences(judge.backup(BackupFacts(error="a gap")))) == ["backup-damaged"]
+    assert list(sentences(judge.backup(replace(BACKUP, end_offset=90)))) == ["backup-lags"]
+    assert sentences(judge.backup(replace(BACKUP, end_offset=90, newest_ms=NOW_MS - 500))) == {}
+    assert list(sentences(judge.backup(replace(BACKUP, objects_after=judge.BACKUP_OBJECTS)))) == [
         "snapshot-overdue"
     ]
-    assert list(told(judge.manifest(replace(MANIFEST, is_behind=True)))) == ["manifest-stale"]
+    assert list(sentences(judge.manifest(replace(MANIFEST, is_behind=True)))) == ["manifest-stale"]
     assert judge.manifest(replace(MANIFEST, published_ms=0)).level is Level.HINT
-    assert list(told(judge.manifest(replace(MANIFEST, lease_count=900)))) == ["leases-many"]
+    assert list(sentences(judge.manifest(replace(MANIFEST, lease_count=900)))) == ["leases-many"]
 
 
 def test_objects() -> None:
@@ -388,10 +391,11 @@ def test_objects() -> None:
         "t-0 has lost offsets [3, 4) of its meta stream: k3 is not in the store.",
     ]
     (damaged,) = judge.damaged([Damaged(Expected("k1", ObjectId(1), 10), 9)], lost)
-    assert damaged.sentence == "k1 has 9 bytes, but the metadata say 10: t-0 may have lost records."
+    assert damaged.sentence == "k1 has 9 bytes instead of 10: t-0 may have lost records."
     (orphans,) = judge.orphans([Suspect("data/x", 1_024, 0)], 4, "1d")
     assert (
-        orphans.sentence == "5 objects (1.0 KiB) older than 1d belong to nothing, such as data/x."
+        orphans.sentence
+        == "5 objects (1.0 KiB) older than 1d are orphans, which nothing refers to, such as data/x."
     )
 
 
@@ -414,14 +418,14 @@ def test_exit_codes() -> None:
     )
 
     def codes(*checks: CheckResult, accept: frozenset[str] = frozenset()) -> tuple[int, str]:
-        found = report("c", NOW_MS, checks, accept)
+        found = build_report("c", NOW_MS, checks, accept)
         return found.exit_code, found.verdict
 
-    assert codes(ok, hint) == (0, "all is well")
-    assert codes(ok, skipped) == (0, "all is well; not checked: objects")
-    assert codes(ok, failed) == (2, "nothing found; not checked: objects")
+    assert codes(ok, hint) == (0, "no problem found")
+    assert codes(ok, skipped) == (0, "no problem found; not checked: objects")
+    assert codes(ok, failed) == (2, "no problem found; not checked: objects")
     assert codes(warn, failed) == (1, "1 finding needs action; not checked: objects")
-    assert codes(warn, accept=frozenset({"manifest-stale"})) == (0, "all is well")
+    assert codes(warn, accept=frozenset({"manifest-stale"})) == (0, "no problem found")
 
 
 # --- what an image shows --------------------------------------------------------------------------
@@ -475,17 +479,19 @@ def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -
         partition(1, 2),
         partition(2, -1, MOVE),
     ]
-    looked = seen(image_of(*records, WalRecord(NodeId(2), NodeEpoch(2), WalSequence(0))), NOW_MS)
+    looked = read_cluster(
+        image_of(*records, WalRecord(NodeId(2), NodeEpoch(2), WalSequence(0))), NOW_MS
+    )
     assert looked.leaderless == {("t", 1)}
     assert looked.hanging == {("t", 2): MoveFacts(1, 2, NOW_MS - 30_000)}
     assert [listener for broker in looked.brokers for listener in broker.listeners] == [
         ("first", "10.0.0.1:9092"),
         ("first", "[::1]:9092"),
     ]
-    assert looked.may_be_passing
-    assert not seen(
+    assert looked.may_be_transient
+    assert not read_cluster(
         image_of(node(1), TopicRecord(TOPIC_ID, "t"), partition(0, 1)), NOW_MS
-    ).may_be_passing
+    ).may_be_transient
 
 
 def test_what_passes_between_two_looks_is_no_finding() -> None:
@@ -502,7 +508,9 @@ def test_what_passes_between_two_looks_is_no_finding() -> None:
         leaderless=frozenset({("t", 1), ("t", 5)}),
         hanging={("t", 2): MoveFacts(1, 2, 9), ("t", 3): move},
     )
-    found = lasting(first, replace(second, wals={DEAD: wal, ONE: WalFacts(ONE, 0, False, NOBODY)}))
+    found = lasting_problems(
+        first, replace(second, wals={DEAD: wal, ONE: WalFacts(ONE, 0, False, NOBODY)})
+    )
     assert found.leaderless == frozenset({("t", 1)})
     assert (dict(found.hanging), list(found.wals)) == ({("t", 3): move}, [DEAD])
 
@@ -563,8 +571,8 @@ def listed(
     inventory = Inventory("c", lambda: image, NOW_MS, older_than_ms)
     for part in PARTS:
         for key in sorted(key for key in sizes if key.startswith(part)):
-            inventory.saw(part, ObjectInfo(key, sizes[key], "e", NOW_MS - age_ms))
-        inventory.ended(part)
+            inventory.add(part, ObjectInfo(key, sizes[key], "e", NOW_MS - age_ms))
+        inventory.end_part(part)
     return inventory
 
 
@@ -647,9 +655,9 @@ def test_slots_of_a_wal_that_runs_or_is_not_known_are_no_orphans() -> None:
     image = image_of(*LOG)
     inventory = listed(image, {**WHOLE, **slots(DEAD, 0, 1, 2), **slots(TWO, 0)})
     assert inventory.orphans() == []
-    assert [suspect.key for suspect in inventory.wals_of_nobody()] == list(slots(TWO, 0))
+    assert [suspect.key for suspect in inventory.unknown_wal_slots()] == list(slots(TWO, 0))
     image.apply_all([WalRecord(TWO.node_id, TWO.node_epoch, WalSequence(0))])
-    assert inventory.wals_of_nobody() == []
+    assert inventory.unknown_wal_slots() == []
 
 
 def test_the_rest_of_the_bucket_by_its_own_rules() -> None:
@@ -723,4 +731,4 @@ async def test_an_object_that_is_there_when_it_is_asked_for_is_not_missing() -> 
     store = MemoryStore()
     await store.put("data/a", b"x")
     asked = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]
-    assert await really_missing(store, asked) == asked[1:]
+    assert await confirm_missing(store, asked) == asked[1:]

@@ -25,13 +25,13 @@ from controller.metadata.records import (
     TopicRecord,
 )
 from deploy.doctor import judge
-from deploy.doctor.facts import ClusterSeen, FailingFacts, UnreadableFacts
+from deploy.doctor.facts import ClusterFacts, FailingFacts, UnreadableFacts
 from deploy.doctor.findings import Level
 from deploy.doctor.troubles import failing, unreadable
 from stream.format.keys import data_key
 
 TOPIC_ID = UUID(int=7)
-SEEN = ClusterSeen(
+SEEN = ClusterFacts(
     "c", 100, (), 1, 3, 5, leaderless=frozenset(), hanging={}, moving_count=0, wals={}
 )
 
@@ -94,7 +94,7 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
     assert check.level is Level.FAIL
     assert (
         check.summary
-        == "3 of 1 topics; 0 not led, 0 moving, 1 cannot open; 2 objects cannot be read"
+        == "3 of 1 topics; 0 without a leader, 0 moving, 1 cannot open; 2 objects cannot be read"
     )
     assert [finding.sentence for finding in check.findings] == [
         (
@@ -102,7 +102,7 @@ def test_they_are_findings_that_name_partition_broker_and_reason() -> None:
             " with: ObjectMissing: object data/1 is gone."
         ),
         (
-            "data/1 is gone from the store: 7 reads of brokers 1, 2 ended there. It holds t-0 [5,"
+            "data/1 is gone from the store: 7 reads of brokers 1, 2 failed. It holds t-0 [5,"
             " 9), t-2 (meta stream) [0, 3)."
         ),
         (

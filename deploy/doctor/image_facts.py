@@ -1,7 +1,7 @@
-"""One look at the metadata image, taken out of it: who is there, what nobody leads, what hangs,
-which WALs run.
+"""Extract facts from a metadata image: brokers, partitions without a leader, hanging moves, running
+WALs.
 
-Invariant: pure, O(partitions); nothing of the image is kept.
+Invariant: pure, O(partitions); the result does not refer to the image.
 """
 
 from collections.abc import Iterable
@@ -9,16 +9,14 @@ from collections.abc import Iterable
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.topics import is_moving, leader_of
-from deploy.doctor.facts import BrokerFacts, ClusterSeen, MoveFacts, WalFacts
+from deploy.doctor.facts import BrokerFacts, ClusterFacts, MoveFacts, WalFacts
 from stream.format.manifest.model import ManifestRoot
 
 FIRST_LISTENER = "first"
-"""The name of a broker's first listener, which brokers use among themselves, is not in the
-metadata.
-"""
+"""A name for a broker's first listener, whose own name is not in the metadata."""
 
 
-def seen(image: MetadataImage, now_ms: int) -> ClusterSeen:
+def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
     leaderless: set[tuple[str, int]] = set()
     hanging: dict[tuple[str, int], MoveFacts] = {}
     moving = 0
@@ -32,7 +30,7 @@ def seen(image: MetadataImage, now_ms: int) -> ClusterSeen:
                     hanging[key] = MoveFacts(move.source, move.target, move.started_ms)
             elif not image.nodes.is_alive(leader_of(partition)):
                 leaderless.add(key)
-    return ClusterSeen(
+    return ClusterFacts(
         cluster_id=image.cluster_id,
         end_offset=image.end_offset,
         brokers=tuple(_broker(node) for node in sorted(image.nodes, key=lambda node: node.node_id)),
@@ -51,9 +49,9 @@ def seen(image: MetadataImage, now_ms: int) -> ClusterSeen:
     )
 
 
-def lasting(first: ClusterSeen, second: ClusterSeen) -> ClusterSeen:
-    """The second look, with only those of its troubles that were there at the first."""
-    return ClusterSeen(
+def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
+    """Return the second look, with only the problems that the first one saw as well."""
+    return ClusterFacts(
         second.cluster_id,
         second.end_offset,
         second.brokers,
@@ -73,10 +71,8 @@ def lasting(first: ClusterSeen, second: ClusterSeen) -> ClusterSeen:
     )
 
 
-def published(image: MetadataImage) -> frozenset[tuple[object, ...]]:
-    """What a manifest must say as well: topics with their partitions, WALs with their first
-    slots.
-    """
+def expected_in_manifest(image: MetadataImage) -> frozenset[tuple[object, ...]]:
+    """Return what a manifest must contain: topics with partitions, WALs with first slots."""
     topics: Iterable[tuple[object, ...]] = (
         (topic.topic_id, len(topic.partitions)) for topic in image.topics
     )
@@ -86,8 +82,8 @@ def published(image: MetadataImage) -> frozenset[tuple[object, ...]]:
     return frozenset((*topics, *wals))
 
 
-def published_by(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
-    """The same of a manifest."""
+def found_in_manifest(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
+    """Return what a manifest contains, comparable with `expected_in_manifest`."""
     topics: Iterable[tuple[object, ...]] = (
         (topic.topic_id, topic.partition_count) for topic in root.topics
     )
@@ -96,13 +92,13 @@ def published_by(root: ManifestRoot) -> frozenset[tuple[object, ...]]:
 
 
 def _broker(node: NodeState) -> BrokerFacts:
-    """An address without a host is told to clients from elsewhere with the machine's."""
-    told = [
+    """Take the host of the machine for a listener without a host, as clients do."""
+    endpoints = [
         (FIRST_LISTENER, node.host, node.port),
         *((other.name, other.host, other.port) for other in node.other_listeners),
     ]
     listeners = tuple(
-        (name, _address(host or node.machine_host, port)) for name, host, port in told
+        (name, _address(host or node.machine_host, port)) for name, host, port in endpoints
     )
     return BrokerFacts(node.node_id, node.node_epoch, node.fenced, node.version, listeners)
 
