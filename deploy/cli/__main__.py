@@ -1,8 +1,9 @@
-"""The `penstock` command: the first look at the arguments.
+"""Dispatch the `penstock` command by its first argument.
 
-Invariant: this module imports nothing that costs: a node is dispatched before typer is imported,
-and `--help` imports no client.
-Exit codes: 0 done, 1 it failed, 2 called wrongly, 130 interrupted.
+Invariant: this module imports nothing expensive: nodes start before typer is imported, and `--help`
+imports no client.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage, 130 interrupted.
 """
 
 import sys
@@ -16,7 +17,7 @@ _INTERRUPTED: Final = 130
 
 
 def main() -> None:
-    """Entry of the console script; ends the process."""
+    """Run the console script; end the process."""
     from deploy.errors import DeployError
 
     try:
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def _is_command(arguments: list[str]) -> bool:
-    """`penstock controller status`: a word, where a node has flags only."""
+    """Return True for `penstock controller status` and the like: a node has only flags."""
     return bool(arguments) and sys.argv[1] == "controller" and not arguments[0].startswith("-")
 
 

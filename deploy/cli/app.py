@@ -1,7 +1,9 @@
-"""All subcommands as typer shows them. Each module of `deploy.cli` is cheap to import; what its
-work needs is imported by the work.
+"""Collect all subcommands. Each module of `deploy.cli` is cheap to import; its functions import
+what they need.
 """
 
+import inspect
+import re
 from importlib.metadata import version
 from typing import Annotated
 
@@ -30,7 +32,7 @@ from deploy.cli import (
 
 app = typer.Typer(
     name="penstock",
-    help="Kafka-protocol streaming on object storage: brokers without state, every byte in S3.",
+    help="Kafka-protocol streaming on object storage: stateless brokers, every byte in S3.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,11 +51,11 @@ def main(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version and leave."
+            "--version", callback=_show_version, is_eager=True, help=("Print the version and exit.")
         ),
     ] = False,
 ) -> None:
-    """Options of the command itself."""
+    """Run Penstock clusters and work with their topics."""
 
 
 app.command("dev")(dev.dev)
@@ -79,3 +81,16 @@ app.add_typer(config.app, name="config")
 @app.command("broker", add_help_option=False)
 def broker() -> None:
     """Run one broker. `penstock broker --help` lists its settings: flags, variables, TOML file."""
+
+
+def _unwrap_help(commands: typer.Typer) -> None:
+    """Join the lines of each paragraph of the help: Typer keeps the line breaks of docstrings."""
+    for command in commands.registered_commands:
+        text = inspect.getdoc(command.callback) or ""
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", text)
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap_help(group.typer_instance)
+
+
+_unwrap_help(app)

@@ -1,4 +1,4 @@
-"""`penstock balance`: equal loads for all brokers, by what was measured."""
+"""Run `penstock balance`: balance the brokers' loads by measured traffic."""
 
 import os
 from collections.abc import Sequence
@@ -18,23 +18,24 @@ MOVES_MAX = 2_000
 def balance(
     *,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Begin the moves; without it nothing changes.")
+        bool, typer.Option("--execute", help="Start the moves; without it nothing changes.")
     ] = False,
     max_moves: Annotated[
-        int, typer.Option(help="At most so many moves, the ones that help most first.")
+        int, typer.Option(help="Maximum number of moves; the most useful come first.")
     ] = 100,
     topics: Annotated[
-        str, typer.Option(help="Move only partitions of these topics, as in a,b; empty: of all.")
+        str,
+        typer.Option(help="Move only partitions of these topics, as in a,b; empty: all topics."),
     ] = "",
     controller: Controller = None,
     state_file: StateFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Propose moves from measured bytes and leaders: which, why, and what each broker has before
-    and after. With --execute, begin them.
+    """Propose moves that balance the brokers' measured bytes and leaders, and show the loads before
+    and after. With --execute, start them.
 
-    Goals, in this order: network in, network out, number of leaders. What a broker reported counts;
-    it does every two seconds.
+    Goals, in this order: network in, network out, number of leaders. Brokers report their loads
+    every 2 s.
     """
     from deploy.balance.admin import begin_moves, propose_moves
     from deploy.clients.metadata import find_controller
@@ -55,23 +56,23 @@ def balance(
             }
         )
     else:
-        _show(found.before, found.after, found.moves)
+        _print_proposal(found.before, found.after, found.moves)
         if execute:
             print(
-                f"Begun: {problems.count('')} of {len(found.moves)} moves; `penstock nodes` shows"
-                " where they have come to."
+                f"Started {problems.count('')} of {len(found.moves)} moves; `penstock nodes`"
+                " shows their progress."
             )
         elif found.moves:
-            print("Nothing was changed: --execute begins these moves.")
+            print("Nothing was changed; --execute starts these moves.")
     if failed := [
         f"{move.topic}-{move.partition}: {text}"
         for move, text in zip(found.moves, problems, strict=False)
         if text
     ]:
-        raise KafkaFailed("these moves were not begun:\n" + "\n".join(failed))
+        raise KafkaFailed("these moves were not started:\n" + "\n".join(failed))
 
 
-def _show(
+def _print_proposal(
     before: "Sequence[BrokerLoad]", after: "Sequence[BrokerLoad]", moves: "Sequence[ProposedMove]"
 ) -> None:
     from deploy.output import print_table
@@ -94,11 +95,11 @@ def _show(
     ]
     print_table(
         "brokers, before > after",
-        ["broker", "in MB/s", "out MB/s", "leads", "requests/s", "takes no part because it"],
+        ["broker", "in MB/s", "out MB/s", "leads", "requests/s", "excluded because it"],
         rows,
     )
     if not moves:
-        print("The loads are balanced: there is nothing to move.")
+        print("The loads are balanced; no move is needed.")
         return
     print_table(
         "moves",

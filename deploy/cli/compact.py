@@ -1,5 +1,5 @@
-"""`penstock compact`: the small objects of a topic into large ones, by threads of this process or
-by Spark, while brokers spend nothing.
+"""Run `penstock compact`: merge small objects of a topic into large ones, in this process or with
+Spark, without load on brokers.
 """
 
 import os
@@ -29,47 +29,45 @@ def compact(
         str,
         typer.Option(
             envvar="PENSTOCK_STORE",
-            help="The store that the brokers write to; that of a running `penstock dev` if none.",
+            help="Store of the brokers; default: that of the running `penstock dev`.",
         ),
     ] = "",
     cluster: Annotated[
-        str, typer.Option(help="Id of the cluster, if the store holds several.")
+        str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
     ] = "",
     controller: Controller = None,
     state_file: StateFile = None,
     engine: Annotated[
-        str, typer.Option("--engine", help="local: threads of this process; spark: a Spark job.")
+        str,
+        typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
     ] = "local",
     master: Annotated[
-        str, typer.Option(help="Spark master, as in spark-submit; means --engine spark.")
+        str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
     ] = "",
     target_mib: Annotated[
         int,
         typer.Option(
-            help="MiB of an object, about: 1 to 1024. Objects of half of it are left alone."
-        ),
-    ] = 64,
-    max_gib: Annotated[
-        float, typer.Option(help="Rewrite at most so much, then leave.", min=0.0)
-    ] = 1 << 20,
-    ttl_s: Annotated[
-        int,
-        typer.Option(
             help=(
-                "What a killed run leaves is collected so many seconds after it was begun: 1 to"
-                " 3600."
+                "Target size of an object in MiB: 1 to 1024. Objects of at least half this size"
+                " are not rewritten."
             )
         ),
+    ] = 64,
+    max_gib: Annotated[float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0)] = 1
+    << 20,
+    ttl_s: Annotated[
+        int,
+        typer.Option(help=("Seconds after which objects of a killed run are deleted: 1 to 3600.")),
     ] = 1_800,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Show what would be rewritten; nothing changes.")
+        bool, typer.Option("--plan", help="Show what would be rewritten, and change nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rewrite the small objects of a topic into large ones. Offsets, records and bytes stay as they
-    are; clients notice nothing.
+    """Merge the small objects of a topic into large ones. Offsets and records stay the same;
+    clients are not affected.
 
-    Safe at any time, several times at once, and after a kill: just run it again.
+    It is safe to run at any time, several times at once, and again after a kill.
     """
     if not 1 <= target_mib <= 1_024:
         raise UsageError(f"--target-mib {target_mib} is not allowed: 1 to 1024")
@@ -117,25 +115,25 @@ def _rewrite(
     if as_json:
         print_json(report)
     else:
-        _tell(report)
+        _print_report(report)
     if report.damaged:
         raise DeployError(
-            "these objects could not be read and were left alone:\n" + "\n".join(report.damaged)
+            "these objects could not be read and were not rewritten:\n" + "\n".join(report.damaged)
         )
     if report.unresolved:
         raise DeployError(
-            f"{report.unresolved} compactions were still in conflict at the end: their objects were"
-            " compacted or trimmed by others meanwhile. Nothing is lost; run the same again"
+            f"{report.unresolved} compactions still conflicted at the end: other processes"
+            " compacted or trimmed their objects. Nothing is lost; run the command again"
         )
 
 
-def _tell(report: "RewriteReport") -> None:
+def _print_report(report: "RewriteReport") -> None:
     from deploy.output import size
 
     sources = sum(item.sources_replaced for item in report.partitions)
     written = sum(item.objects_written for item in report.partitions)
     if not sources:
-        print(f"{report.topic}: nothing to do in {len(report.partitions)} partitions")
+        print(f"{report.topic}: nothing to rewrite in {len(report.partitions)} partitions")
         return
     rewritten = size(sum(item.rewritten_bytes for item in report.partitions))
     before = sum(item.objects_before for item in report.partitions)
@@ -151,7 +149,7 @@ def _show_plan(target: "Target", options: "RewriteOptions", *, as_json: bool) ->
 
     plans = plan_rewrite(target, options)
     if as_json:
-        print_json({"topic": target.topic, "partitions": [_summary(item) for item in plans]})
+        print_json({"topic": target.topic, "partitions": [_plan_summary(item) for item in plans]})
         return
     print_table(
         f"{target.topic}: what would be rewritten",
@@ -170,7 +168,7 @@ def _show_plan(target: "Target", options: "RewriteOptions", *, as_json: bool) ->
     )
 
 
-def _summary(plan: "PartitionPlan") -> "dict[str, int]":
+def _plan_summary(plan: "PartitionPlan") -> "dict[str, int]":
     return {
         "partition": plan.partition,
         "objects": plan.object_count,
@@ -199,7 +197,7 @@ def _store_of(state_path: Path | None) -> str:
     state = state_file.read(path)
     if state is None:
         raise UsageError(
-            f"which store? No running cluster is described in {path}: name the one that the brokers"
-            " write to with --store (PENSTOCK_STORE)"
+            f"no store given and no running cluster described in {path}: name the brokers'"
+            " store with --store (PENSTOCK_STORE)"
         )
     return state.store_url

@@ -1,9 +1,10 @@
-"""A bulk rewrite for the command line: the controller as a job sees it, an engine that runs its
-tasks, one event loop for both.
+"""Run a bulk rewrite for the command line: the controller connection, the engine for its tasks, one
+event loop for both.
 
-Invariant: a refusal is a conflict if it is about the sources, an error if it is about the request;
-silence is an error that says so.
-Must not import what only the work needs before it works.
+Invariant: a refusal because of the sources is a conflict; a refusal of the request is an error; no
+answer is an error that says so.
+
+Must not import what only the work needs before the work starts.
 """
 
 import asyncio
@@ -37,13 +38,13 @@ _TIMEOUT_S = 30.0
 
 
 class ControllerRewrites:
-    """`lake.rewrite.run.RewriteMetadata` over the controller's gRPC."""
+    """Implement `lake.rewrite.run.RewriteMetadata` over the controller's gRPC."""
 
     def __init__(self, client: ControllerClient) -> None:
         self._client = client
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
-        """Raises NoController, DeployError."""
+        """Prepare objects. Raises NoController, DeployError."""
         try:
             answer = await self._client.prepare_rewrite(
                 PrepareRewrite(count=count, ttl_ms=ttl_ms), timeout_s=_TIMEOUT_S
@@ -55,7 +56,9 @@ class ControllerRewrites:
         return [PreparedObject(item.object_id, item.key) for item in answer.items]
 
     async def commit(self, stream_id: StreamId, exchanges: Sequence[Exchange]) -> list[str]:
-        """Raises NoController, DeployError."""
+        """Commit exchanges and return a conflict or "" for each. Raises NoController,
+        DeployError.
+        """
         request = CommitRewrite(
             stream_id=stream_id, items=[_item(exchange) for exchange in exchanges]
         )
@@ -63,8 +66,8 @@ class ControllerRewrites:
             answer = await self._client.commit_rewrite(request, timeout_s=_TIMEOUT_S)
         except TimeoutError as error:
             raise NoController(
-                "whether the last commit succeeded is not known; run the same again, that is safe:"
-                f" {error}"
+                "it is unknown whether the last commit succeeded; it is safe to run the"
+                f" command again: {error}"
             ) from None
         except StreamRefused as error:
             return [f"its topic was deleted: {error}"] * len(exchanges)
@@ -74,7 +77,7 @@ class ControllerRewrites:
 
 
 class Target(NamedTuple):
-    """cluster_id: empty if the store holds only one cluster."""
+    """What to rewrite. cluster_id: empty if the store holds only one cluster."""
 
     store_url: str
     cluster_id: str
@@ -82,7 +85,7 @@ class Target(NamedTuple):
 
 
 def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]:
-    """What a rewrite would do now; nothing changes, no controller is asked."""
+    """Return what a rewrite would do now. Changes nothing and asks no controller."""
 
     async def plan() -> list[PartitionPlan]:
         store = open_store(target.store_url)
@@ -90,8 +93,8 @@ def plan_rewrite(target: Target, options: RewriteOptions) -> list[PartitionPlan]
             rewrite = BulkRewrite(
                 ClusterView(store, target.cluster_id),
                 target.topic,
-                _Nobody(),
-                _nothing,
+                _PlanOnly(),
+                _run_no_tasks,
                 options,
                 now_ms=wall_ms,
             )
@@ -109,7 +112,7 @@ def rewrite_topic(
     options: RewriteOptions,
     on_written: Callable[[int], None] = lambda _: None,
 ) -> RewriteReport:
-    """Raises NoController, DeployError, StreamError, ObjectStoreError."""
+    """Rewrite a topic. Raises NoController, DeployError, StreamError, ObjectStoreError."""
 
     async def run() -> RewriteReport:
         store, client = open_store(target.store_url), ControllerClient(controller.split(","))
@@ -136,8 +139,8 @@ def rewrite_topic(
     return asyncio.run(run())
 
 
-class _Nobody:
-    """A plan commits nothing."""
+class _PlanOnly:
+    """Metadata of a plan, which commits nothing."""
 
     async def prepare(self, count: int, ttl_ms: int) -> list[PreparedObject]:
         raise AssertionError("a plan prepares nothing")
@@ -146,7 +149,7 @@ class _Nobody:
         raise AssertionError("a plan commits nothing")
 
 
-async def _nothing(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
+async def _run_no_tasks(tasks: Sequence[RewriteTask]) -> list[RewriteResult]:
     raise AssertionError(f"a plan runs no tasks, not even {len(tasks)}")
 
 

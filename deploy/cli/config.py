@@ -1,4 +1,4 @@
-"""`penstock config show|docs|schema`: what a node would run with, and what there is to set."""
+"""Run `penstock config show|docs|schema`: show effective settings, and document all settings."""
 
 from typing import Annotated
 
@@ -6,9 +6,7 @@ import typer
 
 from deploy.cli.options import AsJson
 
-app = typer.Typer(
-    help="Show the configuration: what counts, what there is to set.", no_args_is_help=True
-)
+app = typer.Typer(help="Show effective settings, and document all settings.", no_args_is_help=True)
 
 _AS_A_NODE = {"ignore_unknown_options": True, "allow_extra_args": True}
 
@@ -17,12 +15,12 @@ _AS_A_NODE = {"ignore_unknown_options": True, "allow_extra_args": True}
 def show(
     context: typer.Context,
     *,
-    role: Annotated[str, typer.Option(help="broker | controller")] = "broker",
-    given_only: Annotated[bool, typer.Option("--given", help="Leave out defaults.")] = False,
+    role: Annotated[str, typer.Option(help="Role of the node: broker | controller.")] = "broker",
+    given_only: Annotated[bool, typer.Option("--given", help="Omit defaults.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a node with this environment and these flags would run with, and where each value comes
-    from. Secrets are blotted out.
+    """Show the settings that a node with this environment and these flags would use, and the source
+    of each value. Secrets are hidden.
 
     Takes the flags of `penstock broker` or `penstock controller` (--config FILE, --set KEY=VALUE,
     --listeners ...).
@@ -57,9 +55,7 @@ def show(
 
 @app.command()
 def docs() -> None:
-    """Every setting with its default, what is allowed and what it costs, as Markdown:
-    docs/reference/configuration.md.
-    """
+    """Print the reference of all settings as Markdown: docs/reference/configuration.md."""
     from deploy.node.config.docs import markdown
 
     print(markdown(), end="")
@@ -67,7 +63,7 @@ def docs() -> None:
 
 @app.command()
 def schema() -> None:
-    """A JSON schema of `config.broker` and `config.controller`, for the values of a chart."""
+    """Print a JSON schema of `config.broker` and `config.controller`, for the values of a chart."""
     import json
 
     from deploy.node.config.schema import schema as whole

@@ -1,4 +1,4 @@
-"""`penstock consume`: records in, lines out."""
+"""Run `penstock consume`: print records."""
 
 import sys
 import time
@@ -22,26 +22,28 @@ def consume(
     from_beginning: Annotated[
         bool,
         typer.Option(
-            "--from-beginning", help="Begin with the oldest record, not with the next one."
+            "--from-beginning", help="Start with the oldest record instead of the next one."
         ),
     ] = False,
     max_messages: Annotated[
-        int | None, typer.Option(help="Stop after this many.", show_default=False)
+        int | None, typer.Option(help="Stop after this many records.", show_default=False)
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option(help="Share the work in this consumer group, and commit.", show_default=False),
+        typer.Option(help="Join this consumer group and commit offsets.", show_default=False),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(help="Stop when no record came for so many seconds.", show_default=False),
+        typer.Option(help="Stop after this many seconds without a record.", show_default=False),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON object for each record, one in a line.")
+        bool, typer.Option("--json", help="Print each record as one JSON object per line.")
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Print the records of a topic: the value of each in a line, or everything about it as JSON."""
+    """Print the records of a topic: one value per line, or JSON with key, headers, offset and
+    timestamp.
+    """
     if max_messages is not None and max_messages < 1:
         raise UsageError(f"--max-messages {max_messages} is not allowed: 1 or more")
     from deploy.clients.kafka import Kafka

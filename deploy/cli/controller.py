@@ -1,7 +1,7 @@
-"""`penstock controller status|add|remove|transfer|recover`: the quorum of controllers, in the words
-of `kafka-metadata-quorum`.
+"""Run `penstock controller status|add|remove|transfer|recover`, with the terms of
+`kafka-metadata-quorum`.
 
-Without one of these words, `penstock controller` runs a node (`deploy.node.process`).
+Without a subcommand, `penstock controller` runs a node (`deploy.node.process`).
 """
 
 import os
@@ -14,14 +14,16 @@ from deploy.cli.options import AsJson, Controller, StateFile
 
 app = typer.Typer(help="Run a controller; show and change the quorum.", no_args_is_help=True)
 
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for it.", min=0.1)]
+Timeout = Annotated[
+    float, typer.Option("--timeout", help="Seconds to wait for the change.", min=0.1)
+]
 
 
 @app.command()
 def status(
     *, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False
 ) -> None:
-    """Who leads, who votes, who learns, how far each is, and how quick their disks are."""
+    """Show the leader, voters and observers, their lag, and the latency of their disks."""
     from deploy.clients.metadata import find_controller
     from deploy.clients.quorum import describe, replication_rows, status_lines
     from deploy.output import print_json, print_table
@@ -53,7 +55,7 @@ def add(
         typer.Argument(
             metavar="CONTROLLER",
             help=(
-                "Id or host:port of a controller that was started with"
+                "Id or HOST:PORT of a controller that was started with"
                 " --controller-quorum-join-servers."
             ),
         ),
@@ -63,7 +65,7 @@ def add(
     state_file: StateFile = None,
     timeout_s: Timeout = 60.0,
 ) -> None:
-    """Let a learner vote, as soon as it has caught up."""
+    """Let an observer vote as soon as it has caught up."""
     from controller.api.messages import AddVoter
     from deploy.clients.metadata import find_controller
     from deploy.clients.quorum import change
@@ -77,14 +79,14 @@ def add(
 
 @app.command()
 def remove(
-    node_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a voter or learner.", min=0)],
+    node_id: Annotated[int, typer.Argument(metavar="ID", help="Id of a voter or observer.", min=0)],
     *,
     controller: Controller = None,
     state_file: StateFile = None,
     timeout_s: Timeout = 30.0,
 ) -> None:
-    """Take a controller out of the quorum; if it leads, it hands over first. Its process may be
-    stopped then.
+    """Remove a controller from the quorum; a leader hands over first. Its process may be stopped
+    afterwards.
     """
     from controller.api.messages import RemoveController
     from deploy.clients.metadata import find_controller
@@ -105,7 +107,7 @@ def transfer(
     node_id: Annotated[
         int,
         typer.Argument(
-            metavar="[ID]", help="Who is to lead; default: the voter with the longest log."
+            metavar="[ID]", help=("Id of the new leader; default: the voter with the longest log.")
         ),
     ] = -1,
     *,
@@ -113,7 +115,7 @@ def transfer(
     state_file: StateFile = None,
     timeout_s: Timeout = 30.0,
 ) -> None:
-    """Hand leadership over to another voter."""
+    """Transfer leadership to another voter."""
     from controller.api.messages import TransferLeadership
     from deploy.clients.metadata import find_controller
     from deploy.clients.quorum import change
@@ -125,7 +127,7 @@ def transfer(
             TransferLeadership(node_id=node_id), timeout_s=timeout_s
         ),
     )
-    print("Leadership was handed over" + (f" to controller {node_id}" if node_id >= 0 else ""))
+    print("Leadership was transferred" + (f" to controller {node_id}" if node_id >= 0 else ""))
 
 
 app.command("recover")(controller_recover.recover)

@@ -1,5 +1,5 @@
-"""`penstock controller recover`: the metadata of a cluster whose controllers lost all their disks,
-rebuilt from the object store.
+"""Run `penstock controller recover`: rebuild the metadata from the object store after all
+controllers lost their disks.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -16,36 +16,39 @@ From = Annotated[
     str,
     typer.Option(
         "--from",
-        help="The cluster's store: s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:DIR.",
+        help="Store of the cluster: s3://BUCKET/PREFIX?endpoint=URL&region=NAME or file:DIR.",
     ),
 ]
 ClusterId = Annotated[
     str,
-    typer.Option(
-        "--cluster-id", help="Its id; may be left out if the store holds one cluster only."
-    ),
+    typer.Option("--cluster-id", help="Cluster id; needed if the store holds several clusters."),
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Show what is there and what would be done; write nothing."),
+    typer.Option("--dry-run", help="Show what would be done, and write nothing."),
 ]
 Force = Annotated[
     bool,
     typer.Option(
-        "--force", help="Although something was written a moment ago: what still runs is fenced."
+        "--force",
+        help="Recover although something was written a moment ago; running nodes are fenced.",
     ),
 ]
 AcceptLoss = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="Although data are missing: begin each partition above its last missing object.",
+        help=(
+            "Recover although data are missing: each partition begins after its last missing"
+            " object."
+        ),
     ),
 ]
 Voters = Annotated[
     str,
     typer.Option(
-        "--voters", help="Ids of the controllers that will run, as in 0,1,2; default: those it had."
+        "--voters",
+        help="Ids of the controllers that will run, as in 0,1,2; default: the previous ones.",
     ),
 ]
 
@@ -60,10 +63,10 @@ def recover(
     voters: Voters = "",
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild the metadata from the store when the disks of all controllers are lost. No
-    acknowledged record is lost.
+    """Rebuild the metadata from the store after all controllers lost their disks. No acknowledged
+    record is lost.
 
-    Stop all controllers and brokers before. It may be repeated at any time.
+    Stop all controllers and brokers first. It is safe to run this again.
     """
     import asyncio
 
@@ -82,7 +85,7 @@ def recover(
     if as_json:
         print_json(report)
     else:
-        _show(report, store)
+        _print_report(report, store)
 
 
 def _voters(text: str) -> tuple[int, ...]:
@@ -111,14 +114,14 @@ async def _recover(
 
     store = open_store(url)
     bar: Progress | None = None
-    doing = ""
+    current_step = ""
 
     def progress(what: str, _: int) -> None:
-        nonlocal bar, doing
-        if what != doing or bar is None:
+        nonlocal bar, current_step
+        if what != current_step or bar is None:
             if bar is not None:
                 bar.__exit__()
-            bar, doing = Progress(what, None), what
+            bar, current_step = Progress(what, None), what
         bar.advance()
 
     try:
@@ -139,16 +142,18 @@ async def _recover(
         await store.close()
 
 
-def _show(report: "Report", store: str) -> None:
+def _print_report(report: "Report", store: str) -> None:
     from deploy.output import print_table, size
     from objectstore.url import redact_url
 
     snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
     print(
-        f"cluster {report.cluster_id}: {report.topic_count:,} topics, {report.partition_count:,} partitions"
+        f"cluster {report.cluster_id}: {report.topic_count:,} topics,"
+        f" {report.partition_count:,} partitions"
     )
     print(
-        f"snapshot: {snapshot}; backup: {report.backup_object_count:,} objects, up to offset {report.backup_offset:,}"
+        f"snapshot: {snapshot}; backup: {report.backup_object_count:,} objects, up to offset"
+        f" {report.backup_offset:,}"
     )
     if report.quiet_ms is not None:
         print(f"last write: {report.quiet_ms / 1_000:,.1f} s ago")
@@ -169,10 +174,11 @@ def _show(report: "Report", store: str) -> None:
         rows,
     )
     print(
-        f"found in them: {report.range_count:,} ranges, {report.record_count:,} records, {size(report.size_bytes)}"
+        f"found in them: {report.range_count:,} ranges, {report.record_count:,} records,"
+        f" {size(report.size_bytes)}"
     )
     if report.orphan_count:
-        print(f"objects that nothing refers to: {report.orphan_count:,}; they will be deleted")
+        print(f"orphaned objects: {report.orphan_count:,}; they will be deleted")
     if report.gaps:
         places = [
             (gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what)
@@ -189,21 +195,23 @@ def _show(report: "Report", store: str) -> None:
             ["topic", "partition", "from offset", "to offset", "what"],
             places,
         )
-    print(_outcome(report, redact_url(store)))
+    print(_next_steps(report, redact_url(store)))
 
 
-def _outcome(report: "Report", store: str) -> str:
+def _next_steps(report: "Report", store: str) -> str:
     if report.new_offset is None and not report.already_recovered:
         return "nothing was written; run it without --dry-run"
     done = (
-        "it was recovered already"
+        "the cluster has been recovered before"
         if report.already_recovered
         else f"recovered: the new history begins at offset {report.new_offset:,}"
     )
     voters = ",".join(map(str, report.voters))
     return (
-        f"{done}\nnow start controllers {voters} with empty data directories and this cluster id, then the brokers:\n"
-        f"  penstock controller --store '{store}' --cluster-id {report.cluster_id} --metadata-log-dir EMPTY_DIRECTORY"
-        " [--controller-quorum-voters ...]\n"
-        "Lost are what was not yet backed up (a second, normally) of: reassignments, preferred elections, configs, deleted records."
+        f"{done}\nNow start controllers {voters} with empty data directories and this"
+        f" cluster id, then the brokers:\n  penstock controller --store '{store}'"
+        f" --cluster-id {report.cluster_id} --metadata-log-dir EMPTY_DIRECTORY"
+        " [--controller-quorum-voters ...]\nLost are changes that were not yet backed up"
+        " (normally of the last second) of: reassignments, preferred elections, configs,"
+        " deleted records."
     )

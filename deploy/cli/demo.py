@@ -1,4 +1,4 @@
-"""`penstock demo`: the main job on real data, checked."""
+"""Run `penstock demo`: write real data, kill every broker, and check everything read back."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,23 +10,21 @@ _ALL = 336_776
 
 def demo(
     *,
-    records: Annotated[int, typer.Option(min=1, help="How many of the flights.")] = _ALL,
+    records: Annotated[int, typer.Option(min=1, help="Number of flights to write.")] = _ALL,
     spark: Annotated[
         bool,
-        typer.Option(
-            "--spark", help="Read with Spark, straight from the bucket, while no broker lives."
-        ),
+        typer.Option("--spark", help="Read with Spark from the bucket, while no broker runs."),
     ] = False,
-    plot: Annotated[Path, typer.Option(help="With --spark: where to draw the answer.")] = Path(
+    plot: Annotated[Path, typer.Option(help="With --spark: file for the chart.")] = Path(
         "flights.png"
     ),
 ) -> None:
-    """Write the flights of 2013 through two brokers into S3, kill -9 both, read everything back
-    from fresh ones, compare.
+    """Write the flights of 2013 through two brokers into S3, kill both with SIGKILL, and compare
+    everything read back from new brokers.
 
-    Starts a cluster of its own on free ports and takes it down again. With --spark the brokers stay
-    dead: Spark computes the average delay of each carrier from the bucket alone. The last line is
-    `demo: OK N records` if all came back.
+    Starts its own cluster on free ports and stops it again. With --spark no broker runs while Spark
+    computes the average delay of each carrier from the bucket. The last line is `demo: OK N
+    records` if all records came back.
     """
     from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""`penstock dev`: a whole cluster on this machine."""
+"""Run `penstock dev`: a whole cluster on this machine."""
 
 import os
 import time
@@ -15,78 +15,85 @@ _STARTED_AT = time.monotonic()
 
 def dev(
     *,
-    brokers: Annotated[int, typer.Option(help="How many brokers.")] = 2,
-    controllers: Annotated[int, typer.Option(help="How many controllers: 1, 3 or 5.")] = 1,
+    brokers: Annotated[int, typer.Option(help="Number of brokers.")] = 2,
+    controllers: Annotated[int, typer.Option(help="Number of controllers: 1, 3 or 5.")] = 1,
     port: Annotated[
-        int, typer.Option(help="Port of the first broker, the others follow; 0: any free ones.")
+        int,
+        typer.Option(
+            help="Port of the first broker; the others use the next ones. 0: any free ports."
+        ),
     ] = 9092,
     store: Annotated[
-        str, typer.Option(help="moto | memory | file:DIR | s3://BUCKET?endpoint=URL")
+        str,
+        typer.Option(help=("Object store: moto | memory | file:DIR | s3://BUCKET?endpoint=URL")),
     ] = "moto",
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
+        str,
+        typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines."),
     ] = "127.0.0.1",
     controller_port: Annotated[
-        int, typer.Option(help="Port of the first controller, the others follow; 0: any free ones.")
+        int,
+        typer.Option(
+            help="Port of the first controller; the others use the next ones. 0: any free ports."
+        ),
     ] = 0,
     store_port: Annotated[
-        int, typer.Option(help="Port of the S3 server (moto); 0: any free one.")
+        int, typer.Option(help="Port of the S3 server (moto). 0: any free port.")
     ] = 0,
     state_file: Annotated[
-        Path | None, typer.Option(envvar=VARIABLE, help="Where to write what runs where, as JSON.")
+        Path | None, typer.Option(envvar=VARIABLE, help="File for the cluster's state, as JSON.")
     ] = None,
     restart: Annotated[
         bool,
-        typer.Option(
-            "--restart/--no-restart", help="Start a broker or controller that died again."
-        ),
+        typer.Option("--restart/--no-restart", help="Restart brokers and controllers that die."),
     ] = True,
     auto_balance: Annotated[
         bool,
-        typer.Option(
-            "--auto-balance", help="Keep the brokers' loads equal and relieve slow brokers."
-        ),
+        typer.Option("--auto-balance", help="Balance the brokers' loads and relieve slow brokers."),
     ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="A setting of the nodes, as in docs/reference/configuration.md.",
+            help="A setting of the nodes, as in docs/reference/configuration.md. Repeatable.",
         ),
     ] = None,
     config: Annotated[
         str,
         typer.Option(
-            "--config", envvar="PENSTOCK_CONFIG", metavar="FILE", help="TOML file for the nodes."
+            "--config",
+            envvar="PENSTOCK_CONFIG",
+            metavar="FILE",
+            help="TOML file with settings of the nodes.",
         ),
     ] = "",
     topics: Annotated[
         str,
         typer.Option(
-            help="Topics to create at the start, with partitions, as in orders:3,clicks:12"
+            help="Topics to create at startup, with partition counts, as in orders:3,clicks:12"
         ),
     ] = "",
     seed_from: Annotated[
         Path | None,
         typer.Option(
             help=(
-                "Records for them: a JSON object a line (topic, key, value, headers, partition), or"
-                " a plain value."
+                "Records to produce at startup: one JSON object per line (topic, key,"
+                " value, headers, partition), or one plain value per line."
             )
         ),
     ] = None,
     log_level: Annotated[
-        str, typer.Option(help="debug | info | warning | error, of brokers and controller.")
+        str, typer.Option(help="Log level of the nodes: debug | info | warning | error.")
     ] = "warning",
 ) -> None:
-    """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each a process
-    of its own. Ctrl-C stops it all.
+    """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each in its own
+    process. Ctrl-C stops it.
 
-    Prints one line `ready: bootstrap=... store=...` when clients may come. With --store memory all
-    runs in one process. --topics and --seed-from fill it; topics that exist already are left alone.
-    With moto and memory everything is gone at the end; with file: and s3: the next start goes on
-    where this one stopped.
+    Prints one line `ready: bootstrap=... store=...` when clients can connect. With --store memory
+    the cluster runs in one process. --topics and --seed-from create topics and records; existing
+    topics are not changed. With moto and memory all data are lost at the end; with file: and s3:
+    the next start continues with them.
     """
     from deploy.local.contents import FirstContents
     from deploy.local.dev_cluster import run_dev

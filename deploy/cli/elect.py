@@ -1,5 +1,5 @@
-"""`penstock elect`: give partitions back to their preferred leaders, with the file and the words of
-`kafka-leader-election`.
+"""Run `penstock elect`: elect the preferred leaders of partitions, with the file format and output
+of `kafka-leader-election`.
 """
 
 from pathlib import Path
@@ -15,22 +15,22 @@ def elect(
     *,
     preferred: Annotated[
         bool,
-        typer.Option("--preferred", help="The first candidate of each partition is to lead it."),
+        typer.Option("--preferred", help="Elect the first candidate of each partition."),
     ] = False,
     path: Annotated[
         Path | None,
         typer.Option(
             "--path-to-json-file",
-            help='{"partitions": [{"topic": "foo", "partition": 0}]}; without it: all partitions.',
+            help='{"partitions": [{"topic": "foo", "partition": 0}]}; default: all partitions.',
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Hold elections."""
+    """Elect preferred leaders."""
     if not preferred:
         raise UsageError(
-            "say --preferred: it is the only kind of election; partitions without a leader get one"
-            " by themselves"
+            "--preferred is required: it is the only type of election; partitions without a"
+            " leader get one automatically"
         )
     from broker.wire.error_codes import ErrorCode
     from deploy.clients.wire import WireClient

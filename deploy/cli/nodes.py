@@ -1,4 +1,4 @@
-"""`penstock nodes`: who is in the cluster, what each carries, and which WALs are open."""
+"""Run `penstock nodes`: show the brokers, their loads and their open WALs."""
 
 import os
 from typing import TYPE_CHECKING
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def nodes(
     *, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False
 ) -> None:
-    """Show the brokers: epoch, address, what each leads and carries, why it gets nothing, and WALs
-    that still wait for recovery.
+    """Show the brokers: epoch, address, leaders, load, why the balancer excludes them, and WALs
+    that wait for recovery.
     """
     from deploy.balance.admin import propose_moves
     from deploy.clients.metadata import find_controller, look
@@ -24,7 +24,7 @@ def nodes(
     address = find_controller(controller, state_file, os.environ)
     try:
         loads = {broker.node_id: broker for broker in propose_moves(address).before}
-    except NoController:  # none is active just now; the others know the metadata, too
+    except NoController:  # no leader now; the other controllers have the metadata, too
         loads = {}
     cluster = look(address, lambda image: view_cluster(image, address, loads))
     if as_json:
@@ -53,7 +53,7 @@ def nodes(
     columns = [
         "node",
         "epoch",
-        "is",
+        "state",
         "address",
         "rack",
         "leads",

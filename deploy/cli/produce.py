@@ -1,4 +1,4 @@
-"""`penstock produce`: lines in, records out."""
+"""Run `penstock produce`: send lines as records."""
 
 import sys
 from collections.abc import Iterator
@@ -22,13 +22,17 @@ def produce(
     *,
     key_separator: Annotated[
         str | None,
-        typer.Option(help="What stands before its first occurrence in a line is the key."),
+        typer.Option(
+            help="Separator of key and value: its first occurrence in a line ends the key."
+        ),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="Read this instead of standard input.")] = None,
-    partition: Annotated[int, typer.Option(help="-1: by key, or any.")] = -1,
+    file: Annotated[
+        Path | None, typer.Option(help="File to read instead of standard input.")
+    ] = None,
+    partition: Annotated[int, typer.Option(help="Partition to write to; -1: by key, or any.")] = -1,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Send each line of standard input (or of a file) as a record. Done when every record is
+    """Send each line of standard input (or of a file) as a record. Returns when every record is
     acknowledged (acks=all, idempotent).
     """
     from deploy.clients.kafka import Kafka

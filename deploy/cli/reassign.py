@@ -1,5 +1,5 @@
-"""`penstock reassign`: which brokers lead which partitions, with the files and the words of
-`kafka-reassign-partitions`.
+"""Run `penstock reassign`: choose the brokers that lead partitions, with the file formats and
+output of `kafka-reassign-partitions`.
 """
 
 import os
@@ -42,7 +42,7 @@ ReassignmentFile = Annotated[
 def generate(
     *, topics_file: TopicsFile, broker_list: BrokerList, bootstrap: Bootstrap = BOOTSTRAP
 ) -> None:
-    """Propose an assignment of whole topics to a list of brokers; changes nothing."""
+    """Propose an assignment of whole topics to a list of brokers. Changes nothing."""
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment
     from deploy.reassign.plan import parse_brokers, parse_topics, propose, to_json
@@ -52,7 +52,7 @@ def generate(
         current, present = current_assignment(client, topics)
     if unknown := sorted(set(brokers) - present):
         raise UsageError(
-            f"--broker-list: brokers {unknown} are not there; there are {sorted(present)}"
+            f"--broker-list: brokers {unknown} do not exist; there are {sorted(present)}"
         )
     print(f"Current partition replica assignment\n{to_json(current)}\n")
     print(f"Proposed partition reassignment configuration\n{to_json(propose(current, brokers))}")
@@ -63,11 +63,12 @@ def execute(
     *,
     reassignment_file: ReassignmentFile,
     additional: Annotated[
-        bool, typer.Option("--additional", help="Also while other partitions are being reassigned.")
+        bool,
+        typer.Option("--additional", help="Run also while other partitions are being reassigned."),
     ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:
-    """Begin the moves of a file. The first broker of each list is the preferred leader; a leader
+    """Start the moves of a file. The first broker of each list is the preferred leader; the leader
     moves only if it is not in its list.
     """
     from deploy.clients.wire import WireClient
@@ -78,22 +79,23 @@ def execute(
     with WireClient(bootstrap) as client:
         if not additional and ongoing(client):
             raise KafkaFailed(
-                "Cannot execute because there is an existing partition assignment. Use --additional to override this and create a new "
-                "partition assignment in addition to the existing one."
+                "Cannot execute because there is an existing partition assignment. Use"
+                " --additional to override this and create a new partition assignment in"
+                " addition to the existing one."
             )
         current, _ = current_assignment(client, {key.topic for key in wanted})
         if missing := [str(key) for key in sorted(wanted) if key not in current]:
             raise KafkaFailed(f"these partitions do not exist: {', '.join(missing)}")
         print(
-            f"Current partition replica assignment\n\n{to_json({key: current[key] for key in wanted})}\n"
+            "Current partition replica"
+            f" assignment\n\n{to_json({key: current[key] for key in wanted})}\n"
         )
         print("Save this to use as the --reassignment-json-file option during rollback")
         problems = reassign(client, wanted)
     begun = [str(key) for key in sorted(wanted) if key not in problems]
     if begun:
-        print(
-            f"Successfully started partition reassignment{'s' if len(begun) > 1 else ''} for {','.join(begun)}"
-        )
+        plural = "s" if len(begun) > 1 else ""
+        print(f"Successfully started partition reassignment{plural} for {','.join(begun)}")
     if problems:
         raise KafkaFailed(
             "Error reassigning partition(s):\n"
@@ -103,7 +105,7 @@ def execute(
 
 @app.command("verify")
 def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Tell how far each partition of a file is. Exit code 1 unless all are completed."""
+    """Show the progress of each partition of a file. Exits with 1 unless all are completed."""
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import current_assignment, ongoing
     from deploy.reassign.plan import parse_reassignment, status_of
@@ -125,7 +127,7 @@ def verify(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
 
 @app.command("cancel")
 def cancel(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Stop the moves of a file that are under way; the leaders of before lead again."""
+    """Cancel the running moves of a file; the previous leaders lead again."""
     from broker.wire.error_codes import ErrorCode
     from deploy.clients.wire import WireClient
     from deploy.reassign.admin import reassign
@@ -141,9 +143,9 @@ def cancel(*, reassignment_file: ReassignmentFile, bootstrap: Bootstrap = BOOTST
         if code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     }
     if cancelled:
-        print(
-            f"Successfully cancelled partition reassignment{'s' if len(cancelled) > 1 else ''} for: {','.join(cancelled)}"
-        )
+        plural = "s" if len(cancelled) > 1 else ""
+        names = ",".join(cancelled)
+        print(f"Successfully cancelled partition reassignment{plural} for: {names}")
     elif not failed:
         print("None of the specified partition reassignments are active.")
     if failed:
@@ -161,7 +163,9 @@ def trace(
     state_file: StateFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the steps of a partition's last planned move, and the milliseconds that each took."""
+    """Show the steps of a partition's last planned move, and the milliseconds that each step
+    took.
+    """
     from deploy.clients.metadata import find_controller
     from deploy.output import print_json, print_table
     from deploy.reassign.trace import ask_move, parse_partition
@@ -170,7 +174,7 @@ def trace(
     move = ask_move(find_controller(controller, state_file, os.environ), key)
     if move is None:
         raise DeployError(
-            f"{key} has never been moved by plan (reassignment, preferred election or draining)"
+            f"{key} has never moved by plan (reassignment, preferred election or draining)"
         )
     if as_json:
         print_json(move)

@@ -1,4 +1,4 @@
-"""`penstock streams describe TOPIC`: where the bytes of a topic lie."""
+"""Run `penstock streams describe TOPIC`: show where the bytes of a topic are stored."""
 
 import os
 from typing import TYPE_CHECKING
@@ -11,12 +11,12 @@ from deploy.errors import DeployError
 if TYPE_CHECKING:
     from deploy.views import StreamView
 
-app = typer.Typer(help="Look at streams: epochs, ranges, objects.", no_args_is_help=True)
+app = typer.Typer(help="Show streams: epochs, ranges, objects.", no_args_is_help=True)
 
 
 @app.callback()
 def streams() -> None:
-    """So that `describe` stays a word of its own."""
+    """Keep `describe` a subcommand."""
 
 
 @app.command("describe")
@@ -27,8 +27,8 @@ def describe(
     state_file: StateFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the streams of a topic: owner and epoch, the committed offsets, and the objects in which
-    they lie.
+    """Show the streams of a topic: owner and epoch, committed offsets, and the objects that hold
+    them.
     """
     from deploy.clients.metadata import find_controller, look
     from deploy.output import print_json, print_table, size
@@ -40,7 +40,7 @@ def describe(
     )
     if found is None:
         raise DeployError(
-            f"topic {topic!r} does not exist; `penstock topics list` shows what there is"
+            f"topic {topic!r} does not exist; `penstock topics list` lists the topics"
         )
     if as_json:
         print_json(found)
@@ -87,7 +87,7 @@ def describe(
         for r in s.ranges
     ]
     print_table(
-        "ranges, in the order of the log",
-        ["stream", "start", "end", "records", "bytes", "object is", "key"],
+        "ranges, in log order",
+        ["stream", "start", "end", "records", "bytes", "role", "key"],
         ranges,
     )

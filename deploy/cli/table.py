@@ -1,4 +1,4 @@
-"""`penstock table sync|compact|query`: topics as tables."""
+"""Run `penstock table sync|compact|query`: export topics to tables."""
 
 import signal
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lake.table.warehouse import Warehouse
 
 app = typer.Typer(
-    help="Topics as tables: Iceberg, or a directory of Parquet.", no_args_is_help=True
+    help="Export topics to tables: Iceberg, or a directory of Parquet.", no_args_is_help=True
 )
 
 
@@ -169,9 +169,7 @@ class BatchOptions:
 
 Store = Annotated[
     str,
-    typer.Option(
-        envvar="PENSTOCK_STORE", help="The store that the brokers write to, as in their --store."
-    ),
+    typer.Option(envvar="PENSTOCK_STORE", help="Store of the brokers, as in their --store."),
 ]
 _MIB = 1 << 20
 
@@ -184,7 +182,7 @@ def sync(
     store: Store,
     table: Annotated[str, typer.Option(help="Name of the table; the default is the topic's.")] = "",
     cluster: Annotated[
-        str, typer.Option(help="Id of the cluster, if the store holds several.")
+        str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
     ] = "",
     rows: RowOptions,
     batches: BatchOptions,
@@ -195,7 +193,7 @@ def sync(
     """Write a topic into a table and keep it up to date. Every record is written exactly once,
     however often and wherever this runs.
 
-    With --json each batch is one line. Records that do not decode go to the table <table>__dlq.
+    With --json each batch is one line. Records that cannot be decoded go to the table <table>__dlq.
     """
     with one_line_errors():
         from deploy.output import Progress
@@ -278,7 +276,8 @@ def _print_report(report: "BatchReport", *, as_json: bool) -> None:
     print(
         f"batch {report.batch_id}: {report.rows:,} rows, {report.rejected:,} dead letters,"
         f" {report.files} files{replaced}, {size(report.log_bytes)} of log as"
-        f" {size(report.parquet_bytes)} in {report.duration_ms:,} ms, {report.remaining:,} to come",
+        f" {size(report.parquet_bytes)} in {report.duration_ms:,} ms, {report.remaining:,}"
+        " records left",
         flush=True,
     )
 
@@ -338,7 +337,7 @@ def query(
         return
     print_table("", found.column_names, [list(row.values()) for row in rows])
     if found.num_rows > max_rows:
-        print(f"{found.num_rows - max_rows:,} more rows; --max-rows shows them")
+        print(f"{found.num_rows - max_rows:,} more rows; use --max-rows to show them")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`penstock top`: nodes and topics of a cluster, live."""
+"""Run `penstock top`: show nodes and topics of a cluster live."""
 
 import os
 import sys
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 def top(
     *,
     interval: Annotated[
-        float, typer.Option(help="Seconds between two looks; brokers report every two.")
+        float, typer.Option(help="Seconds between two refreshes; brokers report every 2 s.")
     ] = 2.0,
     once: Annotated[
         bool,
-        typer.Option("--once", help="Look twice, print, leave; so it does without a terminal."),
+        typer.Option(
+            "--once", help="Print one measurement and exit; the default without a terminal."
+        ),
     ] = False,
     controller: Controller = None,
     state_file: StateFile = None,
@@ -31,10 +33,10 @@ def top(
     storage_price: Annotated[float, typer.Option(help="USD per GB and month.", min=0.0)] = 0.023,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the cluster does: throughput and latency of brokers, requests to the store and what
-    they cost, records of topics.
+    """Show what the cluster does: throughput and latency of brokers, requests to the store and
+    their cost, records of topics.
 
-    Prices are those of S3 Standard in us-east-1 unless you give others. Ctrl-C ends it.
+    The default prices are those of S3 Standard in us-east-1. Ctrl-C ends it.
     """
     if not 0.1 <= interval <= 60:
         raise UsageError(f"--interval {interval} is not allowed: 0.1 to 60 seconds")

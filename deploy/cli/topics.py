@@ -1,4 +1,4 @@
-"""`penstock topics`: create, list, describe, delete."""
+"""Run `penstock topics`: create, list, describe and delete topics."""
 
 from typing import Annotated
 
@@ -16,13 +16,23 @@ def create(
     *,
     partitions: Annotated[
         int,
-        typer.Option("--partitions", "-p", help="How many; -1: as the cluster does by default."),
+        typer.Option(
+            "--partitions", "-p", help=("Number of partitions; -1: the cluster's default.")
+        ),
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="How many leader candidates; durability comes from the store.")
+        int, typer.Option(help="Number of leader candidates; durability comes from the store.")
     ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", help="KEY=VALUE, any number of times.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help=(
+                "Topic config as KEY=VALUE. Repeatable. Retention and compaction configs are"
+                " accepted but not applied yet."
+            ),
+        ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
 ) -> None:

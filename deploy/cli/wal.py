@@ -1,4 +1,4 @@
-"""`penstock wal repair`: what WAL slots are lost or damaged, what that costs, and going on without
+"""Run `penstock wal repair`: show lost or damaged WAL slots and the lost records, and go on without
 them.
 """
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from deploy.doctor.wal_survey import WalSurvey
 
-app = typer.Typer(no_args_is_help=True, help="The WALs of brokers.")
+app = typer.Typer(no_args_is_help=True, help="Inspect and repair the WALs of brokers.")
 
 Store = Annotated[
     str,
     typer.Option(
         envvar="PENSTOCK_STORE",
-        help="The store that the brokers write to; that of a running `penstock dev` if none.",
+        help="Store of the brokers; default: that of the running `penstock dev`.",
     ),
 ]
 Node = Annotated[
@@ -29,7 +29,10 @@ Node = Annotated[
 ]
 AcceptLoss = Annotated[
     bool,
-    typer.Option("--accept-loss", help="Give up what is listed: the partitions go on without it."),
+    typer.Option(
+        "--accept-loss",
+        help="Accept the loss of the listed records: the partitions go on without them.",
+    ),
 ]
 Wait = Annotated[
     float,
@@ -44,7 +47,7 @@ Wait = Annotated[
 
 @app.callback()
 def wal() -> None:
-    """The WALs of brokers."""
+    """Inspect and repair the WALs of brokers."""
 
 
 @app.command("repair")
@@ -59,11 +62,11 @@ def repair(
     as_json: AsJson = False,
 ) -> None:
     """Show which WAL slots of dead brokers are lost or damaged, and which records are lost with
-    them. Changes nothing by itself.
+    them. Changes nothing by default.
 
-    Restore the objects from the versions of the bucket if you can: recovery finds them within half
-    a minute, and nothing is lost. With --accept-loss each of the partitions listed ends before the
-    first of these slots that may concern it. That cannot be undone.
+    If you can, restore the objects from the versions of the bucket: recovery finds them within 30
+    s, and nothing is lost. With --accept-loss each listed partition ends before the first of these
+    slots that may concern it. This cannot be undone.
     """
     import asyncio
 
@@ -84,7 +87,7 @@ def repair(
     if as_json:
         print_json({"wals": surveys, "accepted": accept_loss, "ended": ended})
     else:
-        _show(surveys, accepted=accept_loss, ended=ended)
+        _print_surveys(surveys, accepted=accept_loss, ended=ended)
 
 
 def _store_of(state_file: "Path | None") -> str:
@@ -93,7 +96,7 @@ def _store_of(state_file: "Path | None") -> str:
     state = states.read(state_file or states.default_path(os.environ))
     if state is None or state.store_url.startswith("memory:"):
         raise UsageError(
-            "which store? Name the one that the brokers write to with --store URL (PENSTOCK_STORE)"
+            "no store given: name the brokers' store with --store URL (PENSTOCK_STORE)"
         )
     return state.store_url
 
@@ -101,7 +104,7 @@ def _store_of(state_file: "Path | None") -> str:
 async def _repair(
     url: str, address: str, node: int, *, accept: bool, wait_s: float
 ) -> "tuple[list[WalSurvey], bool]":
-    """-> what was found, and whether all of these WALs have ended since."""
+    """Return the damaged WALs, and whether all of them have ended since."""
     import asyncio
 
     from base.ids import WalSequence
@@ -148,18 +151,18 @@ async def _repair(
         await store.close()
 
 
-def _show(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:
+def _print_surveys(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:
     from deploy.output import print_table
 
     if not surveys:
-        print("no slot of a dead broker's WAL is lost or damaged")
+        print("no WAL slot of a dead broker is lost or damaged")
         return
     slots = [
         (item.node_id, item.node_epoch, slot.sequence, slot.problem)
         for item in surveys
         for slot in item.slots
     ]
-    print_table("Slots that are lost or damaged", ["broker", "start", "slot", "problem"], slots)
+    print_table("Slots that are lost or damaged", ["broker", "epoch", "slot", "problem"], slots)
     rows = [
         (tail.name, tail.start_offset, _up_to(tail.end_offset), ", ".join(tail.keys))
         for item in surveys
@@ -167,13 +170,13 @@ def _show(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:
     ]
     print_table(
         "Records that are lost with them",
-        ["partition", "from offset", "up to offset", "because of"],
+        ["partition", "from offset", "to offset", "lost slots"],
         rows,
     )
     if not accepted:
         print(
-            "nothing was changed. Restore these objects (`aws s3api list-object-versions`):"
-            " recovery goes on within half a minute."
+            "nothing was changed. Restore these objects (`aws s3api list-object-versions`);"
+            " recovery then goes on within 30 s."
         )
         print(
             "If they cannot be restored, run this again with --accept-loss: the partitions go on"
@@ -183,8 +186,8 @@ def _show(surveys: "list[WalSurvey]", *, accepted: bool, ended: bool) -> None:
         print("the loss is accepted, and the partitions can be led again")
     else:
         print(
-            "the loss is accepted, but the WALs have not ended yet: look for wal_recovery_failed in"
-            " the logs of the brokers"
+            "the loss is accepted, but the WALs have not ended yet: look for"
+            " wal_recovery_failed in the logs of the brokers"
         )
 
 

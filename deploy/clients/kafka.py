@@ -74,7 +74,7 @@ class Kafka:
 
     def topics(self) -> list[TopicView]:
         """All topics by name."""
-        metadata: ClusterMetadata = self._asked(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
         views = [
             TopicView(
                 name,
@@ -135,10 +135,11 @@ class Kafka:
             consumer.close()
 
     def _watermarks(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-        asked = TopicPartition(topic, partition)
-        found = self._asked(
+        position = TopicPartition(topic, partition)
+        found = self._call(
             lambda: cast(
-                "tuple[int, int] | None", consumer.get_watermark_offsets(asked, timeout=TIMEOUT_S)
+                "tuple[int, int] | None",
+                consumer.get_watermark_offsets(position, timeout=TIMEOUT_S),
             )
         )
         if found is None:
@@ -155,7 +156,7 @@ class Kafka:
         except TimeoutError:
             raise KafkaFailed(f"{failed}: no answer within {TIMEOUT_S:.0f} s") from None
 
-    def _asked(self, ask: Callable[[], _T]) -> _T:
+    def _call(self, ask: Callable[[], _T]) -> _T:
         try:
             return ask()
         except KafkaException as error:

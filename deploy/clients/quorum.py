@@ -45,25 +45,25 @@ async def _with_client(controller: str, ask: "Callable[[ControllerClient], Await
     except RequestRefused as error:
         raise DeployError(error.detail or error.status.name) from None
     except TimeoutError as error:
-        said = [await _says(address) for address in controller.split(",")]
-        raise NoController(f"{error}\n" + "\n".join(said)) from None
+        answers = [await _describe_one(address) for address in controller.split(",")]
+        raise NoController(f"{error}\n" + "\n".join(answers)) from None
     finally:
         await client.close()
 
 
-async def _says(address: str) -> str:
+async def _describe_one(address: str) -> str:
     from controller.api.client import ControllerClient
 
     client = ControllerClient([address])
     try:
-        return _told(address, await client.describe(timeout_s=_EACH_S))
+        return _status_line(address, await client.describe(timeout_s=_EACH_S))
     except TimeoutError:
         return f"  {address}: no answer"
     finally:
         await client.close()
 
 
-def _told(address: str, status: ControllerStatus) -> str:
+def _status_line(address: str, status: ControllerStatus) -> str:
     leader = status.leader or "nobody"
     return (
         f"  {address}: controller {status.controller_id}, {status.role}, epoch"

@@ -118,7 +118,7 @@ async def test_the_command_says_why_and_moves_only_when_told_to(tmp_path: Path) 
                 cluster, lambda found: any("network in" in move.reason for move in found.moves)
             )
             out = await cli.run("balance")
-            assert "Nothing was changed: --execute begins these moves." in out
+            assert "Nothing was changed; --execute starts these moves." in out
             assert "x the mean of" in " ".join(out.split())
             assert "There is nothing" in out or "t-0" in out
             found = json.loads(await cli.run("balance", "--json", "--max-moves", "1"))
@@ -132,7 +132,7 @@ async def test_the_command_says_why_and_moves_only_when_told_to(tmp_path: Path) 
             ] == [0] * 4  # type: ignore[union-attr]
 
             out = await cli.run("balance", "--execute")
-            assert "Begun: 2 of 2 moves" in out
+            assert "Started 2 of 2 moves" in out
             await until(lambda: sorted(led(cluster, 4)) == [0, 0, 1, 1])
             moved = led(cluster, 4).index(1)
             assert cluster.broker.image.topics.by_name("t").partitions[moved].replicas == (1, 0)  # type: ignore[union-attr]

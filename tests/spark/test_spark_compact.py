@@ -254,7 +254,7 @@ def test_a_plan_changes_nothing_and_errors_say_what_to_do(cluster: HurriedCluste
     plan = json.loads(answer(compacting(cluster, "idle", "--plan", "--json")))
     empty = {"objects": 0, "size_bytes": 0, "sources": 0, "rewritten_bytes": 0, "new_objects": 0}
     assert plan["partitions"] == [{"partition": partition} | empty for partition in PARTITIONS]
-    assert answer(compacting(cluster, "idle")) == "idle: nothing to do in 2 partitions\n"
+    assert answer(compacting(cluster, "idle")) == "idle: nothing to rewrite in 2 partitions\n"
     assert "error: --engine 'flink': choose one of local, spark" in answer(
         compacting(cluster, "idle", "--engine", "flink"), 2
     )
