@@ -6,10 +6,10 @@ value; what the image says is on all of them, so that a maximum is, even while n
 O(brokers + moves under way). Must not count anything itself.
 """
 
-import time
 from collections.abc import Iterator
 from importlib.metadata import version
 
+from base.clock import wall_ms
 from base.histogram import Latencies
 from controller.leader.active_controller import ActiveController
 from controller.main import ControllerHealth, ControllerServer
@@ -46,7 +46,7 @@ class ControllerReader:
         yield from _quorum(server, quorum)
         yield from _active_controller(quorum, server.active if server.is_leading else None)
         yield from read_brokers(server.image)
-        yield from read_leaders(server.image, time.time_ns() // 1_000_000)
+        yield from read_leaders(server.image, wall_ms())
         yield from _objects(server.image)
 
 
