@@ -27,6 +27,7 @@ from deploy.local.plan import (
     BROKERS_MAX,
     ClusterOptions,
     ClusterPlan,
+    Ports,
     plan_cluster,
     shown_store,
 )
@@ -66,7 +67,7 @@ def run_dev(
             contents,
             state_path=state_path,
             started_at=started_at,
-            store_port=ports.store,
+            ports=ports,
         )
         asyncio.run(dev.run())
 
@@ -120,7 +121,7 @@ class _Dev:
         *,
         state_path: Path,
         started_at: float,
-        store_port: int,
+        ports: Ports,
     ) -> None:
         self._contents = contents
         self._filling: asyncio.Task[None] | None = None
@@ -128,8 +129,8 @@ class _Dev:
         self._plan = plan
         self._state_path = state_path
         self._started_at = started_at
-        self._store = shown_store(options, store_port)
-        self._store_port = store_port
+        self._store = shown_store(options, ports)
+        self._store_port = ports.store
 
     async def run(self) -> None:
         self._stop = stop = asyncio.Event()

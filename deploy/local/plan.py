@@ -118,8 +118,8 @@ def controller_ports(options: ClusterOptions) -> Sequence[int]:
 
 
 def store_url(options: ClusterOptions, ports: Ports) -> str:
-    """The store as brokers and controller open it. Objects of a `file:` store lie beside the
-    controller's journal, not among it.
+    """Return the store as nodes open it. Objects of a `file:` store are in a directory beside the
+    controller's journal.
     """
     if options.store == "moto":
         return f"s3://{BUCKET}?endpoint={quote(f'http://127.0.0.1:{ports.store}', safe=':/')}"
@@ -130,9 +130,13 @@ def store_url(options: ClusterOptions, ports: Ports) -> str:
     return options.store
 
 
-def shown_store(options: ClusterOptions, store_port: int) -> str:
-    """The store as a person opens it."""
-    return f"http://127.0.0.1:{store_port}/{BUCKET}" if options.store == "moto" else options.store
+def shown_store(options: ClusterOptions, ports: Ports) -> str:
+    """Return the store as the ready line shows it: for moto the bucket's address, else a URL that
+    readers can open.
+    """
+    if options.store == "moto":
+        return f"http://127.0.0.1:{ports.store}/{BUCKET}"
+    return options.store if options.store == "memory" else store_url(options, ports)
 
 
 def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: str) -> ClusterPlan:
