@@ -114,13 +114,15 @@ def _list(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
     return TopicConfig(name, ConfigType.LIST, default, doc, choices=choices)
 
 
-_KEPT = "Kept for tools; without effect, because "
+_PLANNED = "Accepted, but not applied yet. "
+_KEPT = "No effect, accepted for Kafka tools: "
 
 _ALL = (
     _list(
         "cleanup.policy",
         "delete",
-        "What happens to old records: deleted by retention, compacted by key, or both.",
+        f"{_PLANNED}What happens to old records: deleted by retention, compacted by key, or"
+        " both. With compact, records without a key are refused already.",
         "compact",
         "delete",
     ),
@@ -147,7 +149,7 @@ _ALL = (
         low=-131_072,
         high=22,
     ),
-    _long("delete.retention.ms", 86_400_000, "How long compaction keeps tombstones."),
+    _long("delete.retention.ms", 86_400_000, f"{_PLANNED}How long compaction keeps tombstones."),
     _long(
         "file.delete.delay.ms", 60_000, f"{_KEPT}objects have one read grace for the whole cluster."
     ),
@@ -166,11 +168,11 @@ _ALL = (
     _long(
         "max.compaction.lag.ms",
         INT64_MAX,
-        "After this time a record is compacted, however clean the log is.",
+        f"{_PLANNED}Age at which a record is compacted, however clean the log is.",
         low=1,
     ),
     _int(
-        "max.message.bytes", 1_048_588, "Largest record batch accepted, as it comes (compressed)."
+        "max.message.bytes", 1_048_588, "Largest record batch accepted, as received (compressed)."
     ),
     _long(
         "message.timestamp.after.max.ms",
@@ -185,7 +187,7 @@ _ALL = (
     _string(
         "message.timestamp.type",
         "CreateTime",
-        "Whose clock timestamps records: the producer's or the broker's.",
+        "Source of timestamps: the producer's clock or the broker's.",
         "CreateTime",
         "LogAppendTime",
     ),
@@ -193,11 +195,11 @@ _ALL = (
         "min.cleanable.dirty.ratio",
         ConfigType.DOUBLE,
         "0.5",
-        "Share of uncompacted bytes from which a log is compacted.",
+        f"{_PLANNED}Share of uncompacted bytes from which a log is compacted.",
         0,
         1,
     ),
-    _long("min.compaction.lag.ms", 0, "Younger records are not compacted."),
+    _long("min.compaction.lag.ms", 0, f"{_PLANNED}Age below which records are not compacted."),
     _int(
         "min.insync.replicas",
         1,
@@ -209,19 +211,25 @@ _ALL = (
     _long(
         "retention.bytes",
         -1,
-        "Size of a partition above which its oldest records are deleted; -1 for no limit.",
+        f"{_PLANNED}Size of a partition above which its oldest records are deleted; -1 for"
+        " no limit.",
         low=-1,
     ),
-    _long("retention.ms", 604_800_000, "Age at which records are deleted; -1 for never.", low=-1),
+    _long(
+        "retention.ms",
+        604_800_000,
+        f"{_PLANNED}Age at which records are deleted; -1 for never.",
+        low=-1,
+    ),
     _int(
         "segment.bytes",
         1_073_741_824,
-        "Size of a logical segment: retention and compaction work on whole ones.",
+        f"{_PLANNED}Size of a logical segment: retention and compaction work on whole segments.",
         low=1_048_576,
     ),
     _int("segment.index.bytes", 10_485_760, f"{_KEPT}there are no index files.", low=4),
     _long("segment.jitter.ms", 0, f"{_KEPT}segments are logical and cost no flush."),
-    _long("segment.ms", 604_800_000, "Age at which a logical segment is closed.", low=1),
+    _long("segment.ms", 604_800_000, f"{_PLANNED}Age at which a logical segment is closed.", low=1),
     _bool("unclean.leader.election.enable", f"{_KEPT}a new leader has every acknowledged record."),
 )
 
