@@ -22,46 +22,55 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        envvar="PENSTOCK_STORE",
+        help="Store of the brokers; default: that of the running `penstock dev`.",
+    ),
+]
+ClusterOption = Annotated[
+    str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
+]
+Master = Annotated[
+    str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
+]
+TargetMib = Annotated[
+    int,
+    typer.Option(
+        help=(
+            "Target size of an object in MiB: 1 to 1024. Objects of at least half this size"
+            " are not rewritten."
+        )
+    ),
+]
+MaxGib = Annotated[float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0)]
+TtlS = Annotated[
+    int,
+    typer.Option(help=("Seconds after which objects of a killed run are deleted: 1 to 3600.")),
+]
+Plan = Annotated[
+    bool, typer.Option("--plan", help="Show what would be rewritten, and change nothing.")
+]
+
+
 def compact(
     topic: str,
     *,
-    store: Annotated[
-        str,
-        typer.Option(
-            envvar="PENSTOCK_STORE",
-            help="Store of the brokers; default: that of the running `penstock dev`.",
-        ),
-    ] = "",
-    cluster: Annotated[
-        str, typer.Option(help="Cluster id; needed if the store holds several clusters.")
-    ] = "",
+    store: StoreOption = "",
+    cluster: ClusterOption = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    engine: Annotated[
-        str,
-        typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
-    ] = "local",
-    master: Annotated[
-        str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
-    ] = "",
-    target_mib: Annotated[
-        int,
-        typer.Option(
-            help=(
-                "Target size of an object in MiB: 1 to 1024. Objects of at least half this size"
-                " are not rewritten."
-            )
-        ),
-    ] = 64,
-    max_gib: Annotated[float, typer.Option(help="Stop after rewriting this many GiB.", min=0.0)] = 1
-    << 20,
-    ttl_s: Annotated[
-        int,
-        typer.Option(help=("Seconds after which objects of a killed run are deleted: 1 to 3600.")),
-    ] = 1_800,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Show what would be rewritten, and change nothing.")
-    ] = False,
+    engine: EngineOption = "local",
+    master: Master = "",
+    target_mib: TargetMib = 64,
+    max_gib: MaxGib = 1 << 20,
+    ttl_s: TtlS = 1_800,
+    plan: Plan = False,
     as_json: AsJson = False,
 ) -> None:
     """Merge the small objects of a topic into large ones. Offsets and records stay the same;

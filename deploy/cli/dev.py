@@ -13,79 +13,92 @@ from deploy.local.plan import ClusterOptions
 _STARTED_AT = time.monotonic()
 
 
+Brokers = Annotated[int, typer.Option(help="Number of brokers.")]
+Controllers = Annotated[int, typer.Option(help="Number of controllers: 1, 3 or 5.")]
+Port = Annotated[
+    int,
+    typer.Option(help="Port of the first broker; the others use the next ones. 0: any free ports."),
+]
+Store = Annotated[
+    str,
+    typer.Option(help=("Object store: moto | memory | file:DIR | s3://BUCKET?endpoint=URL")),
+]
+Host = Annotated[
+    str,
+    typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines."),
+]
+ControllerPort = Annotated[
+    int,
+    typer.Option(
+        help="Port of the first controller; the others use the next ones. 0: any free ports."
+    ),
+]
+StorePort = Annotated[int, typer.Option(help="Port of the S3 server (moto). 0: any free port.")]
+StateFile = Annotated[
+    Path | None, typer.Option(envvar=VARIABLE, help="File for the cluster's state, as JSON.")
+]
+Restart = Annotated[
+    bool,
+    typer.Option("--restart/--no-restart", help="Restart brokers and controllers that die."),
+]
+AutoBalance = Annotated[
+    bool,
+    typer.Option("--auto-balance", help="Balance the brokers' loads and relieve slow brokers."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the nodes, as in docs/reference/configuration.md. Repeatable.",
+    ),
+]
+Config = Annotated[
+    str,
+    typer.Option(
+        "--config",
+        envvar="PENSTOCK_CONFIG",
+        metavar="FILE",
+        help="TOML file with settings of the nodes.",
+    ),
+]
+Topics = Annotated[
+    str,
+    typer.Option(
+        help="Topics to create at startup, with partition counts, as in orders:3,clicks:12"
+    ),
+]
+SeedFrom = Annotated[
+    Path | None,
+    typer.Option(
+        help=(
+            "Records to produce at startup: one JSON object per line (topic, key,"
+            " value, headers, partition), or one plain value per line."
+        )
+    ),
+]
+LogLevel = Annotated[
+    str, typer.Option(help="Log level of the nodes: debug | info | warning | error.")
+]
+
+
 def dev(
     *,
-    brokers: Annotated[int, typer.Option(help="Number of brokers.")] = 2,
-    controllers: Annotated[int, typer.Option(help="Number of controllers: 1, 3 or 5.")] = 1,
-    port: Annotated[
-        int,
-        typer.Option(
-            help="Port of the first broker; the others use the next ones. 0: any free ports."
-        ),
-    ] = 9092,
-    store: Annotated[
-        str,
-        typer.Option(help=("Object store: moto | memory | file:DIR | s3://BUCKET?endpoint=URL")),
-    ] = "moto",
-    host: Annotated[
-        str,
-        typer.Option(help="Address to listen on; 0.0.0.0 accepts connections from other machines."),
-    ] = "127.0.0.1",
-    controller_port: Annotated[
-        int,
-        typer.Option(
-            help="Port of the first controller; the others use the next ones. 0: any free ports."
-        ),
-    ] = 0,
-    store_port: Annotated[
-        int, typer.Option(help="Port of the S3 server (moto). 0: any free port.")
-    ] = 0,
-    state_file: Annotated[
-        Path | None, typer.Option(envvar=VARIABLE, help="File for the cluster's state, as JSON.")
-    ] = None,
-    restart: Annotated[
-        bool,
-        typer.Option("--restart/--no-restart", help="Restart brokers and controllers that die."),
-    ] = True,
-    auto_balance: Annotated[
-        bool,
-        typer.Option("--auto-balance", help="Balance the brokers' loads and relieve slow brokers."),
-    ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting of the nodes, as in docs/reference/configuration.md. Repeatable.",
-        ),
-    ] = None,
-    config: Annotated[
-        str,
-        typer.Option(
-            "--config",
-            envvar="PENSTOCK_CONFIG",
-            metavar="FILE",
-            help="TOML file with settings of the nodes.",
-        ),
-    ] = "",
-    topics: Annotated[
-        str,
-        typer.Option(
-            help="Topics to create at startup, with partition counts, as in orders:3,clicks:12"
-        ),
-    ] = "",
-    seed_from: Annotated[
-        Path | None,
-        typer.Option(
-            help=(
-                "Records to produce at startup: one JSON object per line (topic, key,"
-                " value, headers, partition), or one plain value per line."
-            )
-        ),
-    ] = None,
-    log_level: Annotated[
-        str, typer.Option(help="Log level of the nodes: debug | info | warning | error.")
-    ] = "warning",
+    brokers: Brokers = 2,
+    controllers: Controllers = 1,
+    port: Port = 9092,
+    store: Store = "moto",
+    host: Host = "127.0.0.1",
+    controller_port: ControllerPort = 0,
+    store_port: StorePort = 0,
+    state_file: StateFile = None,
+    restart: Restart = True,
+    auto_balance: AutoBalance = False,
+    settings: Settings = None,
+    config: Config = "",
+    topics: Topics = "",
+    seed_from: SeedFrom = None,
+    log_level: LogLevel = "warning",
 ) -> None:
     """Run a cluster on this machine: controllers, brokers and an S3 server (moto), each in its own
     process. Ctrl-C stops it.

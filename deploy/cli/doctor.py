@@ -22,59 +22,65 @@ _AGE = re.compile(r"(\d{1,9})(s|m|h|d)")
 _MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        envvar="PENSTOCK_STORE",
+        help="Store of the brokers; default: that of the running `penstock dev`.",
+    ),
+]
+ClusterId = Annotated[
+    str,
+    typer.Option(help="Cluster id; needed with --store alone if the store holds several clusters."),
+]
+Objects = Annotated[
+    bool,
+    typer.Option(
+        "--objects/--no-objects", help="Compare the objects in the bucket with the metadata."
+    ),
+]
+Listener = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=(
+            "Check only these listeners of brokers; `first` is the one that brokers use themselves."
+        ),
+        show_default=False,
+    ),
+]
+Accept = Annotated[
+    list[str] | None,
+    typer.Option(help="Ignore findings with this code. Repeatable.", show_default=False),
+]
+DeleteOrphans = Annotated[
+    bool,
+    typer.Option("--delete-orphans", help=("Delete orphaned objects, after confirmation.")),
+]
+OlderThan = Annotated[str, typer.Option(help="Minimum age of orphans: 90s, 30m, 12h, 7d.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
+Settle = Annotated[
+    float,
+    typer.Option(
+        help="Seconds that failovers and moves may take before they are reported.",
+        min=0.0,
+        max=600.0,
+    ),
+]
+
+
 def doctor(
     *,
-    store: Annotated[
-        str,
-        typer.Option(
-            envvar="PENSTOCK_STORE",
-            help="Store of the brokers; default: that of the running `penstock dev`.",
-        ),
-    ] = "",
+    store: StoreOption = "",
     controller: Controller = None,
     state_file: StateFile = None,
-    cluster_id: Annotated[
-        str,
-        typer.Option(
-            help="Cluster id; needed with --store alone if the store holds several clusters."
-        ),
-    ] = "",
-    objects: Annotated[
-        bool,
-        typer.Option(
-            "--objects/--no-objects", help="Compare the objects in the bucket with the metadata."
-        ),
-    ] = True,
-    listener: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "Check only these listeners of brokers; `first` is the one that brokers use"
-                " themselves."
-            ),
-            show_default=False,
-        ),
-    ] = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(help="Ignore findings with this code. Repeatable.", show_default=False),
-    ] = None,
-    delete_orphans: Annotated[
-        bool,
-        typer.Option("--delete-orphans", help=("Delete orphaned objects, after confirmation.")),
-    ] = False,
-    older_than: Annotated[
-        str, typer.Option(help="Minimum age of orphans: 90s, 30m, 12h, 7d.")
-    ] = "1d",
-    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
-    settle: Annotated[
-        float,
-        typer.Option(
-            help="Seconds that failovers and moves may take before they are reported.",
-            min=0.0,
-            max=600.0,
-        ),
-    ] = 5.0,
+    cluster_id: ClusterId = "",
+    objects: Objects = True,
+    listener: Listener = None,
+    accept: Accept = None,
+    delete_orphans: DeleteOrphans = False,
+    older_than: OlderThan = "1d",
+    yes: Yes = False,
+    settle: Settle = 5.0,
     as_json: AsJson = False,
 ) -> None:
     """Check a deployment: store, clocks, controllers, versions, brokers, listeners, partitions,
