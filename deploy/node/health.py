@@ -1,10 +1,10 @@
-"""`/startz`, `/livez` and `/readyz` over HTTP, for the probes of orchestrators and for `curl`;
-`/metrics` comes from `deploy.node.metrics`.
+"""Serve `/startz`, `/livez` and `/readyz` over HTTP, for probes of orchestrators; `/metrics` comes
+from `deploy.node.metrics`.
 
-Invariants: 200 means yes, 503 means no and says why, one reason a line. A request has
-`REQUEST_TIMEOUT_S` and `REQUEST_BYTES_MAX`, and there are at most `CONNECTIONS_MAX`; what is beyond
-is closed, so that nobody slows a node down by asking. One answer per connection.
-Must not know brokers or controllers: `base.health.Health` says what there is to say.
+Invariants: 200 means yes; 503 means no, with one reason per line. Requests have limits:
+`REQUEST_TIMEOUT_S`, `REQUEST_BYTES_MAX` and `CONNECTIONS_MAX`; beyond them connections are closed,
+so that requests cannot slow a node down. One answer per connection. Must not depend on brokers or
+controllers: `base.health.Health` has the answers.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _REASONS: Final = {
 
 
 class Answer(tuple[int, str, str]):
-    """Status, content type, text."""
+    """Status, content type and text."""
 
     __slots__ = ()
 
@@ -41,14 +41,14 @@ Route = Callable[[], Awaitable[Answer]]
 
 
 def yes_or_no(reasons: list[str]) -> Answer:
-    """An empty list is a yes."""
+    """Return 200 if there are no reasons, else 503 with them."""
     return Answer(
         (503, "text/plain", "\n".join(reasons) + "\n") if reasons else (200, "text/plain", "ok\n")
     )
 
 
 def routes_of(health: Health) -> dict[str, Route]:
-    """What there is to ask. Other parts of a process may add to it."""
+    """Return the routes of the probes. Other parts of a process may add routes."""
 
     async def started() -> Answer:
         return yes_or_no(health.not_started())
@@ -63,7 +63,7 @@ def routes_of(health: Health) -> dict[str, Route]:
 
 
 class HttpServer:
-    """GET and HEAD for a few paths. `start` raises OSError if the port is taken."""
+    """Serve GET and HEAD for a few paths. `start` raises OSError if the port is taken."""
 
     def __init__(self, routes: dict[str, Route]) -> None:
         self._routes = routes
@@ -71,7 +71,7 @@ class HttpServer:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """The bound port. port: 0 takes a free one."""
+        """Listen and return the bound port. port: 0 for any free one."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_BYTES_MAX)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -99,7 +99,7 @@ class HttpServer:
             asyncio.LimitOverrunError,
             ConnectionError,
         ):
-            pass  # whoever asks like this gets no answer
+            pass  # An invalid or slow request gets no answer.
         finally:
             self._open.discard(writer)
             writer.close()
@@ -128,7 +128,7 @@ def _encoded(answer: Answer, *, with_body: bool) -> bytes:
 
 
 MoreRoutes = Callable[[Health], AbstractAsyncContextManager[dict[str, Route]]]
-"""Routes of another part of the process, which lives as long as they are served."""
+"""Routes of another part of the process, which runs while they are served."""
 
 
 @asynccontextmanager
@@ -137,7 +137,7 @@ async def no_more_routes(_health: Health) -> AsyncGenerator[dict[str, Route], No
 
 
 def serve_at(host: str, port: int, more: MoreRoutes = no_more_routes) -> ServeHealth:
-    """For the process entries of brokers and controllers."""
+    """Return a context manager that serves the health of brokers and controllers."""
 
     @asynccontextmanager
     async def serve(health: Health) -> AsyncGenerator[int, None]:

@@ -1,12 +1,12 @@
-"""The zone of the node on which a pod runs, asked of Kubernetes, as a setting: for clusters whose
-pods do not have the label.
+"""Read the zone of a pod's Kubernetes node into the configuration, for clusters whose pods do not
+have the label.
 
-    python -m deploy.node.kubernetes_zone --config FILE --out FILE
+python -m deploy.node.kubernetes_zone --config FILE --out FILE
 
 Runs as an init container: copies the configuration file and adds `broker.rack` for brokers.
-Invariants: a node without a zone adds nothing; a file that sets `broker.rack` by itself wins; if
-Kubernetes does not answer, this ends with an error, and the pod tries again.
-Must not run in the broker: the right to read nodes ends with this process.
+Invariants: a node without a zone adds nothing; a `broker.rack` in the file wins; if Kubernetes does
+not answer, this fails, and the pod tries again. Must not run in the broker: the permission to read
+nodes ends with this process.
 """
 
 import argparse
@@ -26,12 +26,12 @@ TIMEOUT_S: Final = 10.0
 
 
 def zone_of(node: Mapping[str, Any]) -> str:
-    """Of a Node object; empty: it has none."""
+    """Return the zone of a Node object, or ""."""
     return str(node.get("metadata", {}).get("labels", {}).get(ZONE_LABEL, ""))
 
 
 def with_rack(config: str, zone: str) -> str:
-    """The file with the zone as broker.rack, in a `[broker]` table of its own if there is none."""
+    """Add the zone as broker.rack, in a new `[broker]` table if there is none."""
     given: Any = tomllib.loads(config)
     broker: Any = given.get("broker", {})
     if not zone or "broker.rack" in broker or "broker.rack" in given:
@@ -45,7 +45,7 @@ def with_rack(config: str, zone: str) -> str:
 def fetch_node(
     name: str, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT
 ) -> Mapping[str, Any]:
-    """Raises OSError if Kubernetes does not answer, or refuses."""
+    """Read a Node object. Raises OSError if Kubernetes does not answer or refuses."""
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]
     host = f"[{host}]" if ":" in host else host
     token = (account / "token").read_text().strip()
@@ -63,7 +63,7 @@ def main(
     environment: Mapping[str, str] = os.environ,
     account: Path = SERVICE_ACCOUNT,
 ) -> int:
-    """Process entry: the exit code."""
+    """Run the process; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m deploy.node.kubernetes_zone", allow_abbrev=False
     )
@@ -75,7 +75,8 @@ def main(
         zone = zone_of(fetch_node(name, environment, account))
     except OSError as error:
         print(
-            f"error: node {name} could not be read: {error}; may this service account get nodes?",
+            f"error: cannot read node {name}: {error}; check that this service account may"
+            " get nodes",
             file=sys.stderr,
         )
         return 1

@@ -1,9 +1,8 @@
-"""Die with the supervisor: a process of a local cluster must not outlive the command that started
-it, however that one ended.
+"""End a process of a local cluster when its supervisor ends for any reason.
 
-Invariant: once `hold` has returned, the end of the parent (SIGKILL too) ends this process. Linux
-tells the kernel; elsewhere a thread looks twice a second whether the parent is still the same. Must
-not be used by processes that an operator starts.
+Invariant: after `die_with_parent` the end of the parent, also by SIGKILL, ends this process.
+Linux's kernel does that; elsewhere a thread checks the parent twice a second. Must not be used by
+processes that an operator starts.
 """
 
 import os
@@ -16,11 +15,11 @@ from typing import Final
 PARENT_VARIABLE: Final = "PENSTOCK_SUPERVISOR_PID"
 _PR_SET_PDEATHSIG: Final = 1
 _SIGKILL: Final = 9
-_LOOK_INTERVAL_S: Final = 0.5
+_POLL_INTERVAL_S: Final = 0.5
 
 
-def hold(environment: Mapping[str, str]) -> None:
-    """Tie this process to the one named in the environment, if one is."""
+def die_with_parent(environment: Mapping[str, str]) -> None:
+    """Tie this process to the parent named in the environment, if any."""
     parent = environment.get(PARENT_VARIABLE, "")
     if not parent.isdigit():
         return
@@ -36,5 +35,5 @@ def hold(environment: Mapping[str, str]) -> None:
 
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(_LOOK_INTERVAL_S)
+        time.sleep(_POLL_INTERVAL_S)
     os._exit(1)

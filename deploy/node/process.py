@@ -1,8 +1,7 @@
-"""`penstock broker` and `penstock controller`: one node as a process.
+"""Run one node as a process: `penstock broker` and `penstock controller`.
 
-Invariant: neither typer nor rich nor any Kafka client is imported on this way, so that a broker
-stays small and starts at once.
-Must not hold logic of a node: `broker.main` and `controller.main` have it.
+Invariant: does not import typer, rich or a Kafka client, so that brokers stay small and start fast.
+Must not contain logic of a node: `broker.main` and `controller.main` have it.
 """
 
 import os
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 
 
 def run(role: "Role", arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Run one node until it ends; returns the exit code. Raises DeployError for what the user got
-    wrong.
-    """
-    lifeline.hold(environment)
+    """Run one node until it ends, and return the exit code. Raises DeployError for wrong usage."""
+    lifeline.die_with_parent(environment)
     logs.keep_rich_out()
     if {"-h", "--help"} & set(arguments):
         from deploy.node.config.docs import help_text

@@ -103,7 +103,7 @@ def test_a_refusal_is_said_and_nothing_is_written(
     tmp_path: Path, kubernetes: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, {**kubernetes, "NODE_NAME": "other"}) == 1
-    assert "may this service account get nodes" in capsys.readouterr().err
+    assert "check that this service account may get nodes" in capsys.readouterr().err
     assert not (tmp_path / "out.toml").exists()
 
 

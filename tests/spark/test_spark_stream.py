@@ -133,7 +133,5 @@ def test_a_start_that_moves_is_refused_unless_it_is_remembered(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("volatile", 1)
-    with pytest.raises(
-        StreamingQueryException, match="set the option 'queryId' to a unique name"
-    ):
+    with pytest.raises(StreamingQueryException, match="set the option 'queryId' to a unique name"):
         drain(reader(spark, cluster, "volatile", startingOffsets="latest").load(), tmp_path)

@@ -1,3 +1,1 @@
-"""Configuration of processes: the settings of each role, where values come from, and what is made
-of both.
-"""
+"""Define the settings of each role, collect their values, and build the configuration."""

@@ -1,8 +1,7 @@
-"""Which settings each role has: those of the config classes that its process is built from, and of
-the process itself.
+"""List the settings of each role: those of its config classes and of the process.
 
-Invariant: within a role a name occurs once; no name is the beginning of another one (so that every
-name can be a TOML key with dots). Pure. Must not repeat what an annotation says (see
+Invariant: within a role each name occurs once, and no name is a prefix of another one, so that
+every name can be a dotted TOML key. Pure. Must not repeat what an annotation says (see
 `base.settings`).
 """
 
@@ -31,34 +30,33 @@ ROLES: Final[tuple[Role, ...]] = ("broker", "controller")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessConfig:
-    """What every process of a cluster needs."""
+    """Settings of every process of a cluster."""
 
     store: Annotated[str, Setting("store", Kind.STORE)]
-    """Where all data are, the same for all nodes of a cluster:
+    """The object store, the same for all nodes of a cluster:
     s3://BUCKET[/PREFIX]?endpoint=URL&region=NAME or file:DIR. Credentials come from the
-    environment, files or the machine's role, as for other AWS clients, or as access_key and
+    environment, files or the machine's role, as in other AWS clients, or from access_key and
     secret_key of the URL.
     """
 
     log_level: Annotated[str, Setting("log.level", Kind.ENUM, choices=tuple(LEVELS))] = "info"
-    """The least important lines that are logged."""
+    """The lowest level that is logged."""
 
     health_listener: Annotated[str, Setting("health.listener", Kind.TEXT)] = ""
-    """host:port at which /startz, /livez, /readyz (for the probes of orchestrators) and /metrics
-    (Prometheus) are answered over HTTP.
-    Empty: nowhere.
+    """HOST:PORT for HTTP requests to /startz, /livez, /readyz (probes of orchestrators) and
+    /metrics (Prometheus). Empty: no such listener.
     """
 
     traces_otlp_endpoint: Annotated[str, Setting("traces.otlp.endpoint", Kind.TEXT)] = ""
-    """http://HOST:PORT of an OpenTelemetry collector (OTLP over HTTP) that gets traces. Empty: none
-    are made. Needs the extra `traces`.
+    """URL (http://HOST:PORT) of an OpenTelemetry collector (OTLP over HTTP) that receives traces.
+    Empty: no traces. Needs the extra `traces`.
     """
 
     traces_sample_per_million: Annotated[
         int, Setting("traces.sample.per.million", Kind.INT, 0, 1_000_000)
     ] = 1_000
-    """How many of a million produce requests are traced; each costs about 200 us of CPU. Moves of
-    partitions are all traced.
+    """Number of produce requests per million that are traced; each takes about 200 us of CPU. All
+    moves of partitions are traced.
     """
 
     def __post_init__(self) -> None:
@@ -79,12 +77,12 @@ PARTS: Final[dict[Role, tuple[type[Any], ...]]] = {
     "broker": (ProcessConfig, BrokerConfig, StreamConfig, CompactionConfig),
     "controller": (ProcessConfig, ControllerConfig),
 }
-"""The config classes of a role, in the order in which their settings are listed."""
+"""The config classes of each role, in the order of the documentation."""
 
 
 @cache
 def settings_of(role: Role) -> dict[str, Field]:
-    """The settings of a role by their names."""
+    """Return the settings of a role by name."""
     found: dict[str, Field] = {}
     for part in PARTS[role]:
         for field in fields_of(part):
@@ -94,15 +92,15 @@ def settings_of(role: Role) -> dict[str, Field]:
 
 
 def roles_with(name: str) -> list[Role]:
-    """Who has a setting of this name."""
+    """Return the roles that have a setting of this name."""
     return [role for role in ROLES if name in settings_of(role)]
 
 
 def flag_of(name: str) -> str:
-    """As it is given on the command line."""
+    """Return the command line flag of a setting."""
     return "--" + name.replace(".", "-")
 
 
 def variable_of(name: str) -> str:
-    """As it is given in the environment."""
+    """Return the environment variable of a setting."""
     return "PENSTOCK_" + name.replace(".", "_").upper()

@@ -1,6 +1,6 @@
-"""The definition as text: `docs/reference/configuration.md` and the `--help` of a node.
+"""Generate `docs/reference/configuration.md` and the `--help` of nodes from the definition.
 
-Invariant: pure and repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+Invariant: pure and repeatable; a test compares the file in `docs/` with this output.
 """
 
 import re
@@ -69,7 +69,7 @@ Set with Kafka's tools (`kafka-configs`, `alter_configs`), or when the topic is 
 
 
 def markdown() -> str:
-    """docs/reference/configuration.md."""
+    """Return docs/reference/configuration.md."""
     lines = [_HEAD]
     done: set[type[Any]] = set()
     for part in (part for parts in PARTS.values() for part in parts):
@@ -121,9 +121,14 @@ def _cell(text: str) -> str:
 
 
 def help_text(role: Role) -> str:
-    """What `penstock broker --help` shows: every setting with the first sentence about it."""
+    """Return the text of `penstock broker --help`: every setting with the first sentence of its
+    description.
+    """
     commands = [
-        "Or: penstock controller status|add|remove|transfer, each with --help: show and change the quorum.",
+        (
+            "Or: penstock controller status|add|remove|transfer|recover, each with --help: show"
+            " and change the quorum."
+        ),
         "",
     ]
     example = "num.partitions"
@@ -132,8 +137,14 @@ def help_text(role: Role) -> str:
         "",
         *(commands if role == "controller" else ()),
         f"Run one {role}. Every setting is a flag ({flag_of(example)}), a variable ({variable_of(example)}) or a key of the TOML file",
-        f"({example}), at its top or in a table [{role}]; flags win over variables, variables over the file.",
-        f"`penstock config show --role {role}` shows what counts, docs/reference/configuration.md tells more about each.",
+        (
+            f"({example}), at its top or in a table [{role}]. Flags take precedence over"
+            " variables, variables over the file."
+        ),
+        (
+            f"`penstock config show --role {role}` shows the effective values;"
+            " docs/reference/configuration.md describes each setting."
+        ),
         "",
         "  --config FILE (PENSTOCK_CONFIG)",
     ]
@@ -153,5 +164,5 @@ def help_text(role: Role) -> str:
 
 
 def first_sentence(doc: str) -> str:
-    """Up to the first full stop that ends a sentence."""
+    """Return the text up to the first full stop that ends a sentence."""
     return re.split(r"(?<=[A-Za-z0-9`)]{2}\.)\s+(?=[A-Z{\-0-9])", doc, maxsplit=1)[0]

@@ -1,9 +1,8 @@
-"""The values that count for one role: flags over variables over the file over defaults, each with
-where it comes from.
+"""Compute the effective settings of one role, each with its source: flags over variables over the
+file over defaults.
 
-Invariant: an `Effective` that exists can be built: every value was parsed, is within its limits,
-and fits the others.
-Must not read files or the environment; `deploy.node.config.load` does.
+Invariant: in an `Effective`, every value was parsed, is within its limits and is consistent with
+the others. Must not read files or the environment; `deploy.node.config.load` does.
 """
 
 from collections.abc import Mapping
@@ -44,7 +43,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """place: DEFAULT, LOCAL_DEFAULT, or where it was given."""
+    """Value of one setting. place: DEFAULT, LOCAL_DEFAULT, or its source."""
 
     field: Field
     value: object
@@ -52,21 +51,21 @@ class Value:
 
     @property
     def shown(self) -> str:
-        """For people, without secrets."""
+        """Return the value for people, without secrets."""
         text = shown_value(self.field.setting, self.value)
         return redact_url(text) if self.field.setting.kind is Kind.STORE else text
 
     @property
     def text(self) -> str:
-        """For tools, without secrets."""
+        """Return the value for tools, without secrets."""
         text = text_of(self.field.setting, self.value)
         return redact_url(text) if self.field.setting.kind is Kind.STORE else text
 
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """values: by the settings' names, in the order of the definition. parts: the role's config
-    objects by their classes.
+    """Effective settings of a role. values: by name, in the order of the definition. parts: config
+    objects by class.
     """
 
     role: Role
@@ -74,18 +73,16 @@ class Effective:
     parts: dict[type[Any], Any]
 
     def part(self, config_type: type[_T]) -> _T:
-        """The config object of this class."""
+        """Return the config object of this class."""
         return cast("_T", self.parts[config_type])
 
 
 def resolve(
     role: Role, given: Mapping[str, Given], names: Mapping[str, str | int], *, complete: bool = True
 ) -> Effective:
-    """given: by the settings' names, the weightiest already chosen. names: what `{pod}` and
-    `{ordinal}` stand for. Raises UsageError.
-
-    complete: whether all that is required must be there; without it the objects that need it are
-    not built.
+    """Compute the effective settings. given: by name, already merged. names: values of `{pod}` and
+    `{ordinal}`. complete: require all required settings; otherwise config objects that lack one are
+    not built. Raises UsageError.
     """
     values: dict[str, Value] = {}
     for name, field in settings_of(role).items():
@@ -164,8 +161,8 @@ def _take_local_defaults(role: Role, values: dict[str, Value]) -> None:
 def _missing(field: Field) -> str:
     form = " URL (s3://BUCKET?endpoint=URL or file:DIR)" if field.setting.kind is Kind.STORE else ""
     return (
-        f"{field.name} is missing: give {flag_of(field.name)}{form}, {variable_of(field.name)}, or"
-        f" {field.name} in the file"
+        f"{field.name} is missing: set {flag_of(field.name)}{form},"
+        f" {variable_of(field.name)}, or {field.name} in the file"
     )
 
 

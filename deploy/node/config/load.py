@@ -1,6 +1,4 @@
-"""Reads what a process was given: its arguments, the environment, the file that one of them names,
-and the host's name.
-"""
+"""Read the settings of a process: arguments, environment, file and host name."""
 
 import os
 import socket
@@ -28,8 +26,8 @@ def load(
     hostname: str | None = None,
     complete: bool = True,
 ) -> Effective:
-    """The configuration of one process. complete: see `resolve`. Raises UsageError for whatever
-    cannot be used.
+    """Load the configuration of one process. complete: see `resolve`. Raises UsageError for invalid
+    input.
     """
     flags = from_flags(role, arguments)
     given = given_beside_flags([role], environment, flags.config) | flags.given
@@ -44,8 +42,8 @@ def load(
 def given_beside_flags(
     roles: Sequence[Role], environment: Mapping[str, str], path: str = ""
 ) -> dict[str, Given]:
-    """What the environment and the file have for these roles. path: of the file, if a flag named
-    one.
+    """Return the settings of these roles in the environment and the file. path: of the file, if a
+    flag names one.
     """
     path = path or environment.get(CONFIG_VARIABLE, "")
     content: Mapping[str, object] = read_file(path) if path else {}
@@ -56,7 +54,7 @@ def given_beside_flags(
 
 
 def read_file(path: str) -> Mapping[str, object]:
-    """The TOML file. Raises UsageError if it is none."""
+    """Read the TOML file. Raises UsageError if it is missing or not TOML."""
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)

@@ -1,8 +1,8 @@
-"""The definition as a JSON schema: the `config` of a chart's values, with an object for each role
-and the settings' names as keys.
+"""Generate a JSON schema of the definition, for the `config` of a chart's values: one object per
+role with the settings as keys.
 
-Invariant: what the schema accepts differs from what a process accepts only in what a schema cannot
-say (values that must fit others).
+Invariant: the schema differs from what a process accepts only in constraints between values, which
+a schema cannot express.
 """
 
 from typing import Any, Final
@@ -12,13 +12,13 @@ from deploy.node.config.definition import ROLES, Role, settings_of
 from deploy.node.config.docs import first_sentence
 
 DRAFT: Final = "http://json-schema.org/draft-07/schema#"
-"""What Helm reads."""
+"""The draft that Helm supports."""
 _DURATION: Final = r"^-?[0-9][0-9_]*(\.[0-9]+)?\s*(ms|s|min|h|d)?$"
 _SIZE: Final = r"^-?[0-9][0-9_]*(\.[0-9]+)?\s*(B|kB|MB|GB|KiB|MiB|GiB|TiB)?$"
 
 
 def schema() -> dict[str, Any]:
-    """A whole document; a chart takes its `properties.config`."""
+    """Return the whole document; a chart uses its `properties.config`."""
     roles = {role: role_schema(role) for role in ROLES}
     config = {"type": "object", "additionalProperties": False, "properties": roles}
     return {
@@ -30,8 +30,8 @@ def schema() -> dict[str, Any]:
 
 
 def role_schema(role: Role) -> dict[str, Any]:
-    """The settings of one role. Nothing is required: a chart gives the store and the controllers by
-    itself.
+    """Return the settings of one role. None is required: a chart sets the store and the
+    controllers.
     """
     properties = {field.name: _property(field) for field in settings_of(role).values()}
     return {"type": "object", "additionalProperties": False, "properties": properties}

@@ -1,10 +1,10 @@
-"""What was given for one role, by flags, by variables and in a TOML file: each value with the place
-where it stood.
+"""Collect the settings given for one role by flags, variables and a TOML file, each with its
+source.
 
-Invariant: nothing that was given is silently dropped. A flag, variable or key that no setting has
-is an error that names the nearest one; one that only another role has is an error where it is meant
-for this role, and left alone in what roles share.
-Pure: arguments, environment and parsed file are parameters. Must not judge values.
+Invariant: nothing is silently dropped. An unknown flag, variable or key is an error that names the
+nearest setting. A setting of another role is an error where it is given for this role only, and
+ignored where roles share. Pure: arguments, environment and parsed file are parameters. Must not
+validate values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +37,12 @@ FOREIGN_VARIABLES: Final = frozenset(
         "CATALOG_URI",
     }
 )
-"""Variables of the command line; a node does not look at them."""
+"""Variables of the command line, which nodes ignore."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """value: as it was written. place: as a message names it."""
+    """A given value as written, and its source for messages."""
 
     value: object
     place: str
@@ -50,15 +50,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """given: by the settings' names. config: the file that was named, empty for none."""
+    """Settings from flags, by name. config: path of the file, or empty."""
 
     given: dict[str, Given]
     config: str = ""
 
 
 def from_flags(role: Role, arguments: Sequence[str]) -> Flags:
-    """`--num-partitions 3`, `--num-partitions=3` or `--set num.partitions=3`; what is given twice
-    counts last.
+    """Parse `--num-partitions 3`, `--num-partitions=3` and `--set num.partitions=3`; the last one
+    wins.
     """
     known = {flag_of(name): name for name in settings_of(role)}
     given: dict[str, Given] = {}
@@ -97,14 +97,14 @@ def _assignment(role: Role, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise UsageError(
-            f"{SET_FLAG} {text!r} is not allowed: KEY=VALUE, as in {SET_FLAG} num.partitions=3"
+            f"{SET_FLAG} {text!r} is not allowed: use KEY=VALUE, as in {SET_FLAG} num.partitions=3"
         )
     _check_known(role, name.strip(), f"{SET_FLAG}")
     return name.strip(), value
 
 
 def check_assignment(text: str) -> None:
-    """KEY=VALUE with a key that some role has, or UsageError."""
+    """Check KEY=VALUE and that some role has the key. Raises UsageError."""
     name = text.partition("=")[0].strip()
     owners = roles_with(name)
     if not owners:
@@ -124,8 +124,8 @@ def _check_known(role: Role, name: str, place: str) -> None:
 
 
 def from_environment(role: Role, environment: Mapping[str, str]) -> dict[str, Given]:
-    """`PENSTOCK_NUM_PARTITIONS`. Variables that Kubernetes makes up for services whose names begin
-    with penstock are not ours.
+    """Collect variables such as `PENSTOCK_NUM_PARTITIONS`. Ignores the variables that Kubernetes
+    sets for services whose names begin with penstock.
     """
     known = {variable_of(name): name for each in ROLES for name in settings_of(each)}
     given: dict[str, Given] = {}
@@ -151,8 +151,8 @@ def _is_service_link(key: str, value: str) -> bool:
 
 
 def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str, Given]:
-    """Keys at the top are for every role that has them; those in a table named as the role are for
-    it alone, and win.
+    """Collect keys. Those at the top apply to every role that has them; those in a role's table
+    apply to it alone and win.
     """
     shared: dict[str, Given] = {}
     own: dict[str, Given] = {}
@@ -173,7 +173,7 @@ def from_file(role: Role, content: Mapping[str, object], path: str) -> dict[str,
 
 
 def _flattened(table: Mapping[str, object], before: str = "") -> Iterator[tuple[str, object]]:
-    """`num.partitions = 3` is a table in a table for TOML."""
+    """Join nested tables to dotted keys: TOML parses `num.partitions = 3` as a nested table."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flattened(cast("Mapping[str, object]", value), f"{before}{key}.")

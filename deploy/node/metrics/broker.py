@@ -1,8 +1,7 @@
-"""What a broker's parts have counted, as metrics. Reads at the moment of a scrape; changes nothing,
-keeps nothing.
+"""Read the counters of a broker as metrics, at each scrape. Changes and keeps nothing.
 
-Cost: O(partitions + groups + transactional ids) for their counts, the rest is constant. Must not
-count anything itself.
+Cost: O(partitions + groups + transactional ids), the rest is constant. Must not count anything
+itself.
 """
 
 from collections import Counter
@@ -24,7 +23,7 @@ _ERROR_NAMES = {int(code): code.name for code in ErrorCode}
 
 
 class BrokerReader:
-    """Of one process, from before its broker has started."""
+    """Read one process, also before its broker has started."""
 
     def __init__(self, health: BrokerHealth) -> None:
         self._health = health

@@ -1,9 +1,9 @@
-"""What a controller knows, as metrics. Reads at the moment of a scrape; changes nothing, keeps
-nothing of the image.
+"""Read the state of a controller as metrics, at each scrape. Changes nothing, and keeps nothing of
+the image.
 
-Invariant: what only a leader knows is 0 elsewhere, so that a sum over controllers is the leader's
-value; what the image says is on all of them, so that a maximum is, even while nobody leads. Cost:
-O(brokers + moves under way). Must not count anything itself.
+Invariant: what only the leader knows is 0 elsewhere, so a sum over controllers is the leader's
+value. What the image contains is on all controllers, so use a maximum, which also works without a
+leader. Cost: O(brokers + moving partitions). Must not count anything itself.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ _KINDS = {ObjectRole.STREAM: "stream", ObjectRole.STREAM_SET: "stream_set", Obje
 
 
 class ControllerReader:
-    """Of one process, from before its controller has started."""
+    """Read one process, also before its controller has started."""
 
     def __init__(self, health: ControllerHealth) -> None:
         self._health = health

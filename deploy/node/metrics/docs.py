@@ -1,8 +1,8 @@
-"""The table as text: `docs/reference/metrics.md`.
+"""Generate `docs/reference/metrics.md` from the table.
 
-    python -m deploy.node.metrics.docs > docs/reference/metrics.md
+python -m deploy.node.metrics.docs > docs/reference/metrics.md
 
-Invariant: repeatable; the file in `docs/` is this output, byte for byte (a test compares).
+Invariant: repeatable; a test compares the file in `docs/` with this output.
 """
 
 import sys

@@ -1,10 +1,11 @@
-"""The text at `/metrics`: what a reader finds at the moment of a scrape, encoded by
-`prometheus_client`.
+"""Serve `/metrics`: the reader's values at each scrape, encoded by `prometheus_client`.
 
-Invariants: nothing is counted here, so nodes that nobody scrapes pay nothing; a value for a metric
-that the table does not give to the role, or with other labels, is an error; several scrapes within
-`AGE_MAX_S` share one text, so that nobody slows a node down by asking.
-Cost: about 5 ms for a broker, 0.3 us more for each partition. Must not know brokers or controllers.
+Invariants: counts nothing itself, so nodes without scrapes have no cost. A metric that the table
+does not give to the role, or with other labels, is an error. Scrapes within `AGE_MAX_S` share one
+text, so that scrapes cannot slow a node down.
+
+Cost: about 5 ms for a broker, plus 0.3 us for each partition. Must not depend on brokers or
+controllers.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from deploy.node.metrics import table
 from deploy.node.metrics.table import Metric
 
 Reading: TypeAlias = tuple[Metric, tuple[str, ...], float | Latencies]
-"""A metric, the values of its labels, its value."""
+"""A metric, the values of its labels, and its value."""
 
 Reader: TypeAlias = Callable[[], Iterable[Reading]]
 
@@ -31,7 +32,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4"
 AGE_MAX_S: Final = 0.25
 LAG_INTERVAL_S: Final = 0.1
 _FIRST_BUCKET: Final = 9
-"""Of `base.histogram`: 0.4 ms. Powers of two from there to 105 s."""
+"""Index in `base.histogram`: 0.4 ms. Buckets are powers of two from there to 105 s."""
 _BUCKET_STEP: Final = 3
 
 _Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -43,7 +44,7 @@ _FAMILIES: Final = {
 
 
 class NodeCollector(Collector):
-    """Asks the reader anew at each scrape."""
+    """Call the reader at each scrape."""
 
     def __init__(self, metrics: Iterable[Metric], read: Reader) -> None:
         self._metrics = list(metrics)
@@ -77,7 +78,7 @@ def _buckets(latencies: Latencies) -> list[tuple[str, float]]:
 
 
 class LoopLag:
-    """Looks ten times a second how late the event loop is. 50 us a second."""
+    """Measure ten times a second how late the event loop is. Takes 50 us of CPU per second."""
 
     def __init__(self) -> None:
         self.latencies = LatencyHistogram()
@@ -91,8 +92,8 @@ class LoopLag:
 
 
 class Exposition:
-    """Of one process: what its reader says, the loop's lag, and CPU and memory as
-    `prometheus_client` finds them.
+    """Metrics of one process: the reader's, the lag of its loop, and CPU and memory from
+    `prometheus_client`.
     """
 
     def __init__(self, role: Role, read: Reader) -> None:
@@ -116,7 +117,7 @@ class Exposition:
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator[dict[str, Route], None]:
-        """The routes to add, while the lag is watched."""
+        """Measure the lag, and yield the routes to add."""
         watching = asyncio.get_running_loop().create_task(self._lag.run())
         try:
             yield {"/metrics": self.answer}

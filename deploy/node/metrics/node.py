@@ -1,4 +1,4 @@
-"""The route `/metrics` of a process, by what its health knows."""
+"""Choose the metrics of a process by its role."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -9,7 +9,9 @@ from deploy.node.metrics.exposition import Exposition
 
 
 def metrics_of(health: Health) -> AbstractAsyncContextManager[dict[str, Route]]:
-    """For `deploy.node.health.serve_at`. A process imports the reader of its own role only."""
+    """Serve the metrics for `deploy.node.health.serve_at`. Imports only the reader of the process's
+    role.
+    """
     if isinstance(health, ControllerHealth):
         from deploy.node.metrics.controller import ControllerReader
 

@@ -1,4 +1,4 @@
-"""Requests to the object store as metrics, for every role."""
+"""Read the counters of object store requests as metrics, for every role."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _OUTCOMES: Final = {
     "PreconditionFailed": "precondition_failed",
     "CancelledError": "cancelled",
 }
-"""Answers that are no failures of the store; others are named after their error class."""
+"""Outcomes that are not failures of the store; others have the name of their error class."""
 _WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 

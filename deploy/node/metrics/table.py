@@ -1,10 +1,10 @@
-"""Every metric that a node shows: name, type, labels, meaning. `docs/reference/metrics.md` is
-written from it, readers fill it.
+"""Define every metric: name, type, labels, meaning. `docs/reference/metrics.md` is generated from
+it.
 
-Invariants: names are `penstock_<part>_<what>_<unit>`, counters end in `_total`; no label has values
-without bound: topics, partitions, clients and keys never are labels. A reader gives values for
-metrics of this table only (`deploy.node.metrics.exposition` refuses others). Pure. Must not know
-where a value comes from.
+Invariants: names are `penstock_<part>_<what>_<unit>`; counters end in `_total`. No label has
+unbounded values: topics, partitions, clients and keys are never labels. Readers give values for
+metrics of this table only (`deploy.node.metrics.exposition` refuses others). Pure. Must not depend
+on the sources of values.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """text: one sentence, for HELP and the documentation."""
+    """One metric. text: one sentence, for HELP and the documentation."""
 
     name: str
     kind: Kind
@@ -27,7 +27,7 @@ class Metric:
 
 
 METRICS: Final[list[Metric]] = []
-"""In the order in which they are documented."""
+"""All metrics, in the order of the documentation."""
 
 
 def _metric(kind: Kind, name: str, text: str, *labels: str, roles: tuple[Role, ...]) -> Metric:
@@ -57,7 +57,7 @@ def of_role(role: Role) -> list[Metric]:
 NODE_INFO: Final = _of_any(
     "gauge",
     "penstock_node_info",
-    "Always 1; says who this is.",
+    "Always 1; its labels identify the node.",
     "role",
     "node_id",
     "cluster_id",
@@ -66,27 +66,30 @@ NODE_INFO: Final = _of_any(
 NODE_LOOP_LAG: Final = _of_any(
     "histogram",
     "penstock_node_loop_lag_seconds",
-    "How late a timer of the event loop rang, looked at ten times a second.",
+    "Delay of a timer of the event loop, measured ten times a second.",
 )
 STORE_REQUESTS: Final = _of_any(
     "counter",
     "penstock_store_requests_total",
-    "Requests to the object store, repeated ones too. cancelled: given up by ourselves, for a"
-    " deadline or because a hedge won.",
+    "Requests to the object store, including retries. cancelled: cancelled by the node, at"
+    " a deadline or because a hedged request won.",
     "operation",
     "outcome",
 )
 STORE_LATENCY: Final = _of_any(
     "histogram",
     "penstock_store_request_seconds",
-    "Requests to the object store until they ended, whatever the outcome.",
+    "Duration of requests to the object store, with any outcome.",
     "operation",
 )
 STORE_READ: Final = _of_any(
-    "counter", "penstock_store_read_bytes_total", "Read from the object store.", "operation"
+    "counter", "penstock_store_read_bytes_total", "Bytes read from the object store.", "operation"
 )
 STORE_WRITTEN: Final = _of_any(
-    "counter", "penstock_store_written_bytes_total", "Written to the object store.", "operation"
+    "counter",
+    "penstock_store_written_bytes_total",
+    "Bytes written to the object store.",
+    "operation",
 )
 
 # --- brokers: clients -----------------------------------------------------------------------------
@@ -94,60 +97,62 @@ STORE_WRITTEN: Final = _of_any(
 REQUESTS: Final = _of_broker(
     "counter",
     "penstock_broker_requests_total",
-    "Requests of Kafka clients that were answered.",
+    "Answered requests of Kafka clients.",
     "api",
 )
 REQUEST_ERRORS: Final = _of_broker(
     "counter",
     "penstock_broker_request_errors_total",
-    "Answers with an error; of several in one answer, the first.",
+    "Answers with an error; an answer with several counts the first one.",
     "api",
     "error",
 )
 REQUEST_LATENCY: Final = _of_broker(
     "histogram",
     "penstock_broker_request_seconds",
-    "Produce: from the whole request until it is durable and answered. Fetch: until answered,"
-    " waiting for records included.",
+    "Duration of requests. Produce: from the complete request until the answer, which waits"
+    " for durability. Fetch: until the answer, including the wait for records.",
     "api",
 )
 RECEIVED: Final = _of_broker(
     "counter",
     "penstock_broker_received_bytes_total",
-    "Received from Kafka clients and other brokers.",
+    "Bytes received from Kafka clients and other brokers.",
 )
 SENT: Final = _of_broker(
-    "counter", "penstock_broker_sent_bytes_total", "Sent to Kafka clients and other brokers."
+    "counter", "penstock_broker_sent_bytes_total", "Bytes sent to Kafka clients and other brokers."
 )
 PRODUCED_BYTES: Final = _of_broker(
     "counter",
     "penstock_broker_produced_bytes_total",
-    "Batches taken into partitions that are led here.",
+    "Bytes of batches appended to partitions that this broker leads.",
 )
 PRODUCED_RECORDS: Final = _of_broker(
-    "counter", "penstock_broker_produced_records_total", "Records in these batches."
+    "counter",
+    "penstock_broker_produced_records_total",
+    "Records appended to partitions that this broker leads.",
 )
 FETCHED_BYTES: Final = _of_broker(
-    "counter", "penstock_broker_fetched_bytes_total", "Batches in answers to fetches."
+    "counter", "penstock_broker_fetched_bytes_total", "Bytes of batches returned by fetches."
 )
 FETCHED_RECORDS: Final = _of_broker(
-    "counter", "penstock_broker_fetched_records_total", "Offsets that fetches moved on by."
+    "counter", "penstock_broker_fetched_records_total", "Offsets by which fetches advanced."
 )
 CONNECTIONS: Final = _of_broker(
     "gauge", "penstock_broker_connections", "Open connections of clients."
 )
 CONNECTIONS_OPENED: Final = _of_broker(
-    "counter", "penstock_broker_connections_opened_total", "Connections accepted."
+    "counter", "penstock_broker_connections_opened_total", "Accepted connections."
 )
 CONNECTIONS_DROPPED: Final = _of_broker(
     "counter",
     "penstock_broker_connections_dropped_total",
-    "Connections closed by the broker for a reason that it logs (connection_refused).",
+    "Connections that the broker closed for a logged reason (connection_refused).",
 )
 BUFFERED: Final = _of_broker(
     "gauge",
     "penstock_broker_buffered_request_bytes",
-    "Requests in memory (limit: queued.max.request.bytes).",
+    "Bytes of requests in memory (limit: queued.max.request.bytes).",
 )
 
 # --- brokers: partitions and coordination ---------------------------------------------------------
@@ -155,67 +160,70 @@ BUFFERED: Final = _of_broker(
 PARTITIONS: Final = _of_broker(
     "gauge",
     "penstock_broker_partitions",
-    "Partitions that are serving, opening, closing, awaited (the election is due) or failing (opens"
-    " fail and are tried again).",
+    "Partitions by state: serving, opening, closing, awaited (election pending) or failing"
+    " (opens fail and are retried).",
     "state",
 )
 OPENED: Final = _of_broker(
-    "counter", "penstock_broker_partitions_opened_total", "Partitions that became served here."
+    "counter", "penstock_broker_partitions_opened_total", "Partitions opened on this broker."
 )
 CLOSED: Final = _of_broker(
-    "counter", "penstock_broker_partitions_closed_total", "Partitions given up in order."
+    "counter", "penstock_broker_partitions_closed_total", "Partitions closed in order."
 )
 OPERATION_FAILURES: Final = _of_broker(
     "counter",
     "penstock_broker_partition_failures_total",
-    "Opens and closes that failed and were tried again.",
+    "Opens and closes that failed and were retried.",
     "operation",
 )
 OPERATION_LATENCY: Final = _of_broker(
     "histogram",
     "penstock_broker_partition_operation_seconds",
-    "Opens and closes, each of up to 500 partitions.",
+    "Duration of opens and closes, each of up to 500 partitions.",
     "operation",
 )
 DAMAGED_READS: Final = _of_broker(
     "counter",
     "penstock_broker_damaged_reads_total",
-    "Reads that ended at an object that is gone from the store, or corrupt.",
+    "Reads that ended at a missing or corrupt object.",
     "kind",
 )
 DAMAGED_OBJECTS: Final = _of_broker(
     "gauge",
     "penstock_broker_damaged_objects",
-    "Objects that reads of the last hour found gone or corrupt.",
+    "Objects that reads of the last hour found missing or corrupt.",
 )
 GROUPS: Final = _of_broker(
-    "gauge", "penstock_broker_groups", "Consumer groups coordinated here.", "state"
+    "gauge", "penstock_broker_groups", "Consumer groups that this broker coordinates.", "state"
 )
 TRANSACTIONS: Final = _of_broker(
-    "gauge", "penstock_broker_transactions", "Transactional ids coordinated here.", "state"
+    "gauge",
+    "penstock_broker_transactions",
+    "Transactional ids that this broker coordinates.",
+    "state",
 )
 SESSION: Final = _of_broker(
     "gauge",
     "penstock_broker_session",
-    "1 while the session with the controller lives; nothing is acknowledged at 0.",
+    "1 while the session with the controller is valid; at 0 nothing is acknowledged.",
 )
 FENCED: Final = _of_broker(
     "gauge",
     "penstock_broker_fenced",
-    "1 when this start may never write again; the process ends with code 3.",
+    "1 if this broker epoch is fenced and may never write again; the process ends with code 3.",
 )
 METADATA_OFFSET: Final = _of_broker(
-    "gauge", "penstock_broker_metadata_offset", "End of the metadata records that were applied."
+    "gauge", "penstock_broker_metadata_offset", "End offset of the applied metadata records."
 )
 METADATA_BEHIND: Final = _of_broker(
     "gauge",
     "penstock_broker_metadata_behind_records",
-    "Records that the controller had committed when it last spoke and that are missing here.",
+    "Committed records, as of the controller's last message, that this broker has not applied.",
 )
 METADATA_SILENT: Final = _of_broker(
     "gauge",
     "penstock_broker_metadata_silent_seconds",
-    "Since the controller was last heard; it speaks several times a second.",
+    "Time since the controller's last message; it sends several per second.",
 )
 
 # --- brokers: WAL, uploads, compaction, caches ----------------------------------------------------
@@ -223,86 +231,94 @@ METADATA_SILENT: Final = _of_broker(
 WAL_PUT: Final = _of_broker(
     "histogram",
     "penstock_wal_put_seconds",
-    "Slots of the WAL from the first PUT until they were certainly ours.",
+    "Duration of WAL writes, from the first PUT of a slot until it is confirmed.",
 )
 WAL_WRITTEN: Final = _of_broker(
-    "counter", "penstock_wal_written_bytes_total", "Bytes in slots of the WAL."
+    "counter", "penstock_wal_written_bytes_total", "Bytes written to WAL slots."
 )
 WAL_IN_FLIGHT: Final = _of_broker(
-    "gauge", "penstock_wal_puts_in_flight", "Slots that are being written."
+    "gauge", "penstock_wal_puts_in_flight", "WAL slots that are being written."
 )
 WAL_HEDGES: Final = _of_broker(
-    "counter", "penstock_wal_hedges_total", "Second PUTs beside one that took long."
+    "counter",
+    "penstock_wal_hedges_total",
+    "Hedged PUTs: second PUTs of a slot whose first PUT was slow.",
 )
 WAL_RETRIES: Final = _of_broker(
     "counter",
     "penstock_wal_retries_total",
-    "Rounds of PUTs of a slot that failed and were tried again.",
+    "Failed rounds of PUTs of a slot that were retried.",
 )
 WAL_WAITING: Final = _of_broker(
-    "gauge", "penstock_wal_unacknowledged_bytes", "Appended and not acknowledged yet."
+    "gauge", "penstock_wal_unacknowledged_bytes", "Bytes appended and not yet acknowledged."
 )
 WAL_WAITING_MAX: Final = _of_broker(
-    "gauge", "penstock_wal_unacknowledged_limit_bytes", "At so many, Produce requests wait."
+    "gauge",
+    "penstock_wal_unacknowledged_limit_bytes",
+    "Limit in bytes, at which Produce requests wait.",
 )
 WAL_WAITING_AGE: Final = _of_broker(
     "gauge",
     "penstock_wal_unacknowledged_seconds",
-    "Age of the oldest append that is not acknowledged.",
+    "Age of the oldest unacknowledged append.",
 )
 WAL_BACKLOG: Final = _of_broker(
     "gauge",
     "penstock_wal_backlog_bytes",
-    "Acknowledged, in WAL objects only: to be uploaded and committed.",
+    "Acknowledged bytes that are only in WAL slots and not yet uploaded and committed.",
 )
 WAL_BACKLOG_MAX: Final = _of_broker(
-    "gauge", "penstock_wal_backlog_limit_bytes", "At so many, Produce requests wait."
+    "gauge", "penstock_wal_backlog_limit_bytes", "Limit in bytes, at which Produce requests wait."
 )
 WAL_BACKLOG_AGE: Final = _of_broker(
     "gauge", "penstock_wal_backlog_seconds", "Age of the oldest bytes of the backlog."
 )
 WAL_BACKLOG_SLOTS: Final = _of_broker(
-    "gauge", "penstock_wal_backlog_slots", "Slots that a recovery would have to read."
+    "gauge", "penstock_wal_backlog_slots", "WAL slots that a recovery would read."
 )
 WAL_LOST_SLOTS: Final = _of_broker(
     "gauge",
     "penstock_wal_lost_slots",
-    "Slots of dead brokers' WALs that this one recovers, and found lost or damaged.",
+    "Lost or damaged slots in the WALs of dead brokers that this broker recovers.",
 )
 UPLOAD_LATENCY: Final = _of_broker(
     "histogram",
     "penstock_upload_step_seconds",
-    "Steps of an upload of the log cache: prepare, put, commit; with all tries.",
+    "Duration of the steps of an upload of the log cache: prepare, put, commit; including retries.",
     "step",
 )
 UPLOAD_FAILURES: Final = _of_broker(
-    "counter", "penstock_upload_failures_total", "Tries of these steps that failed.", "step"
+    "counter", "penstock_upload_failures_total", "Failed attempts of upload steps.", "step"
 )
 UPLOAD_WRITTEN: Final = _of_broker(
     "counter", "penstock_upload_written_bytes_total", "Bytes of uploaded objects."
 )
 UPLOAD_OBJECTS: Final = _of_broker("counter", "penstock_upload_objects_total", "Uploaded objects.")
 COMPACTION_ROUNDS: Final = _of_broker(
-    "counter", "penstock_compaction_rounds_total", "Exchanges of small ranges for large ones."
+    "counter",
+    "penstock_compaction_rounds_total",
+    "Compaction rounds, each of which replaces small ranges by larger ones.",
 )
 COMPACTION_FAILURES: Final = _of_broker(
-    "counter", "penstock_compaction_failures_total", "Rounds that failed."
+    "counter", "penstock_compaction_failures_total", "Compaction rounds that failed."
 )
 COMPACTION_SOURCES: Final = _of_broker(
-    "counter", "penstock_compaction_sources_total", "Ranges that were compacted."
+    "counter", "penstock_compaction_sources_total", "Ranges replaced by compaction."
 )
 COMPACTION_OBJECTS: Final = _of_broker(
-    "counter", "penstock_compaction_objects_total", "Objects that took their place."
+    "counter", "penstock_compaction_objects_total", "Objects written by compaction."
 )
 COMPACTION_WRITTEN: Final = _of_broker(
-    "counter", "penstock_compaction_written_bytes_total", "Bytes of these objects."
+    "counter", "penstock_compaction_written_bytes_total", "Bytes written by compaction."
 )
 COMPACTION_LAG: Final = _of_broker(
     "gauge",
     "penstock_compaction_lag_seconds",
-    "Since a look last found nothing that was worth a compaction; without work about one interval.",
+    "Time since compaction last had nothing to do; about one interval without work.",
 )
-LOG_CACHE: Final = _of_broker("gauge", "penstock_log_cache_bytes", "Recent batches in memory.")
+LOG_CACHE: Final = _of_broker(
+    "gauge", "penstock_log_cache_bytes", "Bytes of recent batches in memory."
+)
 LOG_CACHE_READS: Final = _of_broker(
     "counter",
     "penstock_log_cache_reads_total",
@@ -310,13 +326,13 @@ LOG_CACHE_READS: Final = _of_broker(
     "result",
 )
 BLOCK_CACHE: Final = _of_broker(
-    "gauge", "penstock_block_cache_bytes", "Blocks of objects in memory."
+    "gauge", "penstock_block_cache_bytes", "Bytes of objects' blocks in memory."
 )
 BLOCK_CACHE_READS: Final = _of_broker(
     "counter",
     "penstock_block_cache_reads_total",
-    "Blocks wanted: hit, or miss (read from the store). Those of small objects come with the index,"
-    " and are hits.",
+    "Block reads: hit, or miss (read from the store). Blocks of small objects are read with"
+    " the index and count as hits.",
     "result",
 )
 
@@ -326,49 +342,49 @@ LEADER: Final = _of_controller(
     "gauge", "penstock_controller_leader", "1 on the controller that leads and serves."
 )
 LEADER_KNOWN: Final = _of_controller(
-    "gauge", "penstock_controller_leader_known", "1 if this controller knows who leads."
+    "gauge", "penstock_controller_leader_known", "1 if this controller knows the leader."
 )
 LEADER_CHANGES: Final = _of_controller(
     "counter",
     "penstock_controller_leader_changes_total",
-    "Leaders that took over since this process began.",
+    "Leader changes since the process started.",
 )
 VOTER: Final = _of_controller(
     "gauge",
     "penstock_controller_voter",
-    "1 on controllers that count in the quorum; 0: a learner or outside.",
+    "1 if this controller is a voter; 0: an observer or not a member.",
 )
-EPOCH: Final = _of_controller("gauge", "penstock_controller_epoch", "Raft's term.")
+EPOCH: Final = _of_controller("gauge", "penstock_controller_epoch", "Raft term.")
 COMMITTED_OFFSET: Final = _of_controller(
-    "gauge", "penstock_controller_committed_offset", "End of the committed metadata records."
+    "gauge", "penstock_controller_committed_offset", "End offset of the committed metadata records."
 )
 APPLIED_OFFSET: Final = _of_controller(
     "gauge",
     "penstock_controller_applied_offset",
-    "End of the records that are in this controller's image.",
+    "End offset of the records in this controller's image.",
 )
 JOURNAL_RECORDS: Final = _of_controller(
-    "gauge", "penstock_controller_journal_records", "Committed records that the journal still has."
+    "gauge", "penstock_controller_journal_records", "Committed records in the journal."
 )
 FSYNC: Final = _of_controller(
     "histogram",
     "penstock_controller_fsync_seconds",
-    "Frames of the journal until they were on the disk.",
+    "Duration of journal writes, including fsync.",
 )
 COMMIT: Final = _of_controller(
     "histogram",
     "penstock_controller_commit_seconds",
-    "Proposals until a majority had them. Leader only.",
+    "Duration of proposals until a majority has written them. Leader only.",
 )
 CONTROLLER_REQUESTS: Final = _of_controller(
     "counter",
     "penstock_controller_requests_total",
-    "Requests that went through the writer. Leader only.",
+    "Requests handled by the writer. Leader only.",
 )
 CONTROLLER_REFUSED: Final = _of_controller(
     "counter",
     "penstock_controller_requests_refused_total",
-    "Requests refused because too many waited. Leader only.",
+    "Requests refused because the queue was full. Leader only.",
 )
 CONTROLLER_QUEUE: Final = _of_controller(
     "gauge",
@@ -378,10 +394,12 @@ CONTROLLER_QUEUE: Final = _of_controller(
 BACKUP_RECORDS: Final = _of_controller(
     "gauge",
     "penstock_controller_backup_behind_records",
-    "Committed records that are not in the store. Leader only.",
+    "Committed records that are not yet in the backup. Leader only.",
 )
 BACKUP_AGE: Final = _of_controller(
-    "gauge", "penstock_controller_backup_behind_seconds", "Age of the oldest of them. Leader only."
+    "gauge",
+    "penstock_controller_backup_behind_seconds",
+    "Age of the oldest record that is not yet in the backup. Leader only.",
 )
 SNAPSHOT_RECORDS: Final = _of_controller(
     "gauge",
@@ -391,18 +409,18 @@ SNAPSHOT_RECORDS: Final = _of_controller(
 MANIFEST_AGE: Final = _of_controller(
     "gauge",
     "penstock_controller_manifest_behind_seconds",
-    "Age of the oldest change that the public manifest lacks. Leader only.",
+    "Age of the oldest change that is not yet in the manifest. Leader only.",
 )
 
 # --- controllers: what the image says -------------------------------------------------------------
 
 SESSIONS: Final = _of_controller(
-    "gauge", "penstock_controller_sessions", "Brokers whose session lives. Leader only."
+    "gauge", "penstock_controller_sessions", "Brokers with a valid session. Leader only."
 )
 EXCLUDED: Final = _of_controller(
     "gauge",
     "penstock_controller_excluded_brokers",
-    "Brokers that are relieved of their partitions for being slow. Leader only.",
+    "Brokers that are excluded from leadership because they are slow. Leader only.",
 )
 BROKERS: Final = _of_controller(
     "gauge", "penstock_cluster_brokers", "Registered brokers: alive, fenced or draining.", "state"
@@ -415,32 +433,32 @@ CLUSTER_PARTITIONS: Final = _of_controller("gauge", "penstock_cluster_partitions
 LEADERLESS: Final = _of_controller(
     "gauge",
     "penstock_cluster_leaderless_partitions",
-    "Partitions that nobody alive leads, moving ones not counted.",
+    "Partitions without a live leader, except moving ones.",
 )
 MOVES: Final = _of_controller("gauge", "penstock_cluster_moves", "Partitions that are moving.")
 MOVE_AGE: Final = _of_controller(
     "gauge",
     "penstock_cluster_oldest_move_seconds",
-    "Age of the oldest move that is under way; 0: there is none.",
+    "Age of the oldest running move; 0 without one.",
 )
 MOVES_OVERDUE: Final = _of_controller(
-    "gauge", "penstock_cluster_overdue_moves", "Moves that are under way and past their deadline."
+    "gauge", "penstock_cluster_overdue_moves", "Running moves past their deadline."
 )
 RECOVERIES: Final = _of_controller(
-    "gauge", "penstock_cluster_wals_to_recover", "WALs of dead brokers that are not recovered yet."
+    "gauge", "penstock_cluster_wals_to_recover", "WALs of dead brokers that are not yet recovered."
 )
 STREAMS: Final = _of_controller("gauge", "penstock_cluster_streams", "Streams.")
 OBJECTS: Final = _of_controller(
     "gauge",
     "penstock_cluster_objects",
-    "Objects in the metadata: prepared, committed, destroyed (their bytes go after the read"
-    " grace).",
+    "Objects in the metadata by phase: prepared, committed, destroyed (deleted after the"
+    " read grace).",
     "phase",
 )
 OBJECTS_COMMITTED: Final = _of_controller(
     "gauge",
     "penstock_cluster_committed_objects",
-    "Committed objects: stream, stream_set, or wal (in place).",
+    "Committed objects by kind: stream, stream_set, or wal (in place).",
     "kind",
 )
 OBJECT_BYTES: Final = _of_controller(

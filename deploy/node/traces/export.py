@@ -1,11 +1,12 @@
-"""Sends spans to a collector over OTLP/HTTP, from a thread of its own.
+"""Send spans to a collector over OTLP/HTTP, from another thread.
 
-Invariants: whoever ends a span never waits: at most `SPANS_MAX` are kept, beyond that the oldest
-go; a collector that does not answer costs one log line when it begins and one when it is over; the
-process ends within `CLOSE_S` whatever the collector does.
-Must not: decide what is traced. Source: OpenTelemetry SDK, `BatchSpanProcessor`; headers,
-certificates and compression come from its `OTEL_EXPORTER_OTLP_*` variables, further attributes of
-the resource from `OTEL_RESOURCE_ATTRIBUTES`.
+Invariants: ending a span never blocks. At most `SPANS_MAX` spans are queued; beyond that spans are
+dropped. A collector that does not answer causes one log line when sending starts to fail and one
+when it works again. The process ends within `CLOSE_S`.
+
+Must not decide what is traced. Source: OpenTelemetry SDK, `BatchSpanProcessor`. Headers,
+certificates and compression come from its `OTEL_EXPORTER_OTLP_*` variables, further resource
+attributes from `OTEL_RESOURCE_ATTRIBUTES`.
 """
 
 import logging
@@ -27,7 +28,7 @@ SPANS_MAX: Final = 4_096
 """About 2 KB each."""
 BATCH_SPANS_MAX: Final = 512
 DELAY_MS: Final = 1_000
-"""How long a span may wait for company."""
+"""Longest time that a span waits for a full batch."""
 TIMEOUT_S: Final = 5.0
 CLOSE_S: Final = 2.0
 _PATH: Final = "/v1/traces"
@@ -67,7 +68,7 @@ class Exporter:
         self.tracer = self._provider.get_tracer("penstock")
 
     def close(self) -> None:
-        """Send what is left, if the collector takes it quickly."""
+        """Send the remaining spans, for at most `CLOSE_S`."""
         closing = threading.Thread(target=self._provider.shutdown, daemon=True, name="traces-close")
         closing.start()
         closing.join(CLOSE_S)
@@ -79,7 +80,7 @@ def url_of(endpoint: str) -> str:
 
 
 class _Reported(SpanExporter):
-    """Logs when sending begins to fail, and when it works again."""
+    """Log when sending starts to fail, and when it works again."""
 
     def __init__(self, inner: SpanExporter, endpoint: str) -> None:
         self._inner = inner

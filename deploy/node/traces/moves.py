@@ -1,8 +1,9 @@
-"""Spans of a planned move: one trace of its six steps, over controller, source and target.
+"""Create the spans of a planned move: one trace of its six steps, over controller, source and
+target.
 
-The active controller draws it when both brokers have reported what they measured
-(`controller.leader.move_traces`), as `penstock reassign trace` shows it: the steps follow each
-other from the controller's change on, and no two clocks are compared.
+The active controller creates it when both brokers have reported their measurements
+(`controller.leader.move_traces`). As in `penstock reassign trace`, the steps follow each other from
+the controller's change, and no two clocks are compared.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ class MoveSpans:
         self._tracer = tracer
 
     def moved(self, topic: str, record: PartitionRecord, traces: Sequence[MoveTrace]) -> None:
-        """See `controller.leader.move_traces.MoveListener`."""
+        """Create the trace; see `controller.leader.move_traces.MoveListener`."""
         view = view_move(Key(topic, record.partition), record, traces)
         if view is None or view.total_ms is None:
             return

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class _Waiting(NamedTuple):
-    """A group that lies in a bulk."""
+    """A group that waits in a bulk."""
 
     request: "_Request"
     since_ns: int
 
 
 class RequestTracing:
-    """is_chosen: asked for each request."""
+    """Trace the chosen requests. is_chosen: called for each request."""
 
     def __init__(self, tracer: Tracer, is_chosen: Callable[[], bool]) -> None:
         self._tracer = tracer

@@ -1,7 +1,6 @@
-"""Whether this process sends traces, and where to.
+"""Set up traces if the process has an endpoint for them.
 
-Invariant: without an endpoint nothing of OpenTelemetry is imported. Must not import what a broker
-without traces does not need.
+Invariant: without an endpoint no module of OpenTelemetry is imported.
 """
 
 from collections.abc import Generator
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
-    """For a broker. Raises UsageError where the extra is missing."""
+    """Yield the tracing of a broker. Raises UsageError if the extra is missing."""
     with _exporter(config, "penstock-broker") as exporter:
         if exporter is None:
             yield None
@@ -38,7 +37,7 @@ def of_requests(config: "ProcessConfig") -> "Generator[Tracing | None]":
 
 @contextmanager
 def of_moves(config: "ProcessConfig") -> "Generator[MoveListener | None]":
-    """For a controller. Raises UsageError where the extra is missing."""
+    """Yield the tracing of a controller. Raises UsageError if the extra is missing."""
     with _exporter(config, "penstock-controller") as exporter:
         if exporter is None:
             yield None

@@ -301,7 +301,7 @@ def test_wrong_values_are_refused_with_what_is_allowed(arguments: list[str], tol
         (
             [],
             (
-                r"metadata\.log\.dir is missing: give --metadata-log-dir,"
+                r"metadata\.log\.dir is missing: set --metadata-log-dir,"
                 r" PENSTOCK_METADATA_LOG_DIR, or metadata\.log\.dir in the file"
             ),
         ),
@@ -325,7 +325,7 @@ def test_controllers_refuse_likewise(arguments: list[str], told: str) -> None:
 
 
 def test_a_node_without_a_store_or_with_no_file_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"store is missing: give --store URL \(s3://"):
+    with pytest.raises(UsageError, match=r"store is missing: set --store URL \(s3://"):
         load("broker", [], {})
     with pytest.raises(DeployError, match="No such file"):
         load("broker", [], {"PENSTOCK_CONFIG": str(tmp_path / "none.toml")})
@@ -429,7 +429,7 @@ def test_the_schema_has_every_setting_and_no_other(role: Role) -> None:
     assert set(schema["properties"]) == set(settings_of(role))
     assert schema["properties"]["num.partitions"]["maximum"] == 10_000
     assert schema["properties"]["log.level"] == {
-        "description": "The least important lines that are logged.",
+        "description": "The lowest level that is logged.",
         "enum": ["debug", "info", "warning", "error"],
         "default": "info",
     }
