@@ -1,8 +1,8 @@
-"""What the command line tells its user when it cannot do what was asked.
+"""Define the errors of the command line.
 
-Invariant: every expected failure ends as one of these, printed as one `error:` line, never as a
-traceback. The message says which value, what is allowed and what to do. Exit codes: 0 done, 1 it
-failed, 2 it was called wrongly.
+Invariant: every expected failure is one of these and is printed as one `error:` line, never as a
+traceback. The message names the value, what is allowed and what to do. Exit codes: 0 success, 1
+failure, 2 wrong usage.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class UsageError(DeployError):
 
 
 class UnknownSetting(UsageError):
-    """No setting has this name. `source` says where it stands: a flag, a variable, a file."""
+    """No setting has this name. `source` says where the name was given: flag, variable or file."""
 
     def __init__(self, key: str, source: str, known: Sequence[str]) -> None:
         near = get_close_matches(key, known, n=1, cutoff=0.4)
@@ -37,8 +37,8 @@ class PortTaken(DeployError):
 
     def __init__(self, host: str, port: int, flag: str) -> None:
         super().__init__(
-            f"port {port} on {host} is taken by another process; stop it, or choose another one"
-            f" with {flag} (0: any free port)"
+            f"port {port} on {host} is taken by another process; stop it, or choose another"
+            f" port with {flag} (0: any free port)"
         )
         self.port = port
 
@@ -48,10 +48,8 @@ class ClusterFailed(DeployError):
 
 
 class NoController(DeployError):
-    """The metadata cannot be read: the address of the controller is not known, or it does not
-    answer.
-    """
+    """The metadata cannot be read: the controller's address is unknown, or it does not answer."""
 
 
 class KafkaFailed(DeployError):
-    """The brokers did not answer, or refused."""
+    """The brokers did not answer, or refused a request."""

@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs.
+"""Print what commands answer: tables for people, JSON for programs.
 
-Invariant: stdout carries the answer and nothing else; progress and remarks go to stderr. With
-`--json` the answer is one JSON document.
+Invariant: stdout carries only the answer; progress and remarks go to stderr. With `--json` the
+answer is one JSON document.
 """
 
 import sys
@@ -15,32 +15,32 @@ _SLOW_S: Final = 1.0
 
 
 def print_json(value: object) -> None:
-    """One document, indented; dataclasses and structs as objects."""
+    """Print one indented document; dataclasses and structs become objects."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
     sys.stdout.flush()
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Numbers to the right, the rest to the left. An empty table says so."""
+    """Print a table with numbers right-aligned. An empty table says so."""
     from rich.console import Console
     from rich.table import Table
 
-    told = [list(row) for row in rows]
+    cells = [list(row) for row in rows]
     table = Table(
         title=title or None,
         title_justify="left",
         header_style="bold",
-        caption=None if told else "(nothing)",
+        caption=None if cells else "(nothing)",
     )
     for index, column in enumerate(columns):
-        is_number = bool(told) and all(isinstance(row[index], int | float) for row in told)
+        is_number = bool(cells) and all(isinstance(row[index], int | float) for row in cells)
         table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for row in told:
-        table.add_row(*(_shown(cell) for cell in row))
+    for row in cells:
+        table.add_row(*(_cell_text(cell) for cell in row))
     Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(table)
 
 
-def _shown(cell: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
+def _cell_text(cell: Any) -> str:  # noqa: ANN401 - a cell is anything that has a text
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int):
@@ -49,11 +49,11 @@ def _shown(cell: Any) -> str:  # noqa: ANN401 - a cell is anything that has a te
 
 
 class Progress:
-    """A bar on stderr for work that turns out to take longer than a second; nothing for quicker
-    work, and none without a terminal.
+    """A progress bar on stderr for work that takes longer than 1 s; shows nothing without a
+    terminal.
 
-    total: None if it is not known. Use as a context manager; call `advance` as often as you like,
-    it costs one look at the clock.
+    total: None if not known. Use as a context manager. `advance` only reads the clock, so call it
+    often.
     """
 
     def __init__(self, what: str, total: int | None, unit: str = "") -> None:
@@ -98,7 +98,7 @@ class Progress:
 
 
 def size(count_bytes: int) -> str:
-    """1536 -> 1.5 KiB."""
+    """Format a number of bytes: 1536 becomes 1.5 KiB."""
     amount = float(count_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,7 +1,7 @@
-"""What commands show of the metadata image, as values.
+"""Extract what commands show from a metadata image, as values.
 
-Invariant: pure; nothing of the image is kept. Field names are what `--json` prints: scripts rely on
-them.
+Invariant: pure; the result does not refer to the image. Field names are keys of `--json`, on which
+scripts rely.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from stream.ports import BrokerIncarnation, ObjectRole
 
 @dataclass(frozen=True, slots=True)
 class RangeView:
-    """One stretch of one stream in one object."""
+    """One range of a stream in one object."""
 
     start_offset: int
     end_offset: int
@@ -29,7 +29,9 @@ class RangeView:
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """phase: "open", "closed" or "new". node_id and node_epoch: its owner, or the last one."""
+    """One stream. phase: "open", "closed" or "new". node_id, node_epoch: its current or last
+    owner.
+    """
 
     stream_id: int
     partition: int
@@ -46,11 +48,8 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """note: why it takes no part in balancing; with auto-balancing a slow broker is excluded from
-    elections as well.
-
-    bytes_*_s, append_*_ms, store: as it reported last; append_*_ms None: nothing was appended.
-    version: empty if it never said.
+    """One broker. note: why the balancer excludes it. bytes_*_s, append_*_ms, store: its last
+    report; append_*_ms is None without appends. version: empty if it never reported one.
     """
 
     node_id: int
@@ -73,7 +72,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class WalView:
-    """recoverer: "node/epoch" of the broker that was asked to recover it; "-" for nobody."""
+    """One open WAL. recoverer: "node/epoch" of the broker assigned to recover it, or "-"."""
 
     node_id: int
     node_epoch: int
@@ -95,7 +94,7 @@ class ClusterView:
 
 
 def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | None:
-    """The topic's streams by partition; None if there is no such topic."""
+    """Return the topic's streams by partition, or None if it does not exist."""
     topic = image.topics.by_name(topic_name)
     if topic is None:
         return None
@@ -109,9 +108,7 @@ def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | No
 def view_cluster(
     image: MetadataImage, controller: str, loads: Mapping[NodeId, BrokerLoad]
 ) -> ClusterView:
-    """loads: what the controller knows of the brokers' loads; those that it does not name have
-    none.
-    """
+    """Return nodes and WALs. loads: the brokers' loads; brokers without one have none."""
     nodes: list[NodeView] = []
     for node in sorted(image.nodes, key=lambda node: node.node_id):
         identity = BrokerIncarnation(node.node_id, node.node_epoch)

@@ -1,6 +1,6 @@
-"""The controller's proposal of moves, and their beginning.
+"""Ask the controller for proposed moves, and start them.
 
-Invariant: asking changes nothing. Must not import gRPC before it is needed.
+Invariant: a proposal changes nothing. Must not import gRPC before it is needed.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ _T = TypeVar("_T")
 def propose_moves(
     controller: str, *, topics: Sequence[str] = (), moves_max: int = 0
 ) -> MovesProposed:
-    """Loads of all brokers, and at most so many moves. Raises NoController."""
+    """Return the loads of all brokers and at most `moves_max` moves. Raises NoController."""
     request = ProposeMoves(topics=tuple(topics), moves_max=moves_max)
     return _ask(controller, lambda client: client.propose_moves(request, timeout_s=_TIMEOUT_S))
 
 
 def begin_moves(controller: str, moves: Sequence[ProposedMove]) -> list[str]:
-    """Begin them; "" for each that has begun, else why it has not. Raises NoController,
+    """Start moves; return "" for each that started, else the reason. Raises NoController,
     DeployError.
     """
     items = [

@@ -27,7 +27,7 @@ def main() -> None:
             sys.exit(run(_NODES[sys.argv[1]], sys.argv[2:]))
         from deploy.local import bytecode
 
-        bytecode.keep_here()
+        bytecode.keep_bytecode()
         from deploy.cli.app import app
 
         app(prog_name="penstock")

@@ -17,7 +17,7 @@ def nodes(
     that wait for recovery.
     """
     from deploy.balance.admin import propose_moves
-    from deploy.clients.metadata import find_controller, look
+    from deploy.clients.metadata import find_controller, read_metadata
     from deploy.output import print_json, print_table
     from deploy.views import view_cluster
 
@@ -26,7 +26,7 @@ def nodes(
         loads = {broker.node_id: broker for broker in propose_moves(address).before}
     except NoController:  # no leader now; the other controllers have the metadata, too
         loads = {}
-    cluster = look(address, lambda image: view_cluster(image, address, loads))
+    cluster = read_metadata(address, lambda image: view_cluster(image, address, loads))
     if as_json:
         print_json(cluster)
         return

@@ -30,11 +30,11 @@ def describe(
     """Show the streams of a topic: owner and epoch, committed offsets, and the objects that hold
     them.
     """
-    from deploy.clients.metadata import find_controller, look
+    from deploy.clients.metadata import find_controller, read_metadata
     from deploy.output import print_json, print_table, size
     from deploy.views import view_streams
 
-    found: list[StreamView] | None = look(
+    found: list[StreamView] | None = read_metadata(
         find_controller(controller, state_file, os.environ),
         lambda image: view_streams(image, topic),
     )

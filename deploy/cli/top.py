@@ -51,32 +51,32 @@ def top(
     )
     with Watch(find_controller(controller, state_file, os.environ), prices) as watch:
         if once or as_json or not sys.stdout.isatty():
-            watch.look()
+            watch.measure()
             watch.wait(interval)
-            _print(watch, as_json)
+            _print_once(watch, as_json)
         else:
-            _live(watch, interval)
+            _print_live(watch, interval)
 
 
-def _print(watch: "Watch", as_json: bool) -> None:
+def _print_once(watch: "Watch", as_json: bool) -> None:
     from rich.console import Console
 
     from deploy.output import print_json
     from deploy.top.page import page
 
-    view = watch.look()
+    view = watch.measure()
     if as_json:
         print_json(view)
     else:
         Console(width=None if sys.stdout.isatty() else 160, highlight=False).print(page(view))
 
 
-def _live(watch: "Watch", interval: float) -> None:
+def _print_live(watch: "Watch", interval: float) -> None:
     from rich.live import Live
 
     from deploy.top.page import page
 
-    with Live(page(watch.look()), screen=True, auto_refresh=False) as live:
+    with Live(page(watch.measure()), screen=True, auto_refresh=False) as live:
         while True:
             watch.wait(interval)
-            live.update(page(watch.look()), refresh=True)
+            live.update(page(watch.measure()), refresh=True)

@@ -1,1 +1,1 @@
-"""Clients of a cluster for commands: Kafka, controller, metadata."""
+"""Connect commands to a cluster: Kafka, controller, metadata."""

@@ -1,9 +1,7 @@
-"""What the command line needs of Kafka, over confluent-kafka: typed, and with errors that say what
-to do.
+"""Wrap confluent-kafka for the command line: typed, and with errors that say what to do.
 
 Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. librdkafka's
-own log lines are kept off the terminal.
-Must not be imported before it is needed: it loads librdkafka.
+log lines do not reach the terminal. Must not be imported before it is needed: it loads librdkafka.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 10.0
 CRITICAL: Final = 2
 REFRESH_MS: Final = 500
-"""An admin client that was told of a controller which just died asks again after this; by default
-after five minutes.
-"""
+"""Metadata refresh of an admin client after its controller died; the default is 5 min."""
 _TOPIC_RESOURCE: Final = 2
 _UNREACHABLE: Final = frozenset(
     {
@@ -53,16 +49,16 @@ class TopicView:
 
 
 class Kafka:
-    """One cluster, by its bootstrap servers."""
+    """Client of one cluster, by its bootstrap servers."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._admin: Any = AdminClient(
             self.config(topic_metadata_refresh_interval_ms=REFRESH_MS)
-        )  # its results are not typed
+        )  # Its results are not typed.
 
     def config(self, **more: str | float | bool) -> dict[str, str | int | float | bool]:
-        """Client properties; `_` in names stands for `.`."""
+        """Return client properties; `_` in names stands for `.`."""
         named = {name.replace("_", "."): value for name, value in more.items()}
         return {"bootstrap.servers": self._bootstrap, "log_level": CRITICAL, **named}
 
@@ -73,7 +69,7 @@ class Kafka:
         return Consumer(self.config(**more))
 
     def topics(self) -> list[TopicView]:
-        """All topics by name."""
+        """Return all topics, sorted by name."""
         metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
         views = [
             TopicView(
@@ -88,14 +84,14 @@ class Kafka:
         return sorted(views, key=lambda view: view.name)
 
     def topic(self, name: str) -> TopicView:
-        """Raises KafkaFailed, naming a topic of a similar name."""
+        """Return one topic. Raises KafkaFailed, naming a topic with a similar name."""
         found = {view.name: view for view in self.topics()}
         if name not in found:
             from difflib import get_close_matches
 
             near = get_close_matches(name, found, n=1)
             hint = (
-                f"did you mean {near[0]}?" if near else "`penstock topics list` shows what there is"
+                f"did you mean {near[0]}?" if near else ("`penstock topics list` lists the topics")
             )
             raise KafkaFailed(f"topic {name!r} does not exist; {hint}")
         return found[name]
@@ -116,7 +112,7 @@ class Kafka:
         )
 
     def topic_config(self, name: str) -> dict[str, str]:
-        """Every config of a topic, defaults too."""
+        """Return every config of a topic, including defaults."""
         from confluent_kafka.admin._config import ConfigResource
 
         resource = ConfigResource(_TOPIC_RESOURCE, name)
@@ -127,7 +123,7 @@ class Kafka:
         return {key: str(entry.value) for key, entry in sorted(entries.items())}
 
     def offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Earliest and latest offset of each partition."""
+        """Return the earliest and latest offset of each partition."""
         consumer = self.consumer(group_id="penstock-cli", enable_auto_commit=False)
         try:
             return {index: self._watermarks(consumer, topic, index) for index in partitions}
@@ -144,7 +140,7 @@ class Kafka:
         )
         if found is None:
             raise KafkaFailed(
-                f"the offsets of {topic}-{partition} were not told within {TIMEOUT_S:.0f} s"
+                f"timed out after {TIMEOUT_S:.0f} s reading the offsets of {topic}-{partition}"
             )
         return found
 
@@ -165,7 +161,7 @@ class Kafka:
             ) from None
 
     def failure(self, error: KafkaError, failed: str) -> KafkaFailed:
-        """The error in words."""
+        """Describe an error of the client."""
         if error.code() in _UNREACHABLE:
             return KafkaFailed(
                 f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name"

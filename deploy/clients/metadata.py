@@ -1,7 +1,7 @@
-"""The cluster's metadata for the command line: an observer that follows the controller until it has
-caught up.
+"""Read the cluster's metadata for the command line, as an observer that follows the controller
+until it has caught up.
 
-Invariant: an observer has no session, so looking changes nothing. Must not import gRPC before it is
+Invariant: an observer has no session, so it changes nothing. Must not import gRPC before it is
 needed.
 """
 
@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 def find_controller(
     named: str | None, state_path: Path | None, environment: Mapping[str, str]
 ) -> str:
-    """host:port of the controller: as named, or as the state file of a running cluster tells.
-    Raises NoController.
+    """Return the controller's address as given, or from the state file of a running cluster. Raises
+    NoController.
     """
     if named:
         return named
@@ -31,18 +31,19 @@ def find_controller(
     state = state_file.read(path)
     if state is None:
         raise NoController(
-            f"which controller? No running cluster is described in {path}; name one with"
-            f" --controller HOST:PORT ({CONTROLLER_VARIABLE}), or start one with `penstock dev`"
+            f"no controller given and no running cluster described in {path}: pass"
+            f" --controller HOST:PORT ({CONTROLLER_VARIABLE}), or start a cluster with"
+            " `penstock dev`"
         )
     return state.controller
 
 
-def look(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
-    """What `view` makes of the image as of now. Raises NoController."""
-    return asyncio.run(_look(controller, view))
+def read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
+    """Return what `view` extracts from the current metadata. Raises NoController."""
+    return asyncio.run(_read_metadata(controller, view))
 
 
-async def _look(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
+async def _read_metadata(controller: str, view: Callable[[MetadataImage], _T]) -> _T:
     from controller.api.client import ControllerClient
     from controller.api.follower import MetadataFollower
 

@@ -1,7 +1,6 @@
-"""The quorum of controllers for the command line: asks whoever leads, and says plainly if nobody
-does.
+"""Ask the quorum of controllers for the command line; report if it has no leader.
 
-Must not hold a rule of the quorum: `controller.leader.quorum_changes` has them.
+Must not contain rules of the quorum: `controller.leader.quorum_changes` has them.
 """
 
 import asyncio
@@ -21,7 +20,9 @@ T = TypeVar("T")
 
 
 def describe(controller: str) -> QuorumStatus:
-    """As the leader sees it. Raises NoController, with what each controller says if none leads."""
+    """Return the quorum as the leader sees it. Raises NoController with the answers of all
+    controllers if there is no leader.
+    """
 
     async def ask(client: "ControllerClient") -> QuorumStatus:
         return await client.describe_quorum(timeout_s=_TIMEOUT_S)
@@ -30,7 +31,7 @@ def describe(controller: str) -> QuorumStatus:
 
 
 def change(controller: str, request: "Callable[[ControllerClient], Awaitable[None]]") -> None:
-    """One change, committed when this returns. Raises DeployError with the reason if it was
+    """Make one change; it is committed on return. Raises DeployError with the reason if it was
     refused, NoController.
     """
     asyncio.run(_with_client(controller, request))
@@ -72,7 +73,7 @@ def _status_line(address: str, status: ControllerStatus) -> str:
 
 
 def status_lines(quorum: QuorumStatus) -> list[tuple[str, object]]:
-    """As `kafka-metadata-quorum describe --status` has them."""
+    """Return the lines of `kafka-metadata-quorum describe --status`."""
     voters = [member for member in quorum.members if member.is_voter]
     lagging = max(voters, key=lambda member: member.lag, default=None)
     lines: list[tuple[str, object]] = [
@@ -86,15 +87,13 @@ def status_lines(quorum: QuorumStatus) -> list[tuple[str, object]]:
         ("CurrentVoters", _ids(voters)),
         ("CurrentObservers", _ids([member for member in quorum.members if not member.is_voter])),
     ]
-    return (
-        [*lines, ("Change", "one of the members is not committed yet")]
-        if quorum.is_changing
-        else lines
-    )
+    return [*lines, ("Change", "a member is not committed yet")] if quorum.is_changing else lines
 
 
 def replication_rows(quorum: QuorumStatus) -> list[tuple[object, ...]]:
-    """As `kafka-metadata-quorum describe --replication` has them; times are milliseconds ago."""
+    """Return the rows of `kafka-metadata-quorum describe --replication`; times are milliseconds
+    ago.
+    """
     return [
         (
             member.node_id,

@@ -1,9 +1,8 @@
-"""The state file: what runs where, for other programs and for `penstock nodes` in a second
-terminal.
+"""Read and write the state file of a local cluster, which other programs and commands read.
 
-Invariant: the file is whole at every moment (written beside, then renamed) and true when it was
-written; its writer removes it at the end, and only its own. A writer that was killed leaves it
-behind; `read` tells so by looking for its process.
+Invariant: the file is always complete (it is written beside and renamed) and was true when written.
+Its writer removes it at the end, and only its own. A killed writer leaves it behind; `read` detects
+that by the missing process.
 """
 
 import os
@@ -21,7 +20,9 @@ VARIABLE: Final = "PENSTOCK_STATE_FILE"
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """node_id: None for the store. pid: None while stopped. starts: how often it was started."""
+    """State of one process. node_id: None for the store. pid: None while stopped. starts: how often
+    it was started.
+    """
 
     role: str
     node_id: int | None
@@ -33,7 +34,7 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
-    """pid: of the supervisor."""
+    """State of a local cluster. pid: the supervisor's."""
 
     pid: int
     bootstrap: str
@@ -47,7 +48,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """$PENSTOCK_STATE_FILE, or in the user's runtime directory, or in his cache."""
+    """Return $PENSTOCK_STATE_FILE, or a path in the user's runtime or cache directory."""
     named = environment.get(VARIABLE)
     if named:
         return Path(named)
@@ -59,7 +60,7 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def write(path: Path, state: ClusterState) -> None:
-    """Raises DeployError if the file cannot be written."""
+    """Write the file. Raises DeployError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -67,13 +68,13 @@ def write(path: Path, state: ClusterState) -> None:
         beside.replace(path)
     except OSError as error:
         raise DeployError(
-            f"cannot write the state file {path}: {error.strerror}; name another one with"
+            f"cannot write the state file {path}: {error.strerror}; choose another one with"
             " --state-file"
         ) from None
 
 
 def read(path: Path) -> ClusterState | None:
-    """None if there is none, or the cluster that it tells of is gone."""
+    """Return the state, or None if there is no file or its cluster has ended."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=ClusterState)
     except FileNotFoundError:
@@ -84,7 +85,7 @@ def read(path: Path) -> ClusterState | None:
 
 
 def remove(path: Path) -> None:
-    """Ours only: a cluster started later may have put its own in place."""
+    """Remove the file if it is this process's: a cluster started later may have written its own."""
     with suppress(OSError, msgspec.MsgspecError):
         if msgspec.json.decode(path.read_bytes(), type=ClusterState).pid == os.getpid():
             path.unlink()

@@ -1,8 +1,8 @@
-"""A Kafka admin client for the calls that confluent-kafka lacks: one socket, one request at a time,
-over the broker's own codecs.
+"""Send Kafka admin requests that confluent-kafka lacks: one socket, one request at a time, with the
+broker's own codecs.
 
 Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed. Must not be
-used where throughput counts.
+used where throughput matters.
 """
 
 import socket
@@ -26,7 +26,7 @@ _ResponseT = TypeVar("_ResponseT")
 
 
 class WireClient:
-    """Connected to the first of the bootstrap servers that answers. Use as a context manager."""
+    """Connect to the first bootstrap server that answers. Use as a context manager."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -50,8 +50,8 @@ class WireClient:
         decode: Callable[[Reader, int], _ResponseT],
         timeout_s: float = TIMEOUT_S,
     ) -> _ResponseT:
-        """The answer to one request, in the highest version that we speak. After a failure the
-        connection is of no use any more.
+        """Send one request in the highest supported version and return the answer. After a failure
+        the connection cannot be used.
         """
         self._correlation_id += 1
         frame = encode_request_frame(
@@ -63,10 +63,10 @@ class WireClient:
             size = _SIZE.unpack(self._read(_SIZE.size))[0]
             if not 0 <= size <= _RESPONSE_BYTES_MAX:
                 raise KafkaFailed(
-                    f"the answer of {self._bootstrap} to {api.name} is no Kafka response"
+                    f"the answer of {self._bootstrap} to {api.name} is not a Kafka response"
                 )
-            # The correlation id, and behind it the tagged fields of a flexible header, of which
-            # there are none.
+            # Skip the correlation id and the tagged fields of a flexible header, of which there are
+            # none.
             reader = Reader(memoryview(self._read(size)), 5 if api.is_flexible(api.max) else 4)
             return decode(reader, api.max)
         except (OSError, WireError) as error:
@@ -92,6 +92,6 @@ class WireClient:
                 continue
             return connection
         raise KafkaFailed(
-            f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or name"
-            " another with --bootstrap"
+            f"no broker answers at {self._bootstrap}; start one with `penstock dev`, or"
+            " choose another with --bootstrap"
         )

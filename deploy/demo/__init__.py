@@ -1,1 +1,1 @@
-"""The main job on real data, as a story with a checked end."""
+"""Run Penstock's main job on real data and check the result."""

@@ -1,8 +1,7 @@
-"""What lies in the bucket of a local cluster: objects by what they are, and how many requests it
-took.
+"""Describe the bucket of a local cluster: its objects by kind, and the requests made.
 
-Invariant: reads only. Roles come from the controller's metadata; what it does not know is a WAL
-slot that waits for deletion, or a fence.
+Invariant: reads only. Roles come from the controller's metadata; other objects are WAL slots that
+wait for deletion, or fences.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from controller.metadata.image import MetadataImage
-from deploy.clients.metadata import look
+from deploy.clients.metadata import read_metadata
 from deploy.clients.state_file import ClusterState
 from deploy.local.moto_store import COUNTS_PATH
 from stream.ports import ObjectRole
@@ -38,8 +37,8 @@ class Share:
 
 
 def shares_of(state: ClusterState) -> list[Share]:
-    """Everything in the bucket, by kind."""
-    roles = look(state.controller, _roles)
+    """Return all objects of the bucket by kind."""
+    roles = read_metadata(state.controller, _roles)
     found: dict[str, list[int]] = {}
     for key, size_bytes in asyncio.run(_list(state.store_url)):
         name = roles.get(key) or (
@@ -54,7 +53,7 @@ def shares_of(state: ClusterState) -> list[Share]:
 
 
 def request_counts(state: ClusterState) -> dict[str, int]:
-    """Requests and bytes by HTTP method, as moto counted them."""
+    """Return moto's counts of requests and bytes, by HTTP method."""
     base = urlsplit(state.store)
     with urllib.request.urlopen(f"http://{base.netloc}{COUNTS_PATH}", timeout=10) as answer:
         return msgspec.json.decode(answer.read(), type=dict[str, int])

@@ -1,7 +1,7 @@
-"""The two Kafka clients of the demo, unmodified and configured as their own documentation shows.
+"""Run the two Kafka clients of the demo, unmodified and configured as in their documentation.
 
-Invariant: what `produce` counts was acknowledged by the broker (acks=all); what `consume` counts
-was handed out by the client to its user.
+Invariant: `produce` counts records that the broker acknowledged (acks=all); `consume` counts
+records that the client returned.
 """
 
 import time
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FLUSH_S: Final = 60.0
 SILENCE_S: Final = 30.0
-"""A consumer that got nothing for this long has failed."""
+"""Time without a record after which the consumer has failed."""
 
 _STEP: Final = 1_000
 
@@ -26,7 +26,7 @@ _STEP: Final = 1_000
 def produce(
     bootstrap: str, topic: str, flights: Iterable[Flight], progress: Callable[[int], None]
 ) -> Tally:
-    """Send all with confluent-kafka; returns what was acknowledged. Raises KafkaFailed."""
+    """Send all with confluent-kafka and return what was acknowledged. Raises KafkaFailed."""
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -34,7 +34,7 @@ def produce(
             "bootstrap.servers": bootstrap,
             "acks": "all",
             "enable.idempotence": True,
-            "compression.type": "gzip",  # the one codec that kafka-python has built in
+            "compression.type": "gzip",  # the only codec that kafka-python has built in
             "compression.level": 1,
             "linger.ms": 100,
             "batch.size": 1_000_000,
@@ -77,11 +77,11 @@ def produce(
     return tally
 
 
-def _flush(flush: Callable[[float], int], tell: Callable[[], None]) -> None:
+def _flush(flush: Callable[[float], int], report: Callable[[], None]) -> None:
     deadline = time.monotonic() + FLUSH_S
     while flush(0.1) and time.monotonic() < deadline:
-        tell()
-    tell()
+        report()
+    report()
 
 
 def consume(
@@ -91,8 +91,8 @@ def consume(
     progress: Callable[[int], None],
     first: Callable[[], None],
 ) -> Tally:
-    """Read with kafka-python until `expected` records came, and a moment longer for doubled ones.
-    first: called at the first record.
+    """Read with kafka-python until `expected` records arrived, and briefly longer to find
+    duplicates. first: called at the first record.
     """
     try:
         from kafka import KafkaConsumer
@@ -126,7 +126,7 @@ def consume(
                     tally.add(record.key, record.timestamp, record.value)
             progress(tally.count)
     except ClientError as error:
-        raise KafkaFailed(f"kafka-python gave up after {tally.count:,} records: {error}") from None
+        raise KafkaFailed(f"kafka-python failed after {tally.count:,} records: {error}") from None
     finally:
         consumer.close()
     return tally

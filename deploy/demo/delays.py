@@ -1,8 +1,7 @@
-"""Departure delays per carrier as the file has them, for comparing with what Spark reads out of the
-log.
+"""Compute departure delays per carrier from the file, for comparison with Spark's answer.
 
-Invariant: counts and sums are whole numbers of minutes, a mean is their quotient as a float: so is
-Spark's, and equal means are equal bits. Pure.
+Invariant: counts and sums are whole minutes and a mean is their quotient as a float, as in Spark,
+so equal means have equal bits. Pure.
 """
 
 from collections.abc import Iterable
@@ -14,8 +13,8 @@ from deploy.demo.flights import Flight
 
 
 class Delay(NamedTuple):
-    """departed: flights that have a departure delay, for some were cancelled. mean_minutes: None if
-    all were.
+    """Delays of one carrier. departed: flights with a departure delay; the others were canceled.
+    mean_minutes: None if none departed.
     """
 
     carrier: str
@@ -34,7 +33,7 @@ _decode: Final = msgspec.json.Decoder(_Value).decode
 
 
 def delays_in(flights: Iterable[Flight]) -> list[Delay]:
-    """By the names of the carriers."""
+    """Return the delays, sorted by carrier."""
     found: dict[str, tuple[int, int, int]] = {}
     for flight in flights:
         value = _decode(flight.value)
@@ -48,7 +47,7 @@ def delays_in(flights: Iterable[Flight]) -> list[Delay]:
 
 
 def difference(file: list[Delay], spark: list[Delay]) -> str:
-    """In words; empty if there is none."""
+    """Describe the first difference, or return ""."""
     if [item.carrier for item in file] != [item.carrier for item in spark]:
         return f"Spark found other carriers: {', '.join(item.carrier for item in spark)}"
     for have, got in zip(file, spark, strict=True):

@@ -1,9 +1,8 @@
-"""The question that the demo asks Spark, and its picture: how late did each carrier's flights
-leave?
+"""Ask Spark for the average departure delay of each carrier, and draw the answer.
 
-Invariant: Spark gets the store's address and the topic's name, nothing else; no address of a broker
-comes near it. Counts and sums are whole numbers, so its answer can be compared exactly. The one
-place of this package that imports pyspark. Needs Java 17 or newer.
+Invariant: Spark gets the store's address and the topic's name, and no address of a broker. Counts
+and sums are whole numbers, so the answer can be compared exactly. Only this module of the package
+imports pyspark. Needs Java 17 or newer.
 """
 
 import os
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 SCHEMA: Final = "carrier string, dep_delay long"
 CORES: Final = 2
 LOGGING: Final = Path(__file__).with_name("log4j2.properties").resolve()
-"""Errors only."""
+"""Logs errors only."""
 
 
 def check_installed() -> None:
-    """Raises DeployError for what is missing, before anything is started."""
+    """Check for missing packages before anything starts. Raises DeployError."""
     try:
         import matplotlib.figure as _figure
         import pyarrow as _pyarrow  # type: ignore[import-untyped]
@@ -48,14 +47,14 @@ def check_installed() -> None:
 
 @contextmanager
 def spark_session() -> "Generator[SparkSession]":
-    """Spark on this machine. Workers run this very Python: without `PYSPARK_PYTHON` they would run
-    whatever `python3` is.
+    """Run Spark on this machine. `PYSPARK_PYTHON` makes its workers run this Python instead of
+    `python3`.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings(
         "ignore", category=FutureWarning, module="pyspark"
-    )  # says that it does not know pandas 3, which is not used
+    )  # It warns that it does not support pandas 3, which is not used.
     from pyspark.sql import SparkSession
 
     builder = (
@@ -76,7 +75,7 @@ def spark_session() -> "Generator[SparkSession]":
 
 
 def delays_of(spark: "SparkSession", store_url: str, topic: str) -> list[Delay]:
-    """One job over the whole topic."""
+    """Compute the delays with one job over the whole topic."""
     from pyspark.sql import functions as f
 
     log = spark.read.format("penstock").option("store", store_url).option("subscribe", topic).load()
@@ -94,7 +93,7 @@ def delays_of(spark: "SparkSession", store_url: str, topic: str) -> list[Delay]:
 
 
 def draw(delays: Sequence[Delay], names: dict[str, str], path: Path) -> None:
-    """The averages as bars, written as an image of the kind that the path's ending says (PNG)."""
+    """Draw the averages as bars, in the format of the path's suffix (PNG)."""
     from matplotlib.figure import Figure
 
     shown = sorted(

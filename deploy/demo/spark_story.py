@@ -1,7 +1,7 @@
-"""The story that `penstock demo --spark` tells: real records in, every broker killed for good, and
-Spark answers from the bucket alone.
+"""Run `penstock demo --spark`: write real records, kill every broker for good, and query the bucket
+with Spark.
 
-Invariant: it ends with `demo: OK N records` only if every carrier's flights, delays and average are
+Invariant: ends with `demo: OK N records` only if every carrier's flights, delays and average equal
 those of the file to the last digit.
 """
 
@@ -25,7 +25,7 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class SparkDemo(Demo):
-    """plot: where to write the picture."""
+    """The demo with Spark. plot: path of the chart."""
 
     ARGUMENTS = (*Demo.ARGUMENTS, "--no-restart")
 
@@ -37,9 +37,9 @@ class SparkDemo(Demo):
         super()._check()
         spark_job.check_installed()
         if not self._plot.absolute().parent.is_dir():
-            raise DeployError(f"there is no directory {self._plot.parent} for the plot")
+            raise DeployError(f"the directory {self._plot.parent} for the plot does not exist")
 
-    def _tell(self, cluster: LocalCluster) -> str:
+    def _run_on(self, cluster: LocalCluster) -> str:
         state = cluster.state()
         self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
         with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
@@ -57,12 +57,12 @@ class SparkDemo(Demo):
                 found = spark_job.delays_of(spark, state.store_url, TOPIC)
                 took_s = time.monotonic() - began
         self._note(
-            f"{sum(item.flights for item in found):,} records in {took_s:.1f} s, start of Spark's"
-            " Python workers included"
+            f"{sum(item.flights for item in found):,} records in {took_s:.1f} s, including"
+            " the start of Spark's Python workers"
         )
         if any(broker.phase != "stopped" for broker in cluster.brokers()):
-            return "a broker is alive, so this shows nothing"
-        with self._step("Working out the same from the file, and comparing every digit"):
+            return "a broker is running, so this proves nothing"
+        with self._step("Computing the same from the file, and comparing every digit"):
             expected = delays_in(read_flights(self._limit))
         self._show_delays(expected, found)
         with self._step(f"Drawing {self._plot}"):
@@ -72,7 +72,7 @@ class SparkDemo(Demo):
     def _end_brokers(self, cluster: LocalCluster) -> None:
         brokers = cluster.brokers()
         pids = ", ".join(str(broker.pid) for broker in brokers)
-        with self._step(f"kill -9 of every broker (pids {pids}), and nobody starts them again"):
+        with self._step(f"Killing every broker with SIGKILL (pids {pids}), without a restart"):
             cluster.kill(brokers)
             cluster.wait_until(
                 lambda state: all(broker.phase == "stopped" for broker in state.of_role("broker")),
@@ -80,8 +80,8 @@ class SparkDemo(Demo):
                 "the end of the brokers",
             )
         self._note(
-            "what they had not uploaded yet lies in their write-ahead logs, in the bucket like"
-            " everything else"
+            "records that were not uploaded yet are in the brokers' write-ahead logs, which"
+            " are in the bucket, too"
         )
 
     def _show_delays(self, file: list[Delay], spark: list[Delay]) -> None:
@@ -97,17 +97,17 @@ class SparkDemo(Demo):
         for item in sorted(file, key=lambda item: -(item.mean_minutes or 0)):
             got = by_carrier.get(item.carrier)
             verdict = "[green]equal" if got == item else "[red]DIFFERENT"
-            mean = "" if got is None else _shown(got)
+            mean = "" if got is None else _mean_text(got)
             table.add_row(
                 item.carrier,
                 names.get(item.carrier, ""),
                 f"{item.flights:,}",
-                _shown(item),
+                _mean_text(item),
                 mean,
                 verdict,
             )
         self._console.print(table)
 
 
-def _shown(item: Delay) -> str:
+def _mean_text(item: Delay) -> str:
     return "" if item.mean_minutes is None else f"{item.mean_minutes:.6f}"

@@ -1,9 +1,8 @@
-"""The story that `penstock demo` tells: real records in, every broker killed, every record out
-again.
+"""Run `penstock demo`: write real records, kill every broker, and read every record back.
 
-Invariant: it ends with `demo: OK N records` only if every record of the file came back once and
-unchanged; anything else is `demo: FAILED`.
-Must not touch what it shows off: cluster and clients are the ones that users have.
+Invariant: ends with `demo: OK N records` only if every record of the file came back once and
+unchanged; otherwise with `demo: FAILED`. Must not use anything but the cluster and clients that
+users have.
 """
 
 import csv
@@ -40,7 +39,7 @@ BROKERS: Final = 2
 
 
 class Demo:
-    """limit: how many records of the file."""
+    """The demo. limit: number of records to use."""
 
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("--brokers", str(BROKERS), "--log-level", "error")
 
@@ -49,16 +48,16 @@ class Demo:
         self._console = console
 
     def run(self) -> bool:
-        """Tell it; True if everything came back."""
+        """Run it; return True if everything came back."""
         try:
             self._check()
             with self._step(
-                "Starting an S3 server (moto), a controller and two brokers, each a process of"
-                " its own"
+                "Starting an S3 server (moto), a controller and two brokers, each in its"
+                " own process"
             ):
                 cluster = LocalCluster(self.ARGUMENTS).__enter__()
             try:
-                problem = self._tell(cluster)
+                problem = self._run_on(cluster)
             finally:
                 cluster.close()
         except DeployError as error:
@@ -72,11 +71,11 @@ class Demo:
         return not problem
 
     def _check(self) -> None:
-        """Whether everything needed is installed. Raises DeployError."""
+        """Check that all packages are installed. Raises DeployError."""
         find_file()
         moto_store.check_installed()
 
-    def _tell(self, cluster: LocalCluster) -> str:
+    def _run_on(self, cluster: LocalCluster) -> str:
         state = cluster.state()
         self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
         with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
@@ -109,15 +108,16 @@ class Demo:
         brokers = cluster.brokers()
         pids = ", ".join(str(broker.pid) for broker in brokers)
         with self._step(
-            f"kill -9 of every broker (pids {pids}): nothing is flushed, nothing is left on disk"
+            f"Killing every broker with SIGKILL (pids {pids}): nothing is flushed, and no"
+            " broker has a disk"
         ):
             killed_at = time.monotonic()
             cluster.kill(brokers)
             state = cluster.wait_for_new(brokers)
         fresh = ", ".join(str(broker.pid) for broker in state.of_role("broker"))
         self._note(
-            f"fresh brokers (pids {fresh}) serve {time.monotonic() - killed_at:.1f} s after the"
-            " kill; all they have is the bucket"
+            f"new brokers (pids {fresh}) serve {time.monotonic() - killed_at:.1f} s after"
+            " the kill; all their data come from the bucket"
         )
         return killed_at
 
@@ -128,7 +128,7 @@ class Demo:
             nonlocal first_at
             first_at = time.monotonic()
 
-        what = "Consuming everything with kafka-python from the fresh brokers"
+        what = "Consuming everything with kafka-python from the new brokers"
         with self._bar(what) as (progress, task):
             received = clients.consume(
                 bootstrap,
@@ -147,12 +147,12 @@ class Demo:
         return received
 
     def _show_bucket(self, cluster: LocalCluster, sent: Tally) -> None:
-        with self._step("Looking into the bucket"):
+        with self._step("Listing the bucket"):
             state = cluster.state()
             shares = bucket.shares_of(state)
             counts = bucket.request_counts(state)
         table = Table(header_style="bold")
-        table.add_column("what lies in the bucket")
+        table.add_column("objects in the bucket")
         table.add_column("objects", justify="right")
         table.add_column("bytes", justify="right")
         for share in shares:
@@ -217,7 +217,7 @@ def _rate(tally: Tally, took_s: float) -> str:
 
 
 def airlines() -> dict[str, str]:
-    """Names of the carriers, from the same package."""
+    """Return the names of the carriers, from the same package."""
     path: Path = find_file().with_name("airlines.csv")
     with path.open(newline="", encoding="utf-8") as file:
         return {row["carrier"]: row["name"] for row in islice(csv.DictReader(file), 1_000)}

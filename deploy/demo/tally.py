@@ -1,7 +1,7 @@
-"""Counting what went in and what came out, so that a lost, doubled or changed record shows.
+"""Count records sent and received, to find lost, duplicate or changed ones.
 
-Invariant: two tallies are equal only if they took in equally many records per key with the same
-timestamps and contents, whatever the order (up to a 1 in 2^32 chance for contents). Pure.
+Invariant: two tallies are equal only if they have equally many records per key with the same
+timestamps and contents, in any order (except for a 1 in 2^32 chance for contents). Pure.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ _MASK: Final = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Tally:
-    """count_by_key: records. checksum: a sum over all records, so that order does not matter."""
+    """Counts of records. checksum: a sum over all records, independent of their order."""
 
     count: int = 0
     value_bytes: int = 0
@@ -28,7 +28,7 @@ class Tally:
         self.count_by_key[key.decode("utf-8", "backslashreplace")] += 1
 
     def difference(self, other: "Tally") -> str:
-        """What `other` has that is not as here, in words; empty if nothing."""
+        """Describe how `other` differs, or return ""."""
         if self.count != other.count:
             return f"{other.count:,} records came back instead of {self.count:,}"
         for key in sorted(self.count_by_key.keys() | other.count_by_key.keys()):

@@ -1,3 +1,3 @@
-"""A whole cluster on one machine: planned as values, run as processes of their own, watched, and
-taken down without a trace.
+"""Run a whole cluster on one machine: plan it as values, start it as processes, supervise it and
+remove every trace of it.
 """

@@ -1,13 +1,14 @@
-"""Where the processes of a local cluster find their bytecode when it does not lie beside the
+"""Choose where the processes of a local cluster keep their bytecode if it is not beside the
 sources.
 
-pip compiles what it installs, and Python keeps what it compiled. uv does not compile, and
-`PYTHONDONTWRITEBYTECODE`, which container images like to set, forbids to keep it: every start of
-every process then compiles 500 modules, more than half of its CPU time. Then it is kept in a
-directory of the user's own; nothing is written beside sources.
-Invariants: an installation that is compiled, or that Python may compile, is left alone, as is who
-chose a place; nobody else can write to it. Nodes that an operator starts never come here. Must not
-import anything that costs: it is what is run first.
+pip compiles what it installs, and Python keeps what it compiles. uv does not compile, and
+`PYTHONDONTWRITEBYTECODE`, which many container images set, forbids keeping bytecode. Every process
+then compiles 500 modules at its start, which is more than half of its CPU time. This module keeps
+the bytecode in a directory of the user instead.
+
+Invariants: leaves an installation alone that is compiled, that Python may compile, or that has a
+cache directory already. Never writes beside the sources. No other user can write to the directory.
+Nodes that an operator starts do not use it. Must not import anything expensive: it runs first.
 """
 
 import os
@@ -21,9 +22,7 @@ _PLACE: Final = "PYTHONPYCACHEPREFIX"
 
 
 def environment(given: Mapping[str, str], source: str = __file__) -> dict[str, str]:
-    """For a child process; as given, if there is nothing to mend. source: a module that stands for
-    all.
-    """
+    """Return the environment for a child process. source: a module that stands for all."""
     changed = dict(given)
     if (
         not given.get(_PLACE)
@@ -35,8 +34,8 @@ def environment(given: Mapping[str, str], source: str = __file__) -> dict[str, s
     return changed
 
 
-def keep_here(source: str = __file__) -> None:
-    """For what this process imports from now on."""
+def keep_bytecode(source: str = __file__) -> None:
+    """Keep the bytecode of modules that this process imports from now on."""
     if (
         sys.pycache_prefix is None
         and _is_missing(Path(source), forbidden=sys.dont_write_bytecode)

@@ -1,7 +1,7 @@
-"""How each client connects: a line to copy at the start of `penstock dev`, a whole program from
+"""Show how each client connects: one line at the start of `penstock dev`, a whole program from
 `penstock snippets CLIENT`.
 
-Invariant: pure; the Python programs run as they are printed (tests run them).
+Invariant: pure. The Python programs run as printed; tests run them.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """line, program: with BOOTSTRAP, TOPIC and STORE to be filled in."""
+    """Texts for one client, with BOOTSTRAP, TOPIC and STORE as placeholders."""
 
     line: str
     program: str
@@ -26,7 +26,9 @@ producer = Producer({"bootstrap.servers": "BOOTSTRAP"})
 producer.produce("TOPIC", "hello", key="k")
 producer.flush()
 
-consumer = Consumer({"bootstrap.servers": "BOOTSTRAP", "group.id": "me", "auto.offset.reset": "earliest"})
+consumer = Consumer(
+    {"bootstrap.servers": "BOOTSTRAP", "group.id": "me", "auto.offset.reset": "earliest"}
+)
 consumer.subscribe(["TOPIC"])
 message = consumer.poll(10)
 print(message.key(), message.value())
@@ -43,7 +45,12 @@ producer.send("TOPIC", b"hello", key=b"k")
 producer.flush()
 producer.close()
 
-consumer = KafkaConsumer("TOPIC", bootstrap_servers="BOOTSTRAP".split(","), group_id="me", auto_offset_reset="earliest")
+consumer = KafkaConsumer(
+    "TOPIC",
+    bootstrap_servers="BOOTSTRAP".split(","),
+    group_id="me",
+    auto_offset_reset="earliest",
+)
 message = next(consumer)
 print(message.key, message.value)
 consumer.close()
@@ -60,7 +67,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 async def main() -> None:
     async with AIOKafkaProducer(bootstrap_servers="BOOTSTRAP") as producer:
         await producer.send_and_wait("TOPIC", b"hello", key=b"k")
-    async with AIOKafkaConsumer("TOPIC", bootstrap_servers="BOOTSTRAP", group_id="me", auto_offset_reset="earliest") as consumer:
+    async with AIOKafkaConsumer(
+        "TOPIC", bootstrap_servers="BOOTSTRAP", group_id="me", auto_offset_reset="earliest"
+    ) as consumer:
         message = await consumer.getone()
         print(message.key, message.value)
 
@@ -78,7 +87,8 @@ kcat -b BOOTSTRAP -t TOPIC -C -o beginning -e -K :
     "java": Snippet(
         "bootstrap.servers=BOOTSTRAP",
         """\
-# client.properties: for any Java client, and for kafka-console-producer.sh --producer.config client.properties
+# client.properties for any Java client, as in
+# kafka-console-producer.sh --producer.config client.properties
 bootstrap.servers=BOOTSTRAP
 acks=all
 enable.idempotence=true
@@ -110,7 +120,7 @@ def filled(text: str, *, bootstrap: str, topic: str, store: str) -> str:
 
 
 def lines(*, bootstrap: str, topic: str, store: str) -> list[str]:
-    """One for each client; none for Spark where the store cannot be read from outside."""
+    """Return one line for each client, without Spark if other processes cannot read the store."""
     shown = {
         name: snippet
         for name, snippet in SNIPPETS.items()

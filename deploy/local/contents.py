@@ -1,8 +1,8 @@
-"""Gives a local cluster its first topics and records.
+"""Create the first topics and records of a local cluster.
 
-Invariants: topics that exist are left as they are, and get no records: a store that outlives the
-command is seeded once. Records are acknowledged (acks=all, idempotent) before they are counted.
-Blocking: runs in a thread beside the cluster's loop.
+Invariants: existing topics are not changed and get no records, so a persistent store is seeded
+once. Records are acknowledged (acks=all, idempotent) before they are counted. The functions block:
+they run in a thread.
 """
 
 import time
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS: Final = 30_000
 _SILENCE_S: Final = 30.0
-"""So long without an acknowledgement ends the seeding."""
+"""Time without an acknowledgement that ends the seeding."""
 _POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class FirstContents:
-    """topics: name and partitions; those that the records name besides have one. seed: the file;
-    None for no records.
+    """What to create. topics: partition counts by name; other topics of the records get one
+    partition. seed: file with records, or None.
     """
 
     topics: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -36,7 +36,9 @@ class FirstContents:
         return bool(self.topics) or self.seed is not None
 
     def check(self) -> "FirstContents":
-        """With every topic that is needed. Raises UsageError for the first line that is wrong."""
+        """Return the contents with every topic that the records need. Raises UsageError for the
+        first wrong line.
+        """
         needed = dict(self.topics)
         for record in self.records():
             needed.setdefault(record.topic, 1)
@@ -53,7 +55,7 @@ class FirstContents:
 
 
 def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
-    """Those that did not exist yet. Raises KafkaFailed."""
+    """Create topics and return those that did not exist. Raises KafkaFailed."""
     from broker.wire import apis
     from broker.wire.error_codes import ErrorCode
     from broker.wire.gen import create_topics as wire
@@ -78,7 +80,7 @@ def send(
     acknowledged: Callable[[], None],
     is_stopping: Callable[[], bool],
 ) -> int:
-    """How many were sent and acknowledged; fewer than there are only if it is stopping. Raises
+    """Send records and return how many were acknowledged: all unless it is stopping. Raises
     KafkaFailed.
     """
     from deploy.clients.kafka import Kafka

@@ -1,8 +1,8 @@
-"""`penstock dev` from options to the last process gone.
+"""Run `penstock dev`, from options until the last process has ended.
 
-Invariant: whatever is wrong with ports, bucket or options is said before anything is started;
-whatever ends it, the state file and every temporary file are removed, and no process is left. Must
-not print anything but the ready line on stdout.
+Invariant: errors in ports, bucket or options are reported before any process starts. At the end the
+state file and all temporary files are removed, and no process is left. Must not print anything but
+the ready line on stdout.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ def run_dev(
     started_at: float,
     contents: FirstContents | None = None,
 ) -> None:
-    """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: of time.monotonic(), for the ready
+    """Run a cluster until SIGINT, SIGTERM or SIGHUP. started_at: by time.monotonic(), for the ready
     line. Raises DeployError.
     """
-    lifeline.hold(os.environ)
+    lifeline.die_with_parent(os.environ)
     options = check(options)
     contents = (contents or FirstContents()).check()
     if options.store.startswith("s3:"):
@@ -73,7 +73,9 @@ def run_dev(
 
 
 def check(options: ClusterOptions) -> ClusterOptions:
-    """The options with an absolute store and what the environment sets, or UsageError."""
+    """Return the options with an absolute store and the environment's settings. Raises
+    UsageError.
+    """
     if not 1 <= options.brokers <= BROKERS_MAX:
         raise UsageError(f"--brokers {options.brokers} is not allowed: 1 to {BROKERS_MAX}")
     if options.controllers not in QUORUM_SIZES:
@@ -108,7 +110,7 @@ def _check_moto() -> None:
         moto_store.check_installed()
     except DeployError as error:
         raise DeployError(
-            f"{error}, or choose a store without it: --store memory, --store file:DIR"
+            f"{error}, or choose another store: --store memory, --store file:DIR"
         ) from None
 
 
@@ -187,8 +189,8 @@ class _Dev:
         )
 
     def _ready(self) -> None:
-        """The cluster serves. Topics come before the ready line, so that they are there for whoever
-        waits for it; records after it.
+        """Create topics before the ready line, so that clients which wait for it find them; write
+        records after it.
         """
         if self._contents:
             self._filling = asyncio.get_running_loop().create_task(self._fill())
@@ -207,7 +209,7 @@ class _Dev:
             if self._contents.seed is None:
                 return
             for name in sorted(set(self._contents.topics) - created):
-                _say(f"topic {name} exists already; it gets no records from {self._contents.seed}")
+                _say(f"topic {name} exists already and gets no records from {self._contents.seed}")
             began = time.monotonic()
             records = (record for record in self._contents.records() if record.topic in created)
             with Progress("seeding", None, "records") as progress:
@@ -236,8 +238,8 @@ class _Dev:
             ):
                 print(f"  {line}", file=sys.stderr)
             _say(
-                "whole programs: penstock snippets CLIENT; what goes on: penstock top; Ctrl-C stops"
-                " everything"
+                "example programs: penstock snippets CLIENT; live view: penstock top;"
+                " Ctrl-C stops the cluster"
             )
 
 
@@ -246,8 +248,8 @@ def _say(line: str) -> None:
 
 
 async def _check_bucket(url: str) -> None:
-    """An error that says how to create the bucket is worth the half second that importing the S3
-    client takes.
+    """Check that the bucket exists, or say how to create it. Importing the S3 client takes 0.5
+    s.
     """
     from objectstore.errors import BucketNotFound, ObjectStoreError
     from objectstore.url import open_store, parse_store_url

@@ -1,9 +1,8 @@
-"""Where the controller of a local cluster keeps its journal: beside the objects that it describes,
-for as long as they live.
+"""Choose the directory of a local cluster's controllers.
 
-Invariant: a store that outlives the command keeps its journal, or the next start would take the
-bucket for an empty one; one that does not gets a temporary directory, which is removed at the end.
-What a killed command left behind is removed by the next one.
+Invariant: a persistent store keeps its journal; otherwise the next start would take the bucket for
+an empty one. A store in memory gets a temporary directory, which is removed at the end, or by the
+next start after a kill.
 """
 
 import hashlib
@@ -18,12 +17,12 @@ from typing import Final
 from deploy.clients.state_file import is_running
 
 TEMPORARY_PREFIX: Final = "penstock-dev-"
-"""Then the pid of the owner: that is how leftovers are told from what is in use."""
+"""The owner's pid follows, which tells leftovers from directories in use."""
 
 
 @contextmanager
 def controller_directory(store: str, environment: Mapping[str, str]) -> Generator[str]:
-    """The directory for the controller's data, by the store's form."""
+    """Yield the directory for the controllers' data, by the kind of store."""
     if store.startswith("file:"):
         yield f"{store.removeprefix('file:').removeprefix('//').rstrip('/')}/controller"
     elif store.startswith("s3:"):

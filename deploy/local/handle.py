@@ -1,8 +1,7 @@
-"""A local cluster in the hands of a program: the demo, tests, benchmarks.
+"""Control a local cluster from a program: the demo, tests, benchmarks.
 
-Invariant: a context manager; at its exit the cluster is gone, whatever happened. The cluster is
-`penstock dev` as any user starts it, so what is shown with it is what users get. Processes are
-signalled by the pids of the state file, never by name.
+Invariant: a context manager; at its exit the cluster is gone in any case. The cluster is `penstock
+dev` as users start it. Processes are signaled by the pids of the state file, never by name.
 """
 
 import os
@@ -23,12 +22,12 @@ from deploy.node import lifeline
 
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
-_LOOK_INTERVAL_S: Final = 0.02
+_POLL_INTERVAL_S: Final = 0.02
 
 
 class LocalCluster:
-    """`with LocalCluster(["--brokers", "2"]) as cluster: ...` arguments: of `penstock dev`; ports
-    are free ones unless named.
+    """Run `penstock dev`: `with LocalCluster(["--brokers", "2"]) as cluster: ...`. arguments: of
+    `penstock dev`; without --port any free ports.
     """
 
     def __init__(self, arguments: Sequence[str] = ()) -> None:
@@ -52,7 +51,7 @@ class LocalCluster:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor."""
+        """Return the supervisor's pid."""
         assert self._process is not None
         return self._process.pid
 
@@ -61,7 +60,7 @@ class LocalCluster:
         return self.state().bootstrap
 
     def state(self) -> ClusterState:
-        """What runs now. Raises ClusterFailed if nothing does."""
+        """Return what runs now. Raises ClusterFailed if nothing runs."""
         state = state_file.read(self.state_path)
         if state is None:
             raise ClusterFailed("the local cluster is not running")
@@ -73,7 +72,7 @@ class LocalCluster:
     def kill(
         self, processes: Sequence[ProcessState], number: signal.Signals = signal.SIGKILL
     ) -> None:
-        """Signal these processes, by their pids."""
+        """Send a signal to these processes, by their pids."""
         for process in processes:
             if process.pid is not None:
                 os.kill(process.pid, number)
@@ -81,16 +80,18 @@ class LocalCluster:
     def wait_until(
         self, reached: Callable[[ClusterState], bool], timeout_s: float, what: str
     ) -> ClusterState:
-        """The first state of which `reached` is true. Raises ClusterFailed after the timeout."""
+        """Return the first state for which `reached` is true. Raises ClusterFailed after the
+        timeout.
+        """
         deadline = time.monotonic() + timeout_s
         while not reached(state := self.state()):
             if time.monotonic() > deadline:
-                raise ClusterFailed(f"not within {timeout_s:.0f} s: {what}")
-            time.sleep(_LOOK_INTERVAL_S)
+                raise ClusterFailed(f"timed out after {timeout_s:.0f} s waiting for {what}")
+            time.sleep(_POLL_INTERVAL_S)
         return state
 
     def wait_for_new(self, killed: Sequence[ProcessState], timeout_s: float = 30.0) -> ClusterState:
-        """Until each of these serves again as a new process."""
+        """Wait until each of these serves again as a new process."""
         before = {(process.role, process.node_id): process.starts for process in killed}
 
         def are_new(state: ClusterState) -> bool:
@@ -106,7 +107,7 @@ class LocalCluster:
         return self.wait_until(are_new, timeout_s, "new processes in place of the killed ones")
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
-        """End it as Ctrl-C does; returns its exit code."""
+        """Stop the cluster as Ctrl-C does, and return its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
         return self._process.wait(STOP_TIMEOUT_S)

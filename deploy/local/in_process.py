@@ -1,9 +1,9 @@
-"""The whole cluster in one process, over one store in memory: the quickest way to try something,
-and gone at the end.
+"""Run the whole cluster in one process, with one store in memory: it starts fastest, and all data
+are lost at the end.
 
-Invariant: brokers and controller are the same classes as in processes of their own; they still talk
-over sockets. When one of them ends by itself, all end. Must not be used to try out failures:
-nothing here can be killed alone.
+Invariant: brokers and controllers are the same classes as in separate processes, and talk over
+sockets. If one of them ends, all end. Must not be used to test failures: no node can be killed
+alone.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def run_in_process(
     stop: asyncio.Event,
     ready: Callable[[Sequence[ProcessState]], None],
 ) -> None:
-    """Serve until `stop`. Raises ClusterFailed when the controller ends by itself."""
+    """Serve until `stop` is set. Raises ClusterFailed when a node ends."""
     store = MemoryStore()
     async with AsyncExitStack() as stack:
         controllers = [_controller(process, store, stack) for process in plan.of_role("controller")]
@@ -57,7 +57,7 @@ async def run_in_process(
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             stopping.cancel()
-            raise ClusterFailed("a node of the cluster ended by itself; its log is above")
+            raise ClusterFailed("a node of the cluster ended unexpectedly; its log is above")
 
 
 async def _start_broker(process: ProcessPlan, store: ObjectStore, stack: AsyncExitStack) -> Broker:

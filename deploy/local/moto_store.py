@@ -1,15 +1,14 @@
-"""The S3 of a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server, in memory,
-gone with its process.
+"""Serve the S3 API for a local cluster: moto's S3 backend behind a small threaded HTTP/1.1 server,
+in memory.
 
-Invariants: a conditional PUT is atomic (moto looks and writes in two steps, so writes take turns
-here, and LISTs, which break over a DELETE beside them; bodies arrive side by side); a PUT whose
-client dies in the middle leaves nothing; connections stay open between requests. werkzeug's server
-cannot be used for that: after each answer it reads on for 10 ms and throws away what comes, which
-is the next request. Must not import moto's other services: they cost a second and 50 MB. `GET
-/-/counts` tells how many requests of each kind were served and how many bytes they carried.
+Invariants: a conditional PUT is atomic. moto checks and writes in two steps, so writes take turns
+here, and so do LISTs, which fail beside a DELETE; bodies are received in parallel. A PUT whose
+client dies midway stores nothing. Connections stay open between requests. werkzeug's server cannot
+be used: after each answer it reads for 10 ms and drops what arrives, which is the next request.
+Must not import moto's other services: they take 1 s and 50 MB. `GET /-/counts` returns the number
+of requests of each kind and their bytes.
 
-    python -m deploy.local.moto_store --bucket NAME [--fd LISTENING_SOCKET | [--host HOST] --port
-    PORT]
+python -m deploy.local.moto_store --bucket NAME [--fd LISTENING_SOCKET | [--host HOST] --port PORT]
 """
 
 import argparse
@@ -36,21 +35,21 @@ if TYPE_CHECKING:
 
 COUNTS_PATH: Final = "/-/counts"
 _OBJECT_IN_MEMORY_BYTES_MAX: Final = 1 << 30
-"""moto moves larger objects to temporary files, which would cost an 8 MiB PUT half its speed."""
+"""moto moves larger objects to temporary files, which would halve the speed of an 8 MiB PUT."""
 
 _SWITCH_INTERVAL_S: Final = 0.000_5
-"""A request gives up the interpreter's lock about ten times; each time it waits this long for a
-thread that computes. With Python's 5 ms PUTs took 200 ms instead of 4 while others were reading.
+"""A request releases the interpreter's lock about ten times, and each time waits this long for a
+computing thread. With Python's default of 5 ms, PUTs took 200 ms instead of 4 ms beside readers.
 """
 
 _NO_BODY: Final = frozenset({"204", "304"})
 
 Answer = tuple[str, list[tuple[str, str]], bytes]
-"""Status line, headers, body."""
+"""Status line, headers and body."""
 
 
 class Front:
-    """Counts, and lets writes through one at a time."""
+    """Call moto, count requests, and serialize writes."""
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app
@@ -101,7 +100,7 @@ def _write_nothing(_data: bytes) -> None:
 
 
 def check_installed() -> None:
-    """Raise DeployError, with what to type, if moto or what its server needs is not installed."""
+    """Raise DeployError with the install command if moto or a package of its server is missing."""
     missing = next(
         (name for name in ("moto", "flask", "flask_cors") if find_spec(name) is None), None
     )
@@ -112,7 +111,7 @@ def check_installed() -> None:
 
 
 def make_front(bucket: str) -> Front:
-    """moto's S3 with one bucket in it. Slow (about 1 s): it imports moto."""
+    """Return moto's S3 with one bucket. Takes about 1 s: it imports moto."""
     os.environ.setdefault("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(_OBJECT_IN_MEMORY_BYTES_MAX))
     from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.test import Client
@@ -124,15 +123,15 @@ def make_front(bucket: str) -> Front:
 
 
 def serve(front: Front, listening: socket.socket) -> None:
-    """Serve until the process ends. One thread for each connection."""
+    """Serve until the process ends, with one thread for each connection."""
     host, port = listening.getsockname()[:2]
     handler = type("Handler", (_Handler,), {"front": front, "server_address": (host, port)})
     server = _Server((host, port), handler, bind_and_activate=False)
     server.socket.close()
     server.socket = listening
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # moto's requests leave cycles; with its modules to walk over, each full collection stopped the
-    # store for 150 ms
+    # moto's requests leave cycles; each full collection would walk its modules, too, and stop the
+    # store for 150 ms.
     gc.freeze()
     server.serve_forever(poll_interval=60)
 
@@ -142,16 +141,14 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Clients that are killed in the middle of a request are what this store is for; anything
-        else is shown.
-        """
+        """Ignore clients that are killed within a request; print other errors."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]  # typeshed names the parameter's type privately
 
 
 class _Lines(io.BufferedReader):
-    """What a connection sends. has_ended: it ended where a line was wanted, which the standard
-    library takes for the end of the headers.
+    """The input of a connection. has_ended: it ended within a line, which the standard library
+    mistakes for the end of the headers.
     """
 
     has_ended = False
@@ -163,8 +160,8 @@ class _Lines(io.BufferedReader):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """HTTP/1.1 with connections that stay open: the body is read whole before the answer, the
-    answer goes out in one piece.
+    """Serve HTTP/1.1 with open connections. Reads the whole body before it answers; sends the
+    answer in one piece.
     """
 
     protocol_version = "HTTP/1.1"
@@ -177,9 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = self._lines = _Lines(self.rfile.detach())
 
     def _answer(self) -> None:
-        if (
-            self._lines.has_ended
-        ):  # the client died in the middle of the headers: like S3, do nothing of it
+        if self._lines.has_ended:  # The client died within the headers: like S3, do nothing.
             self.close_connection = True
             return
         has_length = "Content-Length" in self.headers
@@ -191,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         size_bytes = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size_bytes) if size_bytes else b""
-        if len(body) < size_bytes:  # the client died: like S3, keep nothing of it
+        if len(body) < size_bytes:  # The client died: like S3, store nothing.
             self.close_connection = True
             return
         status, headers, content = self.front.answer(self.command, self._environ(body), size_bytes)
@@ -239,15 +234,15 @@ class _Handler(BaseHTTPRequestHandler):
         return environ
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Nothing: a line for each request costs time and floods the terminal."""
+        """Log nothing: a line for each request costs time and floods the terminal."""
 
 
 def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._exit) -> None:
-    """Process entry. SIGTERM and SIGINT end it at once: there is nothing to save."""
-    lifeline.hold(os.environ)
+    """Run the process. SIGTERM and SIGINT end it at once: there is nothing to save."""
+    lifeline.die_with_parent(os.environ)
     parser = argparse.ArgumentParser(prog="python -m deploy.local.moto_store", allow_abbrev=False)
     parser.add_argument("--bucket", required=True)
-    parser.add_argument("--fd", type=int, help="a socket that listens already")
+    parser.add_argument("--fd", type=int, help="file descriptor of a listening socket")
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to bind; 0.0.0.0 in containers"
     )
@@ -266,8 +261,8 @@ def main(arguments: list[str] | None = None, leave: Callable[[int], None] = os._
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """A listening socket, for this machine only unless asked otherwise. Clients that connect before
-    anybody serves it wait, not fail.
+    """Return a listening socket, by default for this machine only. Clients that connect before it
+    is served wait.
     """
     listening = socket.create_server((host, port), backlog=256)
     listening.set_inheritable(True)

@@ -1,8 +1,8 @@
-"""Does a broker serve? One ApiVersions request and its answer, the first thing that every Kafka
-client does.
+"""Check whether a broker serves, with one ApiVersions request, which every Kafka client sends
+first.
 
-Invariant: True means that the broker has caught up with the metadata, for it answers nobody before.
-Never raises, never hangs.
+Invariant: True means that the broker has caught up with the metadata: it answers no client before.
+Never raises; returns within 1 s.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _TIMEOUT_S: Final = 1.0
 
 
 async def is_serving(host: str, port: int) -> bool:
-    """One try, within a second."""
+    """Return True if the broker answers within 1 s."""
     with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
         async with asyncio.timeout(_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)

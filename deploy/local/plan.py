@@ -1,8 +1,7 @@
-"""What a local cluster consists of: which processes, with which arguments, on which ports.
+"""Plan a local cluster: which processes, with which arguments, on which ports.
 
-Invariant: pure; the same options and ports give the same plan. Nothing is looked up and nothing is
-started here.
-Times are shorter than in production: a developer waits for every one of them.
+Invariant: pure; the same options and ports give the same plan. Times are shorter than in
+production, because developers wait for them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +20,8 @@ SESSION_GRACE_MS: Final = 300
 SHUTDOWN_TIMEOUT_MS: Final = 5_000
 BROKERS_MAX: Final = 32
 CLUSTER_ID: Final = "penstock-dev"
-"""Of a cluster with several controllers, which have to agree on one; a controller that is alone
-makes up its own.
+"""Cluster id for several controllers, which must agree on one; a single controller generates its
+own.
 """
 
 ELECTION_TIMEOUT_MS: Final = 600
@@ -30,8 +29,8 @@ ELECTION_TIMEOUT_MS: Final = 600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """What the user asked for. store: "moto", "memory", "file:DIR" or "s3://...". A port of 0 means
-    any free one.
+    """Options of the user. store: "moto", "memory", "file:DIR" or "s3://...". A port of 0 means any
+    free port.
     """
 
     brokers: int = 2
@@ -45,20 +44,16 @@ class ClusterOptions:
     auto_balance: bool = False
     log_level: str = "warning"
     settings: tuple[str, ...] = ()
-    """KEY=VALUE for the nodes that have such a setting; weigh more than what this plan chooses by
-    itself.
-    """
+    """KEY=VALUE for the nodes that have the setting; overrides the plan's choices."""
     given: frozenset[str] = frozenset()
-    """Names of settings that the environment or a file has values for: of these, the plan chooses
-    none.
-    """
+    """Settings that the environment or a file sets; the plan does not choose these."""
     config: str = ""
-    """The file, for every node."""
+    """The file for every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports that were found free. store is 0 where the store is no process of ours."""
+    """The free ports that were found. store: 0 if the store is not a process of the cluster."""
 
     brokers: tuple[int, ...]
     controllers: tuple[int, ...]
@@ -70,7 +65,7 @@ _NODE_COMMAND: Final = ("-m", "deploy.cli")
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """arguments: behind the interpreter. node_id: None for the store."""
+    """One process. arguments: after the interpreter. node_id: None for the store."""
 
     role: Role
     node_id: int | None
@@ -80,7 +75,7 @@ class ProcessPlan:
 
     @property
     def node_arguments(self) -> tuple[str, ...]:
-        """The flags of a broker or controller."""
+        """Return the flags of the broker or controller."""
         return self.arguments[len(_NODE_COMMAND) + 1 :]
 
     @property
@@ -90,8 +85,8 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """processes: in the order in which they are started; they are stopped in the opposite one.
-    controller: addresses of all, by commas.
+    """A planned cluster. processes: in the order of their start, the reverse of their stop.
+    controller: addresses of all controllers, separated by commas.
     """
 
     bootstrap: str
@@ -105,12 +100,12 @@ class ClusterPlan:
 
 
 def broker_ports(options: ClusterOptions) -> Sequence[int]:
-    """Consecutive ones from the first; all 0 if any will do."""
+    """Return consecutive ports from the first one, or zeros if any port will do."""
     return [options.port + index if options.port else 0 for index in range(options.brokers)]
 
 
 def controller_ports(options: ClusterOptions) -> Sequence[int]:
-    """Likewise."""
+    """Return consecutive ports from the first one, or zeros if any port will do."""
     return [
         options.controller_port + index if options.controller_port else 0
         for index in range(options.controllers)
@@ -140,8 +135,8 @@ def shown_store(options: ClusterOptions, ports: Ports) -> str:
 
 
 def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: str) -> ClusterPlan:
-    """controller_directory: holds the controllers' journals; belongs to the store as long as that
-    lives.
+    """Plan all processes. controller_directory: for the controllers' journals; it must live as long
+    as the store.
     """
     reached = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - a comparison
     url = store_url(options, ports)
@@ -222,8 +217,8 @@ def _flags(
     chosen: Mapping[str, object],
     own: Mapping[str, object],
 ) -> tuple[str, ...]:
-    """chosen: what suits a developer, unless he says otherwise. own: what the nodes need to find
-    each other.
+    """Return the flags of a node. chosen: the plan's choices, which users may override. own: what
+    nodes need to find each other.
     """
     from deploy.node.config.definition import flag_of, roles_with  # not for `--help`
 
@@ -238,7 +233,7 @@ def _flags(
 
 
 def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
-    """The controllers' setting `peers`; none for one that is alone."""
+    """Return the setting `controller.quorum.voters`; empty for a single controller."""
     return (
         tuple(f"{number}@{address}" for number, address in enumerate(addresses))
         if len(addresses) > 1
@@ -247,7 +242,7 @@ def quorum_peers(addresses: Sequence[str]) -> tuple[str, ...]:
 
 
 def data_directory(directory: str, number: int, controllers: int) -> str:
-    """Each controller's own; one that is alone has the whole."""
+    """Return a controller's own directory; a single controller has the whole one."""
     return directory if controllers == 1 else f"{directory}/{number}"
 
 

@@ -1,8 +1,7 @@
-"""Finding ports: those that were asked for must be free, the others are looked for where the kernel
-does not hand them out by itself.
+"""Find ports: check the given ones, and choose free ones outside the kernel's ephemeral range.
 
-Invariant: nothing is started before every port was tried. A port found free may be taken a moment
-later; the process then says so.
+Invariant: tries every port before any process starts. A free port may be taken a moment later; the
+process then reports it.
 """
 
 import errno
@@ -19,15 +18,15 @@ from deploy.local.plan import (
 )
 
 _FREE_RANGE: Final = (20_000, 32_000)
-"""Below Linux's ephemeral ports: a client's connection must not sit on the port of a broker that is
-being restarted.
+"""Below Linux's ephemeral ports, so that no client connection takes the port of a restarting
+broker.
 """
 
 _TRIES_MAX: Final = 200
 
 
 def find_ports(options: ClusterOptions, rng: Random) -> Ports:
-    """Raises PortTaken with the flag that chooses another one."""
+    """Find all ports. Raises PortTaken with the flag that chooses another one."""
     if options.port and options.port + options.brokers - 1 > 65_535:
         raise UsageError(
             f"--port {options.port} leaves no room for {options.brokers} brokers: ports end at"
@@ -53,7 +52,9 @@ def find_ports(options: ClusterOptions, rng: Random) -> Ports:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Raises DeployError if the address is not one of this machine's."""
+    """Return True if the port can be bound. Raises DeployError if the address is not one of this
+    machine.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,6 +81,6 @@ def _claim(host: str, port: int, flag: str, taken: set[int], rng: Random) -> int
             taken.add(candidate)
             return candidate
     raise DeployError(
-        f"no free port found on {host} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; name one with"
-        f" {flag}"
+        f"no free port found on {host} between {_FREE_RANGE[0]} and {_FREE_RANGE[1]}; choose"
+        f" one with {flag}"
     )

@@ -1,8 +1,7 @@
-"""What a local cluster begins with: topics from `--topics`, records from the lines of
+"""Parse the first contents of a local cluster: topics from `--topics`, records from the lines of
 `--seed-from`.
 
-Invariant: a mistake is found before anything is started and told with its line; a line means the
-same every time. Pure: lines come in, values go out.
+Invariant: errors are found before any process starts, and name their line. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class SeedRecord(NamedTuple):
-    """partition: -1 by key, or any. timestamp_ms: 0 means now."""
+    """One record. partition: -1 by key, or any. timestamp_ms: 0 means now."""
 
     topic: str
     key: bytes | None
@@ -30,7 +29,7 @@ class SeedRecord(NamedTuple):
 
 
 def parse_topics(text: str) -> dict[str, int]:
-    """`orders:3,clicks:12`; a name alone has one partition. Raises UsageError."""
+    """Parse `orders:3,clicks:12`; a name alone has one partition. Raises UsageError."""
     topics: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, count = part.partition(":")
@@ -48,12 +47,12 @@ def parse_topics(text: str) -> dict[str, int]:
 def parse_seed(
     lines: Iterable[bytes], topics: Mapping[str, int], source: str
 ) -> Iterator[SeedRecord]:
-    """One record a line; empty lines are none. topics: those of `--topics`; others have one
+    """Parse one record per line; skip empty lines. topics: those of `--topics`; others have one
     partition. Raises UsageError.
 
     A JSON object with `value` or `topic` is a record with the fields topic, key, value, headers,
-    partition, timestamp_ms. Any other line is a value as it stands. What names no topic goes to the
-    first of `--topics`.
+    partition, timestamp_ms. Any other line is a value. Records without a topic go to the first one
+    of `--topics`.
     """
     default = next(iter(topics), "")
     for number, line in enumerate(lines, 1):
@@ -73,7 +72,8 @@ def _record(text: bytes, default: str, topics: Mapping[str, int], where: str) ->
     topic = fields.get("topic", default)
     if not isinstance(topic, str) or not topic:
         raise UsageError(
-            f"{where}: no topic: give the field 'topic', or --topics, whose first one is meant then"
+            f"{where}: no topic: add the field 'topic', or pass --topics, whose first topic"
+            " is the default"
         )
     return SeedRecord(
         topic,
@@ -92,7 +92,7 @@ def _record(text: bytes, default: str, topics: Mapping[str, int], where: str) ->
 
 
 def _parsed(text: bytes, where: str) -> dict[str, object] | None:
-    """The fields of a record; None for a plain value."""
+    """Return the fields of a record, or None for a plain value."""
     if not text.startswith(b"{"):
         return None
     try:
@@ -103,7 +103,7 @@ def _parsed(text: bytes, where: str) -> dict[str, object] | None:
 
 
 def _data(value: object) -> bytes | None:
-    """Texts as UTF-8, null as null, anything else as compact JSON."""
+    """Return text as UTF-8, null as null, and anything else as compact JSON."""
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
@@ -116,7 +116,7 @@ def _headers(value: object, where: str) -> tuple[tuple[str, bytes | None], ...]:
             for name, data in msgspec.convert(value, dict[str, str | None]).items()
         )
     except msgspec.ValidationError:
-        raise UsageError(f"{where}: headers must be an object of texts") from None
+        raise UsageError(f"{where}: headers must be an object with strings as values") from None
 
 
 def _whole(value: object, name: str, low: int, high: int, where: str) -> int:

@@ -1,9 +1,9 @@
-"""Starts the processes of a plan, watches them, starts dead ones again, stops all.
+"""Start the processes of a plan, watch them, restart dead ones, and stop all.
 
-Invariants: every process is a group of its own (Ctrl-C reaches the supervisor alone, which stops
-the others in order) and dies with the supervisor (`deploy.node.lifeline`); `run` returns only when
-no process of ours is left. Must not know what the processes do, except that brokers answer when
-they serve, and that a store which died took its contents along.
+Invariants: each process has its own process group, so Ctrl-C reaches only the supervisor, which
+stops the others in order. Each dies with the supervisor (`deploy.node.lifeline`). `run` returns
+only when no process is left. Must not depend on what the processes do, except that brokers answer
+when they serve, and that a dead store has lost its contents.
 """
 
 import asyncio
@@ -25,33 +25,31 @@ from deploy.node import lifeline
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 8.0
-"""For the brokers to leave in order, above what they allow themselves; then SIGKILL, which a paused
-process obeys as well.
+"""Time for an orderly stop, longer than the brokers' own limit; then SIGKILL, which also ends
+paused processes.
 """
 
 RESTART_FIRST_S: Final = 1.0
-"""A second of CPU goes into a process's start: on a small machine it would hold up those who take
-over what the dead one led.
+"""Starting a process takes about 1 s of CPU, which on a small machine would delay the brokers that
+take over from the dead one.
 """
 
 RESTART_MAX_S: Final = 5.0
 STEADY_S: Final = 10.0
-"""A process that lived this long is restarted without the delay that earlier failures had earned
-it.
-"""
+"""After this lifetime a process restarts without the delay of earlier failures."""
 
 _PING_INTERVAL_S: Final = 0.03
-_LOOK_INTERVAL_S: Final = 1.0
-"""How often processes are looked at besides SIGCHLD, which may get lost under load."""
+_POLL_INTERVAL_S: Final = 1.0
+"""How often processes are polled in addition to SIGCHLD, which may get lost under load."""
 
 
 def restart_delay_s(failures: int) -> float:
-    """Doubles with each failure in a row, from 1 s to 5 s."""
+    """Return the delay, which doubles with each consecutive failure from 1 s to 5 s."""
     return min(RESTART_FIRST_S * 2.0**failures, RESTART_MAX_S)
 
 
 def describe_end(code: int) -> str:
-    """A return code in words."""
+    """Describe an exit code in words."""
     return (
         f"was killed by {signal.Signals(-code).name}"
         if code < 0
@@ -83,11 +81,9 @@ class _Child:
 
 
 class Supervisor:
-    """store_socket: where the store listens; handed over to it at its start, so that nobody meets a
-    closed port.
-
-    on_change: called after each start, first answer and end. say: for the line that tells a person
-    about it.
+    """Run the processes of a plan. store_socket: the store's listening socket, which the store
+    inherits so that clients never meet a closed port. on_change: called after each start, first
+    answer and end. say: prints a line for the user.
     """
 
     def __init__(
@@ -113,15 +109,15 @@ class Supervisor:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Until `stop` is set. `ready` is called once, when every broker serves. Raises
-        ClusterFailed; everything is stopped then, too.
+        """Run until `stop` is set. Calls `ready` once, when every broker serves. Raises
+        ClusterFailed after stopping everything.
         """
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGCHLD, self._look)
+        loop.add_signal_handler(signal.SIGCHLD, self._poll)
         try:
             for child in self._children:
                 self._start(child)
-            self._spawn(self._keep_looking())
+            self._spawn(self._poll_regularly())
             self._spawn(self._wait_until_ready(ready))
             stopping = loop.create_task(stop.wait())
             await asyncio.wait((stopping, self._failed), return_when=asyncio.FIRST_COMPLETED)
@@ -133,7 +129,7 @@ class Supervisor:
             loop.remove_signal_handler(signal.SIGCHLD)
 
     def hurry(self) -> None:
-        """Do not wait for anybody to leave in order any more."""
+        """Kill the processes instead of waiting for an orderly stop."""
         self._is_hurried.set()
 
     # --- start ------------------------------------------------------------------------------------
@@ -157,7 +153,7 @@ class Supervisor:
         child.phase = "starting"
         child.starts += 1
         child.started_at = asyncio.get_running_loop().time()
-        self._changed()
+        self._report_change()
         self._spawn(self._watch_start(child, child.process))
 
     async def _watch_start(self, child: _Child, process: subprocess.Popen[bytes]) -> None:
@@ -168,7 +164,7 @@ class Supervisor:
             await asyncio.sleep(_PING_INTERVAL_S)
         if child.process is process:
             child.phase = "serving"
-            self._changed()
+            self._report_change()
             if self._is_ready and plan.role == "broker":
                 self._say(f"{plan.name} (pid {process.pid}) serves again")
 
@@ -180,8 +176,8 @@ class Supervisor:
                     child.plan.name for child in self._children if child.phase != "serving"
                 )
                 self._fail(
-                    f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; look at the log above, or"
-                    " add --log-level info"
+                    f"not ready after {START_TIMEOUT_S:.0f} s: {waiting}; see the log above,"
+                    " or add --log-level info"
                 )
                 return
             await asyncio.sleep(_PING_INTERVAL_S)
@@ -190,35 +186,36 @@ class Supervisor:
 
     # --- watch ------------------------------------------------------------------------------------
 
-    async def _keep_looking(self) -> None:
+    async def _poll_regularly(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_INTERVAL_S)
-            self._look()
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for child in self._children:
             process = child.process
             if process is not None and (code := process.poll()) is not None:
                 child.process = None
                 child.phase = "stopped"
-                self._changed()
+                self._report_change()
                 if not self._is_stopping:
-                    self._ended(child, process.pid, code)
+                    self._handle_end(child, process.pid, code)
 
-    def _ended(self, child: _Child, pid: int, code: int) -> None:
-        told = f"{child.plan.name} (pid {pid}) {describe_end(code)}"
+    def _handle_end(self, child: _Child, pid: int, code: int) -> None:
+
+        event = f"{child.plan.name} (pid {pid}) {describe_end(code)}"
         if not self._is_ready:
-            self._fail(f"{told} before the cluster was ready; its log is above")
+            self._fail(f"{event} before the cluster was ready; its log is above")
         elif child.plan.role == "store":
-            self._fail(f"{told}, and everything in it is gone")
+            self._fail(f"{event}, and its objects are lost")
         elif not self._plan.restart:
-            self._say(f"{told}; it stays down (--no-restart)")
+            self._say(f"{event}; it stays down (--no-restart)")
         else:
             lived_s = asyncio.get_running_loop().time() - child.started_at
             child.failures = 0 if lived_s >= STEADY_S else child.failures + 1
             delay_s = restart_delay_s(max(child.failures - 1, 0))
             self._say(
-                f"{told}; starting it again" + (f" in {delay_s:.1f} s" if delay_s >= 0.5 else "")
+                f"{event}; restarting it" + (f" in {delay_s:.1f} s" if delay_s >= 0.5 else "")
             )
             self._spawn(self._restart(child, delay_s))
 
@@ -231,7 +228,7 @@ class Supervisor:
         if not self._failed.done():
             self._failed.set_exception(ClusterFailed(why))
 
-    def _changed(self) -> None:
+    def _report_change(self) -> None:
         self._on_change([child.state() for child in self._children])
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
@@ -265,7 +262,7 @@ class Supervisor:
             if self._is_hurried.is_set() or asyncio.get_running_loop().time() > deadline:
                 _signal(children, signal.SIGKILL)
             await asyncio.sleep(0.02)
-            self._look()
+            self._poll()
 
 
 def _signal(children: list[_Child], number: signal.Signals) -> None:

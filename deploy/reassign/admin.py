@@ -1,8 +1,8 @@
-"""The calls to a cluster that moving partitions takes: what is where, move, cancel, what moves,
-elect.
+"""Send the requests that move partitions: current assignment, reassignment, cancellation, ongoing
+moves, elections.
 
-Invariant: errors of single partitions come back as texts beside their names; only what concerns the
-whole request raises.
+Invariant: errors of single partitions are returned by partition; only errors of the whole request
+raise.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -21,19 +21,19 @@ from deploy.reassign.plan import Assignment, Key
 
 _TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000
-"""Of reassignments and elections; what is more is asked for with further requests."""
+"""In reassignments and elections; more partitions take further requests."""
 _PREFERRED: Final = 0
 _CODES: Final[Mapping[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 _T = TypeVar("_T")
 Problems = dict[Key, tuple[ErrorCode, str]]
-"""What went wrong with the partitions for which it did not work."""
+"""Error code and text of each partition that failed."""
 
 
 def current_assignment(
     client: WireClient, topics: Collection[str]
 ) -> tuple[Assignment, frozenset[int]]:
-    """Candidates of all partitions of these topics, and the brokers that are there. Raises
-    KafkaFailed for topics that do not exist.
+    """Return the candidates of all partitions of these topics, and the ids of all brokers. Raises
+    KafkaFailed for missing topics.
     """
     request = metadata.MetadataRequest(
         topics=[metadata.MetadataRequestTopic(name=name) for name in sorted(topics)],
@@ -50,8 +50,8 @@ def current_assignment(
 
 
 def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -> Problems:
-    """Begin moves, some with each request; those to None are cancelled. Raises KafkaFailed; what
-    earlier requests began goes on then.
+    """Start moves, or cancel those to None, with several requests if needed. Raises KafkaFailed;
+    moves of earlier requests continue then.
     """
     problems: Problems = {}
     for some in _batched(wanted.items()):
@@ -60,7 +60,7 @@ def reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) -
 
 
 def _batched(items: Iterable[_T], size: int = PARTITIONS_PER_REQUEST_MAX) -> Iterator[list[_T]]:
-    """In order, at most so many at a time."""
+    """Yield lists of at most `size` items, in order."""
     rest = iter(items)
     while some := list(islice(rest, size)):
         yield some
@@ -92,7 +92,7 @@ def _reassign(client: WireClient, wanted: Mapping[Key, tuple[int, ...] | None]) 
 
 
 def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
-    """What moves: (brokers that are added, brokers that are taken out)."""
+    """Return the moving partitions with (added brokers, removed brokers)."""
     request = listing.ListPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=None)
     answer = client.ask(
         apis.LIST_PARTITION_REASSIGNMENTS, request, listing.encode_request, listing.decode_response
@@ -112,11 +112,10 @@ def ongoing(client: WireClient) -> dict[Key, tuple[list[int], list[int]]]:
 
 
 def elect_preferred(client: WireClient, keys: Iterable[Key] | None) -> tuple[list[Key], Problems]:
-    """(elected, those that were not). None: all partitions, of which the answer tells only those
-    that needed an election.
+    """Elect preferred leaders; return (elected, problems). keys: None for all partitions; the
+    answer then lists only those that needed an election.
 
-    Some with each request: an answer comes when all of its elections are held, which takes longer
-    the more there are.
+    Uses several requests, because each answer waits for all of its elections.
     """
     if keys is None:
         return _elect_preferred(client, None)
@@ -142,7 +141,7 @@ def _elect_preferred(
     )
     answer = client.ask(apis.ELECT_LEADERS, request, elect.encode_request, elect.decode_response)
     if answer.error_code:
-        raise KafkaFailed(f"the election was not held: {_text(answer.error_code, None)}")
+        raise KafkaFailed(f"the election failed: {_text(answer.error_code, None)}")
     results = [
         (Key(topic.topic, item.partition_id), item)
         for topic in answer.replica_election_results

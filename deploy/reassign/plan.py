@@ -1,9 +1,9 @@
-"""Reassignment files, and what follows from them: the proposal, and how far each partition is.
+"""Parse and write reassignment files, propose assignments, and compute the progress of partitions.
 Pure.
 
-Invariant: what is written here, `kafka-reassign-partitions` reads, and the other way round. A file
-that is not understood is refused as a whole, naming what is wrong. The proposal is a function of
-its input: the same question gets the same answer.
+Invariant: `kafka-reassign-partitions` reads what is written here, and the reverse. An invalid file
+is refused as a whole with the reason. The proposal is a function of its input.
+
 Source: Kafka `ReassignPartitionsCommand`, `AdminUtils.assignReplicasToBrokers`.
 """
 
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
 
 Assignment = Mapping[Key, tuple[int, ...]]
-"""Candidates of partitions, in order."""
+"""Candidates of each partition, in order."""
 
 
 class _Topic(msgspec.Struct):
@@ -68,9 +68,11 @@ def _parsed(text: str, kind: type[_FileT], example: str) -> _FileT:
     try:
         parsed = msgspec.json.decode(text.encode(), type=kind)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"the file is not as expected: {error}; an example: {example}") from None
+        raise UsageError(f"the file is invalid: {error}; an example: {example}") from None
     if not isinstance(parsed, _PartitionsFile) and parsed.version != _VERSION:
-        raise UsageError(f"the file has version {parsed.version}; only version {_VERSION} is known")
+        raise UsageError(
+            f"the file has version {parsed.version}; only version {_VERSION} is supported"
+        )
     return parsed
 
 
@@ -80,7 +82,7 @@ def _check_once(keys: Sequence[object]) -> None:
 
 
 def parse_topics(text: str) -> list[str]:
-    """`--topics-to-move-json-file`."""
+    """Parse `--topics-to-move-json-file`."""
     names = [
         item.topic
         for item in _parsed(
@@ -92,7 +94,7 @@ def parse_topics(text: str) -> list[str]:
 
 
 def parse_partitions(text: str) -> list[Key]:
-    """`--path-to-json-file` of an election."""
+    """Parse `--path-to-json-file` of an election."""
     parsed = _parsed(text, _PartitionsFile, '{"partitions": [{"topic": "foo", "partition": 0}]}')
     keys = [Key(item.topic, item.partition) for item in parsed.partitions]
     _check_once(keys)
@@ -100,7 +102,7 @@ def parse_partitions(text: str) -> list[Key]:
 
 
 def parse_reassignment(text: str) -> Assignment:
-    """`--reassignment-json-file`."""
+    """Parse `--reassignment-json-file`."""
     example = '{"version": 1, "partitions": [{"topic": "foo", "partition": 0, "replicas": [1, 2]}]}'
     parsed = _parsed(text, _ReassignmentFile, example)
     _check_once([Key(item.topic, item.partition) for item in parsed.partitions])
@@ -115,13 +117,13 @@ def parse_reassignment(text: str) -> Assignment:
 
 
 def parse_brokers(text: str) -> list[int]:
-    """`--broker-list`."""
+    """Parse `--broker-list`."""
     try:
         brokers = [int(item) for item in text.split(",")]
     except ValueError:
         raise UsageError(
-            f"--broker-list {text!r} is not allowed: broker ids with commas between them, as in"
-            " 0,1,2"
+            f"--broker-list {text!r} is not allowed: use broker ids separated by commas, as"
+            " in 0,1,2"
         ) from None
     if len(set(brokers)) != len(brokers):
         raise UsageError(f"--broker-list {text!r} names a broker more than once")
@@ -129,7 +131,7 @@ def parse_brokers(text: str) -> list[int]:
 
 
 def to_json(assignment: Assignment) -> str:
-    """As Kafka's tool prints it: one line, to be saved as a file."""
+    """Return the assignment on one line, as Kafka's tool prints it."""
     items = [
         _Reassignment(key.topic, key.partition, list(replicas), ["any"] * len(replicas))
         for key, replicas in sorted(assignment.items())
@@ -138,11 +140,11 @@ def to_json(assignment: Assignment) -> str:
 
 
 def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
-    """Partition i of a topic goes to broker start + i round the list, the further candidates to
-    those behind it.
+    """Assign partition i of a topic to broker start + i of the list, cyclically, and further
+    candidates to the next brokers.
 
-    As many candidates as it has now, but no more than there are brokers. The start follows from the
-    topic's name, so that topics of one partition spread too.
+    Each partition keeps its number of candidates, at most the number of brokers. The start is a
+    hash of the topic's name, so that topics with one partition spread, too.
     """
     proposed: dict[Key, tuple[int, ...]] = {}
     ordered = sorted(brokers)
@@ -156,7 +158,7 @@ def propose(current: Assignment, brokers: Sequence[int]) -> Assignment:
 def status_of(
     key: Key, wanted: tuple[int, ...], current: tuple[int, ...] | None, ongoing: Collection[Key]
 ) -> tuple[bool, str]:
-    """(done, what to tell) of one partition."""
+    """Return (done, text) for one partition."""
     if key in ongoing:
         return False, f"Reassignment of partition {key} is still in progress."
     if current is None:

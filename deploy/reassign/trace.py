@@ -1,10 +1,9 @@
-"""The six steps of a partition's last planned move, with milliseconds each.
+"""Compute the six steps of a partition's last planned move, with their milliseconds.
 
-What they are made of: when the controller wrote the change and when it elected is in its metadata;
-what source and target did they measured themselves, by their own clocks, and reported. "Saw it" is
-what remains of the controller's time when the source's steps are taken from it: no two clocks are
-compared. Reports are kept in memory by the active controller: after it restarted, the brokers'
-steps are unknown.
+The metadata hold the times of the controller's change and of the election; source and target
+measured their steps by their own clocks and reported them. The time of "saw it" is the controller's
+time minus the source's steps, so no two clocks are compared. The active controller keeps the
+reports in memory: after its restart the brokers' steps are unknown.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ _TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """took_ms None: nobody knows."""
+    """One step of a move. took_ms: None if unknown."""
 
     number: int
     by: str
@@ -32,8 +31,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class MoveView:
-    """total_ms: from the controller's change until the target served; None while that is not
-    known.
+    """A planned move. total_ms: from the controller's change until the target served, or None if
+    unknown.
     """
 
     topic: str
@@ -47,15 +46,15 @@ class MoveView:
 
 
 def parse_partition(text: str) -> Key:
-    """TOPIC-PARTITION."""
+    """Parse TOPIC-PARTITION."""
     topic, _, number = text.rpartition("-")
     if not topic or not number.isdigit():
-        raise DeployError(f"{text!r} is no partition: TOPIC-PARTITION, as in orders-3")
+        raise DeployError(f"{text!r} is not a partition: use TOPIC-PARTITION, as in orders-3")
     return Key(topic, int(number))
 
 
 def view_move(key: Key, record: PartitionRecord, traces: Sequence[MoveTrace]) -> MoveView | None:
-    """The last move; None: it never moved by plan. Pure."""
+    """Return the last planned move, or None. Pure."""
     move = record.move
     if move is None:
         return None
@@ -101,8 +100,8 @@ def _steps_of(
 
 
 def ask_move(controller: str, key: Key) -> MoveView | None:
-    """The last move of the partition. Raises NoController, DeployError for a partition that does
-    not exist.
+    """Return the partition's last planned move. Raises NoController, or DeployError if the
+    partition does not exist.
     """
     return asyncio.run(_ask(controller, key))
 
@@ -118,7 +117,7 @@ async def _ask(controller: str, key: Key) -> MoveView | None:
         topic = follower.image.topics.by_name(key.topic)
         if topic is None or key.partition >= len(topic.partitions):
             raise DeployError(
-                f"partition {key} does not exist; `penstock topics list` shows what there is"
+                f"partition {key} does not exist; `penstock topics list` lists the topics"
             )
         record = topic.partitions[key.partition]
         traces = await client.trace_move(

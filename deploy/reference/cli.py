@@ -40,9 +40,7 @@ _COMMAND: Final = re.compile(r"^\* `(?P<name>[a-z]+)`(?:: .*)?$")
 
 
 def markdown() -> str:
-    """Return the page. Runs Typer's own generator in a process of its own, which takes about a
-    second.
-    """
+    """Return the page. Runs Typer's generator in another process, which takes about 1 s."""
     command = (
         sys.executable,
         "-m",
@@ -65,7 +63,7 @@ def _first_sentences(text: str) -> dict[str, str]:
 
 
 def _with_links(lines: list[str], sentences: dict[str, str]) -> list[str]:
-    """Give lists of commands whole sentences and links, and leave out `--help`, which every command
+    """Add whole sentences and links to lists of commands, and remove `--help`, which every command
     has.
     """
     here, is_commands, linked = "penstock", False, list[str]()

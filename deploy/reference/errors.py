@@ -125,7 +125,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.MISMATCHED_ENDPOINT_TYPE: "Send requests for controllers to a controller, and requests for brokers to a broker.",
     ErrorCode.UNSUPPORTED_ENDPOINT_TYPE: "Ask for endpoint type 1 (brokers).",
 }
-"""What to do about each code that a broker sends."""
+"""Advice for each code that a broker sends."""
 
 MODULES: Final[tuple[tuple[str, ModuleType], ...]] = (
     ("Object store", objectstore),

@@ -37,7 +37,7 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("SaslHandshake", "SaslAuthenticate"), "No authentication: listeners are `PLAINTEXT`."),
     (
         ("DescribeAcls", "CreateAcls", "DeleteAcls"),
-        "No ACLs: whoever reaches a listener has every right.",
+        "No ACLs: every client that reaches a listener has all rights.",
     ),
     (("DescribeClientQuotas", "AlterClientQuotas"), "No quotas."),
     (
@@ -67,7 +67,7 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "Brokers do not collect metrics of clients (no KIP-714).",
     ),
 )
-"""APIs that clients may look for, and what their absence means."""
+"""APIs that clients may look for, and the consequence of their absence."""
 
 
 def markdown() -> str:

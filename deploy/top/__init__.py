@@ -1,1 +1,1 @@
-"""`penstock top`: what a cluster does, looked at again and again."""
+"""Show continuously what a cluster does, for `penstock top`."""

@@ -1,9 +1,10 @@
-"""What requests to the object store and the bytes in it cost, estimated.
+"""Estimate the cost of requests to the object store and of the bytes in it.
 
-Prices are those of Amazon S3 Standard in us-east-1 (https://aws.amazon.com/s3/pricing/), as they
-were understood in November 2026: 0.005 USD per 1,000 PUT, COPY, POST or LIST requests, 0.0004 USD
-per 1,000 GET and other requests, DELETE free, 0.023 USD per GB and month for the first 50 TB.
-Invariant: pure. Not in it: what controllers ask of the store (at most some 2 PUT/s: backup and
+Prices are those of Amazon S3 Standard in us-east-1 (https://aws.amazon.com/s3/pricing/), as
+understood in November 2026: 0.005 USD per 1,000 PUT, COPY, POST or LIST requests, 0.0004 USD per
+1,000 GET and other requests, DELETE free, 0.023 USD per GB and month for the first 50 TB.
+
+Invariant: pure. Not included: requests of controllers (at most about 2 PUT/s for backup and
 manifest), transfer to other regions and the internet, and objects that wait for deletion.
 """
 
@@ -14,13 +15,13 @@ from typing import Final
 from controller.api.load_messages import StoreRequests
 
 MONTH_S: Final = 730 * 3_600
-"""A month of 730 hours, as the provider's calculator has it."""
+"""A month of 730 hours, as in the AWS calculator."""
 _GB: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """USD per 1,000 requests; per GB (10^9 bytes) and month. put: PUT and LIST. get: GET and
+    """USD per 1,000 requests, and per GB (10^9 bytes) and month. put: PUT and LIST. get: GET and
     HEAD.
     """
 
@@ -31,8 +32,8 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class StoreCost:
-    """requests: of all brokers that report them; None: none does. usd_month: if it went on like
-    this.
+    """Estimated cost. requests: of all brokers that report, or None. usd_month: at the current
+    rate.
     """
 
     requests: StoreRequests | None

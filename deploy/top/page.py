@@ -1,6 +1,6 @@
-"""The page of `penstock top`.
+"""Render the page of `penstock top`.
 
-Invariant: what is not known is a dash, never a zero.
+Invariant: unknown values are dashes, never zeros.
 """
 
 from rich.console import Group
@@ -27,7 +27,7 @@ def _nodes(view: TopView) -> Table:
     )
     table = _table(
         title,
-        ["node", "is", "address"],
+        ["node", "state", "address"],
         ["leads", "in MB/s", "out MB/s", "requests/s", "append p50/p99 ms", "loop lag ms"],
     )
     table.add_column("note")

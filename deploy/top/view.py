@@ -1,8 +1,7 @@
-"""What `penstock top` shows, as values: nodes as they report themselves, topics by what was written
-and what is stored.
+"""Define what `penstock top` shows, as values.
 
-Invariant: pure. Rates of topics come from two looks at their end offsets; before the second there
-are none (None), which is shown as such. Field names are what `--json` prints.
+Invariant: pure. Rates of topics need two measurements of end offsets; before the second they are
+None. Field names are keys of `--json`.
 """
 
 from collections import defaultdict
@@ -16,7 +15,7 @@ from deploy.views import ClusterView
 
 STANDARD = Prices()
 Offsets = Mapping[str, int]
-"""Sum of the end offsets of a topic's partitions, by its name."""
+"""Sum of the end offsets of each topic's partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,8 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """records: written so far. stored_bytes: of all its objects that are committed; the newest
-    seconds lie in WALs.
+    """One topic. records: written so far. stored_bytes: in committed objects; the last seconds are
+    still in WALs.
     """
 
     name: str
@@ -49,7 +48,7 @@ class TopView:
 
 
 def stored_topics(image: MetadataImage) -> dict[str, Stored]:
-    """By name."""
+    """Return partitions and bytes of each topic."""
     sizes: dict[UUID, int] = defaultdict(int)
     for stream in image.streams:
         sizes[stream.topic_id] += sum(entry.size_bytes for entry in stream.entries)
@@ -72,8 +71,8 @@ def view_top(
     *,
     prices: Prices = STANDARD,
 ) -> TopView:
-    """The busiest topics first. before: of `elapsed_s` seconds ago; a topic that has less now was
-    made anew meanwhile.
+    """Build the view, with the busiest topics first. before: offsets `elapsed_s` seconds ago. A
+    topic with fewer records now has been created again.
     """
     topics: list[TopicView] = []
     for name, has in stored.items():

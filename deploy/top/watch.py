@@ -1,8 +1,8 @@
-"""Looks at a cluster: metadata and loads from its controller, end offsets from its brokers.
+"""Measure a cluster: metadata and loads from its controller, end offsets from its brokers.
 
-Invariant: looking changes nothing; brokers that do not answer are left out, no more. One follower
-and one connection a broker for as long as it is open. Must not import gRPC before it is needed.
-Blocking from outside: it has a loop of its own.
+Invariant: measuring changes nothing; brokers that do not answer are left out. Uses one follower and
+one connection per broker while open. Must not import gRPC before it is needed. The methods block:
+the class has its own event loop.
 """
 
 import asyncio
@@ -29,7 +29,9 @@ _LATEST: Final = -1
 
 
 class Watch:
-    """Use as a context manager; `look` as often as you like. Raises NoController."""
+    """Measure a cluster. Use as a context manager, and call `measure` repeatedly. Raises
+    NoController.
+    """
 
     def __init__(self, controller: str, prices: Prices = STANDARD) -> None:
         self._controller = controller
@@ -37,7 +39,7 @@ class Watch:
         self._runner = asyncio.Runner()
         self._brokers: dict[str, WireClient] = {}
         self._before: Offsets | None = None
-        self._looked_at = 0.0
+        self._measured_at = 0.0
 
     def __enter__(self) -> Self:
         self._runner.run(self._open())
@@ -50,10 +52,10 @@ class Watch:
         self._runner.close()
 
     def wait(self, seconds: float) -> None:
-        """Not `time.sleep`: metadata is followed meanwhile."""
+        """Wait while following the metadata, unlike `time.sleep`."""
         self._runner.run(asyncio.sleep(seconds))
 
-    def look(self) -> TopView:
+    def measure(self) -> TopView:
         loads = self._runner.run(self._loads())
         image = self._follower.image
         cluster, stored = view_cluster(image, self._controller, loads), stored_topics(image)
@@ -64,9 +66,9 @@ class Watch:
         ]
         offsets, now = self._offsets(addresses), time.monotonic()
         view = view_top(
-            cluster, stored, offsets, self._before, now - self._looked_at, prices=self._prices
+            cluster, stored, offsets, self._before, now - self._measured_at, prices=self._prices
         )
-        self._before, self._looked_at = offsets, now
+        self._before, self._measured_at = offsets, now
         return view
 
     async def _open(self) -> None:
@@ -88,7 +90,9 @@ class Watch:
         await self._client.close()
 
     async def _loads(self) -> "Mapping[NodeId, BrokerLoad]":
-        """Nobody's, while no controller is active; also lets the follower follow."""
+        """Return the brokers' loads, or none without an active controller. The follower makes
+        progress meanwhile.
+        """
         from controller.api.errors import ControllerError
 
         try:
@@ -100,7 +104,7 @@ class Watch:
         return {broker.node_id: broker for broker in found.before}
 
     def _offsets(self, addresses: list[str]) -> dict[str, int]:
-        """Sums of end offsets by topic; from the brokers that answer."""
+        """Return the sums of end offsets by topic, from the brokers that answer."""
         totals: dict[str, int] = defaultdict(int)
         for address, partitions in self._led(addresses).items():
             topics = [
@@ -132,9 +136,7 @@ class Watch:
         return dict(totals)
 
     def _led(self, addresses: list[str]) -> dict[str, dict[str, list[int]]]:
-        """Topics and partitions by the address of who leads them, as the first broker that answers
-        tells.
-        """
+        """Return topics and partitions by leader address, from the first broker that answers."""
         request = metadata.MetadataRequest(topics=None, allow_auto_topic_creation=False)
         for address in addresses:
             try:

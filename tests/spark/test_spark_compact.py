@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectPhase
 from deploy.cli.compact_job import Target, rewrite_topic
-from deploy.clients.metadata import look
+from deploy.clients.metadata import read_metadata
 from lake.arrow.background import background
 from lake.arrow.cluster import StoreCluster
 from lake.rewrite.plan import RewriteOptions
@@ -161,7 +161,7 @@ def is_clean(cluster: HurriedCluster) -> bool:
             state.phase == ObjectPhase.PREPARED for state in image.objects
         ) and not orphaned_objects(image, found)
 
-    return look(cluster.state().controller, of)
+    return read_metadata(cluster.state().controller, of)
 
 
 async def test_offsets_stay_while_producers_and_readers_work(

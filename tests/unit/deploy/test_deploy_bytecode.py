@@ -44,7 +44,9 @@ def test_what_python_may_not_keep_beside_the_sources_is_kept_elsewhere(
 
 
 def test_the_process_itself(source: Path, tmp_path: Path) -> None:
-    code = f"from deploy.local import bytecode; bytecode.keep_here({str(source)!r}); import module"
+    code = (
+        f"from deploy.local import bytecode; bytecode.keep_bytecode({str(source)!r}); import module"
+    )
     environment = os.environ | FORBIDDEN | {"PYTHONPATH": f"{ROOT}{os.pathsep}{source.parent}"}
     environment.pop("PYTHONPYCACHEPREFIX", None)
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
