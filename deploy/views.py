@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from base.ids import NodeId
 from controller.api.load_messages import BrokerLoad, Load, StoreRequests
 from controller.metadata.image import MetadataImage
+from controller.metadata.nodes import NodeState
 from controller.metadata.streams import StreamState
 from stream.ports import BrokerIncarnation, ObjectRole
 
@@ -109,32 +110,10 @@ def view_cluster(
     image: MetadataImage, controller: str, loads: Mapping[NodeId, BrokerLoad]
 ) -> ClusterView:
     """Return nodes and WALs. loads: the brokers' loads; brokers without one have none."""
-    nodes: list[NodeView] = []
-    for node in sorted(image.nodes, key=lambda node: node.node_id):
-        identity = BrokerIncarnation(node.node_id, node.node_epoch)
-        carries = loads.get(node.node_id) or BrokerLoad(
-            node_id=node.node_id, load=Load(0, 0, 0), leaders=0
-        )
-        nodes.append(
-            NodeView(
-                node_id=node.node_id,
-                node_epoch=node.node_epoch,
-                fenced=node.fenced,
-                address=f"{node.host or '(as clients reach it)'}:{node.port}",
-                rack=node.rack,
-                leads=image.topics.led_count(identity),
-                open_streams=len(image.streams.opened_by(identity)),
-                bytes_in_s=carries.load.bytes_in,
-                bytes_out_s=carries.load.bytes_out,
-                requests_s=carries.load.requests,
-                append_p50_ms=carries.append_p50_ms,
-                append_p99_ms=carries.append_p99_ms,
-                loop_lag_ms=carries.loop_lag_ms,
-                store=carries.store,
-                version=node.version,
-                note=carries.note,
-            )
-        )
+    nodes = [
+        _node(image, node, loads.get(node.node_id))
+        for node in sorted(image.nodes, key=lambda node: node.node_id)
+    ]
     wals = [
         WalView(
             wal.writer.node_id,
@@ -156,6 +135,29 @@ def view_cluster(
         len(image.objects),
         nodes,
         wals,
+    )
+
+
+def _node(image: MetadataImage, node: NodeState, reported: BrokerLoad | None) -> NodeView:
+    identity = BrokerIncarnation(node.node_id, node.node_epoch)
+    load = reported or BrokerLoad(node_id=node.node_id, load=Load(0, 0, 0), leaders=0)
+    return NodeView(
+        node_id=node.node_id,
+        node_epoch=node.node_epoch,
+        fenced=node.fenced,
+        address=f"{node.host or '(as clients reach it)'}:{node.port}",
+        rack=node.rack,
+        leads=image.topics.led_count(identity),
+        open_streams=len(image.streams.opened_by(identity)),
+        bytes_in_s=load.load.bytes_in,
+        bytes_out_s=load.load.bytes_out,
+        requests_s=load.load.requests,
+        append_p50_ms=load.append_p50_ms,
+        append_p99_ms=load.append_p99_ms,
+        loop_lag_ms=load.loop_lag_ms,
+        store=load.store,
+        version=node.version,
+        note=load.note,
     )
 
 

@@ -10,6 +10,9 @@ from deploy.cli.options import AsJson
 from deploy.errors import DeployError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from controller.disaster_recovery.plan import Gap
     from controller.disaster_recovery.report import Report
 
 From = Annotated[
@@ -143,7 +146,6 @@ async def _recover(
 
 
 def _print_report(report: "Report", store: str) -> None:
-    from deploy.output import print_table, size
     from objectstore.url import redact_url
 
     snapshot = "none" if report.snapshot_offset is None else f"offset {report.snapshot_offset:,}"
@@ -157,6 +159,20 @@ def _print_report(report: "Report", store: str) -> None:
     )
     if report.quiet_ms is not None:
         print(f"last write: {report.quiet_ms / 1_000:,.1f} s ago")
+    _print_wals(report)
+    if report.orphan_count:
+        print(f"orphaned objects: {report.orphan_count:,}; they will be deleted")
+    if report.gaps:
+        _print_gaps("MISSING", report.gaps)
+    if report.given_up:
+        _print_gaps("GIVEN UP WITH --accept-loss", report.given_up)
+    print(_next_steps(report, redact_url(store)))
+
+
+def _print_wals(report: "Report") -> None:
+    from deploy.output import print_table, size
+
+    columns = ["node", "epoch", "committed up to slot", "end", "slots", "in the backup"]
     rows = [
         (
             wal.node_id,
@@ -168,34 +184,22 @@ def _print_report(report: "Report", store: str) -> None:
         )
         for wal in report.wals
     ]
-    print_table(
-        "WALs that have not ended",
-        ["node", "epoch", "committed up to slot", "end", "slots", "in the backup"],
-        rows,
-    )
+    print_table("WALs that have not ended", columns, rows)
     print(
         f"found in them: {report.range_count:,} ranges, {report.record_count:,} records,"
         f" {size(report.size_bytes)}"
     )
-    if report.orphan_count:
-        print(f"orphaned objects: {report.orphan_count:,}; they will be deleted")
-    if report.gaps:
-        places = [
-            (gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what)
-            for gap in report.gaps
-        ]
-        print_table("MISSING", ["topic", "partition", "from offset", "to offset", "what"], places)
-    if report.given_up:
-        places = [
-            (gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what)
-            for gap in report.given_up
-        ]
-        print_table(
-            "GIVEN UP WITH --accept-loss",
-            ["topic", "partition", "from offset", "to offset", "what"],
-            places,
-        )
-    print(_next_steps(report, redact_url(store)))
+
+
+def _print_gaps(title: str, gaps: "Sequence[Gap]") -> None:
+    from deploy.output import print_table
+
+    columns = ["topic", "partition", "from offset", "to offset", "what"]
+    rows = [
+        (gap.topic or "?", gap.partition, gap.start_offset, gap.end_offset, gap.what)
+        for gap in gaps
+    ]
+    print_table(title, columns, rows)
 
 
 def _next_steps(report: "Report", store: str) -> str:

@@ -1,13 +1,27 @@
 """Run `penstock nodes`: show the brokers, their loads and their open WALs."""
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from deploy.cli.options import AsJson, Controller, StateFile
 from deploy.errors import NoController
 
 if TYPE_CHECKING:
     from deploy.views import NodeView
+
+_COLUMNS: Final = (
+    "node",
+    "epoch",
+    "state",
+    "address",
+    "rack",
+    "leads",
+    "open streams",
+    "in MB/s",
+    "out MB/s",
+    "append p50/p99 ms",
+    "note",
+)
 
 
 def nodes(
@@ -30,40 +44,11 @@ def nodes(
     if as_json:
         print_json(cluster)
         return
-    rows = [
-        (
-            n.node_id,
-            n.node_epoch,
-            "fenced" if n.fenced else "alive",
-            n.address,
-            n.rack or "-",
-            n.leads,
-            n.open_streams,
-            n.bytes_in_s / 1e6,
-            n.bytes_out_s / 1e6,
-            _answers(n),
-            n.note or "-",
-        )
-        for n in cluster.nodes
-    ]
     title = (
         f"cluster {cluster.cluster_id}, controller {address}, metadata offset"
         f" {cluster.metadata_offset:,}"
     )
-    columns = [
-        "node",
-        "epoch",
-        "state",
-        "address",
-        "rack",
-        "leads",
-        "open streams",
-        "in MB/s",
-        "out MB/s",
-        "append p50/p99 ms",
-        "note",
-    ]
-    print_table(title, columns, rows)
+    print_table(title, _COLUMNS, [_row(node) for node in cluster.nodes])
     wals = [
         (
             w.node_id,
@@ -76,7 +61,23 @@ def nodes(
     print_table("open WALs", ["node", "epoch", "committed up to slot", "belongs to"], wals)
 
 
-def _answers(node: "NodeView") -> str:
+def _row(node: "NodeView") -> tuple[object, ...]:
+    return (
+        node.node_id,
+        node.node_epoch,
+        "fenced" if node.fenced else "alive",
+        node.address,
+        node.rack or "-",
+        node.leads,
+        node.open_streams,
+        node.bytes_in_s / 1e6,
+        node.bytes_out_s / 1e6,
+        _latencies(node),
+        node.note or "-",
+    )
+
+
+def _latencies(node: "NodeView") -> str:
     return (
         "-"
         if node.append_p50_ms is None or node.append_p99_ms is None

@@ -31,7 +31,7 @@ def describe(
     them.
     """
     from deploy.clients.metadata import find_controller, read_metadata
-    from deploy.output import print_json, print_table, size
+    from deploy.output import print_json
     from deploy.views import view_streams
 
     found: list[StreamView] | None = read_metadata(
@@ -45,6 +45,25 @@ def describe(
     if as_json:
         print_json(found)
         return
+    _print_streams(topic, found)
+    _print_ranges(found)
+
+
+def _print_streams(topic: str, streams: "list[StreamView]") -> None:
+    from deploy.output import print_table, size
+
+    columns = [
+        "stream",
+        "partition",
+        "kind",
+        "phase",
+        "epoch",
+        "owner",
+        "start",
+        "committed end",
+        "ranges",
+        "bytes",
+    ]
     rows = [
         (
             s.stream_id,
@@ -58,22 +77,15 @@ def describe(
             len(s.ranges),
             size(s.size_bytes),
         )
-        for s in found
-    ]
-    columns = [
-        "stream",
-        "partition",
-        "kind",
-        "phase",
-        "epoch",
-        "owner",
-        "start",
-        "committed end",
-        "ranges",
-        "bytes",
+        for s in streams
     ]
     print_table(f"streams of {topic}", columns, rows)
-    ranges = [
+
+
+def _print_ranges(streams: "list[StreamView]") -> None:
+    from deploy.output import print_table, size
+
+    rows = [
         (
             s.stream_id,
             r.start_offset,
@@ -83,11 +95,8 @@ def describe(
             r.role,
             r.key,
         )
-        for s in found
+        for s in streams
         for r in s.ranges
     ]
-    print_table(
-        "ranges, in log order",
-        ["stream", "start", "end", "records", "bytes", "role", "key"],
-        ranges,
-    )
+    columns = ["stream", "start", "end", "records", "bytes", "role", "key"]
+    print_table("ranges, in log order", columns, rows)

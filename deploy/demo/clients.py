@@ -21,6 +21,15 @@ SILENCE_S: Final = 30.0
 """Time without a record after which the consumer has failed."""
 
 _STEP: Final = 1_000
+_PRODUCER: Final[dict[str, str | int | float | bool]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "compression.type": "gzip",  # the only codec that kafka-python has built in
+    "compression.level": 1,
+    "linger.ms": 100,
+    "batch.size": 1_000_000,
+    "log_level": 2,
+}
 
 
 def produce(
@@ -29,18 +38,7 @@ def produce(
     """Send all with confluent-kafka and return what was acknowledged. Raises KafkaFailed."""
     from confluent_kafka import Producer
 
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "acks": "all",
-            "enable.idempotence": True,
-            "compression.type": "gzip",  # the only codec that kafka-python has built in
-            "compression.level": 1,
-            "linger.ms": 100,
-            "batch.size": 1_000_000,
-            "log_level": 2,
-        }
-    )
+    producer = Producer({"bootstrap.servers": bootstrap, **_PRODUCER})
     tally = Tally()
     refused: list[KafkaError] = []
     acknowledged = 0

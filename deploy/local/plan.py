@@ -142,49 +142,44 @@ def plan_cluster(options: ClusterOptions, ports: Ports, controller_directory: st
     url = store_url(options, ports)
     addresses = [f"{reached}:{port}" for port in ports.controllers]
     controller = ",".join(addresses)
-    common = (
-        "--store",
-        url,
-        *(() if "log.level" in options.given else ("--log-level", options.log_level)),
-    )
-    processes: list[ProcessPlan] = []
-    if options.store == "moto":
-        processes.append(
-            ProcessPlan(
-                "store",
-                None,
-                "127.0.0.1",
-                ports.store,
-                ("-m", "deploy.local.moto_store", "--bucket", BUCKET),
-            )
-        )
-    processes += [
-        ProcessPlan(
+    log_level = () if "log.level" in options.given else ("--log-level", options.log_level)
+    common = ("--store", url, *log_level)
+    stores = [_store_process(ports.store)] if options.store == "moto" else []
+    controllers = [
+        _node_process(
             "controller",
             number,
             reached,
             port,
-            (
-                *_NODE_COMMAND,
-                "controller",
-                *common,
-                *_controller_flags(options, number, port, addresses, controller_directory),
-            ),
+            (*common, *_controller_flags(options, number, port, addresses, controller_directory)),
         )
         for number, port in enumerate(ports.controllers)
     ]
-    processes += [
-        ProcessPlan(
+    brokers = [
+        _node_process(
             "broker",
             node_id,
             reached,
             port,
-            (*_NODE_COMMAND, "broker", *common, *_broker_flags(options, node_id, port, controller)),
+            (*common, *_broker_flags(options, node_id, port, controller)),
         )
         for node_id, port in enumerate(ports.brokers)
     ]
     bootstrap = ",".join(f"{reached}:{port}" for port in ports.brokers)
-    return ClusterPlan(bootstrap, controller, url, options.restart, tuple(processes))
+    return ClusterPlan(
+        bootstrap, controller, url, options.restart, (*stores, *controllers, *brokers)
+    )
+
+
+def _store_process(port: int) -> ProcessPlan:
+    command = ("-m", "deploy.local.moto_store", "--bucket", BUCKET)
+    return ProcessPlan("store", None, "127.0.0.1", port, command)
+
+
+def _node_process(
+    role: "NodeRole", node_id: int, host: str, port: int, flags: Sequence[str]
+) -> ProcessPlan:
+    return ProcessPlan(role, node_id, host, port, (*_NODE_COMMAND, role, *flags))
 
 
 def _controller_flags(
