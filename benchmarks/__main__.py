@@ -1,4 +1,4 @@
-"""`make bench`: run the bars (all, or those named), print them as a table, append them to
+"""Run `make bench`: measure all bars or the named ones, print them as a table, and append them to
 benchmarks/results.jsonl.
 """
 
@@ -30,7 +30,9 @@ def table_of(measures: list[Measure]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which: {', '.join(BARS)} (default: all)")
+    parser.add_argument(
+        "names", nargs="*", help=f"bars to measure: {', '.join(BARS)} (default: all)"
+    )
     names = parser.parse_args().names or list(BARS)
     if unknown := [name for name in names if name not in BARS]:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(BARS)}")

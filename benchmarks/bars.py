@@ -1,5 +1,5 @@
-"""The measurements, each with its bar. A function is one run; it starts what it needs and stops it
-again.
+"""Define the measurements with their bars. Each function makes one run; it starts and stops what it
+needs.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ def sink_produce_mb_per_s() -> float:
 
 
 def throughput() -> list[Measure]:
-    """Produce and tail consume against the bare sink, in alternating pairs; the median pair
+    """Compare produce and tail consume with the bare sink in alternating pairs; the median pair
     counts.
     """
     pairs: list[tuple[float, float, float]] = []
@@ -69,8 +69,8 @@ def throughput() -> list[Measure]:
 
 
 async def _plain_puts(url: str, seconds: float) -> float:
-    """Bytes per second of 8 MiB PUTs of new objects (a log overwrites nothing), 4 at once, with our
-    own S3 client.
+    """Return bytes per second of 8 MiB PUTs of new objects, 4 at once, with Penstock's S3
+    client.
     """
     store, body, done = open_store(url), bytes(8 * MIB), 0
 
@@ -90,8 +90,8 @@ async def _plain_puts(url: str, seconds: float) -> float:
 
 
 def store_writes() -> list[Measure]:
-    """What reaches moto per second through the broker, WAL and upload, against plain PUTs to that
-    moto.
+    """Compare the bytes per second that reach moto through broker, WAL and uploads with plain PUTs
+    to it.
     """
     pairs: list[tuple[float, float]] = []
     for _ in range(REPEATS):
@@ -122,8 +122,8 @@ def store_writes() -> list[Measure]:
 
 
 async def _plain_gets(url: str) -> float:
-    """MB/s of 4 MiB ranged GETs from objects of 16 MiB (what the upload writes), 2 at once, with
-    our own S3 client.
+    """Return MB/s of 4 MiB ranged GETs from 16 MiB objects, as uploads write them, 2 at once, with
+    Penstock's S3 client.
     """
     store, keys, done = open_store(url), [f"plain/get/{number}" for number in range(16)], 0
     for key in keys:
@@ -190,8 +190,8 @@ def slow_store_latency() -> list[Measure]:
 
 
 def puts_per_mb() -> list[Measure]:
-    """At about 20 MB/s open loop. What the upload has not done when the run ends (at most one block
-    of 64 MiB) is not counted.
+    """Count PUTs at a constant rate of about 20 MB/s. Uploads after the end (at most one block of
+    64 MiB) are not counted.
     """
     with harness.moto() as url, harness.server(store=url, linger_ms=250) as system:
         clients.create_topic(system.bootstrap, 4)
@@ -233,12 +233,11 @@ def metrics() -> list[Measure]:
 
 
 def _dev(*arguments: str) -> tuple[subprocess.Popen[str], float]:
-    """Start `penstock dev`; returns it with the seconds until `ready:`.
+    """Start `penstock dev`; return it with the seconds until `ready:`.
 
-    It looks for its ports itself, below those of client connections: one of these could sit on the
-    port of a broker that is to restart.
-    Its logs go to a file: a pipe that nobody reads is full after 64 KiB, and then every process of
-    the cluster stands still in its next line of log.
+    It chooses ports below those of client connections, one of which could take the port of a
+    restarting broker. Its logs go to a file: a pipe that is not read is full after 64 KiB, and then
+    every process of the cluster blocks at its next log line.
     """
     command = [str(Path(sys.executable).parent / "penstock"), "dev", "--port", "0", *arguments]
     began = time.perf_counter()
@@ -270,7 +269,7 @@ def start_up() -> list[Measure]:
 
 
 def memory() -> list[Measure]:
-    """Resident bytes of a broker process of its own: idle, and leading 1,000 partitions."""
+    """Measure the resident bytes of a broker process: idle, and leading 1,000 partitions."""
     state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
     process, _ = _dev("--brokers", "1", "--state-file", str(state))
     try:
@@ -303,7 +302,7 @@ def _resident_mb(pid: int) -> float:
 
 @contextmanager
 def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
-    """Processes of their own over moto: (bootstrap servers, state file)."""
+    """Start a cluster of processes over moto; yield (bootstrap servers, state file)."""
     state = Path(f"/tmp/penstock-bench-{os.getpid()}.json")
     process, _ = _dev("--brokers", str(brokers), "--state-file", str(state), *arguments)
     try:
@@ -320,8 +319,8 @@ def _cluster(brokers: int, *arguments: str) -> Iterator[tuple[str, Path]]:
 
 
 def planned_moves() -> list[Measure]:
-    """A partition that moves, under 2 MB/s over 50 partitions: plain on moto, and with PUTs that
-    take as long as S3's.
+    """Measure planned moves under 2 MB/s over 50 partitions: on plain moto, and with PUTs as slow
+    as S3's.
     """
     with _cluster(3) as (bootstrap, _):
         plain = moves.planned_gaps_ms(bootstrap, [0, 1, 2], 10 * REPEATS + 6, 0.8)
@@ -353,7 +352,7 @@ def planned_moves() -> list[Measure]:
 
 
 def kills() -> list[Measure]:
-    """kill -9 of a broker, for each partition that it led."""
+    """Kill a broker with SIGKILL and measure the gap of each partition that it led."""
     with _cluster(3) as (bootstrap, state):
         times = moves.kill_to_produce_ms(
             bootstrap, [0, 1, 2], max(2, REPEATS), moves.Kill(state, signal.SIGKILL)
@@ -382,7 +381,7 @@ def drain() -> list[Measure]:
 
 
 def failover() -> list[Measure]:
-    """The whole way: death found, WAL recovered, elected, opened, producing."""
+    """Measure the whole failover: detection, WAL recovery, election, open, produce."""
     with _cluster(3) as (bootstrap, state):
         seconds = moves.open_after_kill_s(
             bootstrap, [0, 1, 2], 1_000, moves.Kill(state, signal.SIGKILL)
@@ -399,7 +398,7 @@ def failover() -> list[Measure]:
 
 
 def newcomer() -> list[Measure]:
-    """Auto-balance with its default settings, under 2 MB/s over 50 partitions."""
+    """Measure auto-balance with its default settings, under 2 MB/s over 50 partitions."""
     with _cluster(3, "--auto-balance", "--no-restart") as (bootstrap, state):
         seconds = moves.newcomer_s(bootstrap, moves.Kill(state, signal.SIGTERM), 2)
     return [
@@ -410,7 +409,7 @@ def newcomer() -> list[Measure]:
 
 
 def controller_work() -> list[Measure]:
-    """What the metadata layer takes with much to keep, and with many at once."""
+    """Measure the metadata layer with much metadata and with many concurrent requests."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
         store = f"file:{place}/store"
         count = controllers.write_snapshot(store)
@@ -443,8 +442,8 @@ def controller_work() -> list[Measure]:
 
 
 def many_partitions() -> list[Measure]:
-    """10,000 partitions over 3 brokers and 3 controllers, processes of their own on moto. The bars
-    are our own.
+    """Measure 10,000 partitions over 3 brokers and 3 controllers, as processes on moto. No external
+    target exists for these bars.
     """
     brokers = [0, 1, 2]
     with _cluster(len(brokers), "--controllers", "3") as (bootstrap, state):

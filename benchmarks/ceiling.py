@@ -1,9 +1,9 @@
-"""What Spark itself can take from a Python source: a `format("ceiling")` whose tasks send
-ready-made Arrow batches of the bench's shape.
+"""Measure how fast Spark can read from any Python source: the tasks of `format("ceiling")` send
+prepared Arrow batches of the benchmark's shape.
 
-Invariant: one batch per size and columns is made in a worker and sent again and again, so a task
-does nothing but write to the JVM: no GET, no checksum, no decoding. No source in Python can be
-faster with the same columns, session and batch size.
+Invariant: a worker makes one batch per size and columns and sends it repeatedly, so a task only
+writes to the JVM: no GET, no checksum, no decoding. No Python source can be faster with the same
+columns, session and batch size.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def batch_of(columns: tuple[str, ...], value_bytes: int, batch_bytes: int) -> An
 
 
 class CeilingSource(DataSource):
-    """Options: rows, tasks, value_bytes, batch_bytes, columns."""
+    """A Spark source with the options rows, tasks, value_bytes, batch_bytes, columns."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}

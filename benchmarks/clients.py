@@ -1,8 +1,8 @@
-"""The clients that measure: confluent-kafka for throughput and latency, bare sockets for small
+"""Run the measuring clients: confluent-kafka for throughput and latency, bare sockets for small
 requests.
 
-Each function runs for a bounded time and returns figures. They run in this process, one at a time:
-what is compared saw the same client.
+Each function runs for a bounded time and returns figures. The clients run in this process, one at a
+time, so compared systems get the same client.
 """
 
 import selectors
@@ -43,7 +43,7 @@ class Rate:
 def create_topic(bootstrap: str, partitions: int = 1, name: str = TOPIC) -> None:
     admin = AdminClient(
         {"bootstrap.servers": bootstrap}
-    )  # held until the answer is here: its futures die with it
+    )  # Keep a reference until the answer: the futures die with it.
     for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
         future.result(30)
 
@@ -65,8 +65,8 @@ def producer(bootstrap: str, **overrides: object) -> Producer:
 def produce_for(
     bootstrap: str, seconds: float, *, bytes_per_s: float | None = None, partitions: int = 1
 ) -> Rate:
-    """Records of 1 KiB in batches of about 1 MB as fast as the server takes them (or at a rate),
-    until all are acknowledged.
+    """Produce records of 1 KiB in batches of about 1 MB as fast as possible (or at a rate), until
+    all are acknowledged.
     """
     client, value, failed = producer(bootstrap), bytes(RECORD_BYTES), 0
 
@@ -92,8 +92,8 @@ def produce_for(
         client.poll(0)
     left = client.flush(60)
     took = time.perf_counter() - began
-    # A callback per record would measure Python: whether all went well is checked by one last
-    # record per partition.
+    # A callback per record would measure Python: one last record per partition shows whether all
+    # went well.
     for partition in range(partitions):
         client.produce(TOPIC, value, partition=partition, on_delivery=delivered)
     left += client.flush(60)
@@ -102,7 +102,7 @@ def produce_for(
 
 
 def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
-    """From the beginning, `count` records, counted and not looked at."""
+    """Consume `count` records from the beginning, without reading their contents."""
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -112,7 +112,7 @@ def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
             "fetch.max.bytes": 32 << 20,
             "queued.max.messages.kbytes": 256 << 10,
             "queued.min.messages": 1_000_000,
-            "fetch.queue.backoff.ms": 5,  # its default of a second would measure itself
+            "fetch.queue.backoff.ms": 5,  # The default of 1 s would distort the measurement.
             "check.crcs": False,
         }
     )
@@ -130,7 +130,9 @@ def consume_all(bootstrap: str, count: int, partitions: int = 1) -> Rate:
 
 
 def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> list[float]:
-    """From `produce` to the consumer's hand, one record at a time at an even pace."""
+    """Measure from `produce` until the consumer returns the record, one record at a time at an even
+    rate.
+    """
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -161,9 +163,7 @@ def end_to_end_latencies_ms(bootstrap: str, per_second: int, seconds: float) -> 
 
 
 def _receive(reader: Consumer, writer: Producer) -> None:
-    """The reader stands at the end once a record sent after its first poll arrives; throw away what
-    was sent meanwhile.
-    """
+    """Wait until a record that was sent after the first poll arrives, and discard earlier ones."""
     deadline = time.perf_counter() + 30
     while time.perf_counter() < deadline:
         writer.produce(TOPIC, b"warm", partition=0)
@@ -176,7 +176,9 @@ def _receive(reader: Consumer, writer: Producer) -> None:
 
 
 def produce_latencies_ms(bootstrap: str, bytes_per_s: float, seconds: float) -> list[float]:
-    """From `produce` to its acknowledgement, 1 KiB records at an even rate, a batch per 5 ms."""
+    """Measure from `produce` to its acknowledgement: 1 KiB records at an even rate, a batch every 5
+    ms.
+    """
     client, latencies, value = (
         producer(bootstrap, **{"linger.ms": 5}),
         list[float](),
@@ -204,7 +206,9 @@ def produce_latencies_ms(bootstrap: str, bytes_per_s: float, seconds: float) -> 
 
 
 def small_requests_per_s(bootstrap: str, connections: int, seconds: float) -> float:
-    """One record of 100 bytes a request, one request in flight a connection, bare sockets."""
+    """Send one 100-byte record per request, one request in flight per connection, over bare
+    sockets.
+    """
     host, _, port = bootstrap.rpartition(":")
     frame = _produce_frame(Record(0, int(time.time() * 1_000), None, bytes(100)))
     selector = selectors.DefaultSelector()

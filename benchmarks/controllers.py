@@ -1,9 +1,8 @@
-"""Controllers by themselves: how fast a quorum commits, and how long a start with a large snapshot
-takes.
+"""Measure controllers alone: commits per second of a quorum, and the start with a large snapshot.
 
-The quorum of three lives in this process and on this machine's disk, with gRPC between the voters:
-one event loop does the work of all three, so the figure is a lower bound. Requests are given to the
-writer as the server does it, without a client's gRPC in front.
+The quorum of three runs in this process and on this machine's disk, with gRPC between the voters.
+One event loop does the work of all three, so the figure is a lower bound. Requests go to the writer
+directly, as from the server, without a client's gRPC.
 """
 
 import asyncio
@@ -74,8 +73,8 @@ _CLUSTER_ID: Final = "bench"
 
 
 def commits_per_s(seconds: float) -> float:
-    """Requests of one record each, each committed by a majority before its sender sends the next
-    one.
+    """Send requests of one record each; each is committed by a majority before its sender sends the
+    next one.
     """
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
         return uvloop.run(_commits_per_s(Path(directory), seconds))
@@ -134,8 +133,8 @@ async def _commit(runtime: Runtime, sender: int, counts: list[int], until: float
 
 
 def start_s(store_url: str, directory: Path) -> float:
-    """From the exec of a controller to its first answer as the leader, with an empty disk and the
-    newest snapshot of `store_url`.
+    """Measure from the exec of a controller to its first answer as leader, with an empty disk and
+    the newest snapshot of `store_url`.
     """
     port = harness.free_port()
     command = (
@@ -173,15 +172,15 @@ async def _until_leading(address: str) -> None:
     client = ControllerClient([address])
     try:
         async with asyncio.timeout(_READY_S):
-            while not (await client.describe(timeout_s=_READY_S)).active:  # noqa: ASYNC110 - another process, which tells nobody
+            while not (await client.describe(timeout_s=_READY_S)).active:  # noqa: ASYNC110 - another process, which sends no event
                 await asyncio.sleep(0.01)
     finally:
         await client.close()
 
 
 def write_snapshot(store_url: str) -> int:
-    """What 100,000 stream objects of 10,000 partitions leave, and the end of the log's backup. ->
-    its records.
+    """Write a snapshot of 100,000 stream objects of 10,000 partitions and the end of the backup
+    log; return the number of records.
     """
     return asyncio.run(_write_snapshot(store_url))
 
@@ -202,7 +201,9 @@ async def _write_snapshot(store_url: str) -> int:
 
 
 def large_image(partitions: int, objects: int) -> MetadataImage:
-    """One topic, all led and open by one broker; each object holds a stretch of one data stream."""
+    """Build one topic whose partitions are led and opened by one broker; each object holds a range
+    of one data stream.
+    """
     topic_id = UUID(int=1)
     me, epoch = NodeId(0), NodeEpoch(1)
     records: list[Record] = [

@@ -1,9 +1,9 @@
-"""How fast a group coordinator loads, and for how long others wait meanwhile: `python -m
+"""Measure how fast a group coordinator loads, and how long that blocks the event loop: `python -m
 benchmarks.coordinators [commits]`.
 
-Commits of one offset each, 200,000 unless told, of 10 groups with 20 partitions, in one partition
-of `__consumer_offsets` that lies in
-memory: a store adds one GET for each MiB or so. Then the log is compacted and loaded again.
+Writes commits of one offset each (default 200,000) of 10 groups with 20 partitions to one partition
+of `__consumer_offsets` in memory; a store adds about one GET for each MiB. Then compacts the log
+and loads it again.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ GROUPS_COUNT, PARTITIONS_COUNT = 10, 20
 
 
 class Log:
-    """Implements `CoordinatorLog`: one partition, as encoded batches."""
+    """Implement `CoordinatorLog` with one partition, as encoded batches."""
 
     partition_count = 1
     can_write = True
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
-        """From the start on; each takes as many offsets as it has records."""
+        """From the start; each takes as many offsets as it has records."""
         self.bases: list[int] = []
         self.start = self.end = 0
 
@@ -79,8 +79,8 @@ class Log:
 
 
 class Pauses:
-    """The longest time between two turns of the event loop, in CPU time of this process: a busy
-    machine does not count.
+    """Measure the longest time between two turns of the event loop, in CPU time of this process,
+    which a busy machine does not affect.
     """
 
     def __init__(self) -> None:

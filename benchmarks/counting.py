@@ -1,4 +1,4 @@
-"""Counting for metrics, patched out of a running process and in again: for `benchmarks.metering`,
+"""Patch the counting for metrics out of a running process and back in, for `benchmarks.metering`,
 in the server's process.
 """
 
@@ -12,7 +12,7 @@ from objectstore.ports import Body
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """In place of what counts."""
+    """Replace a counting method."""
 
 
 async def _put(self: Any, key: str, body: Body) -> str:  # noqa: ANN401 - a method of MeteredStore, without its meter
@@ -34,6 +34,6 @@ _ORIGINALS: Final = {(owner, name): getattr(owner, name) for owner, name in _COU
 
 
 def set_counting(counts: bool) -> None:
-    """In the server's process: patch counting out, or back in."""
+    """Patch counting out of this process, or back in."""
     for (owner, name), bare in _COUNTING.items():
         setattr(owner, name, _ORIGINALS[owner, name] if counts else bare)

@@ -1,7 +1,7 @@
-"""Decoding to Arrow on one core, in CPU time: the best of several passes, since other work on the
-machine only ever takes away.
+"""Measure decoding to Arrow on one core in CPU time. The best of several passes counts, because
+other work on the machine only slows passes down.
 
-Blocks are distinct and larger together than the CPU's inner caches; "MB/s" are uncompressed record
+Blocks are distinct, and together larger than the CPU's inner caches; "MB/s" are uncompressed record
 bytes. Run alone: `python -m benchmarks.decode`.
 """
 
@@ -23,7 +23,7 @@ from stream.batch.records import Record, encode_batch
 
 ROUNDS: Final = int(os.environ.get("BENCH_DECODE_ROUNDS", "5"))
 REPEATS: Final = 8
-"""Passes of one kind behind each other."""
+"""Consecutive passes of one kind."""
 BLOCKS: Final = 12
 BATCH_BYTES: Final = 1 << 20
 _WORDS: Final = [
@@ -43,7 +43,7 @@ _WORDS: Final = [
 def batches(
     value_bytes: int, codec: Compression, *, batch_bytes: int = BATCH_BYTES
 ) -> tuple[list[bytes], int]:
-    """Blocks of one batch each, and their uncompressed bytes."""
+    """Return blocks of one batch each, and their uncompressed bytes."""
     rng, found, plain_bytes, offset = Random(value_bytes), list[bytes](), 0, 0
     for _ in range(BLOCKS):
         count = max(1, batch_bytes // (value_bytes + 25))
@@ -63,7 +63,7 @@ def batches(
 
 
 def _value(rng: Random, size: int, codec: Compression) -> bytes:
-    """Something like JSON, about half of which compresses away."""
+    """Return text like JSON, of which compression removes about half."""
     if codec == Compression.NONE:
         return rng.randbytes(size)
     parts: list[bytes] = []
@@ -75,7 +75,7 @@ def _value(rng: Random, size: int, codec: Compression) -> bytes:
 
 
 class Work:
-    """Something that is repeated, and its fastest pass."""
+    """Repeated work, with its fastest pass."""
 
     def __init__(self, plain_bytes: int, once: Callable[[], None]) -> None:
         self._plain_bytes = plain_bytes
@@ -118,7 +118,7 @@ def _inflating(blocks: Sequence[bytes], plain_bytes: int, codec: Compression) ->
 
 
 def _copying(blocks: Sequence[bytes]) -> Work:
-    """What the machine copies, for judging the other figures."""
+    """Measure copying of memory, for comparison with the other figures."""
     target = memoryview(bytearray(4 * BATCH_BYTES))
 
     def copy_all() -> None:
@@ -130,8 +130,8 @@ def _copying(blocks: Sequence[bytes]) -> Work:
 
 
 class Decoding:
-    """The bars: uncompressed per core, and lz4 and zstd against decompressing alone. Those of views
-    are our own.
+    """The bars: uncompressed per core, and lz4 and zstd against decompression alone. No external
+    target exists for those of views.
     """
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Decoding:
                 self._works += decoded, inflated
 
     def take(self) -> None:
-        """Passes of all, in turns. Take some more later: the machine is twice as fast in some
+        """Run all passes in turns. Call it again later: the machine is twice as fast in some
         minutes as in others.
         """
         for _ in range(ROUNDS):

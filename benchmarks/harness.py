@@ -1,7 +1,7 @@
-"""What every benchmark needs: processes of its own, numbers with their bars, and a table of both.
+"""Provide what every benchmark needs: processes, figures with their bars, and a table.
 
-Figures are ratios against a limit measured in the same run wherever the bar is a ratio. Nothing
-here fails a run: a bar that is missed is shown.
+Where a bar is a ratio, the figure is a ratio against a limit measured in the same run. A missed bar
+is shown and does not fail the run.
 """
 
 import json
@@ -25,9 +25,7 @@ RESULTS = Path(__file__).parent / "results.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One row. `limit` is what `value` is divided by where the bar is a ratio; None where the value
-    itself is compared.
-    """
+    """One row of the table. `limit`: divisor of `value` where the bar is a ratio, else None."""
 
     name: str
     value: float
@@ -53,7 +51,7 @@ def free_port() -> int:
 
 
 class ServerProcess:
-    """`benchmarks.server` under control of this process."""
+    """Control a process of `benchmarks.server`."""
 
     def __init__(self, **options: object) -> None:
         self._process = subprocess.Popen(
@@ -99,7 +97,7 @@ def server(**options: object) -> Iterator[ServerProcess]:
 
 @contextmanager
 def sink() -> Iterator[str]:
-    """The bare sink; yields its bootstrap address."""
+    """Run the bare sink; yield its bootstrap address."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.sink", str(port)],
@@ -117,7 +115,7 @@ def sink() -> Iterator[str]:
 
 @contextmanager
 def moto() -> Iterator[str]:
-    """A moto S3 server with a bucket; yields its store URL."""
+    """Run a moto S3 server with a bucket; yield its store URL."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "deploy.local.moto_store", "--bucket", "bench", "--port", str(port)],
@@ -133,7 +131,7 @@ def moto() -> Iterator[str]:
 
 
 def _wait_for(url: str) -> None:
-    """Until it answers anything at all; 30 s at the most."""
+    """Wait until the URL answers, for at most 30 s."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
@@ -171,7 +169,9 @@ def _cpu_model() -> str:
 
 
 def record(measures: Sequence[Measure], date: str) -> None:
-    """One JSON line a run, for comparing runs; not committed."""
+    """Append the run as one JSON line, for comparison with other runs; the file is not
+    committed.
+    """
     row = {
         "date": date,
         "machine": machine(),

@@ -1,9 +1,9 @@
-"""What the public manifest costs its controller and its readers: `python -m benchmarks.manifest
+"""Measure the cost of the manifest for controllers and readers: `python -m benchmarks.manifest
 [partitions]`.
 
-One topic of 100,000 objects, in one partition unless told. Times are CPU of this process on a
-memory store, so that a busy machine and a slow network do not count: add one GET for the root, one
-for the shard and one for each 4 MiB of pages, which are read 16 at once.
+Uses one topic of 100,000 objects, by default in one partition. Times are CPU of this process on a
+memory store, which a busy machine or network does not affect. Add one GET for the root, one for the
+shard and one for each 4 MiB of pages, which are read 16 at once.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from base.clock import wall_ms
 from base.ids import (
     Millis,
     NodeEpoch,
@@ -55,7 +56,7 @@ T = TypeVar("T")
 
 
 class Image:
-    """A runtime as the publisher sees it, and how its image grows."""
+    """A runtime for the publisher, whose image can grow."""
 
     epoch = 1
 
@@ -136,7 +137,7 @@ def cpu_ms(into: list[float]) -> Iterator[None]:
 
 
 class LongestTurn:
-    """The longest time that the event loop was held, in CPU ms."""
+    """Measure the longest turn of the event loop, in CPU ms."""
 
     def __init__(self) -> None:
         self.longest_ms = 0.0
@@ -150,6 +151,22 @@ class LongestTurn:
             began = now
 
 
+async def _plan_cpu_ms(source: Image, store: MemoryStore) -> list[float]:
+    """Plan the whole topic three times with a new view; return the CPU time of each."""
+    ends = [
+        OffsetRange("t", number, 0, source.image.streams.known(StreamId(3 * number + 1)).end_offset)
+        for number in range(source.partitions)
+    ]
+    found: list[float] = []
+    for _ in range(3):
+        view = ClusterView(store)
+        with cpu_ms(found):
+            await view.refresh()
+            slices = await view.plan(ends)
+        assert len(slices) == OBJECTS + 50
+    return found
+
+
 async def _measure(partitions: int) -> list[Measure]:
     source, store = Image(partitions), MemoryStore()
     source.grow(OBJECTS)
@@ -160,15 +177,10 @@ async def _measure(partitions: int) -> list[Measure]:
         runtime,
         store,
         now=time.monotonic,
-        now_ms=lambda: Millis(time.time_ns() // 1_000_000),
+        now_ms=wall_ms,
     )
-    whole, idle, little, plan, turn = (
-        list[float](),
-        list[float](),
-        list[float](),
-        list[float](),
-        LongestTurn(),
-    )
+    whole, idle, little = list[float](), list[float](), list[float]()
+    turn = LongestTurn()
     watching = asyncio.ensure_future(turn.watch())
     await asyncio.sleep(0)
     with cpu_ms(whole):
@@ -183,16 +195,7 @@ async def _measure(partitions: int) -> list[Measure]:
             await publisher.publish()
     watching.cancel()
     sizes = [(await store.head(manifest_key("bench", version))).size_bytes for version in (1, 2)]
-    ends = [
-        OffsetRange("t", number, 0, source.image.streams.known(StreamId(3 * number + 1)).end_offset)
-        for number in range(partitions)
-    ]
-    for _ in range(3):
-        view = ClusterView(store)
-        with cpu_ms(plan):
-            await view.refresh()
-            slices = await view.plan(ends)
-        assert len(slices) == OBJECTS + 50
+    plan = await _plan_cpu_ms(source, store)
     note = f"{partitions} partitions"
     return [
         Measure(
@@ -232,12 +235,13 @@ async def _measure(partitions: int) -> list[Measure]:
 
 
 def planning() -> list[Measure]:
-    """For `make bench-spark`: one partition, then 100."""
+    """Measure one partition, then 100, for `make bench-spark`."""
     return [*asyncio.run(_measure(1)), *asyncio.run(_measure(100))]
 
 
 if __name__ == "__main__":
     for measure in asyncio.run(_measure(int(sys.argv[1]))) if len(sys.argv) > 1 else planning():
         sys.stdout.write(
-            f"{measure.name} ({measure.note}): {measure.value:.3g} {measure.unit}, bar {measure.bar:g}\n"
+            f"{measure.name} ({measure.note}): {measure.value:.3g} {measure.unit},"
+            f" bar {measure.bar:g}\n"
         )

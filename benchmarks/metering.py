@@ -1,9 +1,9 @@
-"""What metrics cost: the same broker with all counting patched out, and with it and a scrape every
-second, in alternating windows.
+"""Measure the cost of metrics: the same broker without any counting, and with counting and a scrape
+every second, in alternating windows.
 
-Both halves of a pair run in one process, one right after the other, so that both see the same
-machine; which comes first alternates. What stays in the bare half are additions to integers of
-connections and partitions, and one `await` for each request to the store.
+Both halves of a pair run in one process in succession, so that both see the same machine; which
+comes first alternates. The bare half keeps integer additions per connection and partition, and one
+`await` per request to the store.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ _ALLOWED: Final = 0.02
 
 @contextlib.contextmanager
 def scraped(port: int) -> Iterator[None]:
-    """A scrape every second while the context lasts, the first after half of one. By a bare socket:
-    next to nothing for the client.
+    """Scrape every second, first after 0.5 s, over a bare socket, which costs the client almost
+    nothing.
     """
     over = threading.Event()
 
@@ -49,7 +49,7 @@ def scraped(port: int) -> Iterator[None]:
 def _pair(
     system: harness.ServerProcess, port: int, measure: Callable[[], float], *, bare_first: bool
 ) -> tuple[float, float]:
-    """(with metrics, without)."""
+    """Return the figures (with metrics, without)."""
 
     def bare() -> float:
         system.ask("count-nothing")
@@ -68,8 +68,8 @@ def _pair(
 
 
 def cost(seconds: float, pairs_count: int) -> list[Measure]:
-    """Produce in batches of 1 MB, which is the bar; CPU of the server for it, which is less noisy;
-    and small requests, the worst case.
+    """Measure producing in batches of 1 MB, which is the bar; the server's CPU for it, which varies
+    less; and small requests, the worst case.
     """
     rates: list[tuple[float, float]] = []
     cpu: list[tuple[float, float]] = []
@@ -144,5 +144,5 @@ def _small_requests(seconds: float, pairs_count: int) -> tuple[float, float]:
 
 
 def _median(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    """The pair whose ratio is the median."""
+    """Return the pair whose ratio is the median."""
     return sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]

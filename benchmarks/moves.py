@@ -1,9 +1,9 @@
-"""What clients notice when partitions change brokers: gaps between successful produces, under a
-steady load over many partitions.
+"""Measure what clients notice when partitions change brokers: gaps between acknowledgements, under
+a steady load over many partitions.
 
-The load is 2 MB/s of 1 KiB records over 50 partitions, acks=all, so a partition has a record every
-25 ms; a gap is the longest time between two successful acknowledgements of one partition around the
-event. Records that fail count: any at all raises.
+The load is 2 MB/s of 1 KiB records over 50 partitions with acks=all, so each partition gets a
+record every 25 ms. A gap is the longest time between two acknowledgements of one partition around
+the event. A failed record raises.
 """
 
 import json
@@ -31,17 +31,17 @@ PARTITIONS = 50
 BYTES_PER_S = 2e6
 TOPIC = "moves"
 _AWAY_S = 8.0
-"""After a kill, until its leaders are moved back."""
+"""Time after a kill until the leaders are moved back."""
 _ROUNDS = 10
-"""Records that a partition has when it is inherited."""
+"""Records in a partition before its leader dies."""
 _LOADED_S = 5.0
 _JOIN_LIMIT_S = 120.0
 _BEGIN_S = 0.5
-"""The gap of a kill begins within this; acknowledgements may still be on their way."""
+"""The gap of a kill begins within this time; acknowledgements may still arrive."""
 
 
 def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str = TOPIC) -> None:
-    """One partition for each row, led by its first broker."""
+    """Create one partition for each row, led by its first broker."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics(
         [
@@ -55,7 +55,7 @@ def create_topic(bootstrap: str, candidates: Sequence[Sequence[int]], name: str 
 
 
 class Load:
-    """Produces beside the caller until it is left."""
+    """Produce in the background until the context ends."""
 
     def __init__(self, bootstrap: str) -> None:
         self.acked: dict[int, list[float]] = defaultdict(list)
@@ -78,8 +78,8 @@ class Load:
         assert not self._failed, self._failed[:3]
 
     def gap_after(self, partition: int, moment: float, seconds: float) -> tuple[float, float]:
-        """(the longest gap that ends after `moment` and began within so many seconds of it, when it
-        ended). Once the load is over.
+        """Return the longest gap that ends after `moment` and began within so many seconds of it,
+        and its end. Call it after the load.
         """
         times = self.acked[partition]
         first, stop = bisect_left(times, moment), bisect_left(times, moment + seconds)
@@ -109,7 +109,7 @@ class Load:
 def planned_gaps_ms(
     bootstrap: str, broker_ids: Sequence[int], count: int, settle_s: float
 ) -> list[float]:
-    """Move one partition after the other to the next broker."""
+    """Move the partitions one by one to the next broker."""
     create_topic(bootstrap, [[broker_ids[index % len(broker_ids)]] for index in range(PARTITIONS)])
     events: list[tuple[int, float]] = []
     with Load(bootstrap) as load, WireClient(bootstrap) as client:
@@ -127,7 +127,7 @@ def planned_gaps_ms(
 def kill_to_produce_ms(
     bootstrap: str, broker_ids: Sequence[int], kills: int, kill: "Kill"
 ) -> list[float]:
-    """For each partition of a killed broker: from the kill to its next successful produce."""
+    """Measure each partition of a killed broker from the kill to its next acknowledgement."""
     rows = [
         [broker_ids[(index + nth) % len(broker_ids)] for nth in range(len(broker_ids))]
         for index in range(PARTITIONS)
@@ -152,9 +152,7 @@ def kill_to_produce_ms(
 
 
 class Kill:
-    """Sends a signal to the process of a broker, as the state file of `penstock dev` has it at the
-    time.
-    """
+    """Send a signal to the process of a broker, by the pid in the state file of `penstock dev`."""
 
     def __init__(self, state: Path, number: int) -> None:
         self._state = state
@@ -178,9 +176,7 @@ class Kill:
 def open_after_kill_s(
     bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill
 ) -> float:
-    """Measure from kill -9 of a broker that leads `partitions` partitions, all with records, until
-    the next leader has opened all of them and acknowledged for each.
-    """
+    """Measure from SIGKILL of a broker with so many led partitions, all with records, until X acknowledged a record in each."""
     create_topic(bootstrap, [broker_ids] * partitions, "inherited")
     writer, failed, acked = clients.producer(bootstrap), list[KafkaError](), list[float]()
 
@@ -204,8 +200,8 @@ def open_after_kill_s(
 
 
 def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminate: Kill) -> float:
-    """From SIGTERM to a broker that leads so many partitions, all with records, until its process
-    is gone.
+    """Measure from SIGTERM to a broker with so many led partitions, all with records, until its
+    process has ended.
     """
     create_topic(bootstrap, [broker_ids] * partitions, "drained")
     writer = clients.producer(bootstrap)
@@ -231,8 +227,8 @@ def drain_s(bootstrap: str, broker_ids: Sequence[int], partitions: int, terminat
 
 
 def newcomer_s(bootstrap: str, kill: "Kill", joins: int) -> float:
-    """Two brokers carry the load when broker `joins`, which had left, comes back: from its exec
-    until it leads its share.
+    """Measure from the exec of broker `joins`, which returns to two loaded brokers, until it leads
+    its share.
     """
     process = Path(f"/proc/{kill.pid_of(joins)}")
     command = _strings(process / "cmdline")

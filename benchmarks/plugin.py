@@ -1,6 +1,4 @@
-"""The pytest plugin as its users feel it: how long until the first test begins, and what each test
-costs.
-"""
+"""Measure the pytest plugin: time until the first test starts, and cost of each test."""
 
 import os
 import subprocess
@@ -15,11 +13,15 @@ from benchmarks.harness import Measure, median_of
 
 ROUNDS: Final = 5
 TESTS: Final = 100
-_NOTHING: Final = "import pytest\n@pytest.mark.parametrize('number', range({tests}))\ndef test_x({fixture}number): {body}\n"
+_MODULE: Final = """\
+import pytest
+@pytest.mark.parametrize('number', range({tests}))
+def test_x({fixture}number): {body}
+"""
 
 
 def _run(directory: Path, text: str) -> float:
-    """Wall seconds of the whole pytest process."""
+    """Return the wall seconds of a whole pytest process."""
     (directory / "test_x.py").write_text(text)
     plugin = (
         ()
@@ -34,12 +36,14 @@ def _run(directory: Path, text: str) -> float:
 
 
 def _start_s() -> tuple[float, float]:
-    """From the start of the cluster's process until it answers, helpers imported: what the first
-    test waits for. Wall, and CPU of both.
+    """Measure from the start of the cluster's process until it answers and the helpers are
+    imported, which the first test waits for. Return wall seconds, and CPU seconds of both
+    processes.
     """
     code = (
         "began = time.perf_counter()\n"
-        "from pytest_penstock.options import Options; from pytest_penstock.process import ClusterProcess\n"
+        "from pytest_penstock.options import Options\n"
+        "from pytest_penstock.process import ClusterProcess\n"
         "process = ClusterProcess(Options())\n"
         "from pytest_penstock.client import KafkaClient\n"
         "process.wait_ready(); wall = time.perf_counter() - began\n"
@@ -53,32 +57,32 @@ def _start_s() -> tuple[float, float]:
     return wall_s, cpu_s
 
 
+def _pair(directory: Path) -> tuple[float, float, float]:
+    """Return the costs of a run in seconds, of an idle test and of a test with a topic in ms."""
+
+    def run(tests: int, *, fixture: str = "penstock, ", body: str = "pass") -> float:
+        return _run(directory, _MODULE.format(tests=tests, fixture=fixture, body=body))
+
+    bare_s = run(1, fixture="")
+    one_s = run(1)
+    many_bare_s = run(TESTS, fixture="")
+    many_s = run(TESTS)
+    topics_s = run(TESTS, body="penstock.topic('orders', 3)")
+    per_test_ms = 1_000 / (TESTS - 1)
+    return (
+        one_s - bare_s,
+        (many_s - one_s - (many_bare_s - bare_s)) * per_test_ms,
+        (topics_s - one_s - (many_bare_s - bare_s)) * per_test_ms,
+    )
+
+
 def plugin() -> list[Measure]:
-    """Walls of whole pytest runs, with and without the fixture, in alternating pairs: nothing is
-    left out. The median pair counts.
+    """Measure whole pytest runs with and without the fixture in alternating pairs; report the
+    median pair.
     """
     starts = [_start_s() for _ in range(ROUNDS)]
-    whole: list[float] = []
-    empty: list[float] = []
-    used: list[float] = []
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        for _ in range(ROUNDS):
-            bare_s = _run(directory, _NOTHING.format(tests=1, fixture="", body="pass"))
-            one_s = _run(directory, _NOTHING.format(tests=1, fixture="penstock, ", body="pass"))
-            many_bare_s = _run(directory, _NOTHING.format(tests=TESTS, fixture="", body="pass"))
-            many_s = _run(
-                directory, _NOTHING.format(tests=TESTS, fixture="penstock, ", body="pass")
-            )
-            topics_s = _run(
-                directory,
-                _NOTHING.format(
-                    tests=TESTS, fixture="penstock, ", body="penstock.topic('orders', 3)"
-                ),
-            )
-            whole.append(one_s - bare_s)
-            empty.append((many_s - one_s - (many_bare_s - bare_s)) / (TESTS - 1) * 1_000)
-            used.append((topics_s - one_s - (many_bare_s - bare_s)) / (TESTS - 1) * 1_000)
+        whole, empty, used = zip(*(_pair(Path(name)) for _ in range(ROUNDS)), strict=True)
     return [
         Measure(
             "pytest fixture: cluster's process until ready, helpers imported",
@@ -97,7 +101,11 @@ def plugin() -> list[Measure]:
             note="start, test, end",
         ),
         Measure(
-            "pytest fixture: a test that uses nothing of it", median_of(empty), "ms", 30.0, "lower"
+            "pytest fixture: a test that uses nothing of it",
+            median_of(empty),
+            "ms",
+            30.0,
+            "lower",
         ),
         Measure(
             "pytest fixture: a test with a topic of 3 partitions",

@@ -1,7 +1,7 @@
-"""Ten thousand partitions on three brokers and three controllers, as a client sees them: created,
-moved, failed over.
+"""Measure 10,000 partitions on three brokers and three controllers as a client sees them: creation,
+moves, failover.
 
-A step is over when a record was acknowledged in every partition; a record that fails raises.
+A step ends when every partition has acknowledged a record; a failed record raises.
 """
 
 import time
@@ -21,7 +21,7 @@ _LOOK_INTERVAL_S: Final = 0.1
 
 
 def create_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
-    """One topic, one request."""
+    """Create one topic with one request."""
     began = time.perf_counter()
     moves.create_topic(
         bootstrap,
@@ -36,7 +36,7 @@ def create_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
 
 
 def move_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
-    """Each partition to the next broker, all with one file's worth of reassignments."""
+    """Move each partition to the next broker, as with one reassignment file."""
     began = time.perf_counter()
     with WireClient(bootstrap) as client:
         current, _ = current_assignment(client, [TOPIC])
@@ -55,7 +55,7 @@ def move_s(bootstrap: str, broker_ids: Sequence[int]) -> float:
 
 
 def fail_over_s(bootstrap: str, broker_ids: Sequence[int], kill: Callable[[int], object]) -> float:
-    """kill -9 of a broker that leads a third of them."""
+    """Kill a broker that leads a third of the partitions."""
     began = time.perf_counter()
     kill(broker_ids[-1])
     _produce_to_all(bootstrap)

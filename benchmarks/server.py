@@ -1,11 +1,11 @@
-"""The system under test in a process of its own: one controller and one broker over a metered
-store, driven by lines on stdin.
+"""Run the system under test as a process: one controller and one broker over a metered store,
+controlled by lines on stdin.
 
 Run: `python -m benchmarks.server '{"store": "memory:", "linger_ms": 0, "put_p50_ms": 0,
-"put_p99_ms": 0}'`. Prints `ready PORT`. Commands, answered with one line of JSON each: `stats`
-(store requests and bytes, CPU seconds, resident bytes), `restart-broker` (in order, on the same
-port: caches are empty, reads come from the store), `count-nothing` and `count` (patch metrics out,
-and in again).
+"put_p99_ms": 0}'`. Prints `ready PORT`. Commands, each answered with one line of JSON: `stats`
+(store requests and bytes, CPU seconds, resident bytes), `restart-broker` (orderly, on the same
+port: caches are empty, reads use the store), `count-nothing` and `count` (patch metrics out and
+back in).
 """
 
 import asyncio
@@ -47,9 +47,11 @@ class ServerOptions:
     log_cache_bytes_max: int = 256 << 20
     block_bytes_max: int = 64 << 20
     brokers: int = 1
-    """With ids from 0; `restart-broker` is for the first. All in this one process."""
+    """Number of brokers, with ids from 0, all in this process; `restart-broker` restarts the first
+    one.
+    """
     metrics_port: int = 0
-    """Where `/metrics` of the first broker is; 0: nowhere."""
+    """Port of the first broker's `/metrics`; 0: none."""
 
 
 def open_metered(options: ServerOptions) -> MeteredStore:

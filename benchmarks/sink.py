@@ -1,10 +1,10 @@
-"""The limit that brokers are measured against: a server that only frames requests and answers them,
-on the same loop and sockets.
+"""Measure the limit for brokers: a server that only frames requests and answers them, on the same
+loop and sockets.
 
-It knows just enough Kafka for a producer to accept it: ApiVersions, Metadata with one topic of one
+It supports just enough of Kafka for a producer: ApiVersions, Metadata with one topic of one
 partition, InitProducerId, and Produce, whose answer is encoded once per connection and then only
-given the next correlation id. Nothing is parsed, checked, stored or offset.
-Run: `python -m benchmarks.sink PORT`.
+gets the next correlation id. It parses, checks and stores nothing. Run: `python -m benchmarks.sink
+PORT`.
 """
 
 import asyncio
@@ -25,9 +25,7 @@ _HEAD: Final = struct.Struct(">ihhi")
 
 
 class SinkConnection(asyncio.BufferedProtocol):
-    """Reads into one buffer that grows to the largest frame; answers each complete frame at
-    once.
-    """
+    """Read into one buffer that grows to the largest frame; answer each complete frame at once."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -37,7 +35,7 @@ class SinkConnection(asyncio.BufferedProtocol):
         self._produce_answer: bytearray | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop transports are no subclass of asyncio.Transport.
+        # uvloop transports are not subclasses of asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:

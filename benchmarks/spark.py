@@ -1,14 +1,13 @@
-"""The bars of Spark and of the Arrow reader, in one run: `python -m benchmarks.spark [--bytes 2GB]
-[--only scan,...]`.
+"""Measure the bars of Spark and of the Arrow reader in one run: `python -m benchmarks.spark
+[--bytes 2GB] [--only scan,...]`.
 
 The scan reads a topic that confluent-kafka wrote through one broker into a store of local files,
-the rows of 1 KB that compress to nothing; Parquet with the same rows lies beside it, and both lie
-in the page cache when a side's turn begins: what is measured is not a disk. Sides take turns;
-ratios are medians over the rounds, each of two figures of one round. Decoding has passes in all
-minutes of the run, of which the best counts: other work on the machine only ever takes away. A
-broker's CPU is what /proc says of its process. The consumer reads the same records through the same
-broker, which holds a fifth of them in memory and has the rest from the store; what Spark takes from
-a Python source that does no work at all (`ceiling`) is measured beside it.
+with incompressible rows of 1 KB. Parquet with the same rows is beside it. Both are in the page
+cache when a turn begins, so disks are not measured. Sides take turns; ratios are medians over the
+rounds, each of two figures of one round. Decoding runs throughout the run, and its best pass
+counts: other work on the machine only slows passes down. A broker's CPU comes from /proc. The
+consumer reads the same records through the same broker, which holds a fifth of them in memory and
+the rest in the store. `ceiling` measures what Spark reads from a Python source that does no work.
 """
 
 import argparse
@@ -48,8 +47,8 @@ TOPIC: Final = "bench"
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1_024
 WARM_UPS: Final = 8
-"""Rounds of scans that do not count. Spark's JVM compiles what it runs: C2 alone takes a tenth of
-the CPU in the third round and 2 to 5 % from the eighth on.
+"""Rounds of scans that do not count. Spark's JVM compiles its code: C2 alone takes a tenth of the
+CPU in the third round and 2 to 5 % from the eighth on.
 """
 ROUNDS: Final = 5
 
@@ -92,7 +91,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 def produce(bootstrap: str, count: int) -> None:
-    """Values are windows of one pool of noise: nothing to compress, nothing to generate."""
+    """Produce values that are windows of one pool of noise: incompressible and free to generate."""
     pool = Random(7).randbytes(4 << 20)
     producer = Producer(
         {
@@ -120,7 +119,7 @@ def produce(bootstrap: str, count: int) -> None:
 
 
 def until_settled(store_url: str, count: int) -> list[PartitionOffsets]:
-    """Everything is uploaded and committed, so that the brokers rest."""
+    """Wait until everything is uploaded and committed, so that the brokers are idle."""
     cluster, deadline = StoreCluster(store_url), time.monotonic() + SETTLED_S
     while time.monotonic() < deadline:
         try:
@@ -136,7 +135,7 @@ def until_settled(store_url: str, count: int) -> list[PartitionOffsets]:
 
 
 def write_parquet(store_url: str, directory: Path) -> None:
-    """One file per partition, row groups of 128 MiB, the rest as pyarrow does it."""
+    """Write one file per partition with row groups of 128 MiB and pyarrow's other defaults."""
     for partition in range(PARTITIONS):
         rows = scan(store_url, TOPIC, partitions=[partition])
         with pq.ParquetWriter(directory / f"{partition}.parquet", rows.schema) as writer:
@@ -151,11 +150,11 @@ def write_parquet(store_url: str, directory: Path) -> None:
 
 
 def consume(bootstrap: str, ends: dict[int, int], *, tuned: bool) -> int:
-    """Sum the values' lengths through the broker, record by record, as the client's documentation
-    shows it.
+    """Sum the values' lengths through the broker, record by record, as in the client's
+    documentation.
 
-    tuned: librdkafka does not wait for a second whenever its queue was full, which is what most of
-    a plain consumer's time may be.
+    tuned: librdkafka does not wait 1 s whenever its queue was full, which may be most of a plain
+    consumer's time.
     """
     hasty = {"fetch.queue.backoff.ms": 5}
     consumer = Consumer(
@@ -195,16 +194,15 @@ def read_whole(directory: Path) -> None:
             with (
                 suppress(FileNotFoundError),
                 Path(folder, name).open("rb", buffering=0) as file,
-            ):  # a broker may delete meanwhile
+            ):  # A broker may delete it meanwhile.
                 while file.readinto(piece):
                     pass
 
 
 class Turns:
-    """Wall times of the rounds that count, and the broker's CPU meanwhile. All that lies below
-    `directory` is in the page cache when a turn
-    begins: kernels that give up what nobody read for a minute (DAMON) had some turns read 2 GB from
-    the disk.
+    """Wall times of the counted rounds, and the broker's CPU meanwhile. Everything below
+    `directory` is in the page cache when a turn begins: kernels that reclaim pages unread for a
+    minute (DAMON) made some turns read 2 GB from the disk.
     """
 
     def __init__(self, pid: int, directory: Path) -> None:
@@ -231,11 +229,11 @@ class Turns:
             self._broker_s.setdefault(name, []).append(broker_s)
 
     def took_s(self, name: str) -> float:
-        """Median."""
+        """Return the median."""
         return statistics.median(self._took_s[name])
 
     def faster(self, name: str, other: str) -> float:
-        """So many times as fast as the other in the same round: the median of all rounds."""
+        """Return the speed relative to the other in the same round: the median of all rounds."""
         return statistics.median(
             theirs / ours
             for ours, theirs in zip(self._took_s[name], self._took_s[other], strict=True)
@@ -246,7 +244,7 @@ class Turns:
 
 
 def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]:
-    """between: called between rounds, for what is measured in all minutes of the run."""
+    """Measure scans. between: called between rounds, for measurements throughout the run."""
 
     count = size_bytes // VALUE_BYTES
     directory = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
@@ -278,7 +276,7 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
                     scans.take(turns, counts=False)
                 for _ in range(
                     ROUNDS
-                ):  # in turns, for the machine is twice as fast in some minutes as in others
+                ):  # in turns, because the machine is twice as fast in some minutes as in others
                     scans.take(turns)
                     turns.take(
                         "consumer",
@@ -297,7 +295,7 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
 
 
 class Scans:
-    """The topic, the same rows as Parquet, and ready-made ones, through one Spark session."""
+    """The topic, the same rows as Parquet, and prepared ones, in one Spark session."""
 
     def __init__(self, spark: SparkSession, store_url: str, parquet: Path, count: int) -> None:
         self._spark = spark
@@ -400,7 +398,7 @@ def _scan_measures(turns: Turns, size_bytes: int) -> list[Measure]:
 
 
 class Sightings:
-    """When each record was acknowledged, and when a micro-batch had it in hand: seconds of the same
+    """When each record was acknowledged, and when a micro-batch received it: seconds of the same
     clock.
     """
 
@@ -469,7 +467,7 @@ def measured_freshness() -> list[Measure]:
 
 
 def _warm_up(producer: Producer, sightings: Sightings) -> None:
-    """The first micro-batches start workers and load code."""
+    """Run the first micro-batches, which start workers and load code."""
     for number in range(3):
         key = b"warm-%d" % number
         producer.produce(TOPIC, b"", key, on_delivery=sightings.on_delivery)
@@ -510,10 +508,10 @@ def _bytes(text: str) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
+    parser.add_argument("--bytes", type=_bytes, default="2GB", help="bytes to scan (default: 2GB)")
     parser.add_argument(
-        "--bytes", type=_bytes, default="2GB", help="how much is scanned (default: 2GB)"
+        "--only", default=",".join(PARTS), help=f"parts to measure, of {', '.join(PARTS)}"
     )
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     arguments = parser.parse_args()
     chosen, measures = arguments.only.split(","), list[Measure]()
     decoding = Decoding() if "decode" in chosen else None
@@ -527,7 +525,7 @@ def main() -> int:
     for name in chosen:
         _CONSOLE.print(f"measuring {name} ...")
         if decoding:
-            decoding.take()  # in all minutes of the run
+            decoding.take()  # throughout the run
         if name in works:
             measures += works[name]()
     if decoding:

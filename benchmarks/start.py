@@ -1,5 +1,5 @@
-"""How long until a cluster is ready, and the CPU seconds in it, which say the same on a busy
-machine.
+"""Measure how long until a cluster is ready, and the CPU seconds in it, which a busy machine does
+not affect.
 
 `PENSTOCK=/path/to/bin/penstock` measures another installation, such as a wheel in a fresh
 environment.
@@ -21,8 +21,8 @@ _READY_TIMEOUT_S: Final = 120
 
 
 def tree_cpu_s(root: int) -> float:
-    """User and system time of a process and all that it started, ended ones too. Linux only;
-    elsewhere 0.
+    """Return user and system time of a process and of all its descendants, including ended ones.
+    Linux only; elsewhere 0.
     """
     used: dict[int, tuple[int, float]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
@@ -41,7 +41,7 @@ def tree_cpu_s(root: int) -> float:
 
 
 def dev_ready(*arguments: str) -> tuple[float, float]:
-    """Wall and CPU seconds from the command to its ready line."""
+    """Return wall and CPU seconds from the command to its ready line."""
     command = os.environ.get("PENSTOCK") or str(Path(sys.executable).with_name("penstock"))
     with tempfile.TemporaryDirectory() as name:
         state = str(Path(name) / "state.json")
