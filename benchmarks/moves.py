@@ -176,7 +176,9 @@ class Kill:
 def open_after_kill_s(
     bootstrap: str, broker_ids: Sequence[int], partitions: int, kill: Kill
 ) -> float:
-    """Measure from SIGKILL of a broker with so many led partitions, all with records, until X acknowledged a record in each."""
+    """Measure from SIGKILL of a broker that leads so many partitions, all with records, until the
+    next leader has acknowledged a record in each.
+    """
     create_topic(bootstrap, [broker_ids] * partitions, "inherited")
     writer, failed, acked = clients.producer(bootstrap), list[KafkaError](), list[float]()
 

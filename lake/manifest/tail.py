@@ -43,8 +43,8 @@ store. The next walk continues there.
 
 LIST_BEHIND_S = 30.0
 """The interval between LISTs for slots behind the end of a WAL. A slot that the store lost under a
-living writer no longer matters when the writer has uploaded and committed its data, which it does in
-this time (`upload.block.max.age.ms`).
+living writer no longer matters when the writer has uploaded and committed its data, which it does
+in this time (`upload.block.max.age.ms`).
 """
 
 READ_AHEAD_MAX = 16

@@ -127,8 +127,8 @@ def within(plans: Iterable[PartitionPlan], size_bytes: int) -> list[PartitionPla
 def cut_rounds(
     plans: Iterable[PartitionPlan], options: RewriteOptions
 ) -> list[list[PartitionPlan]]:
-    """Divide the compactions into rounds of bounded size, in order. A partition occurs once in a round,
-    because that is one commit.
+    """Divide the compactions into rounds of bounded size, in order. A partition occurs once in a
+    round, because that is one commit.
     """
     rounds: list[list[PartitionPlan]] = [[]]
     left_bytes, left_objects = options.round_bytes_max, options.round_objects_max
@@ -197,13 +197,14 @@ def _compactions(ranges: Sequence[ObjectRange], options: RewriteOptions) -> Iter
             (index for index, item in enumerate(window) if item.range.start_offset >= reached),
             len(window),
         )
-        # Nothing is settled and nothing to compaction: a few small objects at the end are not worth it.
+        # Nothing is settled and nothing to compact: a few small objects at the end are not worth
+        # it.
         at += step or len(window)
 
 
 def _window(ranges: Sequence[ObjectRange], at: int, bytes_max: int) -> Sequence[ObjectRange]:
-    """Return enough ranges for the next compaction, and no more, because the next call reads the rest
-    again.
+    """Return enough ranges for the next compaction, and no more, because the next call reads the
+    rest again.
     """
     size_bytes = 0
     for end in range(at, min(at + _WINDOW_RANGES, len(ranges))):

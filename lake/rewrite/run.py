@@ -4,8 +4,8 @@ the controller.
 Invariants: the controller assigns an object's id before its first byte is written, so that it can
 collect whatever a killed run leaves behind. Nothing changes before a commit, and a commit changes
 where offsets lie, never which ones exist. A conflict (brokers, retention or another run were
-faster) costs the work of the compactions concerned, which are planned again. No request goes to brokers.
-Any number of runs may run at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
+faster) costs the work of the compactions concerned, which are planned again. No request goes to
+brokers. Any number of runs may run at once. Source: ADR 0023; Iceberg's `RewriteDataFiles`.
 """
 
 import asyncio
@@ -79,8 +79,8 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class RewriteReport:
-    """The result of a run. `unresolved` compactions were still in conflict at the end. `damaged` ones
-    could not be read, and were left alone.
+    """The result of a run. `unresolved` compactions were still in conflict at the end. `damaged`
+    ones could not be read, and were left alone.
     """
 
     topic: str
@@ -218,8 +218,8 @@ class BulkRewrite:
         _log.info("rewrite_conflict", topic=self._topic, partition=report.partition, detail=detail)
 
     async def _until_published(self, handled: Sequence[Compaction]) -> None:
-        """Wait for a manifest that misses a source of each compaction, so that the next plan does not
-        repeat them.
+        """Wait for a manifest that misses a source of each compaction, so that the next plan does
+        not repeat them.
 
         After a conflict the other sources stay where they are.
         """

@@ -16,7 +16,7 @@ from lake.spark.packing import cut
 from lake.table.errors import RecordsLost
 from lake.table.model import CompactionTask, FileEntry, FileTask
 
-MERGE_FILES_MAX = 1_000
+COMPACTION_FILES_MAX = 1_000
 """The largest number of files to join: one task reads all their footers."""
 
 

@@ -118,7 +118,9 @@ def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(
     assert "1 unknown but younger than 1d" in json.dumps(whole(cluster, code=0))
     found = sentences(whole(cluster, "--older-than", "0s", code=1))
     assert found == {
-        "orphans": f"1 objects (9 B) older than 0s are orphans, which nothing refers to, such as {orphan}."
+        "orphans": (
+            f"1 objects (9 B) older than 0s are orphans, which nothing refers to, such as {orphan}."
+        )
     }
     assert sentences(whole(cluster, "--older-than", "0s", "--accept", "orphans", code=0)) == {}
 

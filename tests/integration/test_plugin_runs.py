@@ -94,8 +94,8 @@ def test_wrong_options_are_usage_errors(tmp_path: Path) -> None:
         port = squatter.getsockname()[1]
         taken = run_pytest(tmp_path, files, "-q", "--penstock-port", str(port))
     told = (
-        f"port {port} on 127.0.0.1 is taken by another process; stop it, or choose another port with"
-        " --penstock-port (0: any free port)"
+        f"port {port} on 127.0.0.1 is taken by another process; stop it, or choose another port"
+        " with --penstock-port (0: any free port)"
     )
     assert (taken.returncode, told in taken.stdout) == (1, True), taken.stdout
 

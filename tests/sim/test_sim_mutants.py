@@ -71,10 +71,14 @@ SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
-    "recovery_stops_early": 45,
+    "ids_and_epochs_given_out_again": 35,
+    "timeout_aborts_what_is_decided": 30,
+    "sequences_judged_without_a_lease": 100,
+    "late_markers_settle_offsets": 0,
+    "recovery_stops_early": 130,
     "closed_without_flush": 15,
-    "image_not_rebuilt_after_leading": 10,
-    "snapshot_of_what_is_not_committed": 85,
+    "image_not_rebuilt_after_leading": 35,
+    "snapshot_of_what_is_not_committed": 10,
     "refused_connection_is_a_proof": 10,
     "late_ends_are_carried_out": 5,
     "late_offsets_are_carried_out": 11,

@@ -148,8 +148,8 @@ def test_without_extras_each_command_says_what_to_type(environment: Path, tmp_pa
         (
             ("penstock", "dev"),
             (
-                'needs the package moto: pip install ".[local]" in a checkout of Penstock, or choose'
-                " another store: --store memory"
+                'needs the package moto: pip install ".[local]" in a checkout of Penstock, or'
+                " choose another store: --store memory"
             ),
         ),
         (("penstock", "demo"), 'pip install ".[demo]" in a checkout of Penstock'),

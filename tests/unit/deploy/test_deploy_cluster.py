@@ -127,8 +127,7 @@ def test_without_moto_the_error_says_what_to_type(
     with pytest.raises(DeployError) as refused:
         check(ClusterOptions())
     assert (
-        str(refused.value)
-        == f"{needed}, or choose another store: --store memory, --store file:DIR"
+        str(refused.value) == f"{needed}, or choose another store: --store memory, --store file:DIR"
     )
     for store in ("memory", "file:data", "s3://bucket"):
         check(ClusterOptions(store=store))

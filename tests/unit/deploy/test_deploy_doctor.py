@@ -234,8 +234,8 @@ def test_controllers() -> None:
     lags = sentences(judge.controllers(quorum_of(lag=70, last_caught_up_ms=9_000)))
     assert lags == {
         "controller-lags": (
-            "Controller 2 lacks 70 entries of the metadata log and last caught up with the leader 9 s"
-            " ago."
+            "Controller 2 lacks 70 entries of the metadata log and last caught up with the leader"
+            " 9 s ago."
         )
     }
     assert (

@@ -72,7 +72,10 @@ def test_empty_lines_count_as_lines_only() -> None:
             r"line 1: 'new': partition=1 is not allowed: -1 to 0",
         ),
         ('{"value": 1, "partition": true}', "partition=True is not allowed"),
-        ('{"value": 1, "headers": ["h"]}', "line 1: headers must be an object with strings as values"),
+        (
+            '{"value": 1, "headers": ["h"]}',
+            "line 1: headers must be an object with strings as values",
+        ),
         ('{"topic": 5, "value": 1}', "line 1: no topic"),
     ],
 )
@@ -82,5 +85,7 @@ def test_mistakes(line: str, told: str) -> None:
 
 
 def test_a_plain_value_needs_a_topic() -> None:
-    with pytest.raises(UsageError, match="line 1: no topic: add the field 'topic', or pass --topics"):
+    with pytest.raises(
+        UsageError, match="line 1: no topic: add the field 'topic', or pass --topics"
+    ):
         parsed("plain", topics={})
