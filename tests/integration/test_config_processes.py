@@ -206,8 +206,7 @@ async def test_a_broker_that_can_not_reach_itself_says_so_and_serves(
             assert cluster.broker.can_write()
     told = next(line["reason"] for line in logs if line["event"] == "unreachable_as_advertised")
     assert (
-        "clients of listener PLAINTEXT are told 127.0.0.1:1, where this broker cannot reach"
-        " itself: " in told
+        "listener PLAINTEXT advertises 127.0.0.1:1, where this broker cannot reach itself: " in told
     )
     assert "Set advertised.listeners to PLAINTEXT://host:port as clients see it" in told
 
@@ -244,7 +243,7 @@ async def test_what_listens_at_the_address_must_speak_kafka(
 
     for answer, told in (
         (hang_up, "closed the connection without an answer"),
-        (speak_http, "does not speak Kafka's protocol"),
+        (speak_http, "does not speak the Kafka protocol"),
     ):
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
             port = int(server.sockets[0].getsockname()[1])

@@ -153,7 +153,7 @@ class SimMarkerPeers(MarkerPeers):
         self._world = world
         self._connections: dict[NodeId, tuple[NodeEpoch, Connection]] = {}
 
-    async def _ask(
+    async def _send(
         self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest
     ) -> write_txn_markers.WriteTxnMarkersResponse:
         state = self._node.image.nodes.get(node_id)

@@ -209,8 +209,8 @@ def _sequences_not_checked() -> list[Patch]:
 
 
 def _readers_not_told_of_transactions() -> list[Patch]:
-    real = partition_log.PartitionLog.place
-    return [(partition_log.PartitionLog, "place", lambda *args: real(*args)[:1])]
+    real = partition_log.PartitionLog.assign_offsets
+    return [(partition_log.PartitionLog, "assign_offsets", lambda *args: real(*args)[:1])]
 
 
 def _open_transactions_not_restored() -> list[Patch]:

@@ -90,7 +90,7 @@ def _first_batch_of_each_piece_is_loaded() -> list[Patch]:
 
 
 def _epoch_kept_by_a_new_instance() -> list[Patch]:
-    real = Transaction._bumped
+    real = Transaction._with_next_epoch
 
     def bumped(self: Transaction, expected: Any) -> Any:
         return (
@@ -99,7 +99,7 @@ def _epoch_kept_by_a_new_instance() -> list[Patch]:
             else real(self, expected)
         )
 
-    return [(Transaction, "_bumped", bumped)]
+    return [(Transaction, "_with_next_epoch", bumped)]
 
 
 def _epoch_kept_by_a_fence() -> list[Patch]:
