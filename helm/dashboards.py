@@ -1,10 +1,10 @@
-"""Writes the Grafana dashboards of `helm/penstock/dashboards`: what is here in a line is fifty in
+"""Generate the Grafana dashboards of `helm/penstock/dashboards`: one line here is about fifty in
 Grafana's JSON.
 
-    python helm/dashboards.py [--check]
+python helm/dashboards.py [--check]
 
-Invariants: every metric is one of `deploy.node.metrics.table` with labels that it has (a test says
-so); every query is limited to the chosen namespace. Must not run in production: it reads a
+Invariants: every metric is one of `deploy.node.metrics.table` with labels that it has (a test
+checks that); every query is limited to the chosen namespace. Must not run in production: it needs a
 checkout.
 """
 
@@ -26,7 +26,7 @@ _READS: Final = 'operation=~"get|get_range|get_tail|head"'
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """queries: (PromQL, legend). kind: Grafana's."""
+    """One panel. queries: (PromQL, legend). kind: Grafana's type."""
 
     title: str
     unit: str
@@ -430,7 +430,7 @@ def _variables(name: str) -> list[_Json]:
 
 
 def generated() -> dict[Path, str]:
-    """What each file should hold."""
+    """Return the content of each file."""
     return {
         HERE / f"{name}.json": (
             json.dumps(
@@ -460,7 +460,7 @@ def main(arguments: list[str]) -> int:
     ]
     if "--check" in arguments:
         for path in stale:
-            sys.stderr.write(f"{path.name} is old: run python helm/dashboards.py\n")
+            sys.stderr.write(f"{path.name} is stale: run python helm/dashboards.py")
         return 1 if stale else 0
     for path, text in generated().items():
         path.write_text(text)

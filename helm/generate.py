@@ -1,11 +1,10 @@
-"""Writes the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and the
-product's definition of settings.
+"""Generate the chart's `values.yaml`, `values.schema.json` and `README.md` from `schema.yaml` and
+the definition of settings.
 
-    python helm/generate.py [--check]
+python helm/generate.py [--check]
 
-Invariants: a value is described once; an object refuses keys that it does not name; settings that
-the chart computes cannot be given.
-Must not run in production: it reads a checkout.
+Invariants: each value is described once; objects refuse unknown keys; settings that the chart
+computes cannot be set. Must not run in production: it needs a checkout.
 """
 
 import json
@@ -36,18 +35,18 @@ COMPUTED: Final = frozenset(
         "shutdown.timeout.ms",
     }
 )
-"""Settings that the chart gives every process by itself, as variables, which win over the file in
-which the others are.
+"""Settings that the chart passes to every process as variables, which take precedence over the file
+with the other settings.
 """
 
 _Json = dict[str, Any]
 
 
 def generated() -> dict[Path, str]:
-    """What each file should hold."""
+    """Return the content of each file."""
     source: _Json = yaml.safe_load((HERE / "schema.yaml").read_text())
     schema = _strict({"type": "object", "properties": source["values"]}, source["definitions"])
-    # Helm hands `global` and the values of a parent chart down.
+    # Helm passes down `global` and the values of a parent chart.
     schema["properties"]["global"] = {"type": "object"}
     whole = {"$schema": DRAFT, "title": "Values of the Penstock chart"} | schema
     return {
@@ -60,8 +59,8 @@ def generated() -> dict[Path, str]:
 
 
 def _strict(node: _Json, definitions: _Json) -> _Json:
-    """Without our shorthands: `$ref` is replaced, `settings` becomes the settings of a role,
-    objects with properties are closed.
+    """Resolve the shorthands: replace `$ref`, expand `settings` to the settings of a role, and
+    close objects with properties.
     """
     node = dict(node)
     if "$ref" in node:
@@ -150,12 +149,14 @@ def _cell(text: str) -> str:
 
 _README: Final = """# Penstock on Kubernetes
 
-Kafka-protocol streaming on object storage: a small quorum of controllers, brokers without disks, every byte in a bucket.
-From nothing to the first record, upgrades and scaling: [docs/how-to/kubernetes.md](../../docs/how-to/kubernetes.md). The reasons:
-[ADR 0026](../../docs/adr/0026-kubernetes.md).
+Kafka-protocol streaming on object storage: a small quorum of controllers, brokers without disks,
+every byte in a bucket.
+[Run on Kubernetes](../../docs/how-to/kubernetes.md) has the steps of installation, upgrades and
+scaling, [ADR 0026](../../docs/adr/0026-kubernetes.md) the reasons of the design.
 
-This file, `values.yaml` and `values.schema.json` are written by `python helm/generate.py` from `helm/schema.yaml`; a test compares.
-Unknown values are refused.
+`python helm/generate.py` writes this file, `values.yaml` and `values.schema.json` from
+`helm/schema.yaml`; a test compares them.
+The chart refuses unknown values.
 
 ## Values
 
@@ -164,12 +165,13 @@ Unknown values are refused.
 {values}
 
 The settings under `config.broker` and `config.controller` are those of
-[docs/reference/configuration.md](../../docs/reference/configuration.md), without what the chart computes.
+[docs/reference/configuration.md](../../docs/reference/configuration.md), except those that the
+chart computes.
 `values.schema.json` lists them with their limits.
 
 ## External listeners
 
-`externalListeners` has an object for each, by its name:
+`externalListeners` maps the name of each listener to an object:
 
 | value | type | meaning |
 |---|---|---|
@@ -178,7 +180,7 @@ The settings under `config.broker` and `config.controller` are those of
 
 
 def main(arguments: list[str]) -> int:
-    """Write them, or say which are not as they should be."""
+    """Write the files; with --check report stale ones."""
     stale = [
         path for path, text in generated().items() if not path.exists() or path.read_text() != text
     ]

@@ -8,7 +8,7 @@
 {{- end -}}
 {{- end -}}
 
-{{- /* Who clients and operators think it is; cannot be changed later: it is part of every key in the bucket. */ -}}
+{{- /* The cluster id. It cannot be changed later: it is part of every key in the bucket. */ -}}
 {{- define "penstock.clusterId" -}}
 {{- .Values.clusterId | default (printf "%s-%s" .Release.Namespace (include "penstock.fullname" .) | trunc 64 | trimSuffix "-") -}}
 {{- end -}}
@@ -61,7 +61,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- printf "%s.%s.svc.%s:%d" (include "penstock.fullname" .) .Release.Namespace .Values.clusterDomain (int .Values.listener.port) -}}
 {{- end -}}
 
-{{- /* id@host:port of each controller: with whom a new cluster begins. */ -}}
+{{- /* id@host:port of each controller, for the first start of a cluster. */ -}}
 {{- define "penstock.voters" -}}
 {{- $voters := list -}}
 {{- range $id := until (int .Values.controllers.replicas) -}}
@@ -99,7 +99,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Variables that every node has: where the data are, who may read them. */ -}}
+{{- /* Variables of every node: the store and its credentials. */ -}}
 {{- define "penstock.commonEnv" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
@@ -117,7 +117,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
   value: "0.0.0.0:9404"
 {{- end -}}
 
-{{- /* One value as TOML. */ -}}
+{{- /* Format one value as TOML. */ -}}
 {{- define "penstock.toml" -}}
 {{- if kindIs "slice" . -}}
 [{{ range $index, $value := . }}{{ if $index }}, {{ end }}{{ toJson (toString $value) }}{{ end }}]
@@ -156,7 +156,7 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
-{{- /* Probes on real conditions: /startz serves, /livez can go on, /readyz should get clients (controller/main.py, broker/health.py). */ -}}
+{{- /* Probes: /startz has started, /livez works, /readyz may serve clients (controller/main.py, broker/health.py). */ -}}
 {{- define "penstock.probes" -}}
 startupProbe:
   httpGet: {path: /startz, port: health}
@@ -175,7 +175,7 @@ readinessProbe:
   failureThreshold: 3
 {{- end -}}
 
-{{- /* Where pods of a role may run. `soft` prefers, `hard` insists on a node of its own for each. */ -}}
+{{- /* Placement of the pods of a role. `soft` prefers one node per pod, `hard` requires it. */ -}}
 {{- define "penstock.placement" -}}
 {{- $role := .role -}}
 {{- $values := .values -}}

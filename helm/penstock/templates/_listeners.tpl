@@ -10,7 +10,7 @@
 {{- join "," $listeners -}}
 {{- end -}}
 
-{{- /* What clients are told, computed from how they reach it. {id} is the pod's ordinal; the broker fills it in. */ -}}
+{{- /* Advertised listeners, computed from the type of each listener. The broker replaces {id} with the pod's ordinal. */ -}}
 {{- define "penstock.advertised" -}}
 {{- $told := list (printf "PLAINTEXT://$(POD_NAME).%s:%d" (include "penstock.brokerHost" .) (int .Values.listener.port)) -}}
 {{- range $name, $listener := .Values.externalListeners -}}
@@ -18,7 +18,7 @@
 {{- $port := $listener.advertisedPort -}}
 {{- if eq $listener.type "NodePort" -}}
 {{- if not $listener.firstNodePort -}}
-{{- fail (printf "externalListeners.%s.firstNodePort is missing: broker N gets the node port firstNodePort + N, clients begin at firstNodePort - 1; e.g. 31001" $name) -}}
+{{- fail (printf "externalListeners.%s.firstNodePort is missing: broker N gets the node port firstNodePort + N, bootstrap servers have firstNodePort - 1; e.g. 31001" $name) -}}
 {{- end -}}
 {{- $host = $host | default "$(HOST_IP)" -}}
 {{- $port = $port | default (printf "{id+%d}" (int $listener.firstNodePort)) -}}
@@ -33,7 +33,7 @@
 {{- join "," $told -}}
 {{- end -}}
 
-{{- /* How many brokers may exist: each has external Services of its own. */ -}}
+{{- /* Maximum number of brokers: each has its own external Services. */ -}}
 {{- define "penstock.brokersMax" -}}
 {{- $brokers := .Values.brokers -}}
 {{- ternary $brokers.autoscaling.maxReplicas $brokers.replicas $brokers.autoscaling.enabled -}}
