@@ -31,18 +31,21 @@ class WarehouseOptions:
     """Options that say where tables are."""
 
     to: Annotated[
-        str, typer.Option("--to", help="iceberg, or parquet: a directory with a log of commits.")
+        str,
+        typer.Option(
+            "--to", help="Table format: iceberg, or parquet (a directory with a commit log)."
+        ),
     ] = "iceberg"
     warehouse: Annotated[
         str,
         typer.Option(
             "--warehouse",
             envvar="PENSTOCK_WAREHOUSE",
-            help="Where tables lie: a directory, or s3://BUCKET/PREFIX?endpoint=...",
+            help="Location of the tables: a directory, or s3://BUCKET/PREFIX?endpoint=...",
         ),
     ] = "./warehouse"
     catalog_name: Annotated[
-        str, typer.Option(help="Name of the catalog, where several share a database.")
+        str, typer.Option(help="Catalog name; needed if several catalogs share a database.")
     ] = "penstock"
     catalog_type: Annotated[
         str,
@@ -55,7 +58,7 @@ class WarehouseOptions:
     ] = ""
     catalog_property: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=VALUE for pyiceberg's catalog; repeat it for more."),
+        typer.Option(help="Property of pyiceberg's catalog, as NAME=VALUE. Repeatable."),
     ] = None
 
     def open(self) -> "Warehouse":
@@ -83,7 +86,8 @@ class EngineOptions:
     """Options that say what runs the tasks."""
 
     engine: Annotated[
-        str, typer.Option("--engine", help="local: threads of this process; spark: a Spark job.")
+        str,
+        typer.Option("--engine", help="local (threads of this process) or spark (a Spark job)."),
     ] = "local"
     master: Annotated[
         str, typer.Option(help="Spark master, as in spark-submit; implies --engine spark.")
@@ -111,7 +115,10 @@ class RowOptions:
     ] = "raw"
     schema: Annotated[
         Path | None,
-        typer.Option(help="JSON Schema, .avsc, or a Protobuf descriptor set.", show_default=False),
+        typer.Option(
+            help="File with a JSON Schema, Avro schema (.avsc) or Protobuf descriptor set.",
+            show_default=False,
+        ),
     ] = None
     message: Annotated[str, typer.Option(help="Full name of the Protobuf message.")] = ""
     framed: Annotated[
@@ -147,7 +154,9 @@ class BatchOptions:
     ] = "earliest"
     skip_lost: Annotated[
         bool,
-        typer.Option("--skip-lost", help="Go on if retention removed records before the export."),
+        typer.Option(
+            "--skip-lost", help="Continue if retention deleted records before their export."
+        ),
     ] = False
     once: Annotated[
         bool,
@@ -190,8 +199,8 @@ def sync(
     engine: EngineOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Write a topic into a table and keep it up to date. Every record is written exactly once,
-    however often and wherever this runs.
+    """Write a topic into a table and keep it up to date. Every record is written exactly once, also
+    after restarts and on other machines.
 
     With --json each batch is one line. Records that cannot be decoded go to the table <table>__dlq.
     """
@@ -288,13 +297,13 @@ def compact(
     table: str,
     *,
     target_mib: Annotated[
-        int, typer.Option(min=1, help="MiB of Parquet in one file, approximately.")
+        int, typer.Option(min=1, help="Size of a Parquet file in MiB, approximately.")
     ] = 256,
     place: WarehouseOptions,
     engine: EngineOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Join the small files of a table, also while it is being written."""
+    """Merge the small files of a table; safe while it is being written."""
     with one_line_errors():
         from deploy.output import Progress, print_json
         from lake.table.compact import compact as join
@@ -319,13 +328,11 @@ def compact(
 def query(
     sql: str,
     *,
-    max_rows: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 100,
+    max_rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows to show.")] = 100,
     place: WarehouseOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Run an SQL query (DuckDB) on the tables of a warehouse, for a quick look. Tables go by their
-    names.
-    """
+    """Query the tables of a warehouse with SQL (DuckDB). Tables are named as in the warehouse."""
     with one_line_errors():
         from deploy.output import print_json, print_table
         from lake.table.query import query as ask

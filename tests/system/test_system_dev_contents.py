@@ -105,7 +105,7 @@ def test_a_line_for_each_client(cluster: LocalCluster) -> None:
     unknown = penstock(cluster, "snippets", "sarama")
     assert (
         unknown.returncode,
-        "error: client 'sarama' is not known: confluent-kafka" in unknown.stderr,
+        "error: client 'sarama' is not supported: confluent-kafka" in unknown.stderr,
     ) == (2, True)
 
 
