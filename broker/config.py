@@ -176,6 +176,11 @@ class BrokerConfig:
     ] = 10_000
     """Interval of the check for timed-out transactions, and so the largest delay of an abort."""
 
+    log_retention_check_interval_ms: Annotated[
+        int, Setting("log.retention.check.interval.ms", Kind.DURATION, 100, 86_400_000)
+    ] = 300_000
+    """How often the broker looks for records that their topic does not keep any longer."""
+
     offsets_retention_minutes: Annotated[
         int, Setting("offsets.retention.minutes", Kind.INT, 1, _INT32_MAX)
     ] = 7 * 24 * 60

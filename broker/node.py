@@ -47,6 +47,7 @@ from broker.network.server import Server
 from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
 from broker.recovery_duty import RecoveryDuty
+from broker.retention_duty import RetentionDuty
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
@@ -140,6 +141,7 @@ class Broker:
         self.transactions: TransactionCoordinator
         self.compactor: Compactor
         self.recoveries: RecoveryDuty
+        self.retention: RetentionDuty
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
@@ -223,6 +225,7 @@ class Broker:
         self.compactor = self._build_compactor(metadata, me)
         self._compaction_task = asyncio.get_running_loop().create_task(self.compactor.run())
         self._cleanup.push_async_callback(self._stop_compaction)
+        self._start_retention()
         self._start_load_reports(me)
         await self.server.serve(
             RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
@@ -317,6 +320,17 @@ class Broker:
 
     def _advertised(self, machine_host: str) -> tuple[Listener, ...]:
         return self.config.advertised(machine_host, self.server.ports)
+
+    def _start_retention(self) -> None:
+        self.retention = RetentionDuty(
+            lambda: self.follower.image,
+            self.partitions,
+            self.partitions.trim_all,
+            now_ms=self.now_ms,
+            interval_s=self.config.log_retention_check_interval_ms / 1_000,
+            rng=self._rng,
+        )
+        self._in_background(self.retention.run())
 
     def _start_load_reports(self, me: BrokerIncarnation) -> None:
         async def probe() -> None:

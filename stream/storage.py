@@ -368,9 +368,19 @@ class Storage:
     async def trim(self, handle: StreamHandle, start_offset: Offset) -> None:
         """Remove everything below `start_offset` for readers. Objects are deleted when they hold
         nothing else.
+
+        If this raises, the stream may have been trimmed all the same: see `on_trimmed`.
         """
         await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset)
-        handle.start_offset = max(handle.start_offset, start_offset)
+        self.on_trimmed(handle.stream_id, start_offset)
+
+    def on_trimmed(self, stream_id: StreamId, start_offset: Offset) -> None:
+        """Take over the start of a stream from the metadata, which may know of a trim whose answer
+        was lost. Does nothing if the stream is not open here.
+        """
+        handle = self._handles.get(stream_id)
+        if handle is not None:
+            handle.start_offset = max(handle.start_offset, start_offset)
 
     # --- writing ----------------------------------------------------------------------------------
 

@@ -17,14 +17,14 @@ Source: AutoMQ `ElasticReplicaManager`, `PartitionSnapshotsManager`; KRaft
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
 import structlog
 
 from base.clock import WallClock
-from base.ids import Offset
+from base.ids import Offset, StreamId
 from broker.partition.byte_limiter import ByteLimiter
 from broker.partition.counts import OperationCounts, PartitionStates, Traffic
 from broker.partition.leaders import is_next_leader
@@ -337,7 +337,18 @@ class PartitionManager:
             names = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
         if names:
             self._refresh_rules(names)
+        self._take_over_starts(delta, image)
         self._reconcile(keys)
+
+    def _take_over_starts(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take over the log starts from the image: a trim whose answer was lost took place."""
+        trimmed: Iterable[StreamId] = delta.trimmed_stream_ids
+        if delta.everything:
+            trimmed = [handle.stream_id for handle in self._storage.open_handles()]
+        for stream_id in trimmed:
+            stream = image.streams.get(stream_id)
+            if stream is not None:
+                self._storage.on_trimmed(stream_id, stream.start_offset)
 
     def _leaderless_keys(self) -> set[PartitionKey]:
         """Return the partitions whose next leader may have changed because a broker came or left:
@@ -659,6 +670,10 @@ class PartitionManager:
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
         """See `PartitionOpener.trim`."""
         await self._opener.trim(partition, start_offset)
+
+    async def trim_all(self, starts: Sequence[tuple[Partition, Offset]]) -> list[Exception | None]:
+        """See `PartitionOpener.trim_all`."""
+        return await self._opener.trim_all(starts)
 
     async def _checkpoint_periodically(self) -> None:
         round_number = 0

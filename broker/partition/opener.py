@@ -21,7 +21,7 @@ from broker.partition.log import LogConfig, restore_log
 from broker.partition.partition import Partition
 from controller.api.errors import ControllerError
 from controller.metadata.records import PartitionRecord
-from stream.errors import StreamError
+from stream.errors import StreamError, StreamFenced
 from stream.ports import OpenStream
 from stream.storage import AppendEntry, Storage, StreamHandle
 
@@ -219,16 +219,45 @@ class PartitionOpener:
                 trims.create_task(self._trim(partition, limit))
 
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
-        """Move the log start to `start_offset`, at most the last stable offset. Raises StreamError,
-        ControllerError, OSError, TimeoutError.
+        """Move the log start to `start_offset`, at most the high watermark. A log that begins there
+        or later stays as it is. Raises StreamError, ControllerError, OSError, TimeoutError.
+        """
+        (error,) = await self.trim_all([(partition, start_offset)])
+        if error is not None:
+            raise error
+
+    async def trim_all(self, starts: Sequence[tuple[Partition, Offset]]) -> list[Exception | None]:
+        """Move log starts; return an error or None for each partition. Costs one flush for all, and
+        one RPC for each. Raises StreamError if the WAL cannot be written.
 
         Trimmed records cannot be scanned after a crash, so a checkpoint with the producer state
         becomes durable first.
         """
         await self._storage.wait_for_room()
-        self._append_checkpoints([partition])
+        self._append_checkpoints(
+            [partition for partition, _ in starts if partition.accepts_records]
+        )
         await self._storage.flush()
-        await self._storage.trim(partition.log.data, start_offset)
+        limit = asyncio.Semaphore(_TRIMS_AT_ONCE_COUNT)
+        return await asyncio.gather(
+            *(self._trim_data(partition, start, limit) for partition, start in starts)
+        )
+
+    async def _trim_data(
+        self, partition: Partition, start_offset: Offset, limit: asyncio.Semaphore
+    ) -> Exception | None:
+        stream = partition.log.data
+        async with partition.trimming, limit:
+            if start_offset <= partition.log_start_offset:
+                return None
+            if not partition.accepts_records:
+                return StreamFenced(stream.stream_id, "this broker is closing it")
+            try:
+                await self._storage.trim(stream, start_offset)
+            except (StreamError, ControllerError, OSError, TimeoutError) as error:
+                return error
+        await self._trim(partition, limit)
+        return None
 
     def _append_checkpoints(self, partitions: Sequence[Partition]) -> None:
         now_ms = self._now_ms()

@@ -9,6 +9,7 @@ Source: Kafka `Partition`, `DelayedOperationPurgatory`; AutoMQ `ElasticReplicaMa
 fetch wakes when the confirmed offset passes its position.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 from uuid import UUID
@@ -62,6 +63,7 @@ class Partition:
         "stop_error",
         "topic_id",
         "topic_name",
+        "trimming",
     )
 
     def __init__(
@@ -87,6 +89,8 @@ class Partition:
         self.records_in = 0
         self.records_out = 0
         """Offsets from the position of a fetch to the end of its records."""
+        self.trimming = asyncio.Lock()
+        """Held while the log start moves, so that it never goes back."""
         self._storage = storage
         self._high_watermark = log.data.confirmed_offset
         self._last_stable_offset = log.transactions.last_stable(self._high_watermark)

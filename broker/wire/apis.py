@@ -56,6 +56,7 @@ LIST_GROUPS: Final = _api(16, "ListGroups", "list_groups", (0, 5), 3)
 API_VERSIONS: Final = _api(18, "ApiVersions", "api_versions", (0, 4), 3)
 CREATE_TOPICS: Final = _api(19, "CreateTopics", "create_topics", (2, 7), 5)
 DELETE_TOPICS: Final = _api(20, "DeleteTopics", "delete_topics", (1, 6), 4)
+DELETE_RECORDS: Final = _api(21, "DeleteRecords", "delete_records", (0, 2), 2)
 INIT_PRODUCER_ID: Final = _api(22, "InitProducerId", "init_producer_id", (0, 4), 2)
 OFFSET_FOR_LEADER_EPOCH: Final = _api(
     23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", (2, 4), 4
@@ -102,6 +103,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
+        DELETE_RECORDS,
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
         ADD_PARTITIONS_TO_TXN,

@@ -55,6 +55,8 @@ class MetadataDelta:
     node_ids: set[NodeId] = field(default_factory=set[NodeId])
     wals: set[BrokerIncarnation] = field(default_factory=set[BrokerIncarnation])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
+    trimmed_stream_ids: set[StreamId] = field(default_factory=set[StreamId])
+    """Of `stream_ids`, those that begin later now."""
     object_ids: set[ObjectId] = field(default_factory=set[ObjectId])
     configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
     """(resource type, resource name)."""
@@ -96,14 +98,11 @@ class MetadataDelta:
 
     def _note_log(self, record: Record) -> None:
         match record:
-            case (
-                StreamCreated()
-                | StreamOpened()
-                | StreamClosed()
-                | StreamTrimmed()
-                | StreamRemoved()
-            ):
+            case StreamCreated() | StreamOpened() | StreamClosed() | StreamRemoved():
                 self.stream_ids.add(record.stream_id)
+            case StreamTrimmed():
+                self.stream_ids.add(record.stream_id)
+                self.trimmed_stream_ids.add(record.stream_id)
             case ObjectCommitted():
                 self.object_ids.add(record.object_id)
                 self.stream_ids.update(part.stream_id for part in record.ranges)

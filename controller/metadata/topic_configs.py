@@ -121,8 +121,8 @@ _ALL = (
     _list(
         "cleanup.policy",
         "delete",
-        f"{_PLANNED}What happens to old records: deleted by retention, compacted by key, or"
-        " both. With compact, records without a key are refused already.",
+        "delete: retention deletes old records. compact alone keeps every record: compaction by"
+        " key is not applied yet; records without a key are refused already.",
         "compact",
         "delete",
     ),
@@ -211,25 +211,30 @@ _ALL = (
     _long(
         "retention.bytes",
         -1,
-        f"{_PLANNED}Size of a partition above which its oldest records are deleted; -1 for"
-        " no limit.",
+        "Size of a partition, in bytes of its objects, above which its oldest objects' records are"
+        " deleted; -1 for no limit.",
         low=-1,
     ),
     _long(
         "retention.ms",
         604_800_000,
-        f"{_PLANNED}Age at which records are deleted; -1 for never.",
+        "Age at which records are deleted, by their timestamps; -1 for never.",
         low=-1,
     ),
     _int(
         "segment.bytes",
         1_073_741_824,
-        f"{_PLANNED}Size of a logical segment: retention and compaction work on whole segments.",
+        f"{_KEPT}retention works on the ranges of objects.",
         low=1_048_576,
     ),
     _int("segment.index.bytes", 10_485_760, f"{_KEPT}there are no index files.", low=4),
-    _long("segment.jitter.ms", 0, f"{_KEPT}segments are logical and cost no flush."),
-    _long("segment.ms", 604_800_000, f"{_PLANNED}Age at which a logical segment is closed.", low=1),
+    _long("segment.jitter.ms", 0, f"{_KEPT}there are no segments."),
+    _long(
+        "segment.ms",
+        604_800_000,
+        f"{_KEPT}a range is committed within upload.block.max.age.ms.",
+        low=1,
+    ),
     _bool("unclean.leader.election.enable", f"{_KEPT}a new leader has every acknowledged record."),
 )
 

@@ -1,5 +1,6 @@
-"""Run `penstock topics`: create, list, describe and delete topics."""
+"""Run `penstock topics`: create, list, describe and delete topics; delete records."""
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -7,7 +8,9 @@ import typer
 from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
 from deploy.errors import UsageError
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe and delete topics; delete records.", no_args_is_help=True
+)
 
 
 @app.command("create")
@@ -91,6 +94,66 @@ def describe(name: str, *, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = F
     ]
     print_table(name, ["partition", "leader", "replicas", "isr", "earliest", "latest"], rows)
     print_table("configs", ["name", "value"], configs.items())
+
+
+@app.command("delete-records")
+def delete_records(
+    name: str,
+    *,
+    before_offset: Annotated[
+        int | None, typer.Option(help="Delete the records before this offset.")
+    ] = None,
+    before_time: Annotated[
+        datetime | None,
+        typer.Option(
+            help="Delete the records before the first one that is not older: a time in UTC.",
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"],
+        ),
+    ] = None,
+    all_records: Annotated[bool, typer.Option("--all", help="Delete all records.")] = False,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", help="Only this one; any number of times."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the oldest records of a topic. They cannot be brought back."""
+    if (before_offset is not None) + (before_time is not None) + all_records != 1:
+        raise UsageError("name one of --before-offset, --before-time and --all")
+    from deploy.clients.kafka import Kafka
+    from deploy.output import print_json, print_table
+
+    kafka = Kafka(bootstrap)
+    there = [part.partition for part in kafka.topic(name).partitions]
+    if unknown := sorted(set(partition or ()) - set(there)):
+        raise UsageError(f"--partition {_ids(unknown)}: {name} has {_ids(there)}")
+    offsets = kafka.offsets(name, partition or there)
+    ends = {index: latest for index, (_, latest) in offsets.items()}
+    if before_time is not None:
+        timestamp_ms = int(before_time.replace(tzinfo=UTC).timestamp() * 1_000)
+        starts = kafka.offsets_for_time(name, ends, timestamp_ms)
+    else:
+        starts = ends if before_offset is None else dict.fromkeys(ends, before_offset)
+    count = sum(max(0, min(starts[at], ends[at]) - offsets[at][0]) for at in ends)
+    if not yes and not as_json:
+        typer.confirm(f"delete up to {count:,} records of {name}?", abort=True)
+    results = kafka.delete_records(name, starts)
+    if as_json:
+        print_json(
+            [
+                {"partition": at, "earliest": None, "error": found}
+                if isinstance(found, str)
+                else {"partition": at, "earliest": found, "error": None}
+                for at, found in results.items()
+            ]
+        )
+    else:
+        rows = [(at, offsets[at][0], found, ends[at]) for at, found in results.items()]
+        print_table(name, ["partition", "earliest before", "earliest", "latest"], rows)
+    if any(isinstance(found, str) for found in results.values()):
+        raise typer.Exit(1)
 
 
 @app.command("delete")

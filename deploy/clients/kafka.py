@@ -130,6 +130,47 @@ class Kafka:
         finally:
             consumer.close()
 
+    def offsets_for_time(
+        self, topic: str, ends: Mapping[int, int], timestamp_ms: int
+    ) -> dict[int, int]:
+        """For each partition, the first offset whose record is not older than `timestamp_ms`; the
+        end of the log if there is none.
+
+        ends: high watermark by partition.
+        """
+        consumer = self.consumer(group_id="penstock-cli", enable_auto_commit=False)
+        wanted = [TopicPartition(topic, index, timestamp_ms) for index in ends]
+        try:
+            found = self._call(lambda: consumer.offsets_for_times(wanted, timeout=TIMEOUT_S))
+        finally:
+            consumer.close()
+        for part in found:
+            if part.error is not None:
+                raise self.failure(part.error, f"no time can be looked up in {topic}")
+        return {
+            part.partition: part.offset if part.offset >= 0 else ends[part.partition]
+            for part in found
+        }
+
+    def delete_records(self, topic: str, starts: Mapping[int, int]) -> dict[int, int | str]:
+        """Delete the records before an offset of each partition.
+
+        Returns the new earliest offset by partition, or why it did not change.
+        """
+        wanted = [TopicPartition(topic, index, offset) for index, offset in starts.items()]
+        futures = self._admin.delete_records(
+            wanted, request_timeout=TIMEOUT_S, operation_timeout=TIMEOUT_S
+        )
+        results: dict[int, int | str] = {}
+        for part, future in futures.items():
+            try:
+                results[part.partition] = self._result(
+                    future, f"records of {topic}-{part.partition} were not deleted"
+                ).low_watermark
+            except KafkaFailed as error:
+                results[part.partition] = str(error)
+        return dict(sorted(results.items()))
+
     def _watermarks(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
         position = TopicPartition(topic, partition)
         found = self._call(

@@ -46,7 +46,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     ),
     (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
-    (("DeleteRecords",), "Records stay until their topic is deleted: there is no retention yet."),
     (("OffsetDelete",), "Offsets of a group leave by expiry, or with the group."),
     (
         ("AlterConfigs",),

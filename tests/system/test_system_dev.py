@@ -97,6 +97,21 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
     assert {(record["key"], record["value"]) for record in records} == {
         (f"k{n}", f"v{n}") for n in range(300)
     }
+    delete = ("topics", "delete-records", "words")
+    assert asked(cluster, *delete, "--before-offset", "1", "--partition", "2") == [
+        {"partition": 2, "earliest": 1, "error": None}
+    ]
+    assert asked(cluster, *delete, "--before-time", "2020-01-01") == [
+        {"partition": part["partition"], "earliest": int(part["partition"] == 2), "error": None}
+        for part in described["partitions"]
+    ]
+    refused = penstock(cluster, *delete, "--before-offset", "1000", "--yes")
+    assert (refused.returncode, "OFFSET_OUT_OF_RANGE" in refused.stdout) == (1, True)
+    unclear = penstock(cluster, *delete, "--all", "--before-offset", "1")
+    assert (unclear.returncode, "name one of" in unclear.stderr) == (2, True)
+    assert penstock(cluster, *delete, "--all", given="y\n").returncode == 0
+    emptied = asked(cluster, "topics", "describe", "words")["partitions"]
+    assert [part["earliest"] for part in emptied] == [part["latest"] for part in emptied]
     assert penstock(cluster, "topics", "delete", "words").returncode == 0
     assert "words" not in [topic["name"] for topic in asked(cluster, "topics", "list")]
 

@@ -125,6 +125,8 @@ def _wal(broker: Broker) -> Iterator[Reading]:
 
 
 def _background(broker: Broker) -> Iterator[Reading]:
+    yield table.RETENTION_TRIMS, (), broker.retention.trimmed_partitions
+    yield table.RETENTION_FAILURES, (), broker.retention.failed_partitions
     uploads, compactions = broker.storage.uploads, broker.compactor.counts
     for step, latencies in uploads.latencies.items():
         yield table.UPLOAD_LATENCY, (step,), latencies.freeze()

