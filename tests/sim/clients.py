@@ -85,6 +85,8 @@ class Producer:
             base_sequence=first if is_idempotent else -1,
         )
         self._world.checker.sent(part, identities)
+        if self._world.log_starts is not None:
+            self._world.log_starts.sent(identities)
         return bytes(data), identities
 
     async def _attempt(

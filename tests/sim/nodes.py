@@ -19,6 +19,7 @@ from broker.config import BrokerConfig
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.coordination.log import TopicLog
 from broker.groups.coordinator import GroupCoordinator
+from broker.handlers.delete_records import handle_delete_records
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.produce import handle_produce
@@ -31,11 +32,13 @@ from broker.partition.log import LogConfig
 from broker.partition.manager import PartitionManager
 from broker.partition.partition import Partition
 from broker.recovery_duty import RecoveryDuty
+from broker.retention_duty import RetentionDuty
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
 from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis
+from broker.wire.gen import delete_records as wire_delete
 from broker.wire.gen import fetch as wire_fetch
 from broker.wire.gen import produce as wire_produce
 from controller.api.client import ControllerClient
@@ -61,6 +64,7 @@ from tests.sim.checkers import Part
 from tests.sim.connections import SimMarkerPeers
 from tests.sim.control import addresses
 from tests.sim.frames import CONNECTION, decode_response, encode_request
+from tests.sim.log_starts import CHECK_INTERVAL_S
 from tests.sim.loop import Process
 from tests.sim.places import place_of
 from tests.sim.store import SimStore
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
 COORDINATOR_PARTITIONS = 2
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12
+DELETE_RECORDS_VERSION = 2
 
 
 def batches_of(records: Any) -> list[list[Record]]:
@@ -247,6 +252,16 @@ class SimBroker:
                     LoadReporter(me, self.client, self.partitions, probe, interval_s=0.3).run()
                 )
             )
+        if world.log_starts is not None:
+            retention = RetentionDuty(
+                lambda: self.follower.image,
+                self.partitions,
+                self.partitions.trim_all,
+                now_ms=self.now_ms,
+                interval_s=CHECK_INTERVAL_S,
+                rng=self.rng,
+            )
+            self._tasks.append(world.loop.create_task(retention.run()))
         self.dispatcher = RequestDispatcher(self, make_handlers(), INLINE)
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)
@@ -460,6 +475,8 @@ class SimBroker:
             topics=topics,
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
+        log_starts = self.world.log_starts
+        before = {} if log_starts is None else log_starts.told()
         response = handle_fetch(self, self.context(apis.FETCH, FETCH_VERSION, body))
         if asyncio.iscoroutine(response):
             try:
@@ -476,6 +493,8 @@ class SimBroker:
                 results[part] = FetchResult(
                     item.error_code, item.high_watermark, item.log_start_offset, batches
                 )
+                if log_starts is not None and item.log_start_offset >= 0:
+                    log_starts.names(part, item.log_start_offset, before)
                 if item.error_code == 0:
                     self.world.checker.fetched(part, item.high_watermark, wanted[part][0], batches)
         answered(results)
@@ -497,6 +516,34 @@ class SimBroker:
             self.world.trace("trim_failed", self.process.name, type(error).__name__)
         else:
             self.world.trace("trimmed", part, offset)
+
+    async def delete_records(self, part: Part, share: float, timeout_ms: int) -> None:
+        """A client asks this broker to delete a share of a log. With a short timeout, the answer of
+        the controller comes too late.
+        """
+        found, log_starts = self.partitions.get(*part), self.world.log_starts
+        assert log_starts is not None
+        if not isinstance(found, Partition):
+            return
+        size = found.high_watermark - found.log_start_offset
+        offset = found.log_start_offset + int(size * share)
+        wanted = wire_delete.DeleteRecordsPartition(part[1], offset)
+        request = wire_delete.DeleteRecordsRequest(
+            [wire_delete.DeleteRecordsTopic(part[0], [wanted])], timeout_ms=timeout_ms
+        )
+        body = encode_request(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, request)
+        log_starts.asked(part, offset)
+        before = log_starts.told()
+        response = await handle_delete_records(
+            self, self.context(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, body)
+        )
+        message = decode_response(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, response)
+        (item,) = message.topics[0].partitions
+        self.world.trace("delete_records", part, offset, item.error_code, item.low_watermark)
+        if item.error_code == 0:
+            log_starts.names(part, item.low_watermark, before)
+            if item.low_watermark < offset:
+                self.world.fail(f"{part}: {offset} was asked for, {item.low_watermark} is answered")
 
     def spawn(self, make: Callable[[], Any]) -> None:
         self.deliver(lambda: self._tasks.append(self.world.loop.create_task(make())))

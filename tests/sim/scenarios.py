@@ -213,6 +213,21 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "slow_store": 1,
         "nothing": 2,
     },
+    "log_life": {
+        "delete_records": 10,
+        "crash": 3,
+        "pause": 2,
+        "replace": 1,
+        "move": 4,
+        "ping_pong": 2,
+        "leave": 1,
+        "slow_store": 1,
+        "store_down": 1,
+        "cut": 3,
+        "crash_controller": 2,
+        "cut_controller": 1,
+        "nothing": 1,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -272,6 +287,9 @@ ROLLED_BACK = frozenset({"rollback"})
 
 LOSING_SLOTS = frozenset({"lost_slots"})
 """The store loses WAL slots and gets them back; some readers read from it meanwhile."""
+
+DELETING = frozenset({"log_life"})
+"""Here old records go, by DeleteRecords, by age and by size: see `tests.sim.log_starts`."""
 
 READING = frozenset({"controller", "quorum"})
 """A client reads from the controllers all the time, without changing anything."""
@@ -529,6 +547,12 @@ class Chaos:
         if (broker := self._running()) is not None and broker.serving:
             part, share = self._rng.choice(self._world.parts), self._rng.choice((0.3, 0.9, 1.0))
             broker.spawn(lambda: broker.trim(part, share))
+
+    def delete_records(self) -> None:
+        if (broker := self._running()) is not None and broker.serving:
+            part, share = self._rng.choice(self._world.parts), self._rng.choice((0.3, 0.9, 1.0))
+            timeout_ms = self._rng.choice((20, 60, 5_000))
+            broker.spawn(lambda: broker.delete_records(part, share, timeout_ms))
 
     def slow_store(self) -> None:
         weather = self._world.weather

@@ -12,6 +12,7 @@ from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
+from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
 from tests.sim.mutants import MUTANTS, patched, planted
 from tests.sim.offset_mutants import OFFSET_MUTANTS
@@ -66,11 +67,13 @@ SCENARIO |= dict.fromkeys(CLOCK_MUTANTS, "steps")
 SCENARIO |= dict.fromkeys(LATE_MUTANTS, "late")
 SCENARIO |= dict.fromkeys(GROUP_MUTANTS, "groups")
 SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
+SCENARIO |= dict.fromkeys(LOG_START_MUTANTS, "log_life")
 SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
 SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
+    "trimmed_without_a_checkpoint": 25,
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 30,
     "sequences_judged_without_a_lease": 100,

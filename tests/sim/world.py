@@ -46,6 +46,7 @@ from tests.sim.late import LateChaos, LateConnection
 from tests.sim.leasing import lease_readers
 from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, draw, draw_coordination
 from tests.sim.loads import LoadChaos
+from tests.sim.log_starts import LogStarts
 from tests.sim.loop import Process, VirtualLoop, process_name
 from tests.sim.lost_slots import LostSlots
 from tests.sim.metadata_log import MetadataLog
@@ -134,6 +135,7 @@ class World:
         self.life = TopicLife(self, self.checker)
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
         self.stable = StableOffsets(self.fail)
+        self.log_starts = LogStarts(self) if scenario in scenarios.DELETING else None
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.txn_parts: list[Part] = (
@@ -219,6 +221,8 @@ class World:
 
     def note_leaders(self) -> None:
         self.life.look(self.metadata.image)
+        if self.log_starts is not None:
+            self.log_starts.look(self.metadata.image)
         topics = [
             topic
             for name in (TOPIC, TXN_TOPIC, *self.life.names)
@@ -520,7 +524,8 @@ class World:
             producer.check_order()
 
     async def _create_topic(self) -> None:
-        topics = [NewTopic(name=TOPIC, partitions=self.limits.partitions)]
+        configs = {} if self.log_starts is None else self.log_starts.configs
+        topics = [NewTopic(name=TOPIC, partitions=self.limits.partitions, configs=configs)]
         if self.txn_parts:
             topics.append(NewTopic(name=TXN_TOPIC, partitions=PARTITIONS))
         request = CreateTopics(topics=topics)
