@@ -1,4 +1,4 @@
-"""Run `penstock compact`: merge small objects of a topic into large ones, in this process or with
+"""Run `penstock compact`: rewrite small objects of a topic into large ones, in this process or with
 Spark, without load on brokers.
 """
 
@@ -73,7 +73,7 @@ def compact(
     plan: Plan = False,
     as_json: AsJson = False,
 ) -> None:
-    """Merge the small objects of a topic into large ones. Offsets and records stay the same;
+    """Rewrite the small objects of a topic into large ones. Offsets and records stay the same;
     clients are not affected.
 
     It is safe to run at any time, several times at once, and again after a kill.

@@ -303,7 +303,7 @@ def compact(
     engine: EngineOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Merge the small files of a table; safe while it is being written."""
+    """Compact the small files of a table; safe while it is being written."""
     with one_line_errors():
         from deploy.output import Progress, print_json
         from lake.table.compact import compact as join
