@@ -9,7 +9,7 @@ Must not outlive its leadership. Source: KRaft `QuorumController` (claim, renoun
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -195,7 +195,7 @@ class ActiveController:
 
     def _periodic_tasks(
         self, service: ControllerService
-    ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    ) -> Sequence[Callable[[], Coroutine[Any, Any, None]]]:
         ticks = Ticks(
             self._config,
             self.runtime,
