@@ -102,7 +102,7 @@ CLUSTER: Final = (
     ),
     line("Requests", "reqps", (rate("penstock_broker_requests_total", "api"), "{{api}}")),
     line(
-        "Errors told to clients",
+        "Errors returned to clients",
         "reqps",
         (rate("penstock_broker_request_errors_total", "api, error"), "{{api}} {{error}}"),
     ),

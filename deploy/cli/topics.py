@@ -32,8 +32,8 @@ def create(
             "--config",
             "-c",
             help=(
-                "Topic config as KEY=VALUE. Repeatable. Retention and compaction configs are"
-                " accepted but not applied yet."
+                "Topic config as KEY=VALUE. Repeatable. Configs of compaction are accepted"
+                " but not applied yet."
             ),
         ),
     ] = None,

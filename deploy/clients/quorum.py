@@ -65,7 +65,7 @@ async def _describe_one(address: str) -> str:
 
 
 def _status_line(address: str, status: ControllerStatus) -> str:
-    leader = status.leader or "nobody"
+    leader = status.leader or "no leader"
     return (
         f"  {address}: controller {status.controller_id}, {status.role}, epoch"
         f" {status.controller_epoch}, follows {leader}"

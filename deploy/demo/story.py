@@ -159,9 +159,10 @@ class Demo:
             table.add_row(share.name, f"{share.objects:,}", size(share.size_bytes))
         self._console.print(table)
         puts, gets = counts.get("PUT", 0), counts.get("GET", 0)
-        written, told = size(counts.get("PUT_bytes", 0)), size(sent.value_bytes)
+        written, uncompressed = size(counts.get("PUT_bytes", 0)), size(sent.value_bytes)
         self._note(
-            f"{puts:,} PUTs carried {written} ({told} of JSON before compression); {gets:,} GETs"
+            f"{puts:,} PUTs carried {written} ({uncompressed} of JSON before compression);"
+            f" {gets:,} GETs"
         )
 
     def _show_carriers(self, sent: Tally, received: Tally) -> None:

@@ -12,7 +12,7 @@
 
 {{- /* Advertised listeners, computed from the type of each listener. The broker replaces {id} with the pod's ordinal. */ -}}
 {{- define "penstock.advertised" -}}
-{{- $told := list (printf "PLAINTEXT://$(POD_NAME).%s:%d" (include "penstock.brokerHost" .) (int .Values.listener.port)) -}}
+{{- $advertised := list (printf "PLAINTEXT://$(POD_NAME).%s:%d" (include "penstock.brokerHost" .) (int .Values.listener.port)) -}}
 {{- range $name, $listener := .Values.externalListeners -}}
 {{- $host := $listener.host -}}
 {{- $port := $listener.advertisedPort -}}
@@ -28,9 +28,9 @@
 {{- end -}}
 {{- $port = $port | default (int $listener.port) -}}
 {{- end -}}
-{{- $told = append $told (printf "%s://%s:%s" $name $host (toString $port)) -}}
+{{- $advertised = append $advertised (printf "%s://%s:%s" $name $host (toString $port)) -}}
 {{- end -}}
-{{- join "," $told -}}
+{{- join "," $advertised -}}
 {{- end -}}
 
 {{- /* Maximum number of brokers: each has its own external Services. */ -}}
