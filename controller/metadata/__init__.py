@@ -1,3 +1,3 @@
-"""What the cluster knows: records, the image they add up to, snapshots. The public half of the
-controller for brokers.
+"""Define the metadata of the cluster: records, the image they add up to, and snapshots. This is the
+public half of the controller for brokers.
 """

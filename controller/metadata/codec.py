@@ -1,4 +1,4 @@
-"""Records to bytes and back: msgpack arrays with the record's tag, UUIDs as 16 bytes.
+"""Encode and decode records: msgpack arrays with the record's tag, UUIDs as 16 bytes.
 
 An unknown tag is an error: older software must not skip facts.
 """
@@ -18,12 +18,14 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes | memoryview | msgspec.Raw) -> Record:
-    """Raises msgspec.DecodeError (or its ValidationError) for anything that `encode_record` of this
-    version does not give.
+    """Decode one record.
+
+    Raises msgspec.DecodeError (or its ValidationError) for anything that `encode_record` of this
+    version does not produce.
     """
     return _DECODER.decode(data)
 
 
 def encode_raw(records: Iterable[Record]) -> list[msgspec.Raw]:
-    """As `MetadataBatch.records` carries them."""
+    """Encode records in the form of `MetadataBatch.records`."""
     return [msgspec.Raw(_ENCODER.encode(record)) for record in records]

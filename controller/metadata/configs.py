@@ -1,5 +1,6 @@
-"""Dynamic configs, by resource. Values are texts, as validated by the config manager. Source: KRaft
-`ConfigurationsImage`.
+"""Hold dynamic configs by resource. Values are texts that the config manager validated.
+
+Source: KRaft `ConfigurationsImage`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from controller.metadata.records import ConfigRecord
 
 TOPIC_RESOURCE = 2
-"""Resource types as in Kafka's protocol."""
+"""Resource types have the numbers of Kafka's protocol."""
 
 BROKER_RESOURCE = 4
 
@@ -22,14 +23,16 @@ class ConfigsImage:
     )
 
     def get(self, resource_type: int, resource_name: str) -> Mapping[str, str]:
-        """What was set for one resource; empty if nothing was. Defaults are in `topic_configs`."""
+        """Return the configs set for one resource; empty if there are none. Defaults are in
+        `topic_configs`.
+        """
         return self._values.get((resource_type, resource_name), _NOTHING)
 
     def topic(self, name: str) -> Mapping[str, str]:
         return self.get(TOPIC_RESOURCE, name)
 
     def items(self) -> Iterator[tuple[int, str, str, str]]:
-        """(resource type, resource name, config name, value) of everything that is set."""
+        """Yield (resource type, resource name, config name, value) of every config that is set."""
         for (resource_type, resource_name), values in self._values.items():
             for name, value in values.items():
                 yield resource_type, resource_name, name, value

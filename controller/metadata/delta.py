@@ -1,8 +1,8 @@
-"""What a run of records touched, so that subscribers look only at that. Level, not edge: the state
-is in the image, not in here.
+"""Collect what a run of records touched, so that subscribers examine only that.
 
-Invariant: whatever differs between the image before and after the records is named. More may be
-named than changed.
+A delta is level-triggered: it names what to look at, and the image holds the state.
+Invariant: a delta names everything that differs between the image before and after the records. It
+may name more than changed.
 """
 
 from collections.abc import Iterable
@@ -43,23 +43,25 @@ from stream.ports import BrokerIncarnation
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """everything: the image was replaced by a snapshot; look at all of it, the sets are then
-    empty.
+    """The ids that a run of records touched.
+
+    `everything` means that a snapshot replaced the image: subscribers must examine all of it, and
+    the sets are empty.
     """
 
     everything: bool = False
     topic_ids: set[UUID] = field(default_factory=set[UUID])
-    """Created, removed, or any of their partitions changed."""
+    """Topics that were created or removed, or whose partitions changed."""
     removed_topic_ids: set[UUID] = field(default_factory=set[UUID])
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     node_ids: set[NodeId] = field(default_factory=set[NodeId])
     wals: set[BrokerIncarnation] = field(default_factory=set[BrokerIncarnation])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     trimmed_stream_ids: set[StreamId] = field(default_factory=set[StreamId])
-    """Of `stream_ids`, those that begin later now."""
+    """Those of `stream_ids` whose start moved up."""
     object_ids: set[ObjectId] = field(default_factory=set[ObjectId])
     configs: set[tuple[int, str]] = field(default_factory=set[tuple[int, str]])
-    """(resource type, resource name)."""
+    """Pairs of resource type and resource name."""
     keys: set[str] = field(default_factory=set[str])
 
     @staticmethod

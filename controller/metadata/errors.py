@@ -1,11 +1,13 @@
-"""What is raised when metadata contradicts itself: a defect, never an operating condition, so
-nothing catches it below a process.
+"""Define the error for metadata that contradict themselves.
+
+It is a defect, never an operating condition, so no code below the process catches it.
 """
 
 
 class InvariantBroken(AssertionError):
-    """A record does not fit the image it is applied to, or the image does not hold together. Stop:
-    continuing would spread the damage.
+    """A record does not fit the image that it is applied to, or the image contradicts itself.
+
+    The process must stop: continuing would spread the damage.
     """
 
 

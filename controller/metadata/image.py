@@ -1,11 +1,11 @@
-"""The metadata image: what all records so far add up to. Every controller and every broker holds
-one.
+"""The metadata image: the state that all records so far add up to. Every controller and every
+broker holds one.
 
 Invariant: `check_invariants` holds after each whole transaction (a run of records proposed
-together), and two images that applied the same records are equal. Mutable, of one thread, changed
-by `apply` only: readers must not hold on to its lists across an await.
-Must not decide anything: a record is a fact that a manager validated. Source: KRaft
-`MetadataImage`.
+together), and two images that applied the same records are equal. An image is mutable, belongs to
+one thread and is changed by `apply` only: readers must not keep its lists across an await.
+Must not decide anything: a record is a fact that a manager validated.
+Source: KRaft `MetadataImage`.
 """
 
 from collections.abc import Callable, Iterable
@@ -63,7 +63,7 @@ _FIRST_NODE_EPOCH = NodeEpoch(1)
 class MetadataImage:
     cluster_id: str = ""
     end_offset: MetadataOffset = _FIRST_OFFSET
-    """Offset of the next record: everything below is in here."""
+    """Offset of the next record: the image contains everything below it."""
     next_stream_id: StreamId = _FIRST_STREAM_ID
     next_object_id: ObjectId = _FIRST_OBJECT_ID
     next_node_epoch: NodeEpoch = _FIRST_NODE_EPOCH
@@ -105,20 +105,23 @@ class MetadataImage:
         }
 
     def apply(self, record: Record, offset: MetadataOffset) -> None:
-        """Apply the record at `offset`. Raises InvariantBroken if it does not fit: a defect, the
-        process has to stop.
+        """Apply the record at `offset`.
+
+        Raises InvariantBroken if the record does not fit. That is a defect, and the process has to
+        stop.
         """
         self._appliers[type(record)](record)
         self.end_offset = MetadataOffset(offset + 1)
 
     def apply_all(self, records: Iterable[Record]) -> None:
-        """Apply records that follow one another from `end_offset`."""
+        """Apply consecutive records that start at `end_offset`."""
         for record in records:
             self.apply(record, self.end_offset)
 
     def load(self, records: Iterable[Record]) -> None:
-        """Records of a snapshot, in its order; as many calls as it takes, into a fresh image.
-        `loaded` ends it.
+        """Apply records of a snapshot in their order to a fresh image.
+
+        Call it as often as needed, then call `loaded`.
         """
         if self.end_offset:
             raise broken("a snapshot is loaded into an image that is not fresh")
@@ -126,14 +129,16 @@ class MetadataImage:
             self._appliers[type(record)](record)
 
     def loaded(self, end_offset: MetadataOffset) -> None:
-        """That was all of the snapshot, which holds everything below `end_offset`."""
+        """Finish loading a snapshot, which holds everything below `end_offset`."""
         self.end_offset = end_offset
 
     def find_ranges(
         self, stream_id: StreamId, start: Offset, end: Offset, limit: int
     ) -> list[ObjectRange]:
-        """`StreamMetadata.objects`: committed ranges of one stream that intersect [start, end), in
-        order, with their objects.
+        """Return the committed ranges of one stream that intersect [start, end), in order, with
+        their objects.
+
+        This implements `StreamMetadata.objects`.
         """
         found: list[ObjectRange] = []
         for entry in self.streams.find(stream_id, start, end, limit):
@@ -158,7 +163,10 @@ class MetadataImage:
         return found
 
     def check_invariants(self) -> None:
-        """Raises InvariantBroken. O(everything): for tests and the simulator."""
+        """Raise InvariantBroken if the image contradicts itself.
+
+        The check costs O(size of the image): it is meant for tests and the simulator.
+        """
         invariants.check(self.topics, self.nodes, self.streams, self.objects)
         invariants.check_counters(
             self.streams, self.next_stream_id, self.objects, self.next_object_id

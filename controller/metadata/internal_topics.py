@@ -1,10 +1,11 @@
-"""The topics in which brokers keep what they coordinate: names, and what clients must not do to
-them.
+"""Define the internal topics, in which coordinators store their state, and what clients must not do
+to them.
 
-Kafka refuses records of clients there, but lets them delete the topics, add partitions and change
-every config. Each of these loses committed offsets or transactions: keys are found by the count of
-partitions, and records that retention takes or a limit refuses are gone.
-Must not: depend on an image.
+Kafka refuses records of clients in these topics, but lets clients delete the topics, add partitions
+and change every config. Each of these loses committed offsets or transactions: the number of
+partitions decides where a key is, and records are lost when retention deletes them or a limit
+refuses them.
+Must not depend on an image.
 """
 
 from typing import Final
@@ -23,8 +24,9 @@ _NUMBERS_NOT_BELOW_DEFAULT: Final = frozenset(
 
 
 def config_problem(name: str, value: str) -> str:
-    """Why an internal topic cannot have this (valid) config, with what is allowed; empty if it
-    can.
+    """Return why an internal topic cannot have this (valid) config, with the allowed values.
+
+    Return an empty text if it can.
     """
     if name == CLEANUP_POLICY and value != COMPACT:
         return (

@@ -1,5 +1,6 @@
-"""What must be true of an image between transactions, checked from scratch. For tests and the
-simulator: it costs O(everything).
+"""Check from scratch what must be true of an image between transactions.
+
+Limits: a check costs O(size of the image), so it is meant for tests and the simulator.
 """
 
 from collections import Counter
@@ -22,7 +23,7 @@ from stream.ports import ObjectRole
 def check(
     topics: TopicsImage, nodes: NodesImage, streams: StreamsImage, objects: ObjectsImage
 ) -> None:
-    """Raises InvariantBroken, naming the first thing that is wrong."""
+    """Raise InvariantBroken for the first violation."""
     refs: Counter[ObjectId] = Counter()
     for stream in streams:
         _check_log(stream)
@@ -144,7 +145,7 @@ def _check_partition(
 def check_counters(
     streams: StreamsImage, next_stream_id: StreamId, objects: ObjectsImage, next_object_id: ObjectId
 ) -> None:
-    """No id that is in use may be given out again."""
+    """Check that no id in use can be assigned again."""
     if any(stream.stream_id >= next_stream_id for stream in streams):
         raise broken("a stream id would be given out twice")
     if any(state.object_id >= next_object_id for state in objects):
@@ -152,7 +153,7 @@ def check_counters(
 
 
 def check_object_counts(objects: ObjectsImage) -> None:
-    """What metrics show is what is there."""
+    """Check that the counts that metrics report match the objects."""
     committed = [state for state in objects if state.phase == ObjectPhase.COMMITTED]
     roles = Counter(state.role for state in committed)
     if any(roles[role] != objects.committed_count(role) for role in ObjectRole):

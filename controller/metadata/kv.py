@@ -1,5 +1,6 @@
-"""The small key/value store of the cluster. Limits are the manager's. Source: AutoMQ
-`KVControlManager`.
+"""Hold the small key/value store of the cluster. The manager enforces its limits.
+
+Source: AutoMQ `KVControlManager`.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,10 @@
-"""Brokers and their WALs: who may write, and whose WAL still has to be recovered.
+"""Hold the brokers and their WALs: which brokers may write, and which WALs still need recovery.
 
 Invariant: the registered incarnation of a node is the one with its highest epoch, and a WAL that
-ended never begins again. One `WalState` is kept for each broker start, about 100 bytes: the fence
-objects in the store stay for ever as well. Only `MetadataImage.apply` changes it. Source: KRaft
-`ClusterImage`, AutoMQ `NodeControlManager`.
+ended never begins again. Only `MetadataImage.apply` changes it.
+Limits: one `WalState` of about 100 bytes is kept forever for each broker start, as are the fence
+objects in the store.
+Source: KRaft `ClusterImage`, AutoMQ `NodeControlManager`.
 """
 
 from collections.abc import Iterator
@@ -15,13 +16,15 @@ from controller.metadata.records import NodeRecord, NodeRemoved, WalEnded, WalRe
 from stream.ports import BrokerIncarnation
 
 NodeState = NodeRecord
-"""A node's state *is* its last record."""
+"""The state of a node *is* its last record."""
 
 
 @dataclass(slots=True)
 class WalState:
-    """recoverer: who was asked to recover it, node -1 for nobody. end: set once it was recovered or
-    closed in order.
+    """The state of one WAL.
+
+    `recoverer` is the broker that has to recover it, node -1 for none. `end` is set once the WAL
+    was recovered or closed in order.
     """
 
     writer: BrokerIncarnation
@@ -54,8 +57,9 @@ class NodesImage:
         return self._nodes.get(node_id)
 
     def is_alive(self, node: BrokerIncarnation) -> bool:
-        """This very incarnation is registered and not fenced. (Whether its session lives is the
-        controller's knowledge.)
+        """Return True if exactly this incarnation is registered and not fenced.
+
+        The image does not show whether its session lives; only the controller tracks that.
         """
         state = self._nodes.get(node.node_id)
         return state is not None and state.node_epoch == node.node_epoch and not state.fenced
@@ -64,16 +68,20 @@ class NodesImage:
         return self._wals.get(writer)
 
     def wals(self) -> Iterator[WalState]:
-        """All that ever were."""
+        """Yield all WALs, including ended ones."""
         return iter(self._wals.values())
 
     def running_wals(self) -> Iterator[WalState]:
-        """Those that have not ended; the ones of writers that are not alive wait for recovery."""
+        """Yield the WALs that have not ended.
+
+        Those whose writers are not alive wait for recovery.
+        """
         return iter(self._running.values())
 
     def wal_is_past(self, writer: BrokerIncarnation, sequence: WalSequence) -> bool:
-        """No recovery and no commit will need the slot any more; only ranges that refer to it keep
-        its object.
+        """Return True if no recovery and no commit will need the slot again.
+
+        Only ranges that refer to the slot keep its object then.
         """
         wal = self._wals.get(writer)
         return wal is None or wal.ended or sequence < wal.committed

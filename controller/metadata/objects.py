@@ -1,8 +1,9 @@
-"""Objects in the store that the cluster knows by id: prepared, committed, destroyed.
+"""Hold the objects in the store that have an id in the cluster: prepared, committed, destroyed.
 
 Invariant: `refs` is the number of log entries (of all streams) that name the object; a destroyed
-object has none. An object that nothing refers to is in `unreferenced` until it is destroyed. Only
-`MetadataImage.apply` changes it. Source: AutoMQ `S3ObjectControlManager`.
+object has none. A committed object without references is in `unreferenced` until it is destroyed.
+Only `MetadataImage.apply` changes it.
+Source: AutoMQ `S3ObjectControlManager`.
 """
 
 from collections import Counter
@@ -40,12 +41,15 @@ class ObjectPhase(IntEnum):
 
 
 class ObjectState(msgspec.Struct, gc=False):
-    """since_ms: wall clock of the commit (committed) or the destruction (destroyed), for people.
-    since: where the log ended before the object was prepared (prepared) or destroyed (destroyed);
-    controllers measure its age by that. ttl_ms: of a prepared one.
+    """The state of one object.
 
-    role and size_bytes are 0 until it is committed. wal and wal_sequence: only of WAL objects
-    committed in place.
+    `since_ms` is the wall clock of the commit (committed) or the destruction (destroyed), for
+    information. `since` is the end of the log before the object was prepared (prepared) or
+    destroyed (destroyed); controllers measure the object's age from it. Only a prepared object has
+    a `ttl_ms`.
+
+    `role` and `size_bytes` are 0 until the commit. Only WAL objects committed in place have `wal`
+    and `wal_sequence`.
     """
 
     object_id: ObjectId
@@ -73,9 +77,9 @@ class ObjectsImage:
     _unreferenced: set[ObjectId] = field(default_factory=set[ObjectId])
     _destroyed: set[ObjectId] = field(default_factory=set[ObjectId])
     _committed: Counter[int] = field(default_factory=Counter[int])
-    """Committed objects by their role."""
+    """Number of committed objects by role."""
     committed_bytes: int = 0
-    """Of committed objects."""
+    """Total size of committed objects."""
 
     def __iter__(self) -> Iterator[ObjectState]:
         return iter(self._objects.values())
@@ -87,7 +91,7 @@ class ObjectsImage:
         return self._objects.get(object_id)
 
     def in_place(self, key: str) -> ObjectState | None:
-        """The WAL object registered under this key, whatever its phase."""
+        """Return the WAL object registered under this key, in any phase."""
         object_id = self._in_place.get(key)
         return None if object_id is None else self._objects[object_id]
 
@@ -105,11 +109,13 @@ class ObjectsImage:
         return (self._objects[object_id] for object_id in self._prepared)
 
     def unreferenced(self) -> Iterator[ObjectState]:
-        """Committed, and no range refers to it."""
+        """Yield the committed objects that no range refers to."""
         return (self._objects[object_id] for object_id in self._unreferenced)
 
     def destroyed(self) -> Iterator[ObjectState]:
-        """Their bytes may be deleted from the store once their grace is over."""
+        """Yield the destroyed objects, whose bytes may be deleted from the store after their
+        grace.
+        """
         return (self._objects[object_id] for object_id in self._destroyed)
 
     def prepare(self, record: ObjectPrepared) -> None:
@@ -126,8 +132,9 @@ class ObjectsImage:
         self._prepared.add(record.object_id)
 
     def commit(self, record: ObjectCommitted) -> None:
-        """Again for an object that is committed: a WAL object to which another stream's range is
-        added.
+        """Commit an object.
+
+        A second commit of the same object adds another stream's range to a WAL object.
         """
         state = self._objects.get(record.object_id)
         if state is not None and state.phase == ObjectPhase.DESTROYED:

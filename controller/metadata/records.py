@@ -1,8 +1,8 @@
-"""The metadata records: what the controller's log holds and what the image adds up.
+"""The metadata records: the controller's log holds them, and the image adds them up.
 
-Records are facts, already validated by a manager; applying one cannot fail. Encoded as msgpack
-arrays by `msgspec`: a tag (the record's name), then the fields in order. **Stored: never reuse a
-tag, never reorder or remove a field; new fields go to the end with a default.**
+Records are facts that a manager has validated, so applying one cannot fail. `msgspec` encodes them
+as msgpack arrays: a tag (the record's name), then the fields in order. **Records are stored: never
+reuse a tag, never reorder or remove a field; new fields go to the end with a default.**
 Source: Kafka `metadata/src/main/resources/common/metadata/*.json` and AutoMQ's S3 records.
 """
 
@@ -23,15 +23,16 @@ from base.ids import (
 )
 
 MetadataOffset = NewType("MetadataOffset", int)
-"""Position in the metadata log; one per record, from 0."""
+"""Position in the metadata log, which counts records from 0."""
 
 ControllerEpoch = NewType("ControllerEpoch", int)
 """Raft term of the active controller."""
 
 
 class _Record(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
-    """Base: frozen, encoded as [tag, field, field, ...]. Without cycles, so the collector need not
-    look at them.
+    """Base class of records: frozen, and encoded as [tag, field, field, ...].
+
+    Records contain no cycles, so the garbage collector does not track them.
     """
 
 
@@ -45,35 +46,39 @@ class TopicRecord(_Record, tag="topic", frozen=True, gc=False):
 
 
 class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
-    """Takes its partitions and configs with it. Streams are removed by their own records."""
+    """Removes a topic with its partitions and configs. Other records remove the streams."""
 
     topic_id: UUID
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The last planned change of a partition's leader. Under way until `elected_ms` is set. Times
-    are the controller's.
+    """The last planned change of a partition's leader. It is under way until `elected_ms` is set.
+
+    Times come from the controller's clock.
     """
 
     source: NodeId
-    """Who led when it began."""
+    """The leader when the move began."""
     target: NodeId
-    """Who is to lead; afterwards, who was elected."""
+    """The intended leader; after the election, the elected one."""
     started_ms: Millis
     deadline_ms: Millis
-    """For people. The active controller fences a source by its own monotonic clock, from when it
-    first saw the move.
+    """The deadline, for information only.
+
+    The active controller fences a source by its own monotonic clock, starting from when it first
+    saw the move.
     """
     elected_ms: Millis = Millis(0)
     leader_epoch: StreamEpoch = StreamEpoch(-1)
-    """The leader epoch that the election began."""
+    """The leader epoch that began with the election."""
 
 
 class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
-    """The whole state of one partition; a later record of the same partition replaces it.
+    """The whole state of one partition. A later record of the same partition replaces it.
 
-    replicas: leader candidates in order, the first is preferred. leader -1 / leader_node_epoch -1:
-    nobody leads. A broker may serve only if leader *and* leader_node_epoch are its own.
+    `replicas` lists the leader candidates in order; the first one is preferred. A `leader` and
+    `leader_node_epoch` of -1 mean that there is no leader. A broker may serve the partition only if
+    leader *and* leader_node_epoch are its own.
     """
 
     topic_id: UUID
@@ -85,23 +90,26 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     meta_stream_id: StreamId
     data_stream_id: StreamId
     txn_stream_id: StreamId
-    """What became of transactions, at the offsets of the data stream
-    (`stream.format.transaction_log`). Empty until the first one.
+    """The stream of transaction outcomes, at the offsets of the data stream
+    (`stream.format.transaction_log`).
+
+    It is empty until the first transaction.
     """
     target_replicas: tuple[NodeId, ...] | None = None
-    """Set while the leader is being changed: the candidates afterwards. Nobody leads then, until
-    the source has closed the streams.
+    """The candidates after a change of leader; set only while the change is under way.
+
+    The partition then has no leader until the source has closed the streams.
     """
     move: Move | None = None
 
     @property
     def stream_ids(self) -> tuple[StreamId, StreamId, StreamId]:
-        """Opened and closed together."""
+        """Return the ids of the streams, which are opened and closed together."""
         return self.meta_stream_id, self.data_stream_id, self.txn_stream_id
 
 
 class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where the clients of one listener are told to go. host: as in NodeRecord."""
+    """The advertised address of one listener. `host` has the meaning that it has in NodeRecord."""
 
     name: str
     host: str
@@ -109,30 +117,30 @@ class NodeListener(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NodeRecord(_Record, tag="node", frozen=True, gc=False):
-    """A broker's registration. Replaces the earlier one of the same node; a higher node_epoch
-    fences the lower.
+    """A broker's registration. It replaces the earlier one of the same node; a higher node_epoch
+    fences a lower one.
     """
 
     node_id: NodeId
     node_epoch: NodeEpoch
     incarnation_id: UUID
     host: str
-    """Advertised host; empty: the local address of the client's own connection."""
+    """Advertised host. If it is empty, clients use the local address of their own connection."""
     port: int
     machine_host: str
-    """Address of this broker as its controller connection has it; tells which brokers share a
-    machine.
+    """Address of this broker as its controller connection shows it. It identifies brokers that
+    share a machine.
     """
     rack: str | None
     fenced: bool
     draining: bool = False
-    """It is about to leave: it is elected for nothing any more."""
+    """The broker is about to leave and is no longer elected leader of any partition."""
     other_listeners: tuple[NodeListener, ...] = ()
-    """All but the first, whose are `host` and `port`."""
+    """All listeners except the first, which `host` and `port` describe."""
     version: str = ""
-    """Of the software that it runs, as it said itself."""
+    """Version of the broker's software, as the broker reported it."""
     wal_delete_grace_ms: int = 60_000
-    """How long it keeps WAL slots after their commit."""
+    """How long the broker keeps WAL slots after their commit."""
 
 
 class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):
@@ -142,8 +150,8 @@ class NodeRemoved(_Record, tag="node-removed", frozen=True, gc=False):
 class WalRecord(_Record, tag="wal", frozen=True, gc=False):
     """The WAL of one incarnation of a broker. Recovery starts at slot `committed`.
 
-    recoverer: the (node, epoch) that was asked to recover it; -1 while its writer lives or nobody
-    has been asked.
+    `recoverer` and `recoverer_epoch` name the broker incarnation that has to recover the WAL. Both
+    are -1 while the writer lives or no recoverer is chosen.
     """
 
     node_id: NodeId
@@ -154,8 +162,9 @@ class WalRecord(_Record, tag="wal", frozen=True, gc=False):
 
 
 class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
-    """Recovered (or closed cleanly) up to `end`: nothing in this WAL matters any more except
-    objects that ranges refer to.
+    """Ends a WAL that was recovered (or closed cleanly) up to `end`.
+
+    Nothing in this WAL matters any more except objects that ranges refer to.
     """
 
     node_id: NodeId
@@ -164,7 +173,9 @@ class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
 
 
 class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
-    """kind: "meta", "data", "txn". Created closed, epoch -1, at offset 0."""
+    """Creates a stream that is closed, with epoch -1, at offset 0. `kind` is "meta", "data" or
+    "txn".
+    """
 
     stream_id: StreamId
     topic_id: UUID
@@ -173,8 +184,8 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
 
 
 class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
-    """Begins a new range of ownership at the stream's end (or keeps the current one, if owner and
-    epoch are the same).
+    """Begins a new range of ownership at the stream's end, or keeps the current one if owner and
+    epoch are the same.
     """
 
     stream_id: StreamId
@@ -190,8 +201,8 @@ class StreamClosed(_Record, tag="stream-closed", frozen=True, gc=False):
 
 
 class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
-    """New start offset. Ranges of objects wholly below it are dropped, and with them references to
-    objects.
+    """Sets a new start offset. Ranges of objects that lie wholly below it are dropped, with their
+    references to objects.
     """
 
     stream_id: StreamId
@@ -203,7 +214,7 @@ class StreamRemoved(_Record, tag="stream-removed", frozen=True, gc=False):
 
 
 class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One stream's part of an object. Same fields as `stream.ports.StreamRange`."""
+    """One stream's part of an object. It has the same fields as `stream.ports.StreamRange`."""
 
     stream_id: StreamId
     start_offset: Offset
@@ -217,11 +228,12 @@ class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
     object_id: ObjectId
     key: str
     ttl_ms: int
-    """It expires when it was prepared for so long; measured by the active controller's monotonic
-    clock, anew by each leader.
+    """Time after which the prepared object expires.
+
+    The active controller measures it by its monotonic clock, and each new leader starts again.
     """
     offset: MetadataOffset
-    """Where the log ended before the transaction that prepared it."""
+    """End of the log before the transaction that prepared the object."""
 
 
 class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
@@ -234,14 +246,16 @@ class ObjectCommitted(_Record, tag="object", frozen=True, gc=False):
     committed_ms: Millis
     ranges: tuple[RangeEntry, ...]
     wal_node_id: NodeId = NodeId(-1)
-    """For WAL objects committed in place: which slot of which WAL the object is."""
+    """These three fields say which slot of which WAL the object is; they are set for WAL objects
+    committed in place.
+    """
     wal_node_epoch: NodeEpoch = NodeEpoch(-1)
     wal_sequence: WalSequence = WalSequence(-1)
 
 
 class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
-    """Compaction: these entries of one stream leave the index in favor of `object_id`, whose range
-    is in `replacement`.
+    """Compacts: entries of one stream leave the index in favor of `object_id`, whose range is
+    `replacement`.
     """
 
     stream_id: StreamId
@@ -251,34 +265,37 @@ class RangesReplaced(_Record, tag="ranges-replaced", frozen=True, gc=False):
 
 
 class ObjectDestroyed(_Record, tag="object-destroyed", frozen=True, gc=False):
-    """Nothing refers to it; bytes are deleted from the store after the read grace."""
+    """Destroys an object that has no references. Its bytes are deleted from the store after the
+    read grace.
+    """
 
     object_id: ObjectId
     destroyed_ms: Millis
-    """By the wall clock of the controller that led, for people: nothing is decided by it."""
+    """Wall clock of the active controller, for information: no decision depends on it."""
     offset: MetadataOffset
-    """Where the log ended before the transaction that destroyed it: a manifest of this end or a
-    later one does not name it.
+    """End of the log before the transaction that destroyed the object.
+
+    A manifest of this end or a later one does not name the object.
     """
 
 
 class ObjectRemoved(_Record, tag="object-removed", frozen=True, gc=False):
-    """The bytes are gone from the store."""
+    """Removes an object whose bytes are deleted from the store."""
 
     object_id: ObjectId
 
 
 class ProducerIdsAllocated(_Record, tag="producer-ids", frozen=True, gc=False):
-    """Producer ids below `next_producer_id` belong to somebody."""
+    """Marks producer ids below `next_producer_id` as allocated."""
 
     next_producer_id: int
 
 
 class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
-    """Ids below these were given out once. Only snapshots write it: what was removed since must not
-    be named again.
+    """Marks ids below these as used. Only snapshots write it, because ids of removed things must
+    not be used again.
 
-    Elsewhere the counters follow from the records: highest id seen + 1. Node epochs are
+    Elsewhere the counters follow from the records: the highest id so far + 1. Node epochs are
     cluster-wide, so that the WAL prefix of a node that left and came back is always a new one.
     """
 
@@ -288,7 +305,9 @@ class IdsReserved(_Record, tag="ids", frozen=True, gc=False):
 
 
 class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
-    """One dynamic config. resource_type as in Kafka (2 topic, 4 broker); value None removes it."""
+    """One dynamic config. `resource_type` is Kafka's (2 topic, 4 broker); a `value` of None removes
+    the config.
+    """
 
     resource_type: int
     resource_name: str
@@ -297,7 +316,7 @@ class ConfigRecord(_Record, tag="config", frozen=True, gc=False):
 
 
 class KeyValueRecord(_Record, tag="kv", frozen=True, gc=False):
-    """value None removes the key."""
+    """Sets one key. A `value` of None removes the key."""
 
     key: str
     value: bytes | None

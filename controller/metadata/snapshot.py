@@ -1,11 +1,13 @@
-"""An image as records: replaying them into a fresh image gives an equal one, id counters included.
+"""Turn an image into records. Replaying them into a fresh image gives an equal one, id counters
+included.
 
-In two steps, because the second one is long and the image moves on meanwhile: `ImageCopy.of` is
-quick and whole (about 0.5 us for each stream and object), the records are made from the copy, as
-many at a time as the caller likes.
+There are two steps, because the second one is long and the image changes meanwhile. `ImageCopy.of`
+is quick and copies the whole image (about 0.5 us for each stream and object). The records are then
+made from the copy, in chunks of the caller's size.
 Invariant: only live facts are written; the size follows the image, not its history. A record holds
 at most `RANGES_PER_RECORD_MAX` ranges.
-Must not store anything: where records go is the caller's business. Source: KRaft `ImageWriter`.
+Must not store anything: the caller stores the records.
+Source: KRaft `ImageWriter`.
 """
 
 from collections.abc import Iterator
@@ -45,21 +47,21 @@ RANGES_PER_RECORD_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ImageCopy:
-    """What an image held at one offset. Its states are copies or immutable."""
+    """The contents of an image at one offset. Its states are copies or immutable."""
 
     firsts: list[Record]
-    """What there is one of."""
+    """Records of which there is one each."""
     nodes: list[NodeRecord]
     wals: list[WalState]
     topics: list[tuple[TopicRecord, list[PartitionRecord]]]
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
-    """Configs and keys."""
+    """Records of configs and keys."""
 
     @staticmethod
     def of(image: MetadataImage) -> "ImageCopy":
-        """The image as it is now."""
+        """Copy the image."""
         firsts: list[Record] = [
             ClusterRecord(image.cluster_id),
             IdsReserved(image.next_stream_id, image.next_object_id, image.next_node_epoch),
@@ -84,7 +86,7 @@ class ImageCopy:
         )
 
     def records(self) -> Iterator[Record]:
-        """All of it, lazily."""
+        """Yield all records lazily."""
         yield from self.firsts
         yield from self.nodes
         for wal in self.wals:
@@ -101,7 +103,7 @@ class ImageCopy:
         yield from self.lasts
 
     def chunks(self, records_max: int) -> Iterator[list[Record]]:
-        """The same in lists of at most `records_max` records."""
+        """Yield all records in lists of at most `records_max`."""
         records = self.records()
         while chunk := list(islice(records, records_max)):
             yield chunk
@@ -117,7 +119,9 @@ def _wal(wal: WalState) -> Iterator[Record]:
 
 
 def _stream(stream: StreamState) -> Iterator[Record]:
-    """Before the objects, whose ranges then fill the index: a range below the start would not be
+    """Yield the records of one stream.
+
+    They precede the objects, whose ranges then fill the index. A range below the start would not be
     indexed.
     """
     yield StreamCreated(stream.stream_id, stream.topic_id, stream.partition, stream.kind)
@@ -133,7 +137,7 @@ def _stream(stream: StreamState) -> Iterator[Record]:
 
 
 def _note_ranges(stream: StreamState, ranges: dict[ObjectId, list[RangeEntry]]) -> None:
-    """The stream's entries, by the object that holds each."""
+    """Add the stream's entries to `ranges`, by the object that holds each."""
     for entry in stream.entries:
         part = RangeEntry(
             stream.stream_id,

@@ -1,9 +1,9 @@
-"""Streams: who owns each, and the sorted log index that says in which objects its offsets lie.
+"""Hold the streams: the owner of each, and the sorted log index that maps its offsets to objects.
 
 Invariant: the entries of a stream are contiguous; the first one contains `start_offset`, the last
 one ends at `end_offset`; there are none when everything below `end_offset` is trimmed. `end_offset`
-(the committed end) never goes down. `start_offset` may run ahead of it while the trimmed data are
-still in a WAL. Only `MetadataImage.apply` changes it.
+(the committed end) never goes down. `start_offset` may be higher while the trimmed data are still
+in a WAL. Only `MetadataImage.apply` changes it.
 Source: AutoMQ `StreamControlManager`, without its per-node lists.
 """
 
@@ -29,8 +29,8 @@ from stream.ports import BrokerIncarnation
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One stretch of one stream in one object: 60 to 100 bytes of memory for up to 64 MiB of
-    log.
+    """One range of one stream in one object. An entry takes 60 to 100 bytes of memory for up to 64
+    MiB of log.
     """
 
     start_offset: Offset
@@ -51,8 +51,10 @@ def _start(entry: LogEntry) -> Offset:
 
 
 class StreamState(msgspec.Struct, gc=False):
-    """kind: "meta", "data", "txn". epoch -1: never opened. node_id, node_epoch: the owner, or the
-    last one when it is closed.
+    """The state of one stream.
+
+    `kind` is "meta", "data" or "txn". An `epoch` of -1 means that the stream was never opened.
+    `node_id` and `node_epoch` name the owner, or the last owner if the stream is closed.
     """
 
     stream_id: StreamId
@@ -73,17 +75,23 @@ class StreamState(msgspec.Struct, gc=False):
 
     @property
     def next_offset(self) -> Offset:
-        """Where an owner that knows of no more data goes on: the committed end, or the start when
-        everything up to it is trimmed.
+        """Return the offset at which an owner without uncommitted data continues.
+
+        It is the committed end, or the start if everything up to the start is trimmed.
         """
         return max(self.end_offset, self.start_offset)
 
     def index_of(self, offset: Offset) -> int:
-        """Index of the last entry that begins at or below `offset`; 0 if all begin above."""
+        """Return the index of the last entry that begins at or below `offset`, or 0 if all begin
+        above it.
+        """
         return max(bisect_right(self.entries, offset, key=_start) - 1, 0)
 
     def find(self, start: Offset, end: Offset, limit: int) -> list[LogEntry]:
-        """Entries that intersect [start, end), in order, at most `limit`. O(log n + answer)."""
+        """Return at most `limit` entries that intersect [start, end), in order.
+
+        The cost is O(log n + answer).
+        """
         found: list[LogEntry] = []
         if start >= end:
             return found
@@ -118,7 +126,7 @@ class StreamsImage:
         return [] if state is None else state.find(start, end, limit)
 
     def opened_by(self, node: BrokerIncarnation) -> frozenset[StreamId]:
-        """Streams that are open in the name of this incarnation, dead or alive."""
+        """Return the streams that this incarnation, dead or alive, has open."""
         return frozenset(self._opened_by.get(node, ()))
 
     def create(self, record: StreamCreated) -> None:
@@ -148,14 +156,14 @@ class StreamsImage:
         state.end_offset = max(state.end_offset, record.end_offset)
 
     def remove(self, stream_id: StreamId) -> list[LogEntry]:
-        """-> its entries, whose references the caller has to release."""
+        """Remove the stream and return its entries, whose references the caller has to release."""
         state = self.known(stream_id)
         self._unown(state)
         del self._streams[stream_id]
         return state.entries
 
     def trim(self, stream_id: StreamId, start_offset: Offset) -> list[LogEntry]:
-        """-> the entries that fell off."""
+        """Move the start of the stream up and return the entries that it drops."""
         state = self.known(stream_id)
         if start_offset < state.start_offset:
             raise broken(
@@ -171,8 +179,10 @@ class StreamsImage:
         return dropped
 
     def add(self, object_id: ObjectId, part: RangeEntry) -> bool:
-        """Index one range and move the end up to its end. False: it lies wholly below the start, or
-        the stream is gone: not indexed.
+        """Index one range and move the end of the stream up to its end.
+
+        Return False if the range is not indexed, because it lies wholly below the start or the
+        stream is removed.
         """
         state = self._streams.get(part.stream_id)
         if state is None:
@@ -195,7 +205,7 @@ class StreamsImage:
         return True
 
     def drop(self, stream_id: StreamId, object_ids: frozenset[ObjectId]) -> list[LogEntry]:
-        """Take these objects' entries out of one stream's index. -> the entries that left."""
+        """Remove the entries of these objects from one stream's index and return them."""
         state = self.known(stream_id)
         dropped = [entry for entry in state.entries if entry.object_id in object_ids]
         state.entries = [entry for entry in state.entries if entry.object_id not in object_ids]

@@ -1,8 +1,9 @@
-"""Topics and their partitions: the part of the image that says who leads what.
+"""Hold the topics and their partitions, with the leader of each partition.
 
 Invariant: partitions of a topic are numbered 0..n-1 without holes, names are unique, and `led_by`
-says for each broker incarnation exactly the partitions whose record names it as leader. Only
-`MetadataImage.apply` changes it. Source: KRaft `TopicsImage`.
+returns for each broker incarnation exactly the partitions whose record names it as leader. Only
+`MetadataImage.apply` changes it.
+Source: KRaft `TopicsImage`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,7 @@ from stream.ports import BrokerIncarnation
 NO_LEADER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
 
 PartitionMetadata = PartitionRecord
-"""A partition's state *is* its last record."""
+"""The state of a partition *is* its last record."""
 
 
 class PartitionKey(NamedTuple):
@@ -27,7 +28,7 @@ class PartitionKey(NamedTuple):
 
 
 def in_order(key: PartitionKey) -> tuple[int, int]:
-    """For sorting: UUIDs compare in Python code, which shows with thousands of keys."""
+    """Return a sort key. UUIDs compare in Python code, which is slow with thousands of keys."""
     return key.topic_id.int, key.partition
 
 
@@ -39,20 +40,24 @@ class TopicState:
 
 
 def leader_of(partition: PartitionMetadata) -> BrokerIncarnation:
-    """The incarnation that leads it; `NO_LEADER` for nobody. It may be dead: see
-    `NodesImage.is_alive`.
+    """Return the incarnation that leads the partition, or `NO_LEADER`.
+
+    The leader may be dead: see `NodesImage.is_alive`.
     """
     return BrokerIncarnation(partition.leader, partition.leader_node_epoch)
 
 
 def is_moving(partition: PartitionMetadata) -> bool:
-    """Its leader is being changed: nobody leads until the source has closed the streams."""
+    """Return True while the leader changes. The partition has no leader until the source has closed
+    the streams.
+    """
     return partition.target_replicas is not None
 
 
 def is_reassigning(partition: PartitionMetadata) -> bool:
-    """A move that changes the candidates too; preferred elections, draining and cancelled moves do
-    not.
+    """Return True while a move changes the candidates too.
+
+    Preferred elections, draining and cancelled moves do not change them.
     """
     return partition.target_replicas is not None and partition.target_replicas != partition.replicas
 
@@ -86,8 +91,10 @@ class TopicsImage:
         )
 
     def led_by(self, leader: BrokerIncarnation) -> frozenset[PartitionKey]:
-        """Partitions whose record names this incarnation; `NO_LEADER`: those that nobody leads.
-        O(their number).
+        """Return the partitions whose record names this incarnation, or for `NO_LEADER` those
+        without a leader.
+
+        The cost is O(number of these partitions).
         """
         return frozenset(self._led_by.get(leader, ()))
 

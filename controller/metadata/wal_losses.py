@@ -1,10 +1,11 @@
-"""What the metadata say about WAL slots that the store has lost: which partitions they concern, and
-which losses an operator has accepted.
+"""Look up what the metadata say about WAL slots that the store has lost: the affected partitions,
+and the losses that an operator has accepted.
 
 Invariant: an acceptance names single slots of one WAL, so it never covers a slot that is lost
-later. It is an entry of the key/value store, written through the active controller, and means
-nothing any more once the WAL has ended: no WAL is ever used twice.
-Must not do I/O. Source: docs/adr/0037.
+later. It is an entry of the key/value store, written through the active controller. It has no
+meaning once the WAL has ended: no WAL is ever used twice.
+Must not do I/O.
+Source: docs/adr/0037.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,8 +17,9 @@ from stream.ports import BrokerIncarnation
 
 _ROOT = "wal-loss-accepted/"
 SLOTS_MAX = 3_000
-"""Slots of one WAL whose loss can be accepted: a value of the key/value store has 64 KiB, a slot
-takes 21 bytes.
+"""Maximum number of slots of one WAL whose loss can be accepted.
+
+A value of the key/value store has 64 KiB, and a slot takes 21 bytes.
 """
 
 
@@ -26,7 +28,7 @@ def acceptance_key(writer: BrokerIncarnation) -> str:
 
 
 def encode_slots(slots: Collection[WalSequence]) -> bytes:
-    """Raises ValueError for more than SLOTS_MAX."""
+    """Encode the slots. Raises ValueError for more than SLOTS_MAX."""
     if len(slots) > SLOTS_MAX:
         raise ValueError(
             f"the loss of {len(slots):,} slots cannot be accepted at once: at most {SLOTS_MAX:,}"
@@ -46,8 +48,9 @@ def accepted_losses(image: MetadataImage, writer: BrokerIncarnation) -> frozense
 def data_streams_of(
     image: MetadataImage, stream_ids: Iterable[StreamId]
 ) -> dict[StreamId, StreamId]:
-    """By stream the data stream of the same partition; a stream whose partition does not exist
-    stands for itself.
+    """Map each stream to the data stream of its partition.
+
+    A stream whose partition does not exist maps to itself.
     """
     found: dict[StreamId, StreamId] = {}
     for stream_id in stream_ids:
