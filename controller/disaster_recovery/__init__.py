@@ -1,3 +1,4 @@
-"""Building the metadata anew from the store when the disks of all controllers are lost. Behind
-`penstock controller recover`.
+"""Rebuild the metadata from the store after the disks of all controllers are lost.
+
+`penstock controller recover` uses this package.
 """

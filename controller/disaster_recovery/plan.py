@@ -1,13 +1,14 @@
-"""What the backup lacks, found in the WALs, and the records that make a new history of it. Pure.
+"""Find in the WALs what the backup lacks, and make the records of a new history from it. Pure.
 
 Invariants: ranges are taken from all WALs by offset alone, each stream contiguous from its
-committed end on: the fences and the closes that handed a stream from one writer to the next make
-the durable runs of its writers disjoint, so whoever wrote them, what follows is the truth. Whatever
-may have been given out since the backup (ids, epochs) is skipped by far. Afterwards nobody leads,
-every stream is closed, every WAL has ended: what an old process believes is of no use to it. A log
-whose objects are gone begins above the last missing range.
-Must not do I/O and must not bridge a gap: it is reported. Source: ADR 0013;
-`controller.managers.recovery` for one WAL.
+committed end on. The fences and the closes that handed a stream from one writer to the next make
+the durable runs of its writers disjoint, so the range that follows is the true one, regardless of
+its writer. Ids and epochs that may have been assigned since the backup are skipped by a wide
+margin. Afterwards no partition has a leader, every stream is closed and every WAL has ended, so the
+state of an old process cannot take effect. A log whose objects are missing begins above the last
+missing range.
+Must not do I/O and must not bridge a gap: it is reported.
+Source: ADR 0013; `controller.managers.recovery` for one WAL.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,13 +51,16 @@ from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 from stream.recovery.salvage import BadSlot
 
 IDS_SKIPPED = 1 << 32
-"""Stream, object and producer ids and Raft indexes that may have been given out since the backup.
+"""Number of stream, object and producer ids and Raft indexes to skip, because they may have been
+assigned since the backup.
+
 They are 64 bits wide.
 """
 
 EPOCHS_SKIPPED = 1 << 20
-"""Node epochs, leader epochs and terms likewise. Kafka's leader epochs are 32 bits wide: enough for
-2,000 recoveries.
+"""Number of node epochs, leader epochs and terms to skip for the same reason.
+
+Kafka's leader epochs are 32 bits wide, which is enough for 2,000 recoveries.
 """
 
 EPOCH_MAX = (1 << 31) - 1
@@ -73,8 +77,9 @@ class WalkedSlot:
 
 @dataclass(frozen=True, slots=True)
 class WalkedWal:
-    """The data slots of one WAL in [start, end). end: the first free slot, or its fence. bad: slots
-    that are lost or damaged.
+    """The data slots of one WAL in [start, end).
+
+    `end` is the first free slot, or the WAL's fence. `bad` lists slots that are lost or damaged.
     """
 
     writer: BrokerIncarnation
@@ -86,8 +91,8 @@ class WalkedWal:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [start_offset, end_offset) of a stream are nowhere (or there twice), although
-    something follows them.
+    """Offsets [start_offset, end_offset) of a stream that exist nowhere (or twice), although data
+    follow them.
     """
 
     topic: str
@@ -100,8 +105,10 @@ class Gap:
 
 @dataclass(slots=True)
 class Rebuilt:
-    """records: to be applied to the image of the backup. Of what the WALs added: ranges, their
-    records and bytes.
+    """The result of a rebuild.
+
+    `records` are to be applied to the image of the backup. The counts cover what the WALs added:
+    ranges, their records and bytes.
     """
 
     records: list[Record] = field(default_factory=list[Record])
@@ -119,8 +126,10 @@ class _Piece:
 
 
 def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
-    """Where the new history begins: out of reach of every log of the old one, with voters of whose
-    disks nothing is known yet.
+    """Return where the new history begins.
+
+    It is out of reach of every log of the old history. Nothing is known yet about the disks of its
+    voters.
     """
     known = base.members
     ids = tuple(sorted(voters))
@@ -130,8 +139,9 @@ def next_base(base: Base, end: int, voters: Sequence[int]) -> Base:
 
 
 def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[ObjectId]:
-    """Objects in the store that were prepared after the backup: uploaded copies of what lies in
-    WALs, or compacted ones.
+    """Return the objects in the store that were prepared after the backup.
+
+    They are uploaded copies of WAL data, or compacted objects.
     """
     first = image.next_object_id
     return [object_id for object_id in data_ids if first <= object_id < first + IDS_SKIPPED]
@@ -140,8 +150,9 @@ def orphans_of(image: MetadataImage, data_ids: Iterable[ObjectId]) -> list[Objec
 def wals_to_walk(
     image: MetadataImage, listed: Iterable[BrokerIncarnation]
 ) -> list[tuple[BrokerIncarnation, WalSequence]]:
-    """Every WAL that has not ended, with the slot to begin at; one that the image does not know
-    begins at its first.
+    """Return every WAL that has not ended, with the slot to begin at.
+
+    A WAL that is not in the image begins at its first slot.
     """
     running = [(wal.writer, wal.committed) for wal in image.nodes.running_wals()]
     unknown = [(writer, _FIRST_SLOT) for writer in set(listed) if image.nodes.wal(writer) is None]
@@ -151,10 +162,10 @@ def wals_to_walk(
 def rebuild(
     image: MetadataImage, wals: Sequence[WalkedWal], *, orphans: Iterable[ObjectId], now_ms: Millis
 ) -> Rebuilt:
-    """Return the records that continue the image of the backup with what the WALs hold.
+    """Return the records that continue the image of the backup with the contents of the WALs.
 
-    orphans: data objects that the image does not refer to, to be deleted after the read grace. The
-    image is not changed.
+    `orphans` are data objects that the image does not refer to; they are to be deleted after the
+    read grace. The image is not changed.
     """
     rebuilt = Rebuilt()
     taken = _take_pieces(image, wals, rebuilt)
@@ -184,7 +195,7 @@ def rebuild(
 def _take_pieces(
     image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt
 ) -> dict[StreamId, list[_Piece]]:
-    """Return what each stream gets from the WALs; add gaps and totals to `rebuilt`."""
+    """Return the pieces of the WALs that each stream gets; add gaps and totals to `rebuilt`."""
     pieces = _pieces(image, wals, rebuilt)
     chains = {
         stream.stream_id: list(_chain(image, stream, pieces.get(stream.stream_id, []), rebuilt))
@@ -204,7 +215,7 @@ def _take_pieces(
 
 
 def _create_wals(image: MetadataImage, wals: Sequence[WalkedWal]) -> list[WalRecord]:
-    """Return records of the WALs that the image does not know."""
+    """Return records of the WALs that are not in the image."""
     return [
         WalRecord(wal.writer.node_id, wal.writer.node_epoch, wal.start)
         for wal in wals
@@ -219,8 +230,9 @@ def _commit_slots(
     first_object_id: ObjectId,
     now_ms: Millis,
 ) -> list[ObjectCommitted]:
-    """Return the commits in place of all slots with taken pieces, in the order of the WALs. Each
-    uses up one object id, whether or not the slot has a name already.
+    """Return the commits in place of all slots with taken pieces, in the order of the WALs.
+
+    Each commit uses up one object id, even if the slot has a name already.
     """
     by_slot: dict[str, list[_Piece]] = {}
     for pieces in taken.values():
@@ -259,8 +271,10 @@ def _depose_brokers(image: MetadataImage) -> list[Record]:
 def _pieces(
     image: MetadataImage, wals: Sequence[WalkedWal], rebuilt: Rebuilt
 ) -> dict[StreamId, list[_Piece]]:
-    """Ranges by stream. A stream that never existed in the image was written to before the backup
-    knew it: that must not be.
+    """Return the ranges of the WALs by stream.
+
+    A stream that never existed in the image was written to before the backup contained it. That
+    must not happen, so it is a gap.
     """
     pieces: dict[StreamId, list[_Piece]] = {}
     for wal in wals:
@@ -287,8 +301,9 @@ def _pieces(
 def _chain(
     image: MetadataImage, stream: StreamState, pieces: list[_Piece], rebuilt: Rebuilt
 ) -> Iterator[_Piece]:
-    """The pieces that follow one another from the stream's committed end on. Behind it is allowed
-    only where all between is trimmed.
+    """Yield the consecutive pieces from the stream's committed end on.
+
+    A piece may begin above the end before it only if everything between is trimmed.
     """
     end = stream.end_offset
     for piece in sorted(pieces, key=lambda item: (item.part.start_offset, item.part.end_offset)):
@@ -324,8 +339,9 @@ def _chain(
 
 
 def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int], Offset]:
-    """By partition: where its first gap in a WAL begins. Only of data and transactions, whose
-    offsets are the same.
+    """Return for each partition where its first gap in a WAL begins.
+
+    Only gaps of data and transactions count, whose offsets are the same.
     """
     limits: dict[tuple[UUID, int], Offset] = {}
     for gap in gaps:
@@ -339,8 +355,9 @@ def _limits(image: MetadataImage, gaps: Iterable[Gap]) -> dict[tuple[UUID, int],
 def _within(
     stream: StreamState, chain: Sequence[_Piece], limits: Mapping[tuple[UUID, int], Offset]
 ) -> Sequence[_Piece]:
-    """What is taken of a stream, if its partition ends at a gap: no data and no transactions behind
-    it, and no checkpoint of them.
+    """Return the pieces that a stream keeps if its partition ends at a gap.
+
+    No data and no transactions behind the gap are kept, and no checkpoint of them.
     """
     limit = limits.get((stream.topic_id, stream.partition))
     if limit is None:
@@ -353,11 +370,10 @@ def _within(
 
 
 class _Checkpoints:
-    """Which checkpoints behind lost or damaged slots may be used: those of partitions whose data go
-    on behind these slots.
+    """Decide which checkpoints behind lost or damaged slots may be used.
 
-    The data of any other partition may have ended in such a slot, and a checkpoint behind it would
-    speak of data that are gone.
+    They are those of partitions whose data continue behind these slots. The data of any other
+    partition may have ended in such a slot, and a checkpoint behind it would describe lost data.
     """
 
     def __init__(
@@ -377,8 +393,10 @@ class _Checkpoints:
                 }
 
     def trusted(self, stream: StreamState, chain: Sequence[_Piece]) -> Iterator[_Piece]:
-        """Of a meta stream, the pieces up to the first that may not be used; of other streams,
-        all.
+        """Yield the pieces that may be used.
+
+        For a meta stream these are the pieces before the first unusable one; for other streams, all
+        pieces.
         """
         for piece in chain:
             is_behind = piece.slot.sequence > min(
@@ -408,7 +426,7 @@ def _gap(image: MetadataImage, stream: StreamState, start: Offset, end: Offset, 
 def _in_place(
     image: MetadataImage, object_id: ObjectId, pieces: Sequence[_Piece], now_ms: Millis
 ) -> ObjectCommitted:
-    """Name the slot as an object; one that has a name already keeps it."""
+    """Return the commit that names the slot as an object. A slot that has a name keeps it."""
     slot, writer = pieces[0].slot, pieces[0].writer
     known = image.objects.in_place(slot.key)
     return ObjectCommitted(
@@ -425,8 +443,9 @@ def _in_place(
 
 
 def _leaderless(partition: PartitionRecord) -> PartitionRecord:
-    """Nobody leads until the first broker registers. A move that was under way goes on with that
-    election.
+    """Return the partition without a leader; it has none until the first broker registers.
+
+    A move that was under way continues with that election.
     """
     return msgspec.structs.replace(
         partition,
@@ -451,7 +470,9 @@ def _ids(image: MetadataImage, wals: Sequence[WalkedWal], next_object_id: Object
 def missing_objects(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> list[Gap]:
-    """What the image refers to and the store does not have, by the ranges that are lost with it."""
+    """Return the ranges that are lost because the image refers to objects that the store does not
+    have.
+    """
     gone = _gone(image, data_ids, wal_keys)
     return [
         _gap(
@@ -470,13 +491,13 @@ def missing_objects(
 def without_missing(
     image: MetadataImage, missing: Sequence[Gap]
 ) -> tuple[list[StreamTrimmed], list[Gap]]:
-    """Records that take missing ranges out of the index, and the ranges that are intact and go with
-    them.
+    """Return records that remove missing ranges from the index, and the intact ranges that they
+    remove too.
 
-    missing: of `missing_objects`. A log has no holes, so it begins above its last one: offsets keep
-    their records, and readers are told that what they ask for is out of range. The data and the txn
-    stream of a partition begin at the same offset: data whose aborted transactions are not known
-    would be read as if they were committed.
+    `missing` is the result of `missing_objects`. A log has no holes, so it begins above its last
+    missing range: offsets keep their records, and readers of removed offsets get an out-of-range
+    error. The data and the txn stream of a partition begin at the same offset: data whose aborted
+    transactions are unknown would be read as if they were committed.
     """
     starts: dict[StreamId, Offset] = {}
     for gap in missing:
@@ -511,7 +532,7 @@ def without_missing(
 
 
 def _joined(gaps: Iterable[Gap]) -> list[Gap]:
-    """Adjacent ranges of a stream as one."""
+    """Join adjacent ranges of a stream."""
     joined: list[Gap] = []
     for gap in gaps:
         last = joined[-1] if joined else None
@@ -528,7 +549,7 @@ def _joined(gaps: Iterable[Gap]) -> list[Gap]:
 def _gone(
     image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
 ) -> dict[ObjectId, str]:
-    """Objects that ranges refer to and that are not in the store, with their keys."""
+    """Return the objects that ranges refer to and that are not in the store, with their keys."""
     return {
         state.object_id: state.key
         for state in image.objects

@@ -1,12 +1,13 @@
-"""Rebuilds a cluster's metadata from the store alone: newest snapshot, backup of the log, WALs.
+"""Rebuild a cluster's metadata from the store alone: newest snapshot, backup of the log, WALs.
 
-Invariants: the order. First the backup is ended by a fence in its next place, so that no controller
-of the old history can back up, and so none can have anything deleted or answered that the image
-read afterwards does not know. Then every WAL is walked from its committed slot and fenced, so that
-no old broker can acknowledge anything that was not read. Then the snapshot of the new history is
-written, whole or not at all. Nothing else is written. Every step may be repeated: a second run
-finds the fences and goes on; a finished one is found finished.
-Must not delete anything. Source: ADR 0013.
+Invariants: the steps run in this order. First, a fence in the next place of the backup ends it. No
+controller of the old history can back up after that, so none can cause a deletion or an answer that
+is missing from the image read afterwards. Then every WAL is walked from its committed slot and
+fenced, so that no old broker can acknowledge anything that was not read. Then the snapshot of the
+new history is written, whole or not at all. Nothing else is written. Every step may be repeated: a
+second run finds the fences and continues, and a run after a finished recovery finds it finished.
+Must not delete anything.
+Source: ADR 0013.
 """
 
 import asyncio
@@ -59,31 +60,32 @@ from stream.recovery.recoverer import WalWalker
 from stream.recovery.salvage import BadSlot
 
 QUIET_MS_MIN = 30_000
-"""A cluster whose store was written to less than this ago may be alive: sessions of brokers and
-elections last a few seconds.
+"""A cluster whose store was written to less than this ago may be alive.
+
+Sessions of brokers and elections last a few seconds.
 """
 
 _RECOVERER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
-"""Stands in the fences: no broker put them."""
+"""The writer named in the fences, because no broker put them."""
 
 _WALKS_MAX = 8
 _NAMED_MAX = 5
-"""Missing ranges that an error names."""
+"""Number of missing ranges that an error names."""
 
 _READING = StreamConfig()
-"""Read-ahead and sizes of tails as brokers have them."""
+"""Read-ahead and sizes of tails, the same as in brokers."""
 
 _REPLAY_COUNT = 5_000
 _NOTHING = Base(0, 0, 0, Members(()))
 
 Progress = Callable[[str, int], None]
-"""(what is being done, how many so far), called often."""
+"""Callback with the current step and its count so far. It is called often."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """The image of snapshot and backup, and where it came from. base: the last known place in the
-    Raft log.
+    """The image of snapshot and backup, and its sources. `base` is the last known place in the Raft
+    log.
     """
 
     image: MetadataImage
@@ -106,7 +108,7 @@ class _Listed:
 
 
 async def cluster_ids(store: ObjectStore) -> list[str]:
-    """Clusters that have metadata in this store. One LIST for each."""
+    """Return the clusters that have metadata in this store, at a cost of one LIST for each."""
     found: list[str] = []
     start_after = ""
     while True:
@@ -122,7 +124,7 @@ async def cluster_ids(store: ObjectStore) -> list[str]:
 
 
 class Recovery:
-    """One cluster's. `look` reads only, `run` does it."""
+    """Recover one cluster. `look` only reads; `run` recovers."""
 
     def __init__(
         self,
@@ -133,7 +135,11 @@ class Recovery:
         voters: Sequence[int] = (),
         progress: Progress = lambda _, __: None,
     ) -> None:
-        """voters: ids of the controllers that will run; empty: those that the backup knows."""
+        """Prepare a recovery.
+
+        `voters` are the ids of the controllers that will run. If it is empty, they are those in the
+        backup.
+        """
         self._store = store
         self._cluster_id = cluster_id
         self._log = BackupLog(store, cluster_id)
@@ -143,16 +149,19 @@ class Recovery:
         self._progress = progress
 
     async def look(self) -> Report:
-        """What there is and what would be done. Raises RecoveryRefused, SnapshotCorrupt,
-        BackupCorrupt, errors of the store.
+        """Report the state of the store and what `run` would do.
+
+        Raises RecoveryRefused, SnapshotCorrupt, BackupCorrupt, errors of the store.
         """
         return (await self._survey(await self._load(), fence=False))[0]
 
     async def run(self, *, force: bool = False, accept_loss: bool = False) -> Report:
-        """Do it. force: although somebody wrote to the store a moment ago, or nobody did since the
-        last recovery: one more history begins.
+        """Recover the cluster.
 
-        accept_loss: although data are missing.
+        `force` recovers even if the store was written to a moment ago. It also recovers if the
+        store has not changed since the last recovery, which starts one more history.
+
+        `accept_loss` recovers even if data are missing.
         """
         report = await self.look()
         if report.already_recovered and not force:
@@ -169,8 +178,8 @@ class Recovery:
                 f" is {QUIET_MS_MIN // 1_000} s; or use --force: whatever still runs is fenced"
                 " then, and loses what it did not acknowledge"
             )
-        # A cluster that still lives deletes what its image refers to no more: seen from an older
-        # image it is missing.
+        # A cluster that still lives deletes objects that its image no longer refers to. In an older
+        # image these objects are missing.
         self._check_gaps(report, accept_loss=accept_loss or force)
         base = await self._end_history(report.voters)
         found = await self._load()
@@ -233,7 +242,7 @@ class Recovery:
         )
 
     async def _begins_here(self, first_offsets: Sequence[int], start: int) -> bool:
-        """A recovery made the history that begins at `start`."""
+        """Return True if a recovery made the history that begins at `start`."""
         if not first_offsets:
             return False
         last = await self._log.read(first_offsets[-1])
@@ -252,8 +261,9 @@ class Recovery:
         )
 
     async def _end_history(self, voters: Sequence[int]) -> Base:
-        """Put the fence into the next place of the backup. -> where the new history begins: as the
-        fence says that is there.
+        """Put the fence into the next place of the backup and return where the new history begins.
+
+        If there is a fence already, its contents decide where.
         """
         while True:
             found = await self._load()
@@ -309,7 +319,7 @@ class Recovery:
         return report, rebuilt, trims
 
     async def _list(self) -> _Listed:
-        """Every WAL slot and data object. One LIST per 1,000."""
+        """List every WAL slot and data object. The cost is one LIST per 1,000 of them."""
         listed = _Listed(set(), set(), set(), 0)
         count = 0
         async for info in self._store.list(WAL_ROOT):

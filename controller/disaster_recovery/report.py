@@ -1,4 +1,4 @@
-"""What a recovery found and did, for people and for programs."""
+"""Define the report of what a recovery found and did, for people and for programs."""
 
 import msgspec
 
@@ -6,8 +6,9 @@ from controller.disaster_recovery.plan import Gap
 
 
 class WalFound(msgspec.Struct, frozen=True, kw_only=True):
-    """A WAL that has not ended in the backup. slot_count: with data, from `start` (committed up to
-    there) to `end`.
+    """A WAL that has not ended in the backup.
+
+    `slot_count` is the number of slots with data from `start` (the committed slot) to `end`.
     """
 
     node_id: int
@@ -19,12 +20,14 @@ class WalFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """snapshot_offset: None if there was no snapshot. backup_offset: end of the metadata that the
-    store has.
+    """What a recovery found and did.
 
-    range_count, record_count, size_bytes: acknowledged data that only the WALs tell of. quiet_ms:
-    since anything was written last; None: nothing ever was. new_offset: where the new history
-    begins, once the snapshot is written.
+    `snapshot_offset` is None if there was no snapshot. `backup_offset` is the end of the metadata
+    in the store.
+
+    `range_count`, `record_count` and `size_bytes` count acknowledged data that only the WALs
+    contain. `quiet_ms` is the time since the last write to the store, or None if there was none.
+    `new_offset` is the start of the new history, set once the snapshot is written.
     """
 
     cluster_id: str
@@ -41,11 +44,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     gaps: list[Gap] = []
     given_up: list[Gap] = []
-    """Intact ranges that --accept-loss takes out of the log, because a missing object follows
+    """Intact ranges that --accept-loss removes from the log, because a missing object follows
     them.
     """
     orphan_count: int = 0
     history_ended: bool = False
-    """A recovery was begun before."""
+    """True if an earlier recovery has begun."""
     already_recovered: bool = False
     new_offset: int | None = None
