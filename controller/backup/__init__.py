@@ -1,3 +1,3 @@
-"""The backup of the committed metadata log in the object store: its objects, how it is written, and
-what has to wait for it.
+"""Back up the committed metadata log to the object store: the objects, how they are written, and
+what has to wait for them.
 """

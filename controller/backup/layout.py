@@ -1,13 +1,13 @@
-"""The objects of the metadata log's backup: runs of committed records, and the fence that ends a
-history. Bytes and arithmetic only.
+"""Define the objects of the metadata log's backup: runs of committed records, and the fence that
+ends a history. Bytes and arithmetic only.
 
 Invariants: `unpack(pack(x)) == x`, and damaged bytes raise BackupCorrupt. The keys of one history
-form a chain: each object begins where the one before ends, so there is one next key at any time;
-whoever puts an object there decides what follows: more records, or a fence. Histories lie
-`HISTORY_GAP` apart; a fence is never dropped, or a controller of the old history that wakes up late
-could go on.
-Must not do I/O. Source: ADR 0013; SlateDB's numbered manifests; the WAL's slots and fences
-(`stream.wal`).
+form a chain: each object begins where the one before ends, so there is one next key at any time.
+The object put there decides what follows: more records, or a fence. Histories lie `HISTORY_GAP`
+apart. A fence is never dropped, because without it a controller of the old history that wakes up
+late could continue.
+Must not do I/O.
+Source: ADR 0013; SlateDB's numbered manifests; the WAL's slots and fences (`stream.wal`).
 
 Object: magic "PNSTMLOG", version u32, CRC32C u32 of the rest (little endian); then msgpack [first
 offset, [index, term, offset, members], created ms, cluster id, is fence, [record, ...]].
@@ -29,14 +29,17 @@ _HEADER = struct.Struct("<8sII")
 _MAGIC = b"PNSTMLOG"
 _VERSION = 1
 HISTORY_GAP = 1 << 32
-"""Metadata offsets between the end of one history and the first of the next: no history is as
-long.
+"""Number of metadata offsets between the end of one history and the first of the next.
+
+No history is as long.
 """
 
 
 class LogObject(msgspec.Struct, frozen=True, array_like=True):
-    """base: the place in the Raft log that the records reach; in a fence, where the next history
-    begins.
+    """One object of the backup.
+
+    `base` is the place in the Raft log that the records reach; in a fence, it is where the next
+    history begins.
     """
 
     first_offset: int
@@ -48,7 +51,7 @@ class LogObject(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def end_offset(self) -> MetadataOffset:
-        """Where the log goes on after this object."""
+        """Return where the log continues after this object."""
         return MetadataOffset(
             self.base.offset if self.is_fence else self.first_offset + len(self.records)
         )
@@ -56,8 +59,10 @@ class LogObject(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """Records that follow a snapshot. base: of the last object, None if there is none. fence: what
-    ends the history, if anything does.
+    """The records that follow a snapshot.
+
+    `base` is that of the last object, None if there is none. `fence` is the object that ends the
+    history, if there is one.
     """
 
     records: list[msgspec.Raw]
@@ -72,7 +77,9 @@ def pack(item: LogObject) -> list[bytes]:
 
 
 def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObject:
-    """Raises BackupCorrupt unless it is the whole object that belongs under `key`."""
+    """Decode an object. Raises BackupCorrupt unless it is the whole object that belongs under
+    `key`.
+    """
     if len(data) < _HEADER.size:
         raise BackupCorrupt(key, f"{len(data)} bytes are less than its header")
     magic, version, crc = _HEADER.unpack_from(data)
@@ -93,8 +100,9 @@ def unpack(key: str, first_offset: int, cluster_id: str, data: bytes) -> LogObje
 
 
 def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
-    """Of the sorted objects those that may hold records at or behind `start`: from the last that
-    begins at or before it.
+    """Return those of the sorted objects that may hold records at or behind `start`.
+
+    They begin with the last object that starts at or before it.
     """
     return [
         first
@@ -104,8 +112,9 @@ def needed_objects(first_offsets: Sequence[int], start: int) -> list[int]:
 
 
 def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
-    """Of the sorted objects those that hold nothing at or behind `needed_from`. The last one and
-    fences stay.
+    """Return those of the sorted objects that hold nothing at or behind `needed_from`.
+
+    The last object and fences are never among them.
     """
     return [
         first
@@ -115,10 +124,10 @@ def droppable(first_offsets: Sequence[int], needed_from: int) -> list[int]:
 
 
 def splice(objects: Iterable[LogObject], start: int) -> LogTail:
-    """The records from `start` on, up to the end or the fence. Objects in key order; a late copy of
-    an old one may overlap others.
+    """Join the records from `start` up to the end or the fence.
 
-    Raises RecoveryRefused where records are missing.
+    The objects come in key order; a late copy of an old one may overlap others. Raises
+    RecoveryRefused where records are missing.
     """
     cursor = start
     records: list[msgspec.Raw] = []

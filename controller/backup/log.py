@@ -1,9 +1,9 @@
-"""The chain of backup objects in the store.
+"""Store the chain of backup objects.
 
 Invariant: an object is put with put_if_absent only, under the key that follows from the end of the
-one before, and never changed. Dropping leaves the last object and every fence. Must not decide what
-is backed up, or when.
-Cost: `end` one LIST (1,000 objects a page) and one GET.
+one before, and never changed. Dropping leaves the last object and every fence.
+Must not decide what is backed up, or when.
+Cost: `end` takes one LIST (1,000 objects a page) and one GET.
 """
 
 import asyncio
@@ -24,13 +24,17 @@ from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
 from stream.format.keys import backup_key, backup_prefix, parse_backup_key
 
 _READS_MAX = 16
-"""Objects fetched at once: a recovery with a thousand of them takes seconds, not minutes."""
+"""Number of objects fetched at once. A recovery with a thousand of them takes seconds, not
+minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """first_offsets: of all objects, sorted. newest_ms: when the last was written, by the store's
-    clock; 0 if there is none.
+    """The objects found in the store.
+
+    `first_offsets` are those of all objects, sorted. `newest_ms` is the time of the last write by
+    the store's clock, or 0 if there are no objects.
     """
 
     first_offsets: list[int]
@@ -55,8 +59,9 @@ class BackupLog:
         return Listed(first_offsets, newest_ms)
 
     async def end(self) -> MetadataOffset:
-        """Where the next object belongs; behind a fence, where the next history begins. 0: nothing
-        was ever backed up.
+        """Return where the next object belongs; behind a fence, where the next history begins.
+
+        Return 0 if there is no backup.
         """
         listed = await self.listed()
         return (
@@ -66,18 +71,20 @@ class BackupLog:
         )
 
     async def read(self, first_offset: int) -> LogObject:
-        """Raises ObjectNotFound, BackupCorrupt."""
+        """Read one object. Raises ObjectNotFound, BackupCorrupt."""
         key = backup_key(self.cluster_id, first_offset)
         return unpack(key, first_offset, self.cluster_id, await self._store.get(key))
 
     async def put(self, item: LogObject) -> None:
-        """Raises PreconditionFailed if the place is taken, be it by a lost answer of our own: read
-        what is there.
+        """Write one object.
+
+        Raises PreconditionFailed if the place is taken. An earlier put of our own whose answer was
+        lost may have taken it: read what is there.
         """
         await self._store.put_if_absent(backup_key(self.cluster_id, item.first_offset), pack(item))
 
     async def tail(self, first_offsets: Sequence[int], start: int) -> LogTail:
-        """Everything from `start` on. Raises RecoveryRefused (a gap), BackupCorrupt."""
+        """Return everything from `start` on. Raises RecoveryRefused (a gap), BackupCorrupt."""
         wanted = needed_objects(first_offsets, start)
         objects: list[LogObject] = []
         for at in range(0, len(wanted), _READS_MAX):
@@ -87,7 +94,9 @@ class BackupLog:
         return splice(objects, start)
 
     async def drop_below(self, offset: MetadataOffset) -> None:
-        """Delete objects that hold nothing from `offset` on: two snapshots do."""
+        """Delete objects that hold nothing from `offset` on, because two snapshots hold their
+        records.
+        """
         stale = droppable((await self.listed()).first_offsets, offset)
         for at in range(0, len(stale), DELETE_BATCH_COUNT):
             await self._store.delete(

@@ -1,9 +1,10 @@
-"""Which streams may not be opened yet, because the backup does not know them: what was written to
+"""Decide which streams may not be opened yet, because they are not in the backup: data written to
 them could not be found again. Pure.
 
-Invariant: for a stream that may be missing in the backup an offset is told that covers its
-creation. Stream ids rise with the metadata offset of their creation. Must not wait: the caller
-does. Source: ADR 0013.
+Invariant: for a stream that may be missing in the backup, `needed` returns an offset that covers
+its creation. Stream ids rise with the metadata offset of their creation.
+Must not wait: the caller does.
+Source: ADR 0013.
 """
 
 from collections import deque
@@ -16,18 +17,19 @@ _COVERED = MetadataOffset(0)
 
 class NewStreams:
     def __init__(self, next_stream_id: StreamId, offset: MetadataOffset) -> None:
-        """What a controller that begins to lead knows: everything so far was created below
+        """Start with the state of a new active controller: all streams so far were created below
         `offset`.
         """
         self._created: deque[tuple[StreamId, MetadataOffset]] = deque([(next_stream_id, offset)])
 
     def created(self, next_stream_id: StreamId, offset: MetadataOffset) -> None:
-        """Streams below `next_stream_id` were created below `offset`."""
+        """Note that streams below `next_stream_id` were created below `offset`."""
         self._created.append((next_stream_id, offset))
 
     def needed(self, stream_id: StreamId, covered: MetadataOffset) -> MetadataOffset:
-        """How far the backup has to reach before the stream is opened, now that it reaches to
-        `covered`.
+        """Return how far the backup has to reach before the stream is opened.
+
+        `covered` is how far it reaches now.
         """
         while self._created and self._created[0][1] <= covered:
             self._created.popleft()

@@ -1,11 +1,13 @@
-"""Snapshots of the image in the object store, from which a start loads all but the journal's tail.
+"""Store snapshots of the image in the object store. A start loads everything but the journal's tail
+from them.
 
 Invariants: a snapshot object holds exactly the image as of its offset, is written whole with
-put_if_absent and never changed; one that does not match its checksum is passed over for the one
-before (journal and backup are kept from the one before the newest on). It is taken only of what the
-backup has already: a later leader may know the log from the snapshot on only. Old ones are deleted
-only after a newer one is there. Must not decide when. Source: Raft reference 5 (2), KRaft
-`SnapshotWriter`.
+put_if_absent and never changed. If one does not match its checksum, the one before is used instead
+(journal and backup are kept from the one before the newest on). A snapshot covers only records that
+the backup has already, because a later leader may have the log only from the snapshot on. Old ones
+are deleted only after a newer one is there.
+Must not decide when to take a snapshot.
+Source: Raft reference 5 (2), KRaft `SnapshotWriter`.
 
 Object: magic "PNSTSNAP", version u32, CRC32C u32 of the rest; then msgpack [[index, term, offset,
 members], cluster id, [record, ...]].
@@ -41,7 +43,9 @@ _MAGIC = b"PNSTSNAP"
 _VERSION = 2
 _CHECK_INTERVAL_S = 1.0
 _CHUNK_RECORDS = 2_000
-"""Records encoded, or decoded and applied, before the event loop gets a turn: 2 to 10 ms."""
+"""Number of records encoded, or decoded and applied, before the event loop gets a turn: 2 to 10
+ms.
+"""
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):
@@ -52,8 +56,10 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSnapshot:
-    """base: where in the log it was taken. passed_over: what is wrong with the newest one, if this
-    is an older one.
+    """A snapshot that was read.
+
+    `base` is the place in the log where it was taken. `passed_over` is the error of the newest
+    snapshot, if this is an older one.
     """
 
     base: Base
@@ -66,14 +72,16 @@ class LoadedSnapshot:
 
 
 def copy_image(image: MetadataImage) -> tuple[ImageCopy, MetadataOffset]:
-    """For `Runtime.with_committed_image`: a copy that may be encoded while the image moves on, and
-    what it reaches up to.
+    """Return a copy of the image and the offset that it reaches up to.
+
+    The copy may be encoded while the image changes. Pass this function to
+    `Runtime.with_committed_image`.
     """
     return ImageCopy.of(image), image.end_offset
 
 
 async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
-    """Its records, encoded without holding the event loop for long."""
+    """Return the records of the copy, encoded without holding the event loop for long."""
     encoded: list[msgspec.Raw] = []
     for chunk in copied.chunks(_CHUNK_RECORDS):
         encoded += encode_raw(chunk)
@@ -82,8 +90,9 @@ async def encode_copy(copied: ImageCopy) -> list[msgspec.Raw]:
 
 
 async def load_image(records: Sequence[msgspec.Raw], end_offset: MetadataOffset) -> MetadataImage:
-    """The image that these records rebuild, made without holding the event loop for long: other
-    voters and brokers have to be answered.
+    """Return the image that these records rebuild, without holding the event loop for long.
+
+    The process has to answer other voters and brokers meanwhile.
     """
     image = MetadataImage()
     for at in range(0, len(records), _CHUNK_RECORDS):
@@ -123,8 +132,8 @@ class SnapshotStore:
         self._kept = kept
 
     async def load_newest(self) -> LoadedSnapshot | None:
-        """The newest whole snapshot; damaged ones are passed over and logged. About 0.5 s per
-        200,000 records.
+        """Return the newest whole snapshot, at a cost of about 0.5 s per 200,000 records. Damaged
+        ones are passed over and logged.
 
         Raises SnapshotCorrupt if there are snapshots but none is whole: an empty cluster must not
         begin in their place.
@@ -145,8 +154,10 @@ class SnapshotStore:
         return None
 
     async def _read(self, key: str) -> _Body:
-        """Once more if it does not match: the damage may be the answer's, and an older snapshot is
-        no substitute for an empty journal.
+        """Read one snapshot, and read it again if it does not match its checksum.
+
+        The damage may be in the answer only, and an older snapshot is no substitute for an empty
+        journal.
         """
         try:
             return _unpack(key, await self._store.get(key))
@@ -155,8 +166,9 @@ class SnapshotStore:
             return _unpack(key, await self._store.get(key))
 
     async def save(self, copied: ImageCopy, base: Base) -> int:
-        """Write it as of `base` -> how many records. The same offset and term again is success: the
-        content is the same.
+        """Write the snapshot as of `base` and return its number of records.
+
+        Writing the same offset and term again is success, because the content is the same.
         """
         encoded = await encode_copy(copied)
         parts = _pack(
@@ -171,8 +183,8 @@ class SnapshotStore:
         return len(encoded)
 
     async def drop_old(self) -> MetadataOffset:
-        """Delete all but the newest few; returns the offset of the second newest: what the journal
-        has to keep from.
+        """Delete all but the newest few. Return the offset of the second newest, from which the
+        journal has to be kept.
         """
         keys = await self._keys()
         stale = keys[: -self._kept]
@@ -181,13 +193,13 @@ class SnapshotStore:
         return self._second_newest(keys)
 
     async def newest_offset(self) -> MetadataOffset | None:
-        """Of the newest snapshot, whole or not; None if there is none."""
+        """Return the offset of the newest snapshot, whole or not, or None if there is none."""
         keys = await self._keys()
         newest = parse_snapshot_key(self._cluster_id, keys[-1]) if keys else None
         return None if newest is None else MetadataOffset(newest[0])
 
     async def needed_from(self) -> MetadataOffset:
-        """Offset of the second newest snapshot: what every log has to keep from."""
+        """Return the offset of the second newest snapshot, from which every log has to be kept."""
         return self._second_newest(await self._keys())
 
     def _second_newest(self, keys: Sequence[str]) -> MetadataOffset:
@@ -200,8 +212,8 @@ class SnapshotStore:
 
 
 class Snapshotter:
-    """The task that takes a snapshot when the log has grown enough, and then lets the log forget
-    what two snapshots hold.
+    """Take a snapshot when the log has grown enough, then drop the part of the log that two
+    snapshots hold.
     """
 
     def __init__(
@@ -215,7 +227,7 @@ class Snapshotter:
         backup: Backup,
         since: MetadataOffset | None,
     ) -> None:
-        """since: offset of the newest snapshot, None if there is none."""
+        """Prepare the task. `since` is the offset of the newest snapshot, None if there is none."""
         self._config = config
         self._quorum = quorum
         self._runtime = runtime
@@ -227,8 +239,9 @@ class Snapshotter:
         self._bytes_since = runtime.counters.bytes
 
     async def run(self) -> None:
-        """Runs until it is cancelled or the runtime is over. A store that fails is tried again;
-        meanwhile the journal grows.
+        """Run until cancelled or until the runtime is over.
+
+        If the store fails, it is tried again; meanwhile the journal grows.
         """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
@@ -248,11 +261,11 @@ class Snapshotter:
 
     @property
     def since(self) -> MetadataOffset:
-        """Where the newest snapshot ends."""
+        """Return where the newest snapshot ends."""
         return self._since
 
     async def take(self) -> MetadataOffset:
-        """One snapshot now. -> its offset."""
+        """Take one snapshot now and return its offset."""
         copied, offset = await self._runtime.with_committed_image(copy_image)
         size_bytes = self._runtime.counters.bytes
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):

@@ -1,13 +1,15 @@
-"""Copies committed metadata records to the store while this controller leads, and tells how far the
-store has them.
+"""Copy committed metadata records to the store while this controller leads, and report how far the
+copy reaches.
 
-Invariants: only committed records are written, contiguous, by the leader of the epoch; `offset`
+Invariants: only the leader of the epoch writes, and only committed, contiguous records. `offset`
 moves only when the object is there *and* a majority has confirmed afterwards that we still lead, so
-everything below it will be found by any later recovery. A place that is taken is
-read: our own lost answer, or an earlier leader's copy of the same records, is success; a fence or
-other records mean that this history is over (BackupFenced). A store that fails holds up nobody but
-those who wait here. Bounded: one object at a time, `backup_bytes_max` each.
-Must not delete anything, nor know what a record means. Source: ADR 0013.
+any later recovery will find everything below it. If a place is taken, its object is read. Our own
+write whose answer was lost, or an earlier leader's copy of the same records, is success; a fence or
+other records mean that this history is over (BackupFenced). A store that fails delays only the
+callers of `covered`.
+Limits: one object at a time, `backup_bytes_max` each.
+Must not delete anything, and must not depend on what a record means.
+Source: ADR 0013.
 """
 
 import asyncio
@@ -34,7 +36,7 @@ from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFai
 _log = structlog.get_logger()
 _ATTEMPT_S = 30.0
 _ABANDONED_COUNT = 256
-"""Waiters after which those that gave up are looked for."""
+"""Number of waiters after which abandoned ones are removed."""
 
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 2.0
@@ -66,17 +68,19 @@ class Backup:
         self._waiters: list[tuple[MetadataOffset, asyncio.Future[None]]] = []
         self._over: Exception | None = None
         self.object_count = 0
-        """Objects written since this controller became active; many of them make a snapshot due."""
+        """Objects written since this controller became active. Many of them make a snapshot due."""
 
     @property
     def offset(self) -> MetadataOffset:
-        """Everything below it is in the store, for ever. 0 until that is known."""
+        """Return the offset below which everything is in the store forever. It is 0 until that is
+        known.
+        """
         return self._offset
 
     @property
     def behind_s(self) -> float:
-        """Age, at the most, of the oldest committed record that only the quorum has; 0: there is
-        none.
+        """Return the maximum age of the oldest committed record that only the quorum has, or 0 if
+        there is none.
         """
         return (
             0.0
@@ -87,9 +91,9 @@ class Backup:
     async def open(self) -> None:
         """Find out where the backup ends.
 
-        Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt;
-        NotLeader: a later leader's backup may be ahead of us, which is no loss, so a majority has
-        to confirm after the look that there is none.
+        Raises LogBehindBackup (we must not lead), BackupGap, ObjectStoreError, BackupCorrupt,
+        NotLeader. A later leader's backup may be ahead of us, which is no loss. So after the look,
+        a majority has to confirm that there is no later leader.
         """
         end = await self._log.end()
         await self._quorum.confirm(self._epoch)
@@ -103,8 +107,9 @@ class Backup:
         self._advance(end)
 
     async def run(self) -> None:
-        """Run until cancelled or until the epoch ends (NotLeader). Raises LogBehindBackup,
-        BackupFenced: the process has to end.
+        """Run until cancelled or until the epoch ends (NotLeader).
+
+        Raises LogBehindBackup, BackupFenced: the process has to end.
         """
         retry_s = _RETRY_FIRST_S
         try:
@@ -132,7 +137,7 @@ class Backup:
             raise
 
     async def covered(self, offset: MetadataOffset) -> None:
-        """Return when the store holds everything below `offset`; it is written at once, not at the
+        """Return when the store holds everything below `offset`. It is written at once, not at the
         next interval.
 
         Raises QuorumClosed or NotLeader when the epoch is over: the outcome is unknown. The caller
@@ -151,8 +156,9 @@ class Backup:
         await waiter
 
     async def _due(self) -> None:
-        """Something is committed that the store lacks, and it is time: an interval has passed, or
-        somebody waits.
+        """Wait until the store lacks a committed record and the write is due.
+
+        It is due when an interval has passed or a caller waits.
         """
         if self._offset >= self._quorum.committed_offset:
             await self._quorum.wait_committed(self._offset)
@@ -164,7 +170,7 @@ class Backup:
                     await self._wake.wait()
 
     async def _append(self) -> None:
-        """Objects until nothing is left that was committed when this began."""
+        """Write objects until the store has everything that was committed when this began."""
         began, target = self._now(), self._quorum.committed_offset
         while self._offset < target:
             committed = self._quorum.read(self._offset, self._config.backup_bytes_max)
@@ -188,8 +194,9 @@ class Backup:
         self._covered_at = began
 
     async def _take_over(self) -> MetadataOffset:
-        """Something lies where we wanted to write. -> its end, if it holds the records that we
-        hold. Raises BackupFenced.
+        """Return the end of the object in our next place, if it holds the records that we hold.
+
+        Raises BackupFenced if it does not.
         """
         try:
             found = await self._log.read(self._offset)
