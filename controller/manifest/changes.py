@@ -1,9 +1,10 @@
-"""What a run of records changes in the manifest, so that a publication looks only at that.
+"""Collect what a run of records changes in the manifest, so that a publication examines only that.
 
-Invariant: whatever differs in the manifest before and after the records is named; more may be named
-than changed. Of a stream whose log was rewritten the offsets are named too, as one stretch: pages
-of entries outside of it are the same as before.
-Must not look at the image. Cost: about 1 us a record, in the writer's turn.
+Invariant: the changes name everything that differs in the manifest before and after the records;
+they may name more. For a stream whose log was rewritten they also name the offsets, as one range:
+pages of entries outside of it are the same as before.
+Must not look at the image.
+Cost: about 1 us a record, in the writer's turn.
 """
 
 from collections.abc import Iterable
@@ -29,12 +30,15 @@ from controller.metadata.topics import PartitionKey
 
 @dataclass(slots=True)
 class ManifestChanges:
-    """everything: nothing is known about what was published before."""
+    """The changes since the last publication.
+
+    `everything` means that the contents of the last publication are unknown.
+    """
 
     everything: bool = False
     wals: bool = False
     topic_ids: set[UUID] = field(default_factory=set[UUID])
-    """Created or removed."""
+    """Topics that were created or removed."""
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     rewritten: dict[StreamId, tuple[Offset, Offset]] = field(
@@ -42,7 +46,7 @@ class ManifestChanges:
     )
 
     def note(self, records: Iterable[Record]) -> bool:
-        """-> whether there was anything to note."""
+        """Note the records. Return True if any of them changes the manifest."""
         noted = False
         for record in records:
             match record:
@@ -64,8 +68,10 @@ class ManifestChanges:
         return noted
 
     def _note_replaced(self, stream_id: StreamId, part: RangeEntry) -> None:
-        """The replacements of one request hold exactly the offsets of what they replace, so their
-        own are all that changes.
+        """Note one replacement.
+
+        The replacements of one request hold exactly the offsets of what they replace, so only these
+        offsets change.
         """
         self.stream_ids.add(stream_id)
         low, high = self.rewritten.get(stream_id, (part.start_offset, part.end_offset))

@@ -1,13 +1,14 @@
-"""What the manifest says of each partition, and where that was written: from it and the image comes
-the next version.
+"""Keep what the manifest says of each partition, and where that was written. The next version comes
+from the ledger and the image.
 
 Invariants: pages and inline entries of a clean partition are those of the image at the last
-capture; a page that was written stays as it is until its offsets are rewritten, or its version is
+capture. A page that was written stays as it is until its offsets are rewritten, or its version is
 emptied. The work between two batches of the writer is bounded: `capture` takes at most about
-`entries_max` entries and is called again, and what changed meanwhile is dirty again, so the last
-call alone decides the moment.
-Must not do I/O. Cost: 1 us an entry to capture, 1 us to encode. Source: Iceberg's manifest lists;
-log-structured merging of small pages.
+`entries_max` entries and is called again. What changed meanwhile is dirty again, so the last call
+alone decides the moment.
+Must not do I/O.
+Cost: 1 us an entry to capture, 1 us to encode.
+Source: Iceberg's manifest lists; log-structured merging of small pages.
 """
 
 from array import array
@@ -39,19 +40,20 @@ from stream.format.manifest.model import (
 )
 
 VERSIONS_MAX = 32
-"""Manifest objects that a root may refer to. More: fewer bytes rewritten for each change, more
-objects read by one who begins.
+"""Maximum number of manifest objects that a root may refer to.
+
+With more of them, fewer bytes are rewritten for each change, but a new reader reads more objects.
 """
 
 _ENTRIES_NEVER = Entries(array("q", [0]), array("q"), array("q"), array("q"), array("q"), b"", ())
 _NOWHERE = SectionRef(0, 0, 0, 0, 0)
 _KINDS = frozenset({"data", "txn"})
-"""Of streams that the manifest tells of. Only brokers read meta streams."""
+"""Kinds of streams that the manifest describes. Only brokers read meta streams."""
 
 
 @dataclass(slots=True)
 class _Page:
-    """A run of entries with a section of its own. entries: until they are written."""
+    """A run of entries with a section of its own. `entries` is set until they are written."""
 
     ref: PageRef
     entries: Entries | None
@@ -131,7 +133,7 @@ class _Partition:
         )
 
     def drop_pages_of(self, versions: AbstractSet[int]) -> bool:
-        """As `_Stream.drop_pages_of`, for both streams."""
+        """Drop the pages of both streams as `_Stream.drop_pages_of` does."""
         dropped = [stream.drop_pages_of(versions) for stream in self.streams]
         return any(dropped)
 
@@ -147,13 +149,13 @@ class _Topic:
     name: str
     shards: list[_Shard] = field(default_factory=list[_Shard])
     entry: TopicEntry | None = None
-    """As in the root; None: to be made anew."""
+    """The topic's entry in the root, or None if it has to be made again."""
 
     def of(self, number: int) -> _Partition:
         return self.shards[number // PARTITIONS_PER_SHARD].partitions[number % PARTITIONS_PER_SHARD]
 
     def make_room(self, count: int) -> None:
-        """Partitions are only ever added, at the end."""
+        """Add partitions at the end until there are `count`. Partitions are never removed."""
         have = sum(len(shard.partitions) for shard in self.shards)
         for number in range(have, count):
             if number % PARTITIONS_PER_SHARD == 0:
@@ -167,15 +169,16 @@ class Ledger:
     def __init__(self) -> None:
         self._topics: dict[UUID, _Topic] = {}
         self._dirty: dict[tuple[UUID, int], set[int]] = {}
-        """Shards to be written anew, each with the partitions that have to be looked at for it."""
+        """Shards to be written again, each with the partitions to be captured for it."""
         self._to_write: list[tuple[UUID, int]] = []
         self._pages_to_write: list[_Page] = []
         self.changed = False
-        """Something differs from the root that was made last."""
+        """True if something differs from the last root."""
 
     def absorb(self, changes: ManifestChanges, image: MetadataImage, version: int) -> None:
-        """Mark what changed. Between two batches, like `capture`; image: as of these changes;
-        version: the one that is being written.
+        """Mark what changed. Call it between two batches, like `capture`.
+
+        `image` contains these changes. `version` is the one that is being written.
         """
         self.changed |= changes.wals
         if changes.everything:
@@ -203,8 +206,9 @@ class Ledger:
             self._empty_versions(version)
 
     def capture(self, image: MetadataImage, entries_max: int) -> bool:
-        """Take what is dirty out of the image, about entries_max entries of it. True: all is taken,
-        this is the moment.
+        """Take dirty partitions from the image, with about `entries_max` entries of it.
+
+        Return True if all are taken: the manifest then shows this moment.
         """
         taken = 0
         while self._dirty:
@@ -226,8 +230,8 @@ class Ledger:
         return True
 
     def write(self, draft: Draft) -> Iterator[None]:
-        """Put what was captured into the draft; yields after each section, which takes some
-        milliseconds at most.
+        """Put what was captured into the draft. Yield after each section, which takes at most some
+        milliseconds.
         """
         pages, self._pages_to_write = self._pages_to_write, []
         for page in pages:
@@ -245,13 +249,15 @@ class Ledger:
             yield
 
     def topic_entries(self) -> tuple[TopicEntry, ...]:
-        """For the root, after everything captured was written."""
+        """Return the topic entries for the root. Call it after everything captured was written."""
         return tuple(
             topic.entry or self._entry(topic_id, topic) for topic_id, topic in self._topics.items()
         )
 
     def versions(self) -> "Counter[int]":
-        """Bytes that a root refers to, by the version whose object holds them."""
+        """Return the number of bytes that a root refers to, by the version whose object holds
+        them.
+        """
         found: Counter[int] = Counter()
         for topic in self._topics.values():
             for shard in topic.shards:
@@ -316,8 +322,9 @@ class Ledger:
                     self._dirty.setdefault((topic_id, index), set()).update(dirty)
 
     def _versions_to_empty(self, version: int) -> AbstractSet[int]:
-        """Return the smallest versions, so that VERSIONS_MAX remain without them. version: the one
-        being written; it counts, but is not emptied.
+        """Return the smallest versions, so that VERSIONS_MAX remain without them.
+
+        `version` is the one being written; it counts, but is not emptied.
         """
         sizes = self.versions()
         del sizes[version]
@@ -336,7 +343,7 @@ class Ledger:
         image: MetadataImage,
         entries_max: int,
     ) -> tuple[int, bool]:
-        """-> (entries taken, whether that is all)."""
+        """Return the number of entries taken, and whether that is all."""
         taken = 0
         for captured, stream_id in (
             (partition.data, state.data_stream_id),
@@ -356,8 +363,9 @@ class Ledger:
     def _capture_stream(
         self, captured: _Stream, stream: StreamState, image: MetadataImage, entries_max: int
     ) -> tuple[int, bool]:
-        """As `_capture_partition`. Pages that are still right are kept; what they do not hold is
-        taken.
+        """Capture one stream, with the same result as `_capture_partition`.
+
+        Pages that are still right are kept; the entries outside of them are taken.
         """
         entries = stream.entries
         kept = [page for page in captured.pages if page.ref.end_offset > stream.start_offset]
@@ -418,7 +426,7 @@ class Ledger:
 
 
 def _entries(found: list[LogEntry], objects: ObjectsImage) -> Entries:
-    """A copy in columns: nothing of the image is kept."""
+    """Copy the entries into columns. The copy holds no reference to the image."""
     bounds = array("q", [entry.start_offset for entry in found])
     bounds.append(found[-1].end_offset)
     states = [state for entry in found if (state := objects.get(entry.object_id)) is not None]
@@ -439,7 +447,7 @@ def _nothing(offset: Offset) -> Entries:
 
 
 def _index(entries: list[LogEntry], offset: int) -> int:
-    """Of the first entry that begins at `offset` or later."""
+    """Return the index of the first entry that begins at `offset` or later."""
     return bisect_left(entries, offset, key=_start)
 
 
@@ -448,7 +456,7 @@ def _start(entry: LogEntry) -> int:
 
 
 def _cuts(low: int, high: int) -> list[tuple[int, int]]:
-    """[low, high) in pages of about the same size."""
+    """Cut [low, high) into pages of about the same size."""
     count = -(-(high - low) // PAGE_ENTRIES_MAX)
     return [
         (low + (high - low) * i // count, low + (high - low) * (i + 1) // count)

@@ -1,15 +1,15 @@
-"""Publishes the public manifest into the store: one object a version, at most one a second, only
-when something changed.
+"""Publish the public manifest to the store: one object a version, at most one a second, only when
+something changed.
 
-Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain;
-who meets a version of a higher controller epoch stops, so a deposed leader cannot go back in time.
-A version is of one moment, between two batches of the writer, when all that the image holds is
-committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until it is known. A
-new leader writes everything anew: it refers to nothing that another one wrote. Old versions go when
-no root younger than the grace refers to them. What it has shown for less than the grace of the
-readers counts as not shown yet (`protected_from`), and brokers delete only what it has shown
-(`shown_offset`): a slot or an object that a root names is there for that long after the root was
-the newest.
+Invariants: version = newest in the store + 1, written with put_if_absent, so versions are a chain.
+A publisher that meets a version of a higher controller epoch stops, so a deposed leader cannot go
+back in time. A version shows one moment, between two batches of the writer, when all that the image
+holds is committed. A PUT whose outcome is unknown is repeated, same bytes and same key, until the
+outcome is known. A new leader writes everything again: it refers to nothing that another one wrote.
+Old versions are deleted when no root younger than the grace refers to them. A change that a version
+has shown for less than the readers' grace counts as not shown yet (`protected_from`), and brokers
+delete only what the manifest has shown (`shown_offset`). So a slot or an object that a root names
+exists for that long after the root was the newest.
 Must not hold the event loop: the image is captured, encoded and compressed in steps of some 10 ms.
 Source: docs/adr/0017.
 """
@@ -40,11 +40,11 @@ from stream.format.manifest.model import LiveWal, ManifestRoot
 _log = structlog.get_logger()
 
 CAPTURE_ENTRIES_MAX = 10_000
-"""Entries taken between two batches of the writer: 10 to 15 ms."""
+"""Entries taken between two batches of the writer, in 10 to 15 ms."""
 
 
 class Superseded(Exception):
-    """A controller of a higher epoch publishes: this one leads no more."""
+    """A controller of a higher epoch publishes, so this controller no longer leads."""
 
     def __init__(self, own_epoch: int, found_epoch: int) -> None:
         super().__init__(
@@ -55,7 +55,7 @@ class Superseded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """What the root says besides topics, captured with the last of them."""
+    """The contents of the root besides topics, captured with the last of them."""
 
     metadata_offset: MetadataOffset
     published_ms: Millis
@@ -65,8 +65,8 @@ class _Moment:
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """The first change that is not published: at this offset or behind it. since: of the monotonic
-    clock.
+    """The first unpublished change, which is at or behind `offset`. `since` is a time of the
+    monotonic clock.
     """
 
     offset: MetadataOffset
@@ -95,7 +95,7 @@ class ManifestPublisher:
         self._wake = asyncio.Event()
         self._wake.set()
         self._newest = -1
-        """Newest version in the store, as far as known; -1: not known."""
+        """Newest known version in the store, or -1 if it is not known."""
         self._draft: Draft | None = None
         self._unsent: list[bytes] | None = None
         self._stored: set[int] = set()
@@ -103,13 +103,15 @@ class ManifestPublisher:
         self._behind: _Behind | None = _Behind(MetadataOffset(0), now())
         self._drawn_behind: _Behind | None = self._behind
         self._shown: deque[tuple[float, MetadataOffset]] = deque()
-        """Of each version in the store that is younger than the grace: when it was written, and the
-        oldest change that it shows.
+        """For each version in the store that is younger than the grace: the time of its write, and
+        the oldest change that it shows.
         """
         runtime.observe(self._note)
 
     async def run(self) -> None:
-        """Runs until it is cancelled, the runtime is over, or another controller has taken over."""
+        """Run until cancelled, until the runtime is over, or until another controller has taken
+        over.
+        """
         interval_s = self._config.manifest_interval_ms / 1_000
         while True:
             await self._until_due()
@@ -126,8 +128,10 @@ class ManifestPublisher:
             await asyncio.sleep(max(0.0, began + interval_s - self._now()))
 
     async def protected_from(self) -> MetadataOffset | None:
-        """For the janitor: what was destroyed at this offset or later the newest version of less
-        than a grace ago may still name.
+        """Return the offset from which the janitor must keep destroyed objects.
+
+        What was destroyed at this offset or later may still be named by the newest version of less
+        than a grace ago.
         """
         due_at = self._now() - self._config.read_grace_ms / 1_000
         while self._shown and self._shown[0][0] <= due_at:
@@ -138,17 +142,20 @@ class ManifestPublisher:
 
     @property
     def shown_offset(self) -> MetadataOffset:
-        """Everything below it in the metadata log is in the newest version."""
+        """Return the metadata offset below which everything is in the newest version."""
         return self._runtime.image.end_offset if self._behind is None else self._behind.offset
 
     @property
     def behind_s(self) -> float:
-        """Age of the oldest change that no version in the store shows; 0: there is none."""
+        """Return the age of the oldest change that no version in the store shows, or 0 if there is
+        none.
+        """
         return 0.0 if self._behind is None else self._now() - self._behind.since
 
     async def publish(self) -> bool:
-        """One version now, if anything changed. -> whether one was written. Raises Superseded,
-        ObjectStoreError, what `between` raises.
+        """Publish one version now if anything changed. Return whether one was written.
+
+        Raises Superseded, ObjectStoreError, and what `Runtime.with_committed_image` raises.
         """
         self._wake.clear()
         if self._newest < 0:
@@ -168,7 +175,7 @@ class ManifestPublisher:
             self._wake.set()
 
     async def _until_due(self) -> None:
-        """Until something changed, or old versions may have to go."""
+        """Wait until something changed, or old versions may have to be deleted."""
         try:
             async with asyncio.timeout(
                 self._config.manifest_grace_ms / 1_000 if self._retired else None
@@ -180,7 +187,7 @@ class ManifestPublisher:
     # --- drawing up -------------------------------------------------------------------------------
 
     async def _draw_up(self) -> bool:
-        """Capture what changed and encode it, step by step. False: nothing changed."""
+        """Capture what changed and encode it, step by step. Return False if nothing changed."""
         draft = self._draft = self._draft or Draft(self._newest + 1)
         while True:
             moment = await self._runtime.with_committed_image(self._capture)
@@ -206,7 +213,9 @@ class ManifestPublisher:
         return True
 
     def _capture(self, image: MetadataImage) -> _Moment | None:
-        """Between two batches. None: there is more to take."""
+        """Capture a part of the changes between two batches. Return None if there is more to
+        capture.
+        """
         changes, self._changes = self._changes, ManifestChanges()
         assert self._draft is not None, "drawn up without a draft"
         self._ledger.absorb(changes, image, self._draft.version)
@@ -225,8 +234,9 @@ class ManifestPublisher:
     # --- the store --------------------------------------------------------------------------------
 
     async def _send(self) -> None:
-        """Write the version that was drawn up. If somebody else wrote one in its place, everything
-        is drawn up again behind that.
+        """Write the version that was drawn up.
+
+        If another controller wrote one in its place, everything is drawn up again behind that one.
         """
         assert self._unsent is not None, "nothing is drawn up"
         assert self._draft is not None, "nothing is drawn up"
@@ -245,7 +255,7 @@ class ManifestPublisher:
             self._shown.append((self._now(), self._behind.offset))
         self._behind = self._drawn_behind
         if self._behind is not None:
-            # what changed while this version could not be written was noted before
+            # Changes made while this version could not be written were noted before.
             self._wake.set()
         self._stored.add(version)
         for old in self._stored - self._ledger.versions().keys() - {version}:
@@ -253,8 +263,9 @@ class ManifestPublisher:
         _log.debug("manifest_published", version=version, bytes=size_bytes)
 
     async def _holds(self, key: str, footer: bytes) -> bool:
-        """Our own bytes lie there: an earlier try had succeeded. Equal footers are equal
-        objects.
+        """Return True if the object holds our own bytes, because an earlier try had succeeded.
+
+        Equal footers mean equal objects.
         """
         try:
             tail = await self._store.get_tail(key, codec.FOOTER.size)
@@ -263,7 +274,7 @@ class ManifestPublisher:
         return tail.data == footer
 
     async def _adopt(self) -> None:
-        """Find out what is in the store and begin anew behind it. Raises Superseded."""
+        """Find out what is in the store and start again behind it. Raises Superseded."""
         self._draft = self._unsent = None
         self._changes = ManifestChanges(everything=True)
         self._wake.set()
@@ -283,7 +294,7 @@ class ManifestPublisher:
             tail = await self._store.get_tail(key, codec.FOOTER.size)
             footer = codec.parse_footer(tail.data, tail.size_bytes, key)
         except ObjectNotFound:
-            return  # a newer one came, and this one went: the next try to write meets it
+            return  # A newer version replaced this one: the next write finds it.
         except ObjectCorrupt as error:
             _log.error(
                 "manifest_damaged", key=key, error=str(error), hint="a whole version follows it"
