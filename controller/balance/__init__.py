@@ -1,3 +1,3 @@
-"""Balancing: what brokers measured, which of them are slow, and which moves follow from it. ADR
+"""Balance leaders: collect the load that brokers measure, find slow brokers, and derive moves. ADR
 0015.
 """

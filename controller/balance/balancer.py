@@ -1,12 +1,12 @@
-"""Balancing in the active controller: takes the brokers' reports, proposes moves, and in auto mode
-makes them and relieves slow brokers.
+"""Balance in the active controller: collect the brokers' reports and propose moves. In auto mode,
+also make the moves and relieve slow brokers.
 
 Invariants: nothing happens before every living broker has reported to this process, so a new leader
-begins with fresh figures; no round while anything moves, whoever moves it; a partition that moved
-rests for the cool-down; slow brokers are elected for nothing as long as others live. Every decision
-is checked again by a manager in the writer's turn (`move_leaders`, `relieve`). Planning gives way
-to fencing and electing again and again. Must not write metadata of its own: its state ends
-with the epoch of this active controller.
+begins with fresh figures. There is no round while any partition moves, regardless of the cause. A
+partition that moved rests for the cool-down. Slow brokers are not elected as long as others live. A
+manager checks every decision again in the writer's turn (`move_leaders`, `relieve`). Planning
+yields often, so that fencing and electing can run.
+Must not write metadata of its own: its state ends with the epoch of this active controller.
 Source: AutoMQ `AnomalyDetector` and `ActionExecutor`, ADR 0015.
 """
 
@@ -37,9 +37,9 @@ from stream.ports import BrokerIncarnation
 
 _log = structlog.get_logger()
 FRESH_MS: Final = 10_000
-"""A broker's report stands for it so long: five intervals."""
+"""Time in ms for which a broker's report is valid: five intervals."""
 RELIEVED_COUNT: Final = 100
-"""Partitions that leave a slow broker at the same time."""
+"""Number of partitions that leave a slow broker at the same time."""
 
 
 class Balancer:
@@ -63,21 +63,25 @@ class Balancer:
         self._limits = Limits(bytes_min=config.balance_bytes_min)
 
     def live(self) -> frozenset[NodeId]:
-        """Brokers that may be given work. The last one that lives is never excluded: slow is better
-        than nobody.
+        """Return the brokers that may get work.
+
+        The last broker that lives is never excluded: a slow broker is better than none.
         """
         alive = self._sessions.alive()
         return alive.difference(self._slow.excluded(alive)) if self._config.auto_balance else alive
 
     @property
     def excluded_count(self) -> int:
-        """As it was logged last: nobody is without auto mode."""
+        """Return the number of excluded brokers, as last logged. It is 0 without auto mode."""
         return len(self._excluded)
 
     async def report(
         self, request: lm.ReportLoad, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """No metadata: beside the writer. One of an earlier start of the broker is not taken."""
+        """Take a broker's report. A report of an earlier start of the broker is ignored.
+
+        It changes no metadata, so it runs outside of the writer.
+        """
         del timeout_s, size_bytes, request_id
         node_id = request.node_id
         if self._sessions.is_current(node_id, request.node_epoch):
@@ -93,7 +97,9 @@ class Balancer:
     async def propose(
         self, request: lm.ProposeMoves, timeout_s: float | None, size_bytes: int, request_id: str
     ) -> m.Reply[Any]:
-        """For people: who asks knows what has just moved, so there is no cool-down."""
+        """Propose moves to an operator. There is no cool-down, because the operator can see recent
+        moves.
+        """
         del timeout_s, size_bytes, request_id
         seen = await self._view(cooldown_ms=0, topics=request.topics)
         limits = replace(self._limits, moves_max=max(0, min(request.moves_max, MOVES_MAX)))
@@ -108,8 +114,8 @@ class Balancer:
         return m.Reply(controller_epoch=self._runtime.epoch, value=value)
 
     async def run(self) -> None:
-        """Auto mode. Runs until it is cancelled or the runtime is over; without auto mode it has
-        nothing to do.
+        """Run auto mode until cancelled or until the runtime is over. Without auto mode, return at
+        once.
         """
         interval_s = self._config.balance_interval_ms / 1_000
         while self._config.auto_balance:
@@ -156,7 +162,7 @@ class Balancer:
                 )
 
     async def _relieve_slow(self) -> None:
-        """What slow brokers lead moves away, some at a time: the next ones when these have
+        """Move partitions away from slow brokers, some at a time: the next ones after these have
         arrived.
         """
         self._log_exclusions()
@@ -194,7 +200,7 @@ class Balancer:
         )
 
     def _log_exclusions(self) -> None:
-        """Log who was excluded and who was taken back."""
+        """Log the brokers that were excluded and those that were taken back."""
         excluded: Mapping[NodeId, str] = (
             self._slow.excluded(self._sessions.alive()) if self._config.auto_balance else {}
         )
@@ -222,7 +228,7 @@ class Balancer:
 
 
 async def _plan(seen: BalanceView, limits: Limits) -> Plan:
-    """A little at a time: sessions, elections and requests go on meanwhile."""
+    """Plan in small steps, so that sessions, elections and requests continue meanwhile."""
     planning = Planning(seen.brokers, seen.partitions, limits)
     for _ in planning.steps():
         await asyncio.sleep(0)
@@ -230,7 +236,7 @@ async def _plan(seen: BalanceView, limits: Limits) -> Plan:
 
 
 def _is_giving_up(image: MetadataImage, node_id: NodeId) -> bool:
-    """Moves away from this broker have begun and not ended."""
+    """Return True if moves away from this broker have begun and not ended."""
     waiting = (image.topics.partition(key) for key in image.topics.led_by(NO_LEADER))
     return any(
         p is not None

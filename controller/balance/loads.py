@@ -1,10 +1,10 @@
-"""What brokers reported of their partitions: rates by partition, in memory of the active
-controller, nowhere else.
+"""Hold the rates by partition that brokers reported, only in memory of the active controller.
 
-Invariants: bounded (`PARTITIONS_PER_REPORT_MAX` a broker, what is old is forgotten); a report of an
-earlier leadership never replaces that of a later one; a leader that has watched a partition for
-less than `TRUSTED_MS` does not replace what its predecessor measured, for the first seconds after a
-move are the clients' backlog. Pure: the time comes in, monotonic milliseconds.
+Invariants: the book is bounded (`PARTITIONS_PER_REPORT_MAX` a broker, old figures are dropped). A
+report of an earlier leadership never replaces that of a later one. A leader that has watched a
+partition for less than `TRUSTED_MS` does not replace what its predecessor measured, because the
+first seconds after a move show the clients' backlog. Pure: callers pass the time, in monotonic
+milliseconds.
 Source: Cruise Control's windows, AutoMQ `ClusterModel` (trusted loads).
 """
 
@@ -26,8 +26,8 @@ from controller.metadata.topics import PartitionKey
 NO_LOAD: Final = Load(0, 0, 0)
 TRUSTED_MS: Final = 3_000
 KEPT_MS: Final = 15_000
-"""How long a partition's last rates count when nobody reports it (it is moving, or has fallen
-silent).
+"""How long a partition's last rates count when no broker reports it, because it is moving or its
+leader is silent.
 """
 
 
@@ -41,8 +41,10 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """answer_ms: median from append to acknowledgement, of those that still wait too; None: nothing
-    was appended.
+    """The last report of one broker.
+
+    `answer_ms` is the median time from append to acknowledgement, including appends that still
+    wait. It is None if there were no appends.
     """
 
     received_ms: int
@@ -55,7 +57,7 @@ class BrokerReport:
 
 
 class LoadBook:
-    """fresh_ms: how long a broker's report stands for it."""
+    """The loads that brokers reported. A broker's report is valid for `fresh_ms`."""
 
     def __init__(self, fresh_ms: int) -> None:
         self._fresh_ms = fresh_ms
@@ -79,14 +81,14 @@ class LoadBook:
             self._sweep(now_ms)
 
     def report_of(self, node_id: NodeId, now_ms: int) -> BrokerReport | None:
-        """None: there is none, or it is too old."""
+        """Return the broker's report, or None if there is none or it is too old."""
         report = self._reports.get(node_id)
         return (
             report if report is not None and now_ms - report.received_ms <= self._fresh_ms else None
         )
 
     def answers(self, now_ms: int) -> dict[NodeId, float]:
-        """How long appends take, of the brokers that know."""
+        """Return how long appends take in ms, for the brokers that measured it."""
         found = {node_id: self.report_of(node_id, now_ms) for node_id in sorted(self._reports)}
         return {
             node_id: report.answer_ms
@@ -95,7 +97,7 @@ class LoadBook:
         }
 
     def load_of(self, key: PartitionKey, leader: NodeId, now_ms: int) -> Load:
-        """Reported rates, else the share of one of the leader's small ones."""
+        """Return the reported rates, or else the share of one of the leader's small partitions."""
         known = self._partitions.get(key)
         if known is not None and now_ms - known.received_ms <= KEPT_MS:
             return known.load
@@ -103,7 +105,7 @@ class LoadBook:
         return NO_LOAD if report is None else report.rest_each
 
     def is_settled(self, key: PartitionKey) -> bool:
-        """False for one that has been watched too shortly for a judgement, by anybody."""
+        """Return False if no leader has watched the partition for long enough to judge it."""
         known = self._partitions.get(key)
         return known is None or known.is_settled
 

@@ -1,14 +1,14 @@
-"""Which partitions should be led elsewhere, and why: a pure function of brokers, partitions and
-measured rates.
+"""Plan which partitions another broker should lead, and why: a pure function of brokers, partitions
+and measured rates.
 
 Goals in order: network in, network out, number of leaders. A goal acts when a broker is further
-from the mean than `trigger`, and then goes on until all are within `aim`: the difference between
-the two keeps noise from moving partitions to and fro. Invariants: each move brings its goal
-strictly nearer and worsens no goal before it, so planning ends and never goes in circles; a
-partition moves once at most; brokers that are not eligible neither give nor take; the same input
-gives the same moves, in the same order.
+from the mean than `trigger`, and then continues until all are within `aim`. The difference between
+the two keeps noise from moving partitions to and fro.
+Invariants: each move brings its goal strictly nearer and worsens no goal before it, so planning
+ends and never goes in circles. A partition moves once at most. Brokers that are not eligible
+neither give nor take. The same input gives the same moves, in the same order.
 Cost: O(moves x pairs looked at x partitions of the source); pairs are limited.
-Source: Cruise Control's goal optimiser, AutoMQ `AbstractNetworkUsageDistributionGoal` (thresholds
+Source: Cruise Control's goal optimizer, AutoMQ `AbstractNetworkUsageDistributionGoal` (thresholds
 of 10 %, nothing below a minimum rate).
 """
 
@@ -22,10 +22,11 @@ from base.ids import NodeId
 from controller.api.load_messages import BrokerLoad, Load, ProposedMove
 
 BROKERS_LOOKED_AT: Final = 8
-"""Of the fullest, and of the emptiest: 64 pairs at the most for one move."""
+"""Number of the fullest brokers, and of the emptiest, to compare: at most 64 pairs for one move."""
 GAIN_MIN: Final = 1e-4
-"""Part of the mean that a move has to bring; less is not worth a client's look for the new
-leader.
+"""Minimum gain of a move, as a part of the mean.
+
+A smaller gain does not justify that clients have to find the new leader.
 """
 _ROUNDING: Final = 1e-9
 
@@ -38,11 +39,11 @@ class Goal(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """trigger, aim: parts of the mean. bytes_min: a goal of bytes rests while all brokers together
-    have less in a second.
+    """Limits of a plan.
 
-    Together, for a limit of single brokers would make a goal come and go with the moves of the
-    others: they would go round in circles.
+    `trigger` and `aim` are parts of the mean. A goal of bytes rests while all brokers together have
+    less than `bytes_min` in a second. The limit is not for single brokers, because the moves of
+    other goals would then switch a goal on and off, and planning would go in circles.
     """
 
     trigger: float = 0.25
@@ -52,7 +53,7 @@ class Limits:
 
 
 class BrokerSlot(NamedTuple):
-    """note: why it is not eligible."""
+    """One broker. `note` says why it is not eligible; it is empty if it is."""
 
     node_id: NodeId
     note: str = ""
@@ -63,7 +64,7 @@ class BrokerSlot(NamedTuple):
 
 
 class PartitionSlot(NamedTuple):
-    """leader: who leads, or is about to; -1 for nobody."""
+    """One partition. `leader` is its present or future leader, or -1 for none."""
 
     topic: str
     partition: int
@@ -88,7 +89,7 @@ def plan(
 
 
 def usage(brokers: Sequence[BrokerSlot], partitions: Sequence[PartitionSlot]) -> list[BrokerLoad]:
-    """What each broker leads, all together."""
+    """Return the sum of what each broker leads."""
     sums = {broker.node_id: [0, 0, 0, 0] for broker in brokers}
     for slot in partitions:
         total = sums.get(slot.leader)
@@ -109,7 +110,7 @@ class _Part(NamedTuple):
 
 
 class _Band:
-    """What one goal wants of every broker."""
+    """The range of values that one goal wants for every broker."""
 
     def __init__(self, goal: Goal, values: Sequence[int], limits: Limits) -> None:
         self.goal = goal
@@ -121,7 +122,7 @@ class _Band:
         self.is_active = mean > 0 and (goal is Goal.LEADERS or sum(values) >= limits.bytes_min)
 
     def is_left(self, values: Sequence[int]) -> bool:
-        """Is a broker so far off that it has to be done something about?"""
+        """Return True if a broker is so far from the mean that the goal has to act."""
         if self.goal is Goal.LEADERS and max(values) - min(values) < 2:
             return False
         return any(
@@ -132,9 +133,11 @@ class _Band:
         return max(0.0, self.low - value, value - self.high)
 
     def gain(self, giving: Sequence[int], taking: Sequence[int], weights: Sequence[int]) -> float:
-        """Return by how much a move brings source and target nearer to the band; negative: farther.
+        """Return by how much a move brings source and target nearer to the band; negative if it
+        takes them farther away.
 
-        giving, taking: the values of source and target by goal. weights: what moves, by goal.
+        `giving` and `taking` are the values of source and target by goal. `weights` is what moves,
+        by goal.
         """
         source, target, weight = giving[self.goal], taking[self.goal], weights[self.goal]
         return (
@@ -149,8 +152,8 @@ class _Band:
 
 
 class Planning:
-    """One plan in the making. `steps` gives way after each pair of brokers that was looked at, so
-    that others can run meanwhile.
+    """Make one plan. `steps` yields after each pair of brokers that it examined, so that others can
+    run meanwhile.
     """
 
     def __init__(
@@ -202,7 +205,7 @@ class Planning:
         return [values[goal] for values in self._values.values()]
 
     def _pairs(self, goal: Goal) -> Iterator[tuple[NodeId, NodeId]]:
-        """Fullest and emptiest first."""
+        """Yield pairs of source and target, the fullest and the emptiest first."""
         order = sorted(self._values, key=lambda node_id: (-self._values[node_id][goal], node_id))
         for source in order[:BROKERS_LOOKED_AT]:
             for target in reversed(order[-BROKERS_LOOKED_AT:]):

@@ -1,11 +1,12 @@
-"""Which brokers answer much slower than their peers.
+"""Find brokers that answer much slower than their peers.
 
 Invariants: a broker is excluded only after `SLOW_REPORTS` reports in a row, each `SLOW_RATIO` times
-the median of its peers and above `SLOW_MIN_MS`; it is taken back only after `WELL_REPORTS` reports
-in a row below lower limits, so that it does not swing; a report without a figure (it appended
-nothing) says nothing. Never more than half of the living brokers are excluded: when most are slow,
-none is. Pure. Source: AutoMQ's slow-broker check knows only absolute limits (10 s); a limit
-relative to the peers finds what 10 times slower means on S3, where 100 ms are normal.
+the median of its peers and above `SLOW_MIN_MS`. It is taken back only after `WELL_REPORTS` reports
+in a row below lower limits, so that it does not swing. A report without a figure (because there
+were no appends) changes nothing. Never more than half of the living brokers are excluded: if most
+are slow, none counts as slow. Pure.
+Source: AutoMQ's slow-broker check has only absolute limits (10 s). A limit relative to the peers
+finds brokers that are 10 times slower on S3, where 100 ms are normal.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,13 +36,14 @@ class SlowBrokers:
     def __init__(self) -> None:
         self._watched: dict[NodeId, _Watch] = {}
         self._reasons: dict[NodeId, str] = {}
-        """In the order in which they were found."""
+        """Reasons in the order in which the brokers were found slow."""
 
     def heard(
         self, node_id: NodeId, node_epoch: NodeEpoch, answers: Mapping[NodeId, float]
     ) -> None:
-        """Judge a broker by its newest report. answers: the fresh figures of all brokers, its own
-        among them if it has one.
+        """Judge a broker by its newest report.
+
+        `answers` are the fresh figures of all brokers, including its own if it has one.
         """
         watch = self._watched.get(node_id)
         if watch is None or watch.node_epoch != node_epoch:
@@ -71,8 +73,9 @@ class SlowBrokers:
             watch.well = 0
 
     def excluded(self, alive: Collection[NodeId]) -> dict[NodeId, str]:
-        """Those that get nothing and are relieved of what they have, with the reason: at most half
-        of `alive`, the first ones found.
+        """Return the brokers that get no work and are relieved of what they lead, with the reasons.
+
+        They are at most half of `alive`, the first ones found.
         """
         found = ((node_id, reason) for node_id, reason in self._reasons.items() if node_id in alive)
         return dict(islice(found, len(alive) // 2))

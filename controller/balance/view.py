@@ -1,7 +1,7 @@
-"""The planner's input, from the metadata image and what brokers reported.
+"""Make the planner's input from the metadata image and the brokers' reports.
 
-Invariant: what is moving counts for the broker it goes to and is not moved; nothing of the image is
-kept. Pure; O(partitions).
+Invariant: a moving partition counts for the broker that it goes to and is not moved again. The view
+holds no reference to the image. Pure; O(partitions).
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +18,9 @@ NO_REPORT = "has not reported its load"
 
 
 class BalanceView(NamedTuple):
-    """moving: how many partitions are being moved, by anybody."""
+    """The planner's input. `moving` is the number of partitions that are being moved for any
+    reason.
+    """
 
     brokers: list[BrokerSlot]
     partitions: list[PartitionSlot]
@@ -26,8 +28,9 @@ class BalanceView(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """What a view depends on beside image and reports. now_ms: monotonic. topics: whose partitions
-    may move; empty: of all.
+    """What a view depends on besides image and reports.
+
+    `now_ms` is monotonic. `topics` are those whose partitions may move; if it is empty, all may.
     """
 
     live: Collection[NodeId]
@@ -77,8 +80,9 @@ def _note(node: NodeState, book: LoadBook, conditions: Conditions) -> str:
 
 
 def _is_cooling(record: PartitionMetadata, conditions: Conditions) -> bool:
-    """It moved a short time ago, whoever wanted it; the time is in its record, so a new controller
-    knows it as well.
+    """Return True if the partition moved a short time ago, for any reason.
+
+    The time is in its record, so a new controller has it as well.
     """
     return (
         record.move is not None
