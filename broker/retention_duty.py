@@ -1,9 +1,9 @@
 """Delete old records of the partitions that this broker leads: retention by age and by size.
 
-Level, not edge: each check looks at what the metadata say now, so a check that failed or was cut
-short needs no special case. Must not decide what is old (`broker.partition.retention`).
-Cost: 1 us per partition and check, and for each partition with something to delete one record in
-the WAL, which it shares with others, and one RPC.
+Level-triggered: each check reads the current metadata, so a failed or interrupted check needs no
+special case. Must not decide what is old (`broker.partition.retention`).
+Cost: 1 us per partition and check; for each trimmed partition one batch in the WAL, in a flush that
+it shares with others, and one RPC.
 Source: Kafka `LogManager.cleanupLogs`.
 """
 
@@ -28,7 +28,7 @@ _TRIMS_PER_FLUSH_COUNT: Final = 500
 
 
 class RetentionDuty:
-    """Use: `await duty.run()` in a task of its own.
+    """The retention checks of one broker. Use: `await duty.run()` in a task of its own.
 
     trim: `PartitionManager.trim_all`. now_ms: the wall clock, because timestamps of records are.
     """
@@ -82,7 +82,7 @@ class RetentionDuty:
     def _retained_from(
         self, partition: Partition, retentions: dict[str, Retention]
     ) -> Offset | None:
-        """Return where the log shall begin; None if that is where it begins now."""
+        """Return the new log start, or None if the log keeps its start."""
         image = self._image()
         name = partition.topic_name
         retention = retentions.get(name)

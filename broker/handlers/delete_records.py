@@ -1,7 +1,7 @@
-"""DeleteRecords: let the log of a partition begin later.
+"""Handle DeleteRecords: move the log start of partitions forward.
 
-Invariants: a log start is committed metadata before anybody is told of it, and never goes back; it
-is at most the high watermark. Every partition gets its own answer.
+Invariants: an answer names only a log start that is committed metadata. The log start never goes
+back, and is at most the high watermark. Every partition gets its own answer.
 Source: KIP-107; Kafka `ReplicaManager.deleteRecords`, `UnifiedLog.maybeIncrementLogStartOffset`.
 """
 
@@ -35,7 +35,7 @@ _WAIT_OPEN_S: Final = 2.0
 
 
 async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
-    """Answer when every partition has its new log start, or its error."""
+    """Answer when each partition has its new log start or an error."""
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     deadline = ctx.received_at + min(max(request.timeout_ms, 0), _TIMEOUT_MS_MAX) / 1_000
     limit = asyncio.Semaphore(_AT_ONCE_COUNT)

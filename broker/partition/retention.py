@@ -1,8 +1,8 @@
-"""Decide where a log may begin: retention by age and by size.
+"""Compute log starts from retention by age and by size.
 
-Pure. Whole ranges go, as whole segments do in Kafka: a range is what the metadata know of one
-stretch of a stream in one object. Records that only the WAL has are never deleted; they are
-committed within `upload.block.max.age.ms`.
+Pure. Retention deletes whole ranges, as Kafka deletes whole segments. A range is the part of a
+stream that one object holds. Records that are only in the WAL stay until they are committed, which
+takes at most `upload.block.max.age.ms`.
 Invariant: the start never goes back, and never beyond the last range.
 Source: Kafka `UnifiedLog.deleteRetentionMsBreachedSegments`, `deleteRetentionSizeBreachedSegments`.
 """
@@ -23,7 +23,7 @@ _RETENTION_BYTES: Final = "retention.bytes"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long and how much one topic keeps. `UNLIMITED` for no limit."""
+    """The age and size that one topic keeps; `UNLIMITED` for no limit."""
 
     age_ms: int
     size_bytes: int
