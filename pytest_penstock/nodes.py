@@ -55,6 +55,8 @@ GROUP_SESSION_MIN_MS: Final = 100
 SETTLE_S: Final = 20.0
 _POLL_S: Final = 0.001
 _RESTART_S: Final = 0.1
+_RETENTION_CHECK_INTERVAL_MS: Final = 86_400_000
+"""Longer than a run: tests write records with old timestamps."""
 _LOG_CACHE_BYTES: Final = 128 << 20
 _BLOCK_BYTES: Final = 16 << 20
 _PUTS: Final = frozenset({"put", "put_if_absent", "put_if_match"})
@@ -249,6 +251,7 @@ class Nodes:
             transaction_state_log_num_partitions=INTERNAL_PARTITIONS,
             group_initial_rebalance_delay_ms=0,
             group_min_session_timeout_ms=GROUP_SESSION_MIN_MS,
+            log_retention_check_interval_ms=_RETENTION_CHECK_INTERVAL_MS,
         )
         store = RetryingStore(self._faults[node_id], _RETRIES)
         stream = StreamConfig(

@@ -17,7 +17,7 @@ from deploy.clients.kafka import Kafka
 from deploy.demo import spark_job
 from deploy.demo.delays import Delay, delays_in, difference
 from deploy.demo.flights import read_flights
-from deploy.demo.story import PARTITIONS, TOPIC, Demo, airlines
+from deploy.demo.story import CONFIGS, PARTITIONS, TOPIC, Demo, airlines
 from deploy.errors import DeployError
 from deploy.local.handle import LocalCluster
 
@@ -43,7 +43,7 @@ class SparkDemo(Demo):
         state = cluster.state()
         self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
         with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
-            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
+            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, CONFIGS)
         self._produce(state.bootstrap)
         self._end_brokers(cluster)
         with ExitStack() as stack:

@@ -35,6 +35,8 @@ from deploy.output import size
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 6
+CONFIGS: Final = {"retention.ms": "-1"}
+"""The flights are of 2013, older than the 7 days that topics keep by default."""
 BROKERS: Final = 2
 
 
@@ -79,7 +81,7 @@ class Demo:
         state = cluster.state()
         self._note(f"clients connect to {state.bootstrap}; the bucket is {state.store}")
         with self._step(f"Creating topic {TOPIC} with {PARTITIONS} partitions"):
-            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, {})
+            Kafka(state.bootstrap).create_topic(TOPIC, PARTITIONS, -1, CONFIGS)
         sent = self._produce(state.bootstrap)
         killed_at = self._kill(cluster)
         received = self._consume(cluster.bootstrap, killed_at)

@@ -61,8 +61,12 @@ def create_topics(bootstrap: str, topics: Mapping[str, int]) -> set[str]:
     from broker.wire.gen import create_topics as wire
     from deploy.clients.wire import WireClient
 
+    # Records of a seed may be older than the 7 days that topics keep by default.
+    keep_all = wire.CreatableTopicConfig("retention.ms", "-1")
     wanted = [
-        wire.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+        wire.CreatableTopic(
+            name=name, num_partitions=count, replication_factor=1, configs=[keep_all]
+        )
         for name, count in topics.items()
     ]
     with WireClient(bootstrap) as client:

@@ -53,6 +53,7 @@ class Cluster:
         self._stream_config = stream_config or StreamConfig(wal_linger_ms=0)
         self._settings = {
             "group_initial_rebalance_delay_ms": 0,
+            "log_retention_check_interval_ms": 86_400_000,  # tests write old timestamps
             "offsets_topic_num_partitions": 4,
             "transaction_state_log_num_partitions": 4,
         } | broker_settings
