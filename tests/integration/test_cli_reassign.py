@@ -93,7 +93,7 @@ async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
         )
         cli = Cli(cluster, tmp_path)
         topics = cli.file("topics.json", {"topics": [{"topic": "t"}], "version": 1})
-        with pytest.raises(UsageError, match=r"\[5\] are not there"):
+        with pytest.raises(UsageError, match=r"brokers \[5\] do not exist"):
             await cli.run(
                 "reassign", "generate", "--topics-to-move-json-file", topics, "--broker-list", "0,5"
             )

@@ -404,7 +404,7 @@ async def test_internal_topics_are_no_business_of_clients(cluster: Cluster) -> N
                 assert [error.code() for error in errors] == [KafkaError.TOPIC_EXCEPTION]
             assert refusal_of(admin.delete_topics([name])[name])[0] == KafkaError.TOPIC_EXCEPTION
             code, said = refusal_of(admin.create_partitions([NewPartitions(name, 64)])[name])
-            assert (code, "keeps its" in said) == (KafkaError.TOPIC_EXCEPTION, True)
+            assert (code, "must keep its" in said) == (KafkaError.TOPIC_EXCEPTION, True)
             for config, value in (("cleanup.policy", "delete"), ("max.message.bytes", "1")):
                 change = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
                 resource = ConfigResource(

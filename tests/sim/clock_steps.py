@@ -186,7 +186,7 @@ class Graces:
 
     def logged(self, name: str, event: dict[str, Any]) -> None:
         reason = str(event.get("reason", ""))
-        if name != "broker_fenced" or "did not give up" not in reason:
+        if name != "broker_fenced" or "did not close" not in reason:
             return
         words = reason.split()
         since_s = self._seen.moving.get(

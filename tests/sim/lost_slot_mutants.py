@@ -62,14 +62,14 @@ def _readers_bridge_holes() -> list[Patch]:
                 return index
         return None
 
-    return [(view, "joined_tail", joined_tail), (_Cursor, "_lost", lost)]
+    return [(view, "joined_tail", joined_tail), (_Cursor, "_read_missing", lost)]
 
 
 def _readers_end_at_a_lost_slot() -> list[Patch]:
     async def lost(_: _Cursor, __: float, ___: Any) -> Any:
         return None
 
-    return [(_Cursor, "_lost", lost)]
+    return [(_Cursor, "_read_missing", lost)]
 
 
 def _readers_do_not_doubt() -> list[Patch]:

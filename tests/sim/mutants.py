@@ -406,6 +406,9 @@ def planted(name: str) -> Iterator[None]:
 
 @contextmanager
 def patched(patches: list[Patch]) -> Iterator[None]:
+    for target, attribute, patch in patches:
+        is_there = hasattr(target, attribute) or isinstance(patch, property)
+        assert is_there, f"{target} has no {attribute}: was it renamed?"
     originals = [target.__dict__.get(attribute, _ABSENT) for target, attribute, _ in patches]
     for target, attribute, value in patches:
         setattr(target, attribute, value)

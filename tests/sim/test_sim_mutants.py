@@ -77,7 +77,7 @@ FIRST_SEED = {
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 30,
     "sequences_judged_without_a_lease": 100,
-    "late_markers_settle_offsets": 0,
+    "late_markers_settle_offsets": 60,
     "recovery_stops_early": 130,
     "closed_without_flush": 15,
     "image_not_rebuilt_after_leading": 35,
