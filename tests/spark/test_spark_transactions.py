@@ -141,7 +141,7 @@ def test_scan_and_export_give_what_a_consumer_of_committed_records_gets(
     everything = scan(cluster.store_url, TOPIC, columns=["offset"]).to_table().num_rows
     assert everything > len(rows) + 6
     source = TopicSource(StoreCluster(cluster.store_url), TOPIC)
-    bounds = source.look()[1]
+    bounds = source.bounds()[1]
     assert {number: bound.end_offset for number, bound in bounds.items()} == last_stable_offsets(
         cluster
     )
