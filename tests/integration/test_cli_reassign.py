@@ -120,7 +120,7 @@ async def test_what_can_not_be_is_refused_in_words(tmp_path: Path) -> None:
             )
         with pytest.raises(UsageError, match="--preferred"):
             await cli.run("elect")
-        with pytest.raises(DeployError, match="never been moved"):
+        with pytest.raises(DeployError, match="never moved by plan"):
             await cli.run("reassign", "trace", "t-0")
         with pytest.raises(DeployError, match="does not exist"):
             await cli.run("reassign", "trace", "t-7")
