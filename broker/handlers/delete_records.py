@@ -6,6 +6,7 @@ Source: KIP-107; Kafka `ReplicaManager.deleteRecords`, `UnifiedLog.maybeIncremen
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from base.ids import Offset
@@ -25,50 +26,45 @@ from broker.wire.gen.delete_records import (
     DeleteRecordsTopicResult,
     decode_request,
 )
+from controller.api.errors import ControllerError
+from stream.errors import StreamError
 
 _HIGH_WATERMARK: Final = -1
 _NO_LOW_WATERMARK: Final = -1
-_AT_ONCE_COUNT: Final = 64
 _TIMEOUT_MS_MAX: Final = 60_000
 _WAIT_OPEN_S: Final = 2.0
 """How long a request waits for partitions that this broker is just opening."""
 
 
 async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
-    """Answer when each partition has its new log start or an error."""
+    """Answer when each partition has its new log start or an error. Costs one flush of the WAL for
+    all partitions.
+    """
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     deadline = ctx.received_at + min(max(request.timeout_ms, 0), _TIMEOUT_MS_MAX) / 1_000
-    limit = asyncio.Semaphore(_AT_ONCE_COUNT)
-
-    async def answer(
-        topic_name: str, wanted: DeleteRecordsPartition
-    ) -> DeleteRecordsPartitionResult:
-        async with limit:
-            found = await _delete(node, ctx.received_at, deadline, topic_name, wanted)
-        if isinstance(found, ErrorCode):
-            return DeleteRecordsPartitionResult(wanted.partition_index, _NO_LOW_WATERMARK, found)
-        return DeleteRecordsPartitionResult(wanted.partition_index, found, ErrorCode.NONE)
-
-    async with asyncio.TaskGroup() as group:
-        topics = [
-            (topic.name, [group.create_task(answer(topic.name, item)) for item in topic.partitions])
-            for topic in request.topics
-        ]
-    results = [
-        DeleteRecordsTopicResult(name, [task.result() for task in tasks]) for name, tasks in topics
+    open_deadline = min(deadline, ctx.received_at + _WAIT_OPEN_S)
+    wanted = [(topic.name, item) for topic in request.topics for item in topic.partitions]
+    found = await asyncio.gather(*(_find(node, open_deadline, name, item) for name, item in wanted))
+    failed = await _trim(
+        node, deadline, [item for item in found if not isinstance(item, ErrorCode)]
+    )
+    results = iter(
+        [_result(node, item, start, failed) for (_, item), start in zip(wanted, found, strict=True)]
+    )
+    topics = [
+        DeleteRecordsTopicResult(topic.name, [next(results) for _ in topic.partitions])
+        for topic in request.topics
     ]
-    return encode_response(ctx, DeleteRecordsResponse(topics=results))
+    return encode_response(ctx, DeleteRecordsResponse(topics=topics))
 
 
-async def _delete(
-    node: Node, received_at: float, deadline: float, topic_name: str, wanted: DeleteRecordsPartition
-) -> Offset | ErrorCode:
-    """Return the log start after the deletion."""
+async def _find(
+    node: Node, open_deadline: float, topic_name: str, wanted: DeleteRecordsPartition
+) -> tuple[Partition, Offset] | ErrorCode:
+    """Return the partition and the log start that it is to get."""
     if topic_name in INTERNAL_TOPICS:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    partition = await wait_led(
-        node, topic_name, wanted.partition_index, min(deadline, received_at + _WAIT_OPEN_S)
-    )
+    partition = await wait_led(node, topic_name, wanted.partition_index, open_deadline)
     if not isinstance(partition, Partition):
         return partition
     if not is_deletable(node.image.configs.topic(topic_name)):
@@ -77,12 +73,45 @@ async def _delete(
     start = high_watermark if wanted.offset == _HIGH_WATERMARK else Offset(wanted.offset)
     if not 0 <= start <= high_watermark:
         return ErrorCode.OFFSET_OUT_OF_RANGE
-    if start > partition.log_start_offset:
-        try:
-            async with asyncio.timeout_at(deadline):
-                await node.partitions.trim(partition, start)
-        except Exception as error:  # noqa: BLE001 - every partition gets its own answer
-            return code_of(error)
+    return partition, start
+
+
+async def _trim(
+    node: Node, deadline: float, starts: Sequence[tuple[Partition, Offset]]
+) -> dict[Partition, ErrorCode]:
+    """Move the log starts; return the errors."""
+    ahead = [
+        (partition, start) for partition, start in starts if start > partition.log_start_offset
+    ]
+    if not ahead:
+        return {}
+    try:
+        async with asyncio.timeout_at(deadline):
+            errors = await node.partitions.trim_all(ahead)
+    except (StreamError, ControllerError, OSError, TimeoutError) as error:
+        errors = [error] * len(ahead)
+    return {
+        partition: code_of(error)
+        for (partition, _), error in zip(ahead, errors, strict=True)
+        if error is not None
+    }
+
+
+def _result(
+    node: Node,
+    wanted: DeleteRecordsPartition,
+    found: tuple[Partition, Offset] | ErrorCode,
+    failed: Mapping[Partition, ErrorCode],
+) -> DeleteRecordsPartitionResult:
+    if isinstance(found, ErrorCode):
+        return DeleteRecordsPartitionResult(wanted.partition_index, _NO_LOW_WATERMARK, found)
+    partition, start = found
+    if partition.log_start_offset < start:
+        error = failed.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return DeleteRecordsPartitionResult(wanted.partition_index, _NO_LOW_WATERMARK, error)
     if not still_leads(node, partition):
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return partition.log_start_offset
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return DeleteRecordsPartitionResult(wanted.partition_index, _NO_LOW_WATERMARK, error)
+    return DeleteRecordsPartitionResult(
+        wanted.partition_index, partition.log_start_offset, ErrorCode.NONE
+    )

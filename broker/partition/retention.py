@@ -13,10 +13,9 @@ from typing import Final
 
 from base.ids import Millis, ObjectId, Offset
 from controller.metadata.streams import LogEntry
-from controller.metadata.topic_configs import TOPIC_CONFIGS, split_list
+from controller.metadata.topic_configs import TOPIC_CONFIGS, cleanup_policies
 
 UNLIMITED: Final = -1
-_CLEANUP_POLICY: Final = "cleanup.policy"
 _RETENTION_MS: Final = "retention.ms"
 _RETENTION_BYTES: Final = "retention.bytes"
 
@@ -45,7 +44,7 @@ class Retention:
 
 def is_deletable(configs: Mapping[str, str]) -> bool:
     """Return whether `cleanup.policy` allows to delete records by age, size or request."""
-    return "delete" in split_list(_value(configs, _CLEANUP_POLICY))
+    return "delete" in cleanup_policies(configs)
 
 
 def retained_from(

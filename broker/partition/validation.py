@@ -16,6 +16,7 @@ from typing import Final
 
 from base.ids import Millis
 from broker.wire.error_codes import ErrorCode
+from controller.metadata.topic_configs import cleanup_policies
 from stream.batch.header import HEADER_BYTES, MAGIC, BatchHeader, check_crc, parse_header
 from stream.batch.records import decode_records
 from stream.errors import BatchCorrupt
@@ -45,7 +46,7 @@ class TopicRules:
         """
         return cls(
             message_bytes_max=int(configs.get("max.message.bytes", MESSAGE_BYTES_MAX_DEFAULT)),
-            is_compacted="compact" in configs.get("cleanup.policy", "delete"),
+            is_compacted="compact" in cleanup_policies(configs),
             is_log_append_time=configs.get("message.timestamp.type", "CreateTime")
             == "LogAppendTime",
             timestamp_before_max_ms=int(

@@ -90,6 +90,13 @@ def _number(value: str, kind: ConfigType) -> float | int | None:
     return float(value) if _DECIMAL.fullmatch(value) else None
 
 
+def cleanup_policies(configs: Mapping[str, str]) -> frozenset[str]:
+    """Return the values of `cleanup.policy`: some of "compact" and "delete"."""
+    return frozenset(
+        split_list(configs.get("cleanup.policy", TOPIC_CONFIGS["cleanup.policy"].default))
+    )
+
+
 def split_list(value: str) -> list[str]:
     return [item.strip() for item in value.split(",") if item.strip()]
 

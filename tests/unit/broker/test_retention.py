@@ -234,8 +234,13 @@ async def test_a_lost_answer_of_the_controller_loses_no_log_start(one, world, mo
 
     from controller.managers.streams import trim_stream as real
 
+    async def silent(request, *, timeout_s=0):
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(world, "trim_stream", silent)
+    assert await delete(one, "t", 1) == (ErrorCode.REQUEST_TIMED_OUT, -1)
     monkeypatch.setattr(world, "trim_stream", lost)
-    assert await delete(one, "t", 2) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert await delete(one, "t", 2) == (0, 2), "the metadata show it"
     found = await one.fetch("t", 1)
     assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
 
@@ -261,3 +266,28 @@ async def test_records_of_an_open_transaction_can_be_deleted(one):
     assert await one.mark("t", 8, commit=False) == 0
     await one.produce("t", batch(b"e"))
     assert await one.committed("t", 5) == [b"e"]
+
+
+async def test_a_request_for_many_partitions_flushes_once(one, world, monkeypatch):
+    world.topic("m", 3)
+    for index in range(3):
+        await one.opened("m", index)
+        await one.produce("m", batch(b"a", b"b"), index=index)
+    flushes = []
+    real = one.storage.flush
+
+    async def counted():
+        flushes.append(None)
+        await real()
+
+    monkeypatch.setattr(one.storage, "flush", counted)
+    wanted = [wire.DeleteRecordsPartition(index, index) for index in range(4)]
+    context = one.context(
+        apis.DELETE_RECORDS,
+        2,
+        wire.DeleteRecordsRequest([wire.DeleteRecordsTopic("m", wanted)], 5_000),
+    )
+    answer = one.answer(apis.DELETE_RECORDS, 2, await handle_delete_records(one, context))
+    found = [(item.error_code, item.low_watermark) for item in answer.topics[0].partitions]
+    assert found == [(0, 0), (0, 1), (0, 2), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+    assert len(flushes) == 1
