@@ -41,9 +41,8 @@ class Rate:
 
 
 def create_topic(bootstrap: str, partitions: int = 1, name: str = TOPIC) -> None:
-    admin = AdminClient(
-        {"bootstrap.servers": bootstrap}
-    )  # Keep a reference until the answer: the futures die with it.
+    # Keep a reference until the answer: the futures die with it.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(name, partitions, 1)]).values():
         future.result(30)
 

@@ -90,16 +90,16 @@ class Pauses:
 
     async def _watch(self) -> None:
         while True:
-            self._look()
+            self._sample()
             await asyncio.sleep(0)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         now = time.process_time()
         self._longest_s, self._before = max(self._longest_s, now - self._before), now
 
     def end_ms(self) -> float:
         self._task.cancel()
-        self._look()
+        self._sample()
         return 1_000 * self._longest_s
 
 

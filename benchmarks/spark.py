@@ -71,15 +71,14 @@ def spark_session() -> Iterator[SparkSession]:
         [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # docs/reference/spark.md recommends the Unix domain socket.
     session = (
         SparkSession.builder.master(f"local[{CORES}]")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
         .config("spark.log.level", "ERROR")
         .config("spark.ui.enabled", "false")
-        .config(
-            "spark.python.unix.domain.socket.enabled", "true"
-        )  # as docs/reference/spark.md recommends
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(CORES))
         .getOrCreate()
@@ -191,10 +190,11 @@ def read_whole(directory: Path) -> None:
     piece = bytearray(1 << 20)
     for folder, _, names in os.walk(directory):
         for name in names:
+            # A broker may delete it meanwhile.
             with (
                 suppress(FileNotFoundError),
                 Path(folder, name).open("rb", buffering=0) as file,
-            ):  # A broker may delete it meanwhile.
+            ):
                 while file.readinto(piece):
                     pass
 
@@ -274,9 +274,8 @@ def measured_scan(size_bytes: int, between: Callable[[], None]) -> list[Measure]
                 scans = Scans(spark, state.store_url, directory / "parquet", count)
                 for _ in range(WARM_UPS):
                     scans.take(turns, counts=False)
-                for _ in range(
-                    ROUNDS
-                ):  # in turns, because the machine is twice as fast in some minutes as in others
+                # Alternate, because the machine is twice as fast in some minutes as in others.
+                for _ in range(ROUNDS):
                     scans.take(turns)
                     turns.take(
                         "consumer",

@@ -278,9 +278,8 @@ class DirectoryStore:
             try:
                 _write_all(descriptor, body)
                 now_ns = self._now_ns()
-                os.utime(
-                    descriptor, ns=(now_ns, now_ns)
-                )  # the timestamps of the kernel have steps of 4 ms
+                # The timestamps of the kernel have steps of 4 ms.
+                os.utime(descriptor, ns=(now_ns, now_ns))
                 os.fsync(descriptor)
                 etag = _etag(os.fstat(descriptor))
             finally:

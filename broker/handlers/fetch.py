@@ -318,9 +318,8 @@ class _FetchCall:
         except OffsetOutOfRange:
             self._set_out_of_range(result)
         except (ObjectCorrupt, ObjectMissing) as error:
-            result.error_code = code_of(
-                error
-            )  # `stream.read.stream_reader` logs damage, once per minute and object
+            # `stream.read.stream_reader` logs the damage, once per minute and object
+            result.error_code = code_of(error)
         except Exception as error:  # noqa: BLE001 - one unreadable partition must not fail the others; logged
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             _log.warning(

@@ -93,9 +93,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(
-            "asyncio.Transport", transport
-        )  # uvloop's transports do not derive from asyncio's
+        # The transports of uvloop do not derive from those of asyncio.
+        transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self.local_host, self.local_port = _address(transport.get_extra_info("sockname"))
         self.peer_host, peer_port = _address(transport.get_extra_info("peername"))

@@ -3,7 +3,7 @@ or none.
 
 Invariants: everything is checked before anything changes, so a refused partition leaves no trace
 and a refused group changes nothing. A partition appears once in a group. A batch whose predecessor
-was refused is refused, too (`RefusedBatches`). A refusal that clients treat as final and that
+was refused is also refused (`RefusedBatches`). A refusal that clients treat as final and that
 depends on the end of the log requires a broker that leads alone (`broker.handlers.lease`).
 Transaction events for readers of the store are in the same group as their batch. An append is
 acknowledged only when it is durable; so is the repetition of a batch that is not durable yet.

@@ -2,7 +2,7 @@
 
 The hot path only adds to integer counters of `Partition`; rates are computed here every few
 seconds. Invariants: a rate is the decayed mean over the observed time, so a partition observed for
-one second has a rate, too, but a less certain one. At most `PARTITIONS_PER_REPORT_MAX` partitions,
+one second also has a rate, a less certain one. At most `PARTITIONS_PER_REPORT_MAX` partitions,
 the busiest, are listed; the others are summed. Samples are bounded. Pure: the time is an argument.
 Source: Cruise Control's metrics reporter; the load averages of Unix.
 """

@@ -1,5 +1,5 @@
 """Remember refused batches of idempotent producers, so that the batches sent right after them are
-refused, too.
+also refused.
 
 A producer has up to five requests in flight. Suppose the first is refused because its partition is
 still opening or the WAL is full. The second may arrive after that is over, with a sequence gap that

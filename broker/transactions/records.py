@@ -2,7 +2,7 @@
 the topic.
 
 Key version 0: transactional id. Value version 0: producer id, epoch, timeout, status, partitions by
-topic, times. A null value is a tombstone. Values of version 1 (flexible, KIP-890) are read, too;
+topic, times. A null value is a tombstone. Values of version 1 (flexible, KIP-890) are also read;
 the reader skips unknown key versions, as in Kafka.
 Source: Kafka `TransactionLogKey.json`, `TransactionLogValue.json`.
 """

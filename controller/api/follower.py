@@ -325,9 +325,8 @@ class MetadataFollower:
         finally:
             call.cancel()
             heartbeats.cancel()
-            await asyncio.wait(
-                (heartbeats,)
-            )  # not `await heartbeats`: that would mix up our cancellation with the task's
+            # `await heartbeats` would mix up our cancellation with the task's.
+            await asyncio.wait((heartbeats,))
             if not heartbeats.cancelled():
                 heartbeats.exception()
             await channel.close()

@@ -202,12 +202,12 @@ class Backup:
             found = await self._log.read(self._offset)
         except ObjectNotFound:
             raise BackupFenced(
-                self._offset, "its place was taken and is free again: somebody deletes from it"
+                self._offset, "the object at this offset was deleted by another process"
             ) from None
         if found.is_fence:
             raise BackupFenced(
                 self._offset,
-                f"a recovery has ended it, the cluster goes on at offset {found.base.offset}",
+                f"a recovery fenced this log; the cluster continues at offset {found.base.offset}",
             )
         await self._quorum.confirm(self._epoch)
         if found.end_offset > self._quorum.committed_offset:

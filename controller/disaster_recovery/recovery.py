@@ -118,9 +118,8 @@ async def cluster_ids(store: ObjectStore) -> list[str]:
         cluster_id = parse_cluster_id(first.key)
         if cluster_id is not None:
             found.append(cluster_id)
-        start_after = (
-            first.key if cluster_id is None else f"{META_ROOT}{cluster_id}0"
-        )  # the character after "/"
+        # "0" is the character after "/".
+        start_after = first.key if cluster_id is None else f"{META_ROOT}{cluster_id}0"
 
 
 class Recovery:
@@ -159,7 +158,7 @@ class Recovery:
         """Recover the cluster.
 
         `force` recovers even if the store was written to a moment ago. It also recovers if the
-        store has not changed since the last recovery, which starts one more history.
+        store has not changed since the last recovery; the cluster then starts another history.
 
         `accept_loss` recovers even if data are missing.
         """

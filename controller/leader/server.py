@@ -276,8 +276,8 @@ class ControllerService:
             return self._not_leader(error.leader)
 
     def _is_behind(self, epoch: str) -> bool:
-        """Return whether the caller knows a later epoch: this controller then no longer leads and
-        has not noticed.
+        """Return whether the caller knows a later epoch: another controller then leads, and this
+        one does not know yet.
         """
         return epoch.isdecimal() and int(epoch) > self._quorum.leadership.epoch
 

@@ -108,7 +108,7 @@ class _Commit:
 
     def _is_repeat(self) -> bool:
         """Return whether all prepared objects of the request are committed already, because its
-        reply was lost. No request of ours commits only some of them.
+        reply was lost. No broker commits only some of them.
         """
         states = [
             prepared(self._image, item, item.object_id)

@@ -132,7 +132,7 @@ def _check_partition(
             partition.topic_id,
             partition.partition,
         ):
-            raise broken(f"{name}: stream {stream_id} is missing or somebody else's")
+            raise broken(f"{name}: stream {stream_id} is missing or belongs to another partition")
         if stream.opened and leader == NO_LEADER and partition.target_replicas is None:
             raise broken(f"{name}: stream {stream_id} is open, nobody leads and nothing moves")
         if stream.epoch > partition.leader_epoch:

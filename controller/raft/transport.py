@@ -359,9 +359,8 @@ class _Sender:
             return BACKOFF_S
         finally:
             ending.cancel()
-            await asyncio.wait(
-                (ending,)
-            )  # not `await ending`: that would mix up our cancellation with the task's
+            # `await ending` would mix up our cancellation with the task's.
+            await asyncio.wait((ending,))
             if not ending.cancelled():
                 ending.exception()
 

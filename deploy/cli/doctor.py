@@ -139,9 +139,8 @@ def _resolve_addresses(
             f"no cluster given and no running one described in {path}: pass --controller"
             " HOST:PORT, --store URL, or both"
         )
-    is_shared = not state.store_url.startswith(
-        "memory:"
-    )  # else it is inside the process that has it
+    # A `memory:` store lies in the process that made it.
+    is_shared = not state.store_url.startswith("memory:")
     return state.store_url if is_shared else "", state.controller
 
 

@@ -38,7 +38,7 @@ def nodes(
     address = find_controller(controller, state_file, os.environ)
     try:
         loads = {broker.node_id: broker for broker in propose_moves(address).before}
-    except NoController:  # no leader now; the other controllers have the metadata, too
+    except NoController:  # no leader now; the other controllers also have the metadata
         loads = {}
     cluster = read_metadata(address, lambda image: view_cluster(image, address, loads))
     if as_json:

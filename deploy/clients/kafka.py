@@ -53,9 +53,8 @@ class Kafka:
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
-        self._admin: Any = AdminClient(
-            self.config(topic_metadata_refresh_interval_ms=REFRESH_MS)
-        )  # Its results are not typed.
+        # The results of AdminClient have no types.
+        self._admin: Any = AdminClient(self.config(topic_metadata_refresh_interval_ms=REFRESH_MS))
 
     def config(self, **more: str | float | bool) -> dict[str, str | int | float | bool]:
         """Return client properties; `_` in names stands for `.`."""

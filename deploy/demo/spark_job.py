@@ -52,9 +52,8 @@ def spark_session() -> "Generator[SparkSession]":
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    warnings.filterwarnings(
-        "ignore", category=FutureWarning, module="pyspark"
-    )  # It warns that it does not support pandas 3, which is not used.
+    # PySpark warns that it does not support pandas 3, which the job does not use.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     from pyspark.sql import SparkSession
 
     builder = (

@@ -81,7 +81,7 @@ class SparkDemo(Demo):
             )
         self._note(
             "records that were not uploaded yet are in the brokers' write-ahead logs, which"
-            " are in the bucket, too"
+            " are also in the bucket"
         )
 
     def _show_delays(self, file: list[Delay], spark: list[Delay]) -> None:

@@ -40,7 +40,7 @@ It never deletes a fence, a slot behind one, or a WAL that the metadata do not k
 Orphans come from PUTs of a writer that was stopped for hours, which arrive after the object has expired, and from uploads of a broker that outlived `penstock controller recover`.
 
 **With the store alone** the doctor reads the newest snapshot and the backup behind it.
-Everything that they refer to must be in the store, so lost data is found, too.
+Everything that they refer to must be in the store, so the doctor also finds lost data.
 Controllers, versions and listeners are not checked then.
 """
 

@@ -130,7 +130,7 @@ def serve(front: Front, listening: socket.socket) -> None:
     server.socket.close()
     server.socket = listening
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # moto's requests leave cycles; each full collection would walk its modules, too, and stop the
+    # moto's requests leave cycles; each full collection would also walk its modules and stop the
     # store for 150 ms.
     gc.freeze()
     server.serve_forever(poll_interval=60)

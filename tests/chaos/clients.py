@@ -160,9 +160,8 @@ class SteadyProducer(Client):
                 self.failed.append(f"{part} number {number}: {error}")
                 self.record.violate(f"{self.name} is refused {identity!r}: {error}")
             else:
-                offset = (
-                    message.offset()
-                )  # None: the broker knew the batch from before, and not any more where it lies
+                # None: the broker knows that it has the batch, but no longer its offset.
+                offset = message.offset()
                 self.record.acknowledged(part, self.label, number, -1 if offset is None else offset)
 
         self._producer.produce(

@@ -121,9 +121,8 @@ class LeaderAsker(Client):
             for found in topic.partitions:
                 part = (topic.topic or names.get(topic.topic_id, ""), found.partition_index)
                 code, end = found.error_code, found.high_watermark
-                if (
-                    code == ErrorCode.OFFSET_OUT_OF_RANGE
-                ):  # the log ends below: consumers that are told so begin anew somewhere else
+                # The log ends below. A consumer that gets this error begins somewhere else.
+                if code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     code, end = ErrorCode.NONE, wanted[part] - 1
                 self._answered(part, began_s, code, end, "Fetch")
 

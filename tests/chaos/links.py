@@ -54,10 +54,10 @@ class Diallers:
             return CLIENTS
         found = self._waiting.setdefault(port, asyncio.get_running_loop().create_future())
         if self._task is None or self._task.done():
-            self._task = asyncio.ensure_future(self._look())
+            self._task = asyncio.ensure_future(self._probe())
         return await asyncio.shield(found)
 
-    async def _look(self) -> None:
+    async def _probe(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
             names = await asyncio.to_thread(_names_by_port, set(waiting), self._pids())
@@ -187,7 +187,7 @@ class Network:
         if not late:
             for connection in list(self._between(source, target)):
                 connection.reset()
-        self._tell()
+        self._publish()
 
     def hold(self, source: str, target: str) -> Hold:
         """Hold what source sends to target on the existing connections; newer ones pass."""
@@ -198,7 +198,7 @@ class Network:
     def release(self, hold: Hold) -> None:
         """Let the held bytes arrive."""
         self._holds.remove(hold)
-        self._tell()
+        self._publish()
 
     def reset_node(self, name: str) -> None:
         for connection in list(self._connections):
@@ -220,7 +220,7 @@ class Network:
         ends = {source, target}
         return (connection for connection in self._connections if connection.ends == ends)
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -294,9 +294,8 @@ class Network:
                     self.late_count += self._newest[connection.ends] > connection.number
                 writer.write(data)
                 await writer.drain()
-        await self._until_free(
-            connection, source, target
-        )  # the end of a connection does not pass either
+        # The end of a connection does not pass a cut link either.
+        await self._until_free(connection, source, target)
         if was_held:
             await asyncio.sleep(_END_BEHIND_S)
         writer.close()

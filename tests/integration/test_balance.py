@@ -78,7 +78,7 @@ async def test_a_new_broker_takes_its_share_of_a_loaded_cluster(tmp_path: Path) 
         epochs = [
             partition.leader_epoch
             for partition in cluster.broker.image.topics.by_name("t").partitions
-        ]  # type: ignore[union-attr]
+        ]
         assert sum(epochs) <= 6, "few moves were enough, none went to and fro"
 
 
@@ -129,13 +129,13 @@ async def test_the_command_says_why_and_moves_only_when_told_to(tmp_path: Path) 
             assert led(cluster, 4) == [0, 0, 0, 0]
             assert [
                 p.leader_epoch for p in cluster.broker.image.topics.by_name("t").partitions
-            ] == [0] * 4  # type: ignore[union-attr]
+            ] == [0] * 4
 
             out = await cli.run("balance", "--execute")
             assert "Started 2 of 2 moves" in out
             await until(lambda: sorted(led(cluster, 4)) == [0, 0, 1, 1])
             moved = led(cluster, 4).index(1)
-            assert cluster.broker.image.topics.by_name("t").partitions[moved].replicas == (1, 0)  # type: ignore[union-attr]
+            assert cluster.broker.image.topics.by_name("t").partitions[moved].replicas == (1, 0)
             assert "append p50/p99 ms" in await cli.run("nodes")
             await load.until_acknowledged(10)
         await checked(cluster, load, 4)

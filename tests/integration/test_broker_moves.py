@@ -106,7 +106,7 @@ async def test_moves_under_load_lose_repeat_and_reorder_nothing(tmp_path: Path) 
                     seen.append(int((await consumer.getone()).value))
             assert seen == list(range(sent))
         assert await consume(cluster.bootstrap, "t", sent) == list(range(sent))
-        record = cluster.broker.image.topics.by_name("t").partitions[0]  # type: ignore[union-attr]
+        record = cluster.broker.image.topics.by_name("t").partitions[0]
         assert (record.leader_epoch, record.replicas) == (9, (0,))
 
 

@@ -119,9 +119,8 @@ async def test_partitions_of_a_member_that_dies_go_to_the_others(cluster: Cluste
             consumer.subscribe([TOPIC])
         polled.until_shared(2, 2)
         dead, alive = polled.consumers
-        polled.drop(
-            dead
-        )  # A member that does not poll leaves the group, like one whose process died.
+        # A member that does not poll leaves the group, like one whose process died.
+        polled.drop(dead)
         polled.until_shared(4)
         polled.until(lambda: set(polled.everything()) == set(values(0, 40)))
         alive.close()

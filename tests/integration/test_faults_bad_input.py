@@ -149,7 +149,7 @@ def hostile_frames() -> dict[str, bytes]:
 async def test_every_hostile_frame_costs_its_connection_and_one_log_line(
     cluster: Cluster, logs: Logs
 ) -> None:
-    cluster.broker.server._log_limit = Unlimited()  # type: ignore[assignment] - that lines are limited has its own test
+    cluster.broker.server._log_limit = Unlimited()  # that lines are limited has its own test
     async with Client.connected(cluster) as bystander:
         for name, data in hostile_frames().items():
             logs.clear()
@@ -204,11 +204,8 @@ def with_garbage(compression: int) -> bytearray:
 
 
 BAD_BATCHES = [
-    (
-        "sound",
-        patched(8, ">i", 20),
-        ErrorCode.CORRUPT_MESSAGE,
-    ),  # its length is shorter than its header
+    # its length is shorter than its header
+    ("sound", patched(8, ">i", 20), ErrorCode.CORRUPT_MESSAGE),
     ("sound", patched(8, ">i", 2**31 - 1), ErrorCode.CORRUPT_MESSAGE),
     ("sound", patched(8, ">i", -1), ErrorCode.CORRUPT_MESSAGE),
     ("sound", patched(23, ">i", 5), ErrorCode.INVALID_RECORD),  # last offset delta

@@ -131,7 +131,7 @@ async def test_zombie_acknowledges_only_what_is_in_the_log(
             await asyncio.gather(load.until_acknowledged(150), aio.until_acknowledged(20))
             if clock_stands:
                 stopped_at = asyncio.get_running_loop().time()
-                zombie.follower._now = lambda: stopped_at  # type: ignore[method-assign]
+                zombie.follower._now = lambda: stopped_at
             cluster.faults[1].park_puts(after=after)
             await until(lambda: cluster.faults[1].parked_count >= 2)
             cluster.links[1].cut()

@@ -81,7 +81,7 @@ async def test_an_idle_reader_sends_few_requests_and_a_running_one_reads_only_ne
     async with Cluster(tmp_path, brokers=2) as cluster:
         await create(cluster)
         counted = CountedStore(cluster.store)
-        follower = Follower(counted, "t", PARTITIONS)  # type: ignore[arg-type]
+        follower = Follower(counted, "t", PARTITIONS)
         async with AioLoad(cluster.bootstrap, "t", PARTITIONS) as load:
             await load.until_acknowledged(50)
         await follower.until_seen(load)

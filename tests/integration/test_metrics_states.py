@@ -67,9 +67,8 @@ def of_controller(server: ControllerServer | None) -> Told:
 
 
 def produce(bootstrap: str, producer: Producer) -> None:
-    admin = AdminClient(
-        {"bootstrap.servers": bootstrap}
-    )  # held until the answer is here: its futures end with it
+    # Keep a reference until the answer: the futures die with it.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(20)
     for number in range(10):
         producer.produce("orders", b"x" * 100, partition=number % 2)

@@ -111,9 +111,8 @@ async def create(bootstrap: str, name: str) -> None:
             except Exception as error:  # noqa: BLE001 - whatever a cluster that starts says
                 if "already exists" in str(error):
                     return
-                await asyncio.sleep(
-                    0.2
-                )  # a new client each time: nobody tells when the first broker serves
+                # Use a new client each time: nothing tells when the first broker serves.
+                await asyncio.sleep(0.2)
             else:
                 return
 

@@ -55,7 +55,7 @@ def built(
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 60), BATCHES, st.integers(1, 30), st.integers(100, 5_000))
 def test_any_records(base: int, batches: list[object], rows_max: int, batch_bytes_max: int) -> None:
-    data = built(base, batches)  # type: ignore[arg-type]
+    data = built(base, batches)
     expected = [row_of(record) for record in records_of(data)]
     compiled = decode(data, compiled=True, rows_max=rows_max, batch_bytes_max=batch_bytes_max)
     assert rows_of(compiled) == expected
@@ -73,7 +73,7 @@ def test_any_records(base: int, batches: list[object], rows_max: int, batch_byte
 def test_pieces_of_a_range_are_the_whole_cut(
     batches: list[object], cuts: list[int], compiled: bool
 ) -> None:
-    data = built(0, batches)  # type: ignore[arg-type]
+    data = built(0, batches)
     whole = rows_of(decode(data, compiled=compiled))
     borders = [0, *sorted(cuts), 1 << 62]
     pieces = [
@@ -101,7 +101,7 @@ def test_damage_under_a_good_checksum(
     both decoders.
     """
     rng = Random(seed)
-    data = built(0, batches[:1])  # type: ignore[arg-type]
+    data = built(0, batches[:1])
     damaged = bytearray(data)
     for _ in range(flips):
         low, high = (21, HEADER_BYTES) if in_header else (HEADER_BYTES, len(data))
@@ -111,7 +111,7 @@ def test_damage_under_a_good_checksum(
     assert type(found) is type(other)
     if isinstance(found, str):
         return
-    assert found.equals(other)  # type: ignore[attr-defined]
+    assert found.equals(other)
     # Header names that are not UTF-8 are refused by the pure decoder and replaced by these, as
     # Kafka's client does.
     with contextlib.suppress(BatchCorrupt):

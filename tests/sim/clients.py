@@ -86,7 +86,7 @@ class Producer:
         )
         self._world.checker.sent(part, identities)
         if self._world.log_starts is not None:
-            self._world.log_starts.sent(identities)
+            self._world.log_starts.note_sent(identities)
         return bytes(data), identities
 
     async def _attempt(

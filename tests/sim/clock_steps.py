@@ -137,7 +137,7 @@ class Graces:
         self._world.note_leaders()
         records, image, seen = self._world.metadata.records, self._world.metadata.image, self._seen
         for data in records[self._records_seen :]:
-            self._look(decode_record(data))
+            self._check(decode_record(data))
         self._records_seen = len(records)
         naming = [stream for stream in image.streams if stream.kind != "meta"]
         named = {entry.object_id for stream in naming for entry in stream.entries}
@@ -147,7 +147,7 @@ class Graces:
                 (seen.named if object_id in named else seen.released)[state.key] = image.end_offset
         seen.named_now = named
 
-    def _look(self, record: Record) -> None:
+    def _check(self, record: Record) -> None:
         now_s, seen = self._world.loop.time(), self._seen
         match record:
             case ObjectPrepared():

@@ -83,7 +83,7 @@ class StoreReader:
         manifest names has to be there.
         """
         try:
-            return await self._look()
+            return await self._read_all()
         except (ObjectGone, ObjectNotFound, ObjectCorrupt, ReadError) as error:
             self._world.fail(
                 "a reader of the store, by the newest manifest (version"
@@ -91,7 +91,7 @@ class StoreReader:
             )
             return {}
 
-    async def _look(self) -> dict[Part, list[bytes]]:
+    async def _read_all(self) -> dict[Part, list[bytes]]:
         await self._view.refresh()
         if not self._view.topics(TXN_TOPIC):
             return {}

@@ -40,9 +40,8 @@ def lose_disks(world: "World") -> None:
     fate = rng.choice(("killed", "killed", "paused", "left running"))
     world.trace("disks_lost", fate)
     for controller in running:
-        if (
-            fate == "killed" or controller.server is None or not controller.server.port
-        ):  # one that only begins would begin in the new history
+        # A controller that is just starting would start in the new history.
+        if fate == "killed" or controller.server is None or not controller.server.port:
             world.crash_controller(controller, 0)
         elif fate == "paused":
             controller.process.pause()

@@ -253,9 +253,8 @@ class Member(Asker):
             if mine is None:
                 continue
             if former is not None and self.rng.random() < 0.5:
-                await self._commit(
-                    member_id, *former
-                )  # by a thread that does not know of the rebalance yet
+                # A thread commits that does not know of the rebalance yet.
+                await self._commit(member_id, *former)
             await self._consume(stop, end_s, member_id, joined.generation_id, joined_s, mine)
             former = (joined.generation_id, joined_s, mine)
         if member_id and self.rng.random() < 0.7:

@@ -56,9 +56,9 @@ def _readers_bridge_holes() -> list[Patch]:
     async def lost(self: _Cursor, _: float, __: Any) -> Any:
         """Continue the walk behind every hole that has a slot behind it."""
         for ahead in range(1, 8):
-            index = await self._read(self._next + ahead)  # type: ignore[arg-type]
+            index = await self._read(self._next + ahead)
             if index is not None:
-                self._next = self._next + ahead  # type: ignore[assignment]
+                self._next = self._next + ahead
                 return index
         return None
 

@@ -57,7 +57,7 @@ class LostSlots:
         self._listener: BucketListener = listener
         world.bucket.listener = self
         self._note = world.note
-        world.note = self._saw_log  # type: ignore[method-assign]
+        world.note = self._saw_log
 
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         return [TailReader(self._world, number, self._ever).run(stop) for number in range(2)]
@@ -195,7 +195,7 @@ class TailReader:
             if is_new:
                 self._view = ClusterView(self._store)
             try:
-                await self._look(is_new or not self._lost)
+                await self._inspect(is_new or not self._lost)
             except (ManifestNotFound, ObjectGone, ObjectStoreError, WalksTooSlow) as error:
                 self._world.trace("tail_reader", type(error).__name__)
             except ObjectCorrupt as error:
@@ -204,7 +204,7 @@ class TailReader:
                 if error.key not in self._lost and self._store is self._world.bucket:
                     self._world.fail(f"a reader takes an object for damaged that is not: {error}")
 
-    async def _look(self, is_due: bool) -> None:
+    async def _inspect(self, is_due: bool) -> None:
         """is_due: it has to see what is acknowledged. A reader that follows the store looks for
         lost slots only sometimes.
         """

@@ -54,7 +54,7 @@ class MetadataLog:
         """The history that a recovery began after this one."""
         self._entries: list[Entry] = []
         self._leaders: dict[int, int] = {}
-        self._asked: dict[str, int] = {}
+        self._requested: dict[str, int] = {}
         self._heard: dict[tuple[int, int], dict[int, float]] = {}
         """The time at which a voter last answered the leader of a term, by leader and term."""
 
@@ -82,7 +82,7 @@ class MetadataLog:
                 f"controller {controller} leads with records up to {image.end_offset},"
                 f" {self.end_offset} are committed"
             )
-        elif image.end_offset == self.end_offset and _told(image) != _told(self.image):
+        elif image.end_offset == self.end_offset and _records(image) != _records(self.image):
             self._fail(
                 f"controller {controller} leads with an image of {image.end_offset} records that is"
                 " not what was committed"
@@ -101,7 +101,7 @@ class MetadataLog:
             committed.apply_all(
                 decode_record(record) for record in self.records[: image.end_offset]
             )
-            if _told(image) != _told(committed):
+            if _records(image) != _records(committed):
                 self._fail(
                     f"an image of {image.end_offset} records is served that is not what was"
                     " committed"
@@ -153,7 +153,7 @@ class MetadataLog:
             )
 
     def asked(self, request_id: str) -> None:
-        self._asked.setdefault(request_id, self.end_offset)
+        self._requested.setdefault(request_id, self.end_offset)
 
     def answered(self, controller: str, method: str, request_id: str, data: bytes) -> None:
         reply = _reply_decoder.decode(data)
@@ -164,10 +164,10 @@ class MetadataLog:
                 f"{controller} answers {method} with offset {reply.offset}, {self.end_offset} are"
                 " committed"
             )
-        if reply.offset < self._asked.get(request_id, 0):
+        if reply.offset < self._requested.get(request_id, 0):
             self._fail(
                 f"{controller} answers {method} from offset {reply.offset},"
-                f" {self._asked[request_id]} was committed before"
+                f" {self._requested[request_id]} was committed before"
             )
 
     def told(self, controller: str, data: bytes) -> None:
@@ -227,5 +227,5 @@ class MetadataLog:
             self.on_commit()
 
 
-def _told(image: MetadataImage) -> list[bytes]:
+def _records(image: MetadataImage) -> list[bytes]:
     return sorted(encode_record(record) for record in ImageCopy.of(image).records())

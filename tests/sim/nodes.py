@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from base.clock import steady
-from base.ids import Millis, NodeId
+from base.ids import Millis, NodeId, Offset
 from broker.config import BrokerConfig
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.coordination.log import TopicLog
@@ -476,7 +476,7 @@ class SimBroker:
         )
         body = encode_request(apis.FETCH, FETCH_VERSION, request)
         log_starts = self.world.log_starts
-        before = {} if log_starts is None else log_starts.told()
+        before = {} if log_starts is None else log_starts.answered()
         response = handle_fetch(self, self.context(apis.FETCH, FETCH_VERSION, body))
         if asyncio.iscoroutine(response):
             try:
@@ -494,12 +494,13 @@ class SimBroker:
                     item.error_code, item.high_watermark, item.log_start_offset, batches
                 )
                 if log_starts is not None and item.log_start_offset >= 0:
-                    log_starts.names(part, item.log_start_offset, before)
+                    log_starts.note_answer(part, item.log_start_offset, before)
                 if item.error_code == 0:
                     self.world.checker.fetched(part, item.high_watermark, wanted[part][0], batches)
         answered(results)
 
     async def trim(self, part: Part, share: float) -> None:
+        """Move a log start as the storage does it, whatever the topic's policy."""
         found = self.partitions.get(*part)
         if not isinstance(found, Partition):
             return
@@ -507,11 +508,7 @@ class SimBroker:
             (found.high_watermark - found.log_start_offset) * share
         )
         try:
-            # What is trimmed cannot be scanned after a crash: the producers' state has to be
-            # durable before.
-            await self.partitions._opener.checkpoint([found])
-            await self.storage.flush()
-            await self.storage.trim(found.log.data, offset)
+            await self.partitions.trim(found, Offset(offset))
         except (ControllerError, StreamError, TimeoutError) as error:
             self.world.trace("trim_failed", self.process.name, type(error).__name__)
         else:
@@ -532,8 +529,8 @@ class SimBroker:
             [wire_delete.DeleteRecordsTopic(part[0], [wanted])], timeout_ms=timeout_ms
         )
         body = encode_request(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, request)
-        log_starts.asked(part, offset)
-        before = log_starts.told()
+        log_starts.note_request(part, offset)
+        before = log_starts.answered()
         response = await handle_delete_records(
             self, self.context(apis.DELETE_RECORDS, DELETE_RECORDS_VERSION, body)
         )
@@ -541,7 +538,7 @@ class SimBroker:
         (item,) = message.topics[0].partitions
         self.world.trace("delete_records", part, offset, item.error_code, item.low_watermark)
         if item.error_code == 0:
-            log_starts.names(part, item.low_watermark, before)
+            log_starts.note_answer(part, item.low_watermark, before)
             if item.low_watermark < offset:
                 self.world.fail(f"{part}: {offset} was asked for, {item.low_watermark} is answered")
 

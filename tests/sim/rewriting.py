@@ -95,9 +95,8 @@ class SimRewriter:
             )
             if result.new is not None:
                 exchanges.append(Exchange(result.new, compaction.sources))
-            elif (
-                not result.gone and not result.late and not self.world.weather.faults
-            ):  # answers of a faulty store may be damaged twice in a row
+            # A faulty store may damage two answers in a row.
+            elif not result.gone and not result.late and not self.world.weather.faults:
                 self.world.fail(f"{self.process.name} finds damage: {result.detail}")
         if not exchanges:
             return

@@ -485,9 +485,8 @@ class Chaos:
         def on_end_txn(coordinator: "SimBroker", end_client: Callable[[], object]) -> None:
             leader, _ = self._world.leader(rng.choice(self._world.txn_parts), rng, exact=True)
             if is_slow and not self._world.calm:
-                self._slow(
-                    coordinator, 800.0
-                )  # there is time between the decision and its durability
+                # Leave time between the decision and its durability.
+                self._slow(coordinator, 800.0)
             if leader is not None and leader is not coordinator and at_both:
                 self._later(0.0, lambda: self._hit(leader, self._crash_at_once))
                 self._later(delay_s, lambda: self._hit(coordinator, self._stop))

@@ -15,15 +15,15 @@ def test_the_reader_of_the_store_does_not_overlook_an_object_that_is_gone() -> N
 
     async def steal_first(self: StoreReader, item: object) -> object:
         if not stolen and world.loop.time() > 5:
-            stolen.append(item.key)  # type: ignore[attr-defined]
+            stolen.append(item.key)
             world.bucket.strike(stolen[0], None)
-        return await real(self, item)  # type: ignore[arg-type]
+        return await real(self, item)
 
-    StoreReader._read = steal_first  # type: ignore[method-assign, assignment]
+    StoreReader._read = steal_first
     try:
         outcome = world.run()
     finally:
-        StoreReader._read = real  # type: ignore[method-assign]
+        StoreReader._read = real
     assert stolen
     assert "a reader of the store, by the newest manifest" in (outcome.violation or "")
     assert stolen[0] in (outcome.violation or "")

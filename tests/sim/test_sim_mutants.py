@@ -115,7 +115,7 @@ def test_mutant_is_found(name: str) -> None:
         )
     assert found is not None, f"{name} lives through {SEEDS_MAX} seeds"
     assert World(found, SCENARIO[name]).run().violation is None, (
-        f"seed {found} fails without {name}, too: a false alarm finds nothing"
+        f"seed {found} also fails without {name}: a false alarm finds nothing"
     )
 
 

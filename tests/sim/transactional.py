@@ -302,12 +302,12 @@ class Instance:
             self._application.name, self._identity.producer_id, self._identity.epoch, commit
         )
         await self._until_done(
-            _TRANSACTIONAL_ID, apis.END_TXN, 3, request, _code_at_top, self._tell_of_the_end
+            _TRANSACTIONAL_ID, apis.END_TXN, 3, request, _code_at_top, self._note_end_txn
         )
         self._ledger.settle(entry, Fate.COMMITTED if commit else Fate.ABORTED)
         self._world.trace("ended", self._name, entry.serial, commit)
 
-    def _tell_of_the_end(self) -> None:
+    def _note_end_txn(self) -> None:
         strike, self._world.on_end_txn = self._world.on_end_txn, None
         connection = self._coordinators.get(_TRANSACTIONAL_ID)
         task = asyncio.current_task()

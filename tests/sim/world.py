@@ -222,7 +222,7 @@ class World:
     def note_leaders(self) -> None:
         self.life.look(self.metadata.image)
         if self.log_starts is not None:
-            self.log_starts.look(self.metadata.image)
+            self.log_starts.observe(self.metadata.image)
         topics = [
             topic
             for name in (TOPIC, TXN_TOPIC, *self.life.names)
@@ -358,9 +358,8 @@ class World:
         self.note_leaders()
         self.has_disks = True
         for number, address in enumerate(addresses(len(self.disks))):
-            self.network.listeners.pop(
-                address, None
-            )  # the address is the new one's before it listens
+            # The address belongs to the new controller before it listens.
+            self.network.listeners.pop(address, None)
             self.start_controller(number)
 
     def controller_ended(self, controller: SimController, reason: str) -> None:
@@ -618,9 +617,8 @@ class World:
         """
         is_patient = self.rng.random() < 0.05
         await asyncio.sleep(self._grace_s() if is_patient else 1)
-        end = (
-            self.loop.time() + 5 * _QUIET_LIMIT_S
-        )  # with tiny limits, compaction rewrites hundreds of slots, one stream after the other
+        # With tiny limits, compaction rewrites hundreds of slots, one stream after the other.
+        end = self.loop.time() + 5 * _QUIET_LIMIT_S
         while (orphans := self.checker.orphans(prepared=is_patient)) and self.loop.time() < end:  # noqa: ASYNC110 - virtual time is free
             await asyncio.sleep(0.5)
         if orphans:

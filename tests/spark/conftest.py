@@ -20,6 +20,7 @@ def spark() -> Iterator[SparkSession]:
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
+    # The docs recommend the Unix domain socket; jobs that tests start have the default.
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.shuffle.partitions", "2")
@@ -27,9 +28,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.log.level", "ERROR")
-        .config(
-            "spark.python.unix.domain.socket.enabled", "true"
-        )  # recommended; jobs that tests start have the default
+        .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
     yield session

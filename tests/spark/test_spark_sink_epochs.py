@@ -15,9 +15,8 @@ from tests.support.threaded_cluster import ThreadedCluster
 
 pytestmark = [
     pytest.mark.timeout(300),  # a first query starts three kinds of Python workers
-    pytest.mark.filterwarnings(
-        "ignore:PySpark does not yet fully support pandas:FutureWarning"
-    ),  # said wherever a function is made
+    # Spark warns wherever a function is made.
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
 
@@ -74,10 +73,11 @@ def test_every_row_is_committed_once_whatever_is_killed(
         int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()
     )
     assert len(batch_ids) > 1
+    # As if the driver had been killed between the two commits.
     for name in (
         str(batch_ids[-1]),
         f".{batch_ids[-1]}.crc",
-    ):  # as if the driver had been killed between the two commits
+    ):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     cluster.produce([{"topic": "before", "partition": 0, "value": b"100"}])
     count += 1

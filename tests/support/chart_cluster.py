@@ -55,10 +55,11 @@ class ChartCluster:
 
     def __enter__(self) -> Self:
         try:
+            # Start the S3 server first: the others retry with growing pauses until it answers.
             for kind in (
                 "Deployment",
                 "StatefulSet",
-            ):  # the S3 server first: the others retry with growing pauses until it answers
+            ):
                 for workload in of_kind(self._objects, kind):
                     for ordinal in range(workload["spec"]["replicas"]):
                         self.start(workload["metadata"]["name"], ordinal)

@@ -50,7 +50,7 @@ class Cluster:
             "tick_interval_ms": 20,
             "maintenance_interval_ms": 50,
         }
-        self.config = ControllerConfig(**{**values, **settings})  # type: ignore[arg-type]
+        self.config = ControllerConfig(**{**values, **settings})
         self.store = MemoryStore()
         self.server = ControllerServer(self.config, self.store)
         self.brokers: list[Broker] = []

@@ -48,7 +48,7 @@ class PublishedCluster:
                 for note in runtime.notes:
                     note(records)
 
-        self.cluster.apply = noting  # type: ignore[method-assign]
+        self.cluster.apply = noting
         self.node: BrokerIncarnation = self.cluster.broker(1)
         self.cluster.topic("t", partitions)
         self.cluster.open_led(self.node)
@@ -64,7 +64,7 @@ class PublishedCluster:
             data_dir=Path("unused"), cluster_id="test", manifest_grace_ms=GRACE_MS
         )
         now_ms = lambda: Millis(int(self.now_s * 1_000))  # noqa: E731
-        return ManifestPublisher(config, runtime, store, now=lambda: self.now_s, now_ms=now_ms)  # type: ignore[arg-type]
+        return ManifestPublisher(config, runtime, store, now=lambda: self.now_s, now_ms=now_ms)
 
     def append(self, partition: int = 0, count: int = 1) -> None:
         stream_id = self.cluster.partitions("t")[partition].data_stream_id

@@ -75,7 +75,7 @@ class Run:
         rejects = Watched(self.warehouse.table("t__dlq", Layout()), nothing, rejects_after)
         return TableSync(
             TopicSource(StoreCluster(self.log.store_url), "t"), table, rejects, self.engine, given
-        )  # type: ignore[arg-type]
+        )
 
     def all(self, **options: Any) -> list[BatchReport]:
         """Export until the table has everything."""

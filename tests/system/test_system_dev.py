@@ -146,7 +146,7 @@ def test_streams_and_nodes_show_the_metadata(cluster: LocalCluster) -> None:
         ("topics", "list"),
         ("topics", "describe", "looked-at"),
     ):
-        assert penstock(cluster, *command).returncode == 0, "as a table, too"
+        assert penstock(cluster, *command).returncode == 0, "also as a table"
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,8 @@ async def test_a_paused_broker_wakes_up_as_a_zombie_and_acknowledges_nothing(
     """The pause is longer than the session (3 s), so others take over. When the broker continues,
     it finds itself fenced and starts again.
     """
-    aio = AioLoad(
-        cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000
-    )  # longer than pause and failover on a busy machine
+    # The timeout exceeds pause and failover on a busy machine.
+    aio = AioLoad(cluster.bootstrap, "t", [2, 3], request_timeout_ms=20_000)
     async with ConfluentLoad(cluster.bootstrap, "t", [0, 1], **PATIENCE) as load, aio:
         await asyncio.gather(load.until_acknowledged(100), aio.until_acknowledged(20))
         zombie = cluster.brokers()[0]

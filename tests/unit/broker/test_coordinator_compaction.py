@@ -193,7 +193,7 @@ async def test_loads_share_the_loop_one_slice_in_a_turn() -> None:
         for batch in log.durable[partition]:
             yield batch
 
-    log.read = read  # type: ignore[method-assign]  # without turns of its own
+    log.read = read  # without turns of its own
     table = Table(log, CompactionLimits(log_bytes_min=1 << 30))
     for partition in range(partitions):
         table.led.opened(partition)

@@ -125,7 +125,7 @@ async def test_what_was_sent_behind_a_refused_request_is_refused_until_that_come
         await two.produce("t", idempotent(2, b"y", pid=43))
     ).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is new here"
     assert (await two.produce("t", idempotent(5, b"5", pid=44))).base_offset == 1, (
-        "new, too, but nothing was refused"
+        "also new, but nothing was refused"
     )
     answers = [await two.produce("t", idempotent(at, b"%d" % at)) for at in (1, 2, 3)]
     assert [answer.base_offset for answer in answers] == [2, 3, 4]

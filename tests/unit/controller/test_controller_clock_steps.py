@@ -42,7 +42,7 @@ class SteppingCluster(Cluster):
 
         async def submit(runtime: Runtime, asked: str, *args: object, **options: object) -> object:
             nonlocal done
-            reply = await real(runtime, asked, *args, **options)  # type: ignore[arg-type]
+            reply = await real(runtime, asked, *args, **options)
             done += asked == name
             return reply
 

@@ -116,9 +116,8 @@ async def test_brokers_and_janitor_delete_no_slot_that_the_newest_manifest_leads
         await broker.client.unregister_broker(ended)
         for number in range(10):
             await broker.client.put_key_value(m.PutKeyValue(key=f"k{number}", value=b"v"))
-            await asyncio.sleep(
-                0.02
-            )  # several rounds of the janitor, which must do nothing in them
+            # several rounds of the janitor, which must do nothing in them
+            await asyncio.sleep(0.02)
         assert not shown.done()
         assert await store.get(left_over)
         store.is_open = True

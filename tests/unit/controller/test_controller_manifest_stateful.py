@@ -51,7 +51,7 @@ class Published(Managers):
             apply(records)
             self.changes.note(records)
 
-        self.cluster.apply = noting  # type: ignore[method-assign]
+        self.cluster.apply = noting
 
     def _begin(self) -> None:
         self.ledger, self.changes, self.draft = (

@@ -279,5 +279,5 @@ def test_a_quorum_that_can_not_work_is_refused(
     tmp_path: Path, settings: dict[str, object], name: str
 ) -> None:
     with pytest.raises(InvalidConfig) as caught:
-        ControllerConfig(data_dir=tmp_path, **settings)  # type: ignore[arg-type]  # wrong on purpose
+        ControllerConfig(data_dir=tmp_path, **settings)  # wrong on purpose
     assert caught.value.name == name

@@ -307,7 +307,7 @@ async def test_ten_thousand_partitions_reach_followers_in_messages_of_bounded_si
             sizes.append(sum(len(memoryview(record)) for record in batch.records))
         receive(batch, address)
 
-    loading._receive = note  # type: ignore[method-assign]
+    loading._receive = note
     await loading.start(10.0)
     assert loading.image == broker.image
     assert len(sizes) >= 4

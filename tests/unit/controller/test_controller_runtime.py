@@ -62,7 +62,7 @@ def seen(image: MetadataImage, _: Millis) -> Result[list[str]]:
 class Fixture:
     def __init__(self, directory: Path, **limits: int) -> None:
         self.quorum = HeldQuorum()
-        config = ControllerConfig(data_dir=directory, **limits)  # type: ignore[arg-type]
+        config = ControllerConfig(data_dir=directory, **limits)
         self.runtime = Runtime(self.quorum, MetadataImage(), config, lambda: Millis(0))
         self.runtime.start()
 
@@ -207,7 +207,7 @@ async def test_a_proposal_is_full_when_its_records_are_many_however_small_the_re
     assert [decode_record(record).key for record in fixture.quorum.records] == [
         "first",
         *map(str, range(20)),
-    ]  # type: ignore[union-attr]
+    ]
     await fixture.runtime.stop()
 
 

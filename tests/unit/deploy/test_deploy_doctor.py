@@ -642,11 +642,12 @@ def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
     }
     inventory = listed(image, found)
     assert [suspect.key for suspect in inventory.orphans()] == list(slots(DEAD, 0))
+    # 1 is in place, 4 is the fence
     assert [slot for slot in range(7) if is_unknown(image, wal_key(DEAD, WalSequence(slot)))] == [
         0,
         2,
         3,
-    ]  # 1 is in place, 4 is the fence
+    ]
     assert (inventory.backlogs[ONE].slots, inventory.backlogs[ONE].size_bytes) == (2, 200)
     assert inventory.backlogs[ONE].newest == (wal_key(ONE, WalSequence(4)), NOW_MS - 5_000)
 

@@ -91,12 +91,8 @@ WAL, SET = ObjectRole.WAL, ObjectRole.STREAM_SET
         ([(100, SET), (2_000, SET)], 0, 0, 20),
         ([(100, SET), (100, WAL), (100, SET), (100, WAL), (2_000, SET)], 0, 5 - 1, 0),
         ([(100, SET), (100, WAL), (2_000, SET), (100, WAL)], 10, 1, 0),
-        (
-            [(900, SET)] + [(10, SET)] * 4,
-            10,
-            4,
-            0,
-        ),  # the large one is not worth rewriting for 40 bytes
+        # the large one is not worth rewriting for 40 bytes
+        ([(900, SET)] + [(10, SET)] * 4, 10, 4, 0),
         ([(900, SET)] + [(10, SET)] * 3, 0, 0, 0),
         ([(3_000, WAL), (2_900, WAL), (200, WAL)], 0, 2, 0),  # as much as one object holds
         ([(900, SET), (5_500, WAL), (900, SET), (900, SET)], 10, 1, 0),
@@ -279,7 +275,7 @@ class CompactionHarness:
         self.in_memory: dict[tuple[StreamId, Offset, Offset], list[RunEntry]] = {}
         self.compactor = Compactor(
             self.store,
-            self.metadata,  # type: ignore[arg-type]  # what compaction needs of it
+            self.metadata,  # what compaction needs of it
             self.reader,
             WRITER,
             owned=lambda: self.owned,
@@ -449,7 +445,7 @@ async def test_a_stream_that_closes_meanwhile_stops_the_round() -> None:
         harness.owned = [owned for owned in harness.owned if owned.stream_id != 2]
         return await prepare(count)
 
-    harness.metadata.prepare_objects = prepare_and_lose  # type: ignore[method-assign]
+    harness.metadata.prepare_objects = prepare_and_lose
     with pytest.raises(StreamFenced):
         await harness.compactor.run_round()
     assert harness.metadata.commits == []

@@ -206,7 +206,7 @@ def test_against_a_model(steps: list[object]) -> None:
             archived.append((block, dict(ends)))
         elif step == "commit" and archived:
             block, block_ends = archived.pop(0)
-            cache.mark_committed(block)  # type: ignore[arg-type]
+            cache.mark_committed(block)
             for stream_id, end in block_ends.items():
                 uncommitted_from[stream_id] = max(uncommitted_from[stream_id], end)
         elif isinstance(step, str) and step.startswith("drop"):

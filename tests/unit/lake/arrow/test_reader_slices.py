@@ -342,7 +342,7 @@ def test_sync_reads_the_same_again_and_again(tmp_path: Path) -> None:
         assert read_offsets(url, slices, config=ReadConfig(rows_max=70)) == list(range(800))
     reader = iter(read_slices_sync(url, slices, ("offset",), config=ReadConfig(rows_max=10)))
     assert next(reader)["offset"].to_pylist() == list(range(10))
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()
     (tmp_path / "data" / "5").unlink()
     found: list[int] = []
     with pytest.raises(ObjectGone) as raised:

@@ -36,7 +36,7 @@ def entries(sizes: list[int], roles: list[int], first: int = 0) -> Entries:
 
 def log_of(
     sizes: list[int], *, wal: set[int] = frozenset(), partition: int = 0, cut: int = 0
-) -> CommittedLog:  # type: ignore[assignment]
+) -> CommittedLog:
     roles = [
         int(ObjectRole.WAL if index in wal else ObjectRole.STREAM) for index in range(len(sizes))
     ]

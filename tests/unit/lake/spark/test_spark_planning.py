@@ -91,9 +91,8 @@ def test_each_offset_is_in_one_task(
         (part.size_bytes / (part.end_offset - part.start_offset) for part in slices), default=0
     )
     total_bytes = sum(part.size_bytes for part in slices)
-    if (
-        total_bytes > tasks_min**2 and offset_bytes_max * tasks_min * 4 < total_bytes
-    ):  # bytes are integers, and offsets are not cut
+    # Bytes are integers, and offsets are not cut.
+    if total_bytes > tasks_min**2 and offset_bytes_max * tasks_min * 4 < total_bytes:
         assert len(tasks) >= tasks_min
 
 
