@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from controller.metadata.image import MetadataImage
+from controller.metadata.streams import LogEntry
 from tests.sim.checkers import Part
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class LogStarts:
         self._requested: dict[Part, int] = {}
         self._answered: dict[Part, int] = {}
         self._seen: dict[Part, int] = {}
+        self._entries: dict[Part, list[LogEntry]] = {}
 
     @property
     def configs(self) -> dict[str, str | None]:
@@ -65,22 +67,28 @@ class LogStarts:
             if topic is None:
                 continue
             stream = image.streams.known(topic.partitions[part[1]].data_stream_id)
+            before, self._entries[part] = self._entries.get(part, []), list(stream.entries)
             start, seen = stream.start_offset, self._seen.get(part, 0)
             if start == seen:
                 continue
             self._seen[part] = start
+            requested = self._requested.get(part, 0)
             left_bytes = sum(entry.size_bytes for entry in stream.entries)
-            if (
-                start <= self._requested.get(part, 0)
-                or self._is_old(part, max(seen, self._requested.get(part, 0)), start)
-                or 0 <= self._size_bytes <= left_bytes
-            ):
-                continue
-            self._world.fail(
-                f"{part}: the log start moves from {seen} to {start}: not requested"
-                f" ({self._requested.get(part, 0)}), not old ({self._age_ms} ms), not too much"
-                f" ({left_bytes} bytes left of {self._size_bytes})"
-            )
+            # From the end: a range may be old while the ranges before it exceed the size.
+            for entry in reversed([entry for entry in before if entry.end_offset <= start]):
+                low, high = max(entry.start_offset, seen, requested), entry.end_offset
+                is_excess = 0 <= self._size_bytes <= left_bytes
+                if low < high and not is_excess and not self._is_old(part, low, high):
+                    self._world.fail(
+                        f"{part}: the log start moves from {seen} to {start}: [{low}, {high}) was"
+                        f" not requested ({requested}), not old ({self._age_ms} ms), and"
+                        f" {left_bytes} bytes are left of {self._size_bytes}"
+                    )
+                left_bytes += entry.size_bytes
+            if start > max([requested, *(entry.end_offset for entry in before)]):
+                self._world.fail(
+                    f"{part}: the log start moves from {seen} to {start}, beyond its ranges"
+                )
 
     def _is_old(self, part: Part, start: int, end: int) -> bool:
         if self._age_ms < 0:
