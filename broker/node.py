@@ -33,6 +33,7 @@ from base.ids import (
 )
 from base.listeners import Listener
 from broker import self_check
+from broker.cleaner_duty import CleanerDuty
 from broker.config import CHECK_STRICT, CHECK_WARN, BrokerConfig
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.coordination.log import TopicLog
@@ -74,6 +75,7 @@ from objectstore.metered import StoreStats
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
 from stream.cache.block_cache import BlockCache
+from stream.cleaning.cleaner import CleanerConfig, LogCleaner
 from stream.compaction.compactor import Compactor
 from stream.compaction.plan import CompactionConfig
 from stream.config import StreamConfig
@@ -142,6 +144,7 @@ class Broker:
         self.compactor: Compactor
         self.recoveries: RecoveryDuty
         self.retention: RetentionDuty
+        self.cleaner: CleanerDuty
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
         self._departed = DepartedBrokers()
@@ -222,10 +225,13 @@ class Broker:
         await self._start_storage(metadata, me)
         self._start_coordination(metadata, me)
         await self.partitions.start()
-        self.compactor = self._build_compactor(metadata, me)
+        turn = asyncio.Lock()
+        cleaner = self._build_cleaner(metadata, me, turn)
+        self.compactor = self._build_compactor(metadata, me, cleaner, turn)
         self._compaction_task = asyncio.get_running_loop().create_task(self.compactor.run())
         self._cleanup.push_async_callback(self._stop_compaction)
         self._start_retention()
+        self._start_cleaner(metadata, cleaner)
         self._start_load_reports(me)
         await self.server.serve(
             RequestDispatcher(self, make_handlers(), INLINE, self.server.requests)
@@ -332,6 +338,38 @@ class Broker:
         )
         self._in_background(self.retention.run())
 
+    def _build_cleaner(
+        self, metadata: ControllerStreamMetadata, me: BrokerIncarnation, turn: asyncio.Lock
+    ) -> LogCleaner:
+        config = self.config
+        return LogCleaner(
+            self.store,
+            metadata,
+            ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES)),
+            me,
+            owned=self.storage.open_handles,
+            turn=turn,
+            now_ms=self.now_ms,
+            config=CleanerConfig(
+                key_map_bytes_max=config.log_cleaner_dedupe_buffer_bytes,
+                bytes_per_s_max=config.log_cleaner_bytes_per_s_max,
+            ),
+        )
+
+    def _start_cleaner(self, metadata: ControllerStreamMetadata, cleaner: LogCleaner) -> None:
+        self.cleaner = CleanerDuty(
+            lambda: self.follower.image,
+            self.partitions,
+            self.partitions,
+            metadata,
+            cleaner.clean,
+            now_ms=self.now_ms,
+            interval_s=self.config.log_cleaner_backoff_ms / 1_000,
+            rng=self._rng,
+        )
+        if self.config.log_cleaner_enable:
+            self._in_background(self.cleaner.run())
+
     def _start_load_reports(self, me: BrokerIncarnation) -> None:
         async def probe() -> None:
             await self.store.put(f"{PROBE_PREFIX}{me.node_id}", b"x")
@@ -349,14 +387,19 @@ class Broker:
         self._in_background(reporter.run())
 
     def _build_compactor(
-        self, metadata: ControllerStreamMetadata, me: BrokerIncarnation
+        self,
+        metadata: ControllerStreamMetadata,
+        me: BrokerIncarnation,
+        cleaner: LogCleaner,
+        turn: asyncio.Lock,
     ) -> Compactor:
         """Return the compactor of what earlier owners left in WAL objects. It has a cache of its
         own, so that its reads do not evict what clients read.
         """
         reader = ObjectReader(self.store, BlockCache(COMPACTOR_CACHE_BYTES))
         storage, config = self.storage, self.compaction_config
-        owned, cached = storage.open_handles, storage.cached_entries
+        owned = storage.open_handles
+        cached = cleaner.without_exchanged(storage.cached_entries)
         return Compactor(
             self.store,
             metadata,
@@ -366,6 +409,7 @@ class Broker:
             now_ms=self.now_ms,
             cached=cached,
             config=config,
+            turn=turn,
         )
 
     async def _register(self) -> BrokerIncarnation:

@@ -27,6 +27,7 @@ from base.ids import (
     StreamEpoch,
     StreamId,
 )
+from broker.partition.cleaning import CleanedPart
 from broker.partition.leader_epochs import LeaderEpochs
 from broker.partition.meta_stream import MetaStream
 from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSnapshot, ProducerState
@@ -56,6 +57,7 @@ _log = structlog.get_logger()
 
 _RECOVERY_KEY: Final = "recovery"
 _PRODUCERS_KEY: Final = "producers"
+_CLEANED_KEY: Final = "cleaned"
 _SCAN_BYTES: Final = 4 * 1024 * 1024
 _EVENTS_BYTES: Final = 64 * 1024
 
@@ -107,6 +109,7 @@ def check_advanced(stream_id: StreamId, before: Offset, after: Offset, end: Offs
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_recovery = msgspec.msgpack.Decoder(_Recovery).decode
+_decode_cleaned = msgspec.msgpack.Decoder(CleanedPart).decode
 _decode_producers = msgspec.msgpack.Decoder(ProducerSnapshot).decode
 
 
@@ -114,8 +117,10 @@ class PartitionLog:
     __slots__ = (
         "_config",
         "_leader_epoch",
+        "cleaned",
         "data",
         "dirty_bytes",
+        "dirty_since_ms",
         "epochs",
         "meta",
         "producers",
@@ -136,6 +141,9 @@ class PartitionLog:
         self.epochs = LeaderEpochs()
         self.dirty_bytes = 0
         """Bytes appended since the last checkpoint."""
+        self.cleaned = CleanedPart()
+        self.dirty_since_ms: Millis | None = None
+        """When the cleaner of this broker first saw records behind the cleaned part."""
         self._config = config
         self._leader_epoch = data.epoch
 
@@ -241,7 +249,8 @@ class PartitionLog:
                 header.producer_id,
                 header.producer_epoch,
                 header.base_sequence,
-                header.record_count,
+                # The sequences of a batch do not change when log compaction removes records.
+                header.last_offset_delta + 1,
                 base_offset=base_offset,
                 end_offset=Offset(base_offset + header.last_offset_delta + 1),
                 now_ms=now_ms,
@@ -259,8 +268,11 @@ class PartitionLog:
         end = self.data.next_offset
         recovery = _encode(_Recovery(end, list(self.epochs.entries)))
         producers = _encode(self.producers.snapshot(end))
+        changes = {_RECOVERY_KEY: recovery, _PRODUCERS_KEY: producers}
+        if self.cleaned.end > 0:
+            changes[_CLEANED_KEY] = _encode(self.cleaned)
         self.dirty_bytes = 0
-        return self.meta.put({_RECOVERY_KEY: recovery, _PRODUCERS_KEY: producers}, now_ms)
+        return self.meta.put(changes, now_ms)
 
     @property
     def txn_trim_offset(self) -> Offset | None:
@@ -361,6 +373,9 @@ def _restore_checkpoint(log: PartitionLog) -> Offset:
     if producers is not None:
         log.producers.restore(_decode_producers(producers))
         log.transactions.restore(log.producers.open_transactions())
+    cleaned = log.meta.get(_CLEANED_KEY)
+    if cleaned is not None:
+        log.cleaned = _decode_cleaned(cleaned)
     return recovery_offset
 
 

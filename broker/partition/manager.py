@@ -675,6 +675,10 @@ class PartitionManager:
         """See `PartitionOpener.trim_all`."""
         return await self._opener.trim_all(starts)
 
+    async def checkpoint_durably(self, partition: Partition) -> None:
+        """See `PartitionOpener.checkpoint_durably`."""
+        await self._opener.checkpoint_durably(partition)
+
     async def _checkpoint_periodically(self) -> None:
         round_number = 0
         while True:

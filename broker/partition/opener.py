@@ -218,6 +218,16 @@ class PartitionOpener:
             for partition in partitions:
                 trims.create_task(self._trim(partition, limit))
 
+    async def checkpoint_durably(self, partition: Partition) -> None:
+        """Return when a checkpoint of this moment is durable. Costs one flush. Raises StreamError
+        if the partition is closing or the WAL cannot be written.
+        """
+        await self._storage.wait_for_room()
+        if not partition.accepts_records:
+            raise StreamFenced(partition.log.data.stream_id, "this broker is closing it")
+        self._append_checkpoints([partition])
+        await self._storage.flush()
+
     async def trim(self, partition: Partition, start_offset: Offset) -> None:
         """Move the log start to `start_offset`, at most the high watermark. A log that begins there
         or later stays as it is. Raises StreamError, ControllerError, OSError, TimeoutError.

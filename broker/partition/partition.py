@@ -19,6 +19,7 @@ from base.ids import Offset
 from broker.partition.delayed_fetch import FetchWait
 from broker.partition.log import PartitionLog
 from controller.metadata.records import PartitionRecord
+from stream.batch.header import iter_headers
 from stream.format.transaction_log import AbortedTransaction
 from stream.storage import Storage
 
@@ -203,13 +204,32 @@ class Partition:
         """Return whole batches from cache or store, the first one regardless of its size. Costs at
         least one GET if they are cold.
 
+        Passes over batches without records, which log compaction leaves, unless nothing follows
+        them: clients that look only at records would fetch the same offset again.
+
         Raises OffsetOutOfRange (trimmed meanwhile), and errors of the store.
         """
         end_offset = self.last_stable_offset if committed else self._high_watermark
-        return await self._storage.read(self.log.data.stream_id, offset, end_offset, max_bytes)
+        while True:
+            found = await self._storage.read(self.log.data.stream_id, offset, end_offset, max_bytes)
+            empty_end = _end_without_records(found)
+            if empty_end is None or empty_end >= end_offset:
+                return found
+            offset = empty_end
 
     async def read_aborted(
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
         """See `PartitionLog.read_aborted`."""
         return await self.log.read_aborted(self._storage, start_offset, end_offset)
+
+
+def _end_without_records(found: Sequence[Buffer]) -> Offset | None:
+    """Return the end of these batches if none of them has a record, else None."""
+    end: Offset | None = None
+    for chunk in found:
+        for _, header in iter_headers(chunk):
+            if header.record_count:
+                return None
+            end = Offset(header.next_offset)
+    return end

@@ -121,15 +121,14 @@ def _list(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
     return TopicConfig(name, ConfigType.LIST, default, doc, choices=choices)
 
 
-_PLANNED = "Accepted, but not applied yet. "
 _KEPT = "No effect, accepted for Kafka tools: "
 
 _ALL = (
     _list(
         "cleanup.policy",
         "delete",
-        "delete: retention deletes old records. compact alone keeps every record: compaction by"
-        " key is not applied yet; records without a key are refused already.",
+        "delete: retention deletes old records. compact: the newest record of each key stays, and"
+        " records without a key are refused. Both may be combined.",
         "compact",
         "delete",
     ),
@@ -156,7 +155,11 @@ _ALL = (
         low=-131_072,
         high=22,
     ),
-    _long("delete.retention.ms", 86_400_000, f"{_PLANNED}How long compaction keeps tombstones."),
+    _long(
+        "delete.retention.ms",
+        86_400_000,
+        "How long log compaction keeps tombstones after the first pass over them.",
+    ),
     _long(
         "file.delete.delay.ms", 60_000, f"{_KEPT}objects have one read grace for the whole cluster."
     ),
@@ -175,7 +178,8 @@ _ALL = (
     _long(
         "max.compaction.lag.ms",
         INT64_MAX,
-        f"{_PLANNED}Age at which a record is compacted, however clean the log is.",
+        "How long records wait for log compaction, however clean the log is, counted from when the"
+        " leader first saw them.",
         low=1,
     ),
     _int(
@@ -202,11 +206,11 @@ _ALL = (
         "min.cleanable.dirty.ratio",
         ConfigType.DOUBLE,
         "0.5",
-        f"{_PLANNED}Share of uncompacted bytes from which a log is compacted.",
+        "Share of bytes written since the last pass above which a log is compacted.",
         0,
         1,
     ),
-    _long("min.compaction.lag.ms", 0, f"{_PLANNED}Age below which records are not compacted."),
+    _long("min.compaction.lag.ms", 0, "Age below which log compaction leaves records alone."),
     _int(
         "min.insync.replicas",
         1,

@@ -31,10 +31,7 @@ def create(
         typer.Option(
             "--config",
             "-c",
-            help=(
-                "Topic config as KEY=VALUE. Repeatable. Configs of compaction are accepted"
-                " but not applied yet."
-            ),
+            help="Topic config as KEY=VALUE. Repeatable.",
         ),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,

@@ -5,7 +5,8 @@ Damaged input, and input that would exceed the limit, raise BatchCorrupt. Output
 fourfold from the usual size, so a decompression bomb costs at most four thirds of the limit.
 Snappy has two framings: raw (librdkafka, franz-go) and xerial blocks (Java, kafka-python, sarama).
 Both are read; raw is written.
-Source: Kafka `CompressionType`, snappy-java `SnappyOutputStream`.
+Source: Kafka `CompressionType`, `Lz4BlockOutputStream`, snappy-java `SnappyOutputStream`; LZ4 Frame
+Format.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,12 @@ _SNAPPY_RATIO_MAX = 32
 so a block that declares more than this per byte is invalid.
 """
 
+_LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
+"""Magic, version 1 with independent blocks, blocks of 64 KiB, checksum of these two bytes."""
+_LZ4_BLOCK_BYTES = 64 << 10
+_LZ4_UNCOMPRESSED = 1 << 31
+_LZ4_END_MARK = bytes(4)
+
 
 def compress(compression: Compression, data: Buffer) -> bytes:
     if compression == Compression.GZIP:
@@ -50,10 +57,28 @@ def compress(compression: Compression, data: Buffer) -> bytes:
     if compression == Compression.SNAPPY:
         return bytes(cramjam.snappy.compress_raw(data))
     if compression == Compression.LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        return _compress_lz4(memoryview(data))
     if compression == Compression.ZSTD:
         return bytes(cramjam.zstd.compress(data))
     return bytes(data)
+
+
+def _compress_lz4(data: memoryview) -> bytes:
+    """Return a frame of independent blocks. `cramjam.lz4.compress` links blocks, which Kafka's Java
+    clients refuse.
+    """
+    frame = bytearray(_LZ4_FRAME_HEADER)
+    for at in range(0, len(data), _LZ4_BLOCK_BYTES):
+        block = data[at : at + _LZ4_BLOCK_BYTES]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            frame += len(packed).to_bytes(4, "little")
+            frame += packed
+        else:
+            frame += (len(block) | _LZ4_UNCOMPRESSED).to_bytes(4, "little")
+            frame += block
+    frame += _LZ4_END_MARK
+    return bytes(frame)
 
 
 def decompress(

@@ -30,6 +30,7 @@ COMPRESSION_MASK = 0x07
 TIMESTAMP_TYPE_MASK = 0x08
 TRANSACTIONAL_MASK = 0x10
 CONTROL_MASK = 0x20
+DELETE_HORIZON_MASK = 0x40
 
 TIMESTAMP_CREATE_TIME = 0
 TIMESTAMP_LOG_APPEND_TIME = 1
@@ -101,6 +102,13 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return self.attributes & CONTROL_MASK != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Return when log cleaning may drop the tombstones or the marker of this batch; None before
+        the first cleaning. The base timestamp holds it (KIP-534).
+        """
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_MASK else None
 
 
 class BatchSpan(NamedTuple):

@@ -223,6 +223,12 @@ class Checker:
                     )
                 self._history.read(part, record.offset, identity_of(record))
 
+    def read(self, part: Part, offset: int, identity: bytes) -> None:
+        """Note that a client reads this record at this offset."""
+        if self._durable(part, offset, offset + 1) is None:
+            self._fail(f"{part}: offset {offset} is readable and not durable")
+        self._history.read(part, offset, identity)
+
     def acked_end(self, part: Part) -> int:
         """Return the end of everything that was acknowledged so far."""
         return max(self._acked_end.get(part, {}).values(), default=0)

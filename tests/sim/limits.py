@@ -18,6 +18,8 @@ _MIB = 1 << 20
 PREPARED_TTL_MS = 8_000
 LATE_PUT_GRACE_MS = 30_000
 """Together longer than two of the longest pauses and the deadline of a PUT behind them."""
+CLEANER_INTERVAL_S = 0.4
+"""How often brokers look for logs to clean."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from stream.wal.core import WalCore
 from stream.wal.slot_writer import SlotWriter
 from stream.wal.slots import SlotTable
 from tests.sim.clock_mutants import CLOCK_MUTANTS
+from tests.sim.compacted_mutants import COMPACTED_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
@@ -395,7 +396,7 @@ MUTANTS |= (
     | LATE_MUTANTS
 )
 MUTANTS |= ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
-MUTANTS |= LOG_START_MUTANTS
+MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from base.clock import steady
 from base.ids import Millis, NodeId, Offset
+from broker.cleaner_duty import CleanerDuty
 from broker.config import BrokerConfig
 from broker.coordination.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from broker.coordination.log import TopicLog
@@ -53,6 +54,7 @@ from objectstore.ports import ObjectStore
 from objectstore.retry import RetryingStore, RetryPolicy
 from stream.batch.records import Record, decode_records
 from stream.cache.block_cache import BlockCache
+from stream.cleaning.cleaner import LogCleaner
 from stream.compaction.compactor import Compactor
 from stream.errors import StreamError, WalFenced
 from stream.format.keys import wal_key
@@ -64,6 +66,7 @@ from tests.sim.checkers import Part
 from tests.sim.connections import SimMarkerPeers
 from tests.sim.control import addresses
 from tests.sim.frames import CONNECTION, decode_response, encode_request
+from tests.sim.limits import CLEANER_INTERVAL_S
 from tests.sim.log_starts import CHECK_INTERVAL_S
 from tests.sim.loop import Process
 from tests.sim.places import place_of
@@ -230,15 +233,28 @@ class SimBroker:
         self.follower.failed.add_done_callback(lambda _: self._end("the follower is over"))
         self.follower.subscribe(recovery.on_batch)
         await self.partitions.start()
+        turn = asyncio.Lock()
+        reader = ObjectReader(self.store, BlockCache(limits.stream.block_cache_bytes_max))
+        cleaner = LogCleaner(
+            self.store,
+            metadata,
+            reader,
+            me,
+            owned=self.storage.open_handles,
+            turn=turn,
+            now_ms=self.now_ms,
+            config=None if world.compacted is None else world.compacted.cleaner,
+        )
         compactor = Compactor(
             self.store,
             metadata,
-            ObjectReader(self.store, BlockCache(limits.stream.block_cache_bytes_max)),
+            reader,
             me,
             owned=self.storage.open_handles,
             now_ms=self.now_ms,
-            cached=self.storage.cached_entries,
+            cached=cleaner.without_exchanged(self.storage.cached_entries),
             config=limits.compaction,
+            turn=turn,
         )
         if limits.compacting:
             self._tasks.append(world.loop.create_task(compactor.run()))
@@ -262,6 +278,18 @@ class SimBroker:
                 rng=self.rng,
             )
             self._tasks.append(world.loop.create_task(retention.run()))
+        if world.compacted is not None:
+            cleaning = CleanerDuty(
+                lambda: self.follower.image,
+                self.partitions,
+                self.partitions,
+                metadata,
+                cleaner.clean,
+                now_ms=self.now_ms,
+                interval_s=CLEANER_INTERVAL_S,
+                rng=self.rng,
+            )
+            self._tasks.append(world.loop.create_task(cleaning.run()))
         self.dispatcher = RequestDispatcher(self, make_handlers(), INLINE)
         self.serving = True
         world.trace("serving", self.process.name, me.node_epoch)

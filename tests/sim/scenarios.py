@@ -228,6 +228,18 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "cut_controller": 1,
         "nothing": 1,
     },
+    "compacted": {
+        "crash": 4,
+        "pause": 2,
+        "replace": 1,
+        "move_compacted": 4,
+        "leave": 1,
+        "slow_store": 2,
+        "store_down": 1,
+        "cut": 2,
+        "crash_controller": 2,
+        "nothing": 2,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -290,6 +302,9 @@ LOSING_SLOTS = frozenset({"lost_slots"})
 
 DELETING = frozenset({"log_life"})
 """Here old records go, by DeleteRecords, by age and by size: see `tests.sim.log_starts`."""
+
+CLEANING = frozenset({"compacted"})
+"""Brokers clean the logs of a compacted topic: see `tests.sim.compacted`."""
 
 READING = frozenset({"controller", "quorum"})
 """A client reads from the controllers all the time, without changing anything."""
@@ -541,6 +556,14 @@ class Chaos:
 
     def strike_object(self) -> None:
         strike_object(self._world, self._rng)
+
+    def move_compacted(self) -> None:
+        compacted = self._world.compacted
+        assert compacted is not None
+        self._world.move(
+            self._rng.choice(compacted.parts),
+            NodeId(self._rng.randint(1, self._world.limits.brokers)),
+        )
 
     def trim(self) -> None:
         if (broker := self._running()) is not None and broker.serving:

@@ -8,6 +8,7 @@ the simulator has become weaker.
 import pytest
 
 from tests.sim.clock_mutants import CLOCK_MUTANTS, HARMLESS
+from tests.sim.compacted_mutants import COMPACTED_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
@@ -68,12 +69,14 @@ SCENARIO |= dict.fromkeys(LATE_MUTANTS, "late")
 SCENARIO |= dict.fromkeys(GROUP_MUTANTS, "groups")
 SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
 SCENARIO |= dict.fromkeys(LOG_START_MUTANTS, "log_life")
+SCENARIO |= dict.fromkeys(COMPACTED_MUTANTS, "compacted")
 SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
 SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
 SEEDS_MAX = 25
 FIRST_SEED = {
     "trimmed_without_a_checkpoint": 25,
+    "full_map_ignored": 15,
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 30,
     "sequences_judged_without_a_lease": 100,

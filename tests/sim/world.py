@@ -38,6 +38,7 @@ from tests.sim.borders import patched_borders, quiet_collector, step_limit
 from tests.sim.checkers import Checker, Part, StableOffsets, Violation
 from tests.sim.clients import Consumer, Producer
 from tests.sim.clock_steps import Graces
+from tests.sim.compacted import COMPACT_TOPIC, CompactedTopic
 from tests.sim.connections import Connection
 from tests.sim.control import SimController, addresses
 from tests.sim.disk import Disk
@@ -136,6 +137,7 @@ class World:
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
         self.stable = StableOffsets(self.fail)
         self.log_starts = LogStarts(self) if scenario in scenarios.DELETING else None
+        self.compacted = CompactedTopic(self) if scenario in scenarios.CLEANING else None
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.txn_parts: list[Part] = (
@@ -225,7 +227,7 @@ class World:
             self.log_starts.observe(self.metadata.image)
         topics = [
             topic
-            for name in (TOPIC, TXN_TOPIC, *self.life.names)
+            for name in (TOPIC, TXN_TOPIC, COMPACT_TOPIC, *self.life.names)
             if (topic := self.metadata.image.topics.by_name(name)) is not None
         ]
         if topics:
@@ -480,6 +482,8 @@ class World:
         await groups.ready()
         if self.lost_slots is not None:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
+        if self.compacted is not None:
+            asking += [self.loop.create_task(work) for work in self.compacted.run(stop)]
         if self.scenario in scenarios.ROLLED_BACK:
             self._new_process("wanderer").context().run(lambda: self.loop.create_task(wander(self)))
         await _CHAOS.get(self.scenario, scenarios.Chaos)(
@@ -506,6 +510,10 @@ class World:
             _QUIET_LIMIT_S, "not every group can be read and committed to", groups.check()
         )
         await self._within(_QUIET_LIMIT_S, "not every topic can be used", topics.check())
+        if self.compacted is not None:
+            await self._within(
+                _QUIET_LIMIT_S, "not every compacted log can be read", self.compacted.check()
+            )
         await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
         await self._within(_QUIET_LIMIT_S, "not every log can be read", offsets.check())
         self.phase("cleaning")
@@ -519,6 +527,8 @@ class World:
         await self._within(
             _QUIET_LIMIT_S, "not every topic is clean and can be read", topics.check_cleaned()
         )
+        if self.compacted is not None:
+            await self.compacted.check()
         for producer in pipelined:
             producer.check_order()
 
@@ -527,6 +537,11 @@ class World:
         topics = [NewTopic(name=TOPIC, partitions=self.limits.partitions, configs=configs)]
         if self.txn_parts:
             topics.append(NewTopic(name=TXN_TOPIC, partitions=PARTITIONS))
+        if self.compacted is not None:
+            parts = len(self.compacted.parts)
+            topics.append(
+                NewTopic(name=COMPACT_TOPIC, partitions=parts, configs=self.compacted.configs)
+            )
         request = CreateTopics(topics=topics)
 
         async def create() -> None:

@@ -206,6 +206,24 @@ class ThreadedCluster:
         self.run(trimmed())
         wait_until(lambda: self.look(topic).bounds[SparkPartition(topic, 0)].log_start == before)
 
+    def compact(self, topic: str) -> None:
+        """Remove the records of the only partition that have a newer one with the same key. The
+        topic has min.cleanable.dirty.ratio=0.
+        """
+
+        def is_clean() -> bool:
+            return self.run(self._compact(topic))
+
+        wait_until(is_clean)
+
+    async def _compact(self, topic: str) -> bool:
+        assert self._cluster is not None
+        broker = await self._cluster.until_served(topic)
+        partition = broker.partitions.get(topic, 0)
+        assert isinstance(partition, Partition)
+        await broker.cleaner.check()
+        return partition.log.cleaned.end == partition.high_watermark
+
     def has(self, topic: str) -> bool:
         return (
             SparkCluster(self.store_url, "")

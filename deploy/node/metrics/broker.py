@@ -127,6 +127,12 @@ def _wal(broker: Broker) -> Iterator[Reading]:
 def _background(broker: Broker) -> Iterator[Reading]:
     yield table.RETENTION_TRIMS, (), broker.retention.trimmed_partitions
     yield table.RETENTION_FAILURES, (), broker.retention.failed_partitions
+    cleaner = broker.cleaner
+    yield table.CLEANER_PASSES, (), cleaner.passes
+    yield table.CLEANER_FAILURES, (), cleaner.failures
+    yield table.CLEANER_REMOVED, (), cleaner.removed_records
+    yield table.CLEANER_READ, (), cleaner.read_bytes
+    yield table.CLEANER_WRITTEN, (), cleaner.written_bytes
     uploads, compactions = broker.storage.uploads, broker.compactor.counts
     for step, latencies in uploads.latencies.items():
         yield table.UPLOAD_LATENCY, (step,), latencies.freeze()

@@ -174,6 +174,27 @@ RETENTION_FAILURES: Final = _of_broker(
     "penstock_retention_failures_total",
     "Logs from which retention could not delete records; the next check tries again.",
 )
+CLEANER_PASSES: Final = _of_broker(
+    "counter",
+    "penstock_log_cleaner_passes_total",
+    "Passes over compacted logs that removed records or found nothing to remove.",
+)
+CLEANER_FAILURES: Final = _of_broker(
+    "counter",
+    "penstock_log_cleaner_failures_total",
+    "Passes over compacted logs that failed; the next check tries again, except after damage.",
+)
+CLEANER_REMOVED: Final = _of_broker(
+    "counter",
+    "penstock_log_cleaner_removed_records_total",
+    "Records that log compaction removed.",
+)
+CLEANER_READ: Final = _of_broker(
+    "counter", "penstock_log_cleaner_read_bytes_total", "Bytes that log compaction read."
+)
+CLEANER_WRITTEN: Final = _of_broker(
+    "counter", "penstock_log_cleaner_written_bytes_total", "Bytes that log compaction wrote."
+)
 OPENED: Final = _of_broker(
     "counter", "penstock_broker_partitions_opened_total", "Partitions opened on this broker."
 )

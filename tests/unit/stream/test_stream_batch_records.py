@@ -3,6 +3,7 @@
 import gzip
 import struct
 import zlib
+from random import Random
 
 import aiokafka.codec
 import cramjam
@@ -10,7 +11,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from crc32c import crc32c
 
-from stream.batch.compression import Compression, decompress
+from stream.batch.compression import Compression, compress, decompress
 from stream.batch.header import CRC_AT, CRC_START, HEADER, HEADER_BYTES, parse_header
 from stream.batch.records import Record, decode_records, encode_batch, first_record_at_or_after
 from stream.errors import BatchCorrupt
@@ -212,3 +213,19 @@ def test_streams_that_end_early_are_refused() -> None:
             decompress(compression, packed[:-4])
     with pytest.raises(BatchCorrupt):
         decompress(Compression.GZIP, zlib.compress(data))
+
+
+def test_lz4_frames_are_those_of_java() -> None:
+    """Kafka's Java clients read version 1 with independent blocks of at most 4 MiB."""
+    rng = Random(1)
+    data = b"abc" * 50_000 + rng.randbytes(100_000)
+    frame = compress(Compression.LZ4, data)
+    assert frame[:7].hex() == "04224d18604082"
+    at, sizes = 7, []
+    while size_bytes := int.from_bytes(frame[at : at + 4], "little"):
+        sizes.append(size_bytes >> 31)
+        at += 4 + (size_bytes & 0x7FFFFFFF)
+    assert at + 4 == len(frame)
+    assert {0, 1} == set(sizes), "some blocks are compressed, random ones are not"
+    assert decompress(Compression.LZ4, frame) == data
+    assert decompress(Compression.LZ4, compress(Compression.LZ4, b"")) == b""

@@ -1,0 +1,174 @@
+"""Clean the compacted logs that this broker leads, one at a time, the dirtiest first.
+
+Invariants: before a pass, a checkpoint of the producers is durable, because a later scan of the log
+would miss what the pass removes. A pass ends at the last stable offset of that moment. The end of
+the cleaned part is stored only when the exchanged ranges survive the loss of all controllers:
+otherwise a recovery could bring back a deleted record below it, and the next pass would drop its
+tombstone. Coordinators compact internal topics themselves.
+Source: Kafka `LogCleaner`, `LogCleanerManager`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from random import Random
+from typing import Final, Protocol
+
+import structlog
+
+from base.ids import Millis, Offset
+from broker.coordination.internal_topics import INTERNAL_TOPICS
+from broker.partition.cleaning import CleanedPart, CleaningPolicy, DirtyPart, is_due
+from broker.partition.partition import Partition
+from controller.metadata.image import MetadataImage
+from stream.cleaning.cleaner import CleaningReport, CleaningTask
+from stream.errors import NotContiguous, ObjectCorrupt
+from stream.ports import StreamMetadata
+
+_log = structlog.get_logger()
+
+_PARTITIONS_PER_SLICE_COUNT: Final = 100
+"""Checked between two turns of the event loop: about 0.2 ms."""
+
+
+class Checkpoints(Protocol):
+    """What a `PartitionManager` offers for passes."""
+
+    async def checkpoint_durably(self, partition: Partition) -> None: ...
+
+
+class CleanerDuty:
+    """The passes of one broker. Use: `await duty.run()` in a task of its own.
+
+    clean: `LogCleaner.clean`. now_ms: the wall clock, because timestamps of records are.
+    """
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        led: Iterable[Partition],
+        checkpoints: Checkpoints,
+        metadata: StreamMetadata,
+        clean: Callable[[CleaningTask], Awaitable[CleaningReport]],
+        *,
+        now_ms: Callable[[], Millis],
+        interval_s: float,
+        rng: Random,
+    ) -> None:
+        self._image = image
+        self._led = led
+        self._checkpoints = checkpoints
+        self._metadata = metadata
+        self._clean = clean
+        self._now_ms = now_ms
+        self._interval_s = interval_s
+        self._rng = rng
+        self._set_aside: set[int] = set()
+        self.passes = 0
+        """These only grow."""
+        self.failures = 0
+        self.removed_records = 0
+        self.read_bytes = 0
+        self.written_bytes = 0
+
+    async def run(self) -> None:
+        """Check at every interval, until cancelled. The first check comes earlier, at random, so
+        that brokers that start together do not check together.
+        """
+        await asyncio.sleep(self._interval_s * self._rng.random())
+        while True:
+            try:
+                await self.check()
+            except Exception:  # noqa: BLE001 - the next check may succeed; nothing is lost
+                _log.exception("cleaner_check_failed")
+            await asyncio.sleep(self._interval_s)
+
+    async def check(self) -> None:
+        """Clean every log that is due now, the dirtiest first."""
+        due: list[tuple[float, Partition, CleaningPolicy]] = []
+        for number, partition in enumerate(self._led):
+            if number % _PARTITIONS_PER_SLICE_COUNT == _PARTITIONS_PER_SLICE_COUNT - 1:
+                await asyncio.sleep(0)
+            policy = self._policy(partition)
+            if policy is None or partition.log.data.stream_id in self._set_aside:
+                continue
+            dirty = self._dirty_part(partition)
+            if is_due(dirty, policy, self._now_ms()):
+                due.append((dirty.ratio, partition, policy))
+        for _, partition, policy in sorted(due, key=_ratio, reverse=True):
+            await self._clean_one(partition, policy)
+
+    def _policy(self, partition: Partition) -> CleaningPolicy | None:
+        if partition.topic_name in INTERNAL_TOPICS:
+            return None
+        return CleaningPolicy.from_configs(self._image().configs.topic(partition.topic_name))
+
+    def _dirty_part(self, partition: Partition) -> DirtyPart:
+        """Return the dirty part of the log, and note when it began."""
+        log, now_ms = partition.log, self._now_ms()
+        stream = self._image().streams.get(log.data.stream_id)
+        size_bytes = sum(entry.size_bytes for entry in stream.entries) if stream else 0
+        is_clean = stream is None or stream.end_offset <= log.cleaned.end
+        dirty_bytes = 0 if is_clean else max(1, size_bytes - log.cleaned.size_bytes)
+        if is_clean:
+            log.dirty_since_ms = None
+        elif log.dirty_since_ms is None:
+            log.dirty_since_ms = now_ms
+        return DirtyPart(size_bytes, dirty_bytes, log.dirty_since_ms or now_ms)
+
+    async def _clean_one(self, partition: Partition, policy: CleaningPolicy) -> None:
+        names = {"topic": partition.topic_name, "partition": partition.index}
+        began_ms = self._now_ms()
+        try:
+            report = await self._pass(partition, policy)
+        except Exception as error:  # noqa: BLE001 - stores and controllers fail in many ways; the next check tries again
+            self.failures += 1
+            if isinstance(error, (ObjectCorrupt, NotContiguous)):
+                self._set_aside.add(partition.log.data.stream_id)
+                _log.error("log_not_cleaned_until_restart", **names, error=str(error))
+            else:
+                _log.warning("log_not_cleaned", **names, error=repr(error))
+            return
+        if report is None:
+            return
+        self.passes += 1
+        self.removed_records += report.removed_records
+        self.read_bytes += report.read_bytes
+        self.written_bytes += report.written_bytes
+        _log.info(
+            "log_cleaned",
+            **names,
+            end_offset=report.clean_end,
+            removed_records=report.removed_records,
+            kept_records=report.kept_records,
+            read_bytes=report.read_bytes,
+            written_bytes=report.written_bytes,
+            took_ms=self._now_ms() - began_ms,
+        )
+
+    async def _pass(self, partition: Partition, policy: CleaningPolicy) -> CleaningReport | None:
+        log, now_ms = partition.log, self._now_ms()
+        start = partition.log_start_offset
+        end = min(partition.last_stable_offset, self._metadata.committed_end(log.data.stream_id))
+        dirty_from = Offset(max(start, log.cleaned.end))
+        if end <= dirty_from:
+            return None
+        await self._checkpoints.checkpoint_durably(partition)
+        task = CleaningTask(
+            stream_id=log.data.stream_id,
+            start=start,
+            dirty_from=dirty_from,
+            end=end,
+            young_from_ms=Millis(now_ms - policy.lag_ms_min) if policy.lag_ms_min else None,
+            tombstones_kept_ms=policy.tombstones_kept_ms,
+            aborted=await partition.read_aborted(start, end),
+        )
+        report = await self._clean(task)
+        await self._metadata.backed_up(self._metadata.position())
+        log.cleaned = CleanedPart(report.clean_end, report.clean_bytes)
+        log.dirty_since_ms = now_ms
+        await self._checkpoints.checkpoint_durably(partition)
+        return report
+
+
+def _ratio(item: tuple[float, Partition, CleaningPolicy]) -> float:
+    return item[0]

@@ -1,0 +1,443 @@
+"""Clean one data stream: read its dirty part into a key map, then exchange ranges for ones without
+the records that have newer ones.
+
+Invariants: ranges are exchanged from the start of the log to its end, each one durable and
+committed before the next one is read, so a tombstone never goes before the records that it deletes.
+Only offsets below `CleaningTask.end` change; the caller has made sure that everything below it is
+decided (last stable offset) and that a checkpoint of the producers covers it. An exchanged range
+covers the same offsets as before. Only streams that this process holds open are touched; the
+controller decides again at the commit. A failed pass leaves exchanged ranges and prepared objects,
+which expire, and the next pass begins anew. A damaged object ends the pass; nothing is skipped.
+Memory: the key map, and twice `group_bytes_max`. Cost: one read of the dirty part, one of the
+whole log, and one write of what changes.
+Source: Kafka `LogCleaner.Cleaner`; AutoMQ `CompactionManager` (exchange of objects).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from base.clock import WallClock
+from base.ids import Millis, Offset, StreamId, WalSequence
+from objectstore.ports import ObjectStore
+from stream.batch.control import decode_marker
+from stream.batch.header import BatchHeader, iter_headers
+from stream.cleaning.batches import (
+    RecordSpan,
+    fillers,
+    plain_records,
+    spans_of,
+    with_records,
+)
+from stream.cleaning.key_map import KeyMap
+from stream.cleaning.transactions import CleanedTransactions
+from stream.compaction.compactor import OwnedStream
+from stream.compaction.plan import Compaction, Output, check_outputs, replaced_by
+from stream.compaction.rewrite import Cached, read_entries
+from stream.errors import BatchCorrupt, ObjectCorrupt, StreamFenced
+from stream.format.builder import Entry, RunEntry, StreamRun, build_object
+from stream.format.layout import NO_SEQUENCE
+from stream.format.transaction_log import AbortedTransaction
+from stream.ports import (
+    BrokerIncarnation,
+    CommitObjects,
+    NewObject,
+    ObjectRange,
+    ObjectRole,
+    StreamMetadata,
+)
+from stream.read.object_reader import ObjectReader
+
+_log = structlog.get_logger(__name__)
+
+_RECORDS_PER_SLICE: Final = 500
+"""Records handled between two turns of the event loop: about 1 ms."""
+
+_SLICE_S: Final = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """The limits of cleaning in one process."""
+
+    key_map_bytes_max: int = 128 << 20
+    bytes_per_s_max: int = 32 << 20
+    """Bytes read and written. 0: no limit."""
+
+    group_bytes_max: int = 32 << 20
+    page_ranges: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningTask:
+    """One pass over one log.
+
+    start: the log start. dirty_from: below it, no key occurs twice. end: records from here on stay
+    as they are. young_from_ms: the pass ends before a batch with a newer timestamp
+    (`min.compaction.lag.ms`); None for no such limit. tombstones_kept_ms: `delete.retention.ms`.
+    """
+
+    stream_id: StreamId
+    start: Offset
+    dirty_from: Offset
+    end: Offset
+    young_from_ms: Millis | None
+    tombstones_kept_ms: int
+    aborted: Sequence[AbortedTransaction] = ()
+
+
+@dataclass(slots=True)
+class CleaningReport:
+    """The result of a pass. clean_end: below it, no key occurs twice. clean_bytes: the bytes of the
+    log below it.
+    """
+
+    clean_end: Offset
+    clean_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    removed_records: int = 0
+    kept_records: int = 0
+    objects: int = 0
+
+
+class LogCleaner:
+    """Clean one log at a time.
+
+    owned: returns the streams that are open here now. turn: held during an exchange, because object
+    compaction works on the same ranges.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        metadata: StreamMetadata,
+        reader: ObjectReader,
+        writer: BrokerIncarnation,
+        *,
+        owned: Callable[[], Iterable[OwnedStream]],
+        turn: asyncio.Lock,
+        now_ms: WallClock,
+        config: CleanerConfig | None = None,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._reader = reader
+        self._writer = writer
+        self._owned = owned
+        self._turn = turn
+        self._now_ms = now_ms
+        self._config = config or CleanerConfig()
+        self._pace = _Pace(self._config.bytes_per_s_max)
+        self._exchanged: set[StreamId] = set()
+
+    def without_exchanged(self, cached: Cached) -> Cached:
+        """Return `cached` for object compaction, but for streams whose ranges may have lost records
+        that are still in memory: compaction would write them back.
+        """
+
+        def found(stream_id: StreamId, start: Offset, end: Offset) -> Sequence[Entry] | None:
+            return None if stream_id in self._exchanged else cached(stream_id, start, end)
+
+        return found
+
+    async def clean(self, task: CleaningTask) -> CleaningReport:
+        """Run one pass. Raises ObjectCorrupt, NotContiguous, StreamFenced, and errors of the store
+        and the metadata.
+        """
+        self._pace.begin()
+        keys = KeyMap(self._config.key_map_bytes_max)
+        transactions = CleanedTransactions(task.aborted)
+        report = CleaningReport(task.dirty_from)
+        report.clean_end = await self._map_keys(task, keys, transactions, report)
+        if report.clean_end <= task.start:
+            return report
+        horizon_ms = Millis(self._now_ms() + task.tombstones_kept_ms)
+        rewriter = _Rewriter(
+            keys, transactions, report, self._pace, now_ms=self._now_ms(), horizon_ms=horizon_ms
+        )
+        at = task.start
+        while at < report.clean_end:
+            async with self._turn:
+                at = await self._exchange(task.stream_id, at, rewriter, report)
+        return report
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def _map_keys(
+        self,
+        task: CleaningTask,
+        keys: KeyMap,
+        transactions: CleanedTransactions,
+        report: CleaningReport,
+    ) -> Offset:
+        """Map the dirty part. Return the offset at which the map is full or a record is too young,
+        at most `task.end`.
+        """
+        at = task.dirty_from
+        while at < task.end:
+            group = self._group(task.stream_id, at, task.end)
+            for source, entry in await self._read(group, report):
+                view = memoryview(entry.payload)
+                for position, header in iter_headers(view):
+                    if header.next_offset <= at:
+                        continue
+                    if header.next_offset > task.end or _is_young(header, task):
+                        return at
+                    if not (
+                        header.is_control
+                        or not header.record_count
+                        or transactions.is_aborted(header)
+                    ):
+                        batch = view[position : position + header.size_bytes]
+                        try:
+                            is_mapped = await self._map_batch(batch, header, keys)
+                        except BatchCorrupt as error:
+                            raise ObjectCorrupt(source.key, 0, str(error)) from None
+                        if not is_mapped:
+                            return at
+                    at = Offset(header.next_offset)
+                    await self._pace.handled(0)
+        return at
+
+    async def _map_batch(self, batch: memoryview, header: BatchHeader, keys: KeyMap) -> bool:
+        """Return False if the map is full. Then it may hold some keys of the batch: records below
+        them that they replace may go, because the batch is durable.
+        """
+        for number, span in enumerate(spans_of(plain_records(batch, header), header)):
+            if number % _RECORDS_PER_SLICE == _RECORDS_PER_SLICE - 1:
+                await asyncio.sleep(0)
+            if span.key is not None and not keys.put(span.key, span.offset):
+                return False
+        return True
+
+    def _group(self, stream_id: StreamId, start: Offset, end: Offset) -> tuple[ObjectRange, ...]:
+        """Return the next ranges that are read together, at least one."""
+        ranges = self._metadata.objects(stream_id, start, end, self._config.page_ranges)
+        if not ranges:
+            raise StreamFenced(stream_id, f"no object holds offset {start} any more")
+        size_bytes = count = 0
+        for source in ranges:
+            size_bytes += source.range.size_bytes
+            if count and size_bytes > self._config.group_bytes_max:
+                break
+            count += 1
+        return tuple(ranges[:count])
+
+    async def _read(
+        self, group: Sequence[ObjectRange], report: CleaningReport
+    ) -> list[tuple[ObjectRange, Entry]]:
+        found = await read_entries(self._reader, [Compaction(tuple(group))])
+        entries = [
+            (source, entry)
+            for source in group
+            for entry in found[source.key, source.range.stream_id, source.range.start_offset]
+        ]
+        size_bytes = sum(len(entry.payload) for _, entry in entries)
+        report.read_bytes += size_bytes
+        await self._pace.handled(size_bytes)
+        return entries
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    async def _exchange(
+        self, stream_id: StreamId, at: Offset, rewriter: "_Rewriter", report: CleaningReport
+    ) -> Offset:
+        """Clean the next ranges. Return their end."""
+        group = self._group(stream_id, at, report.clean_end)
+        end = group[-1].range.end_offset
+        entries = await self._read(group, report)
+        cleaned = await rewriter.clean(entries)
+        if cleaned is None:
+            return end
+        output = Output(ObjectRole.STREAM, (Compaction(group),))
+        built = build_object(
+            output.role,
+            self._writer,
+            WalSequence(NO_SEQUENCE),
+            self._now_ms(),
+            [StreamRun(stream_id, cleaned)],
+        )
+        check_outputs([output], [built.ranges])
+        self._check_owned(stream_id)
+        (target,) = await self._metadata.prepare_objects(1)
+        await self._store.put(target.key, built.chunks)
+        await self._pace.handled(built.size_bytes)
+        self._check_owned(stream_id)
+        # Before the commit, because its answer may be lost.
+        self._exchanged.add(stream_id)
+        new = NewObject(target.object_id, target.key, output.role, built.size_bytes, built.ranges)
+        await self._metadata.commit(CommitObjects(objects=(new,), replaced=replaced_by([output])))
+        report.written_bytes += built.size_bytes
+        report.objects += 1
+        return end
+
+    def _check_owned(self, stream_id: StreamId) -> None:
+        if all(stream.stream_id != stream_id for stream in self._owned()):
+            raise StreamFenced(stream_id, "it was closed here while its log was cleaned")
+
+
+def _is_young(header: BatchHeader, task: CleaningTask) -> bool:
+    return task.young_from_ms is not None and header.max_timestamp_ms > task.young_from_ms
+
+
+class _Rewriter:
+    """The second half of a pass: what stays of each batch."""
+
+    def __init__(
+        self,
+        keys: KeyMap,
+        transactions: CleanedTransactions,
+        report: CleaningReport,
+        pace: "_Pace",
+        *,
+        now_ms: Millis,
+        horizon_ms: Millis,
+    ) -> None:
+        self._keys = keys
+        self._transactions = transactions
+        self._report = report
+        self._pace = pace
+        self._clean_end = report.clean_end
+        self._now_ms = now_ms
+        self._horizon_ms = horizon_ms
+
+    async def clean(self, entries: Sequence[tuple[ObjectRange, Entry]]) -> list[Entry] | None:
+        """Return the entries without what goes, or None if everything stays. Raises
+        ObjectCorrupt.
+        """
+        result = _Output(entries[0][1].base_offset)
+        changed = False
+        for source, entry in entries:
+            view = memoryview(entry.payload)
+            for position, header in iter_headers(view):
+                batch = view[position : position + header.size_bytes]
+                kept: memoryview | bytearray | None = batch
+                if header.base_offset < self._clean_end:
+                    try:
+                        kept = await self._clean_batch(batch, header)
+                    except BatchCorrupt as error:
+                        raise ObjectCorrupt(source.key, 0, str(error)) from None
+                    if kept is not None:
+                        self._report.clean_bytes += len(kept)
+                if kept is not batch and header.record_count:
+                    changed = True
+                result.add(header, kept)
+        if not changed:
+            return None
+        return result.finish(entries[-1][1].end_offset)
+
+    async def _clean_batch(
+        self, batch: memoryview, header: BatchHeader
+    ) -> memoryview | bytearray | None:
+        """Return the batch, a smaller one, or None if nothing stays."""
+        report, count = self._report, header.record_count
+        if not count:
+            return None
+        if header.is_control:
+            return self._clean_marker(batch, header)
+        if self._transactions.is_aborted(header):
+            report.removed_records += count
+            return None
+        self._transactions.on_records(header)
+        plain = plain_records(batch, header)
+        kept = await self._kept(plain, header)
+        await self._pace.handled(0)
+        report.removed_records += count - len(kept)
+        report.kept_records += len(kept)
+        gets_horizon = header.delete_horizon_ms is None and any(span.is_tombstone for span in kept)
+        if not kept:
+            return None
+        if len(kept) == count and not gets_horizon:
+            return batch
+        return with_records(batch, header, plain, kept, self._horizon_ms if gets_horizon else None)
+
+    async def _kept(self, plain: bytes, header: BatchHeader) -> list[RecordSpan]:
+        kept: list[RecordSpan] = []
+        horizon_ms, newest = header.delete_horizon_ms, self._keys.newest
+        tombstones_go = horizon_ms is not None and self._now_ms >= horizon_ms
+        for number, span in enumerate(spans_of(plain, header)):
+            if number % _RECORDS_PER_SLICE == _RECORDS_PER_SLICE - 1:
+                await asyncio.sleep(0)
+            is_newest = span.key is not None and newest(span.key) <= span.offset
+            if is_newest and not (tombstones_go and span.is_tombstone):
+                kept.append(span)
+        return kept
+
+    def _clean_marker(
+        self, batch: memoryview, header: BatchHeader
+    ) -> memoryview | bytearray | None:
+        marker = decode_marker(batch, header.producer_id, header.producer_epoch)
+        if not marker.committed or not self._transactions.on_commit(header.producer_id):
+            return batch
+        horizon_ms = header.delete_horizon_ms
+        if horizon_ms is None:
+            plain = plain_records(batch, header)
+            return with_records(
+                batch, header, plain, list(spans_of(plain, header)), self._horizon_ms
+            )
+        return None if self._now_ms >= horizon_ms else batch
+
+
+class _Output:
+    """The entries of a new object. Gaps become batches without records."""
+
+    def __init__(self, start: Offset) -> None:
+        self._entries: list[Entry] = []
+        self._end = start
+        self._leader_epoch = -1
+
+    def add(self, header: BatchHeader, kept: memoryview | bytearray | None) -> None:
+        if kept is None:
+            self._leader_epoch = header.partition_leader_epoch
+            return
+        self._fill(Offset(header.base_offset))
+        if isinstance(kept, bytearray):
+            header = next(iter_headers(kept))[1]
+        self._end = Offset(header.next_offset)
+        self._entries.append(
+            RunEntry(
+                Offset(header.base_offset),
+                self._end,
+                header.record_count,
+                Millis(header.max_timestamp_ms),
+                kept,
+            )
+        )
+
+    def finish(self, end: Offset) -> list[Entry]:
+        self._fill(end)
+        return self._entries
+
+    def _fill(self, end: Offset) -> None:
+        for filled_end, payload in fillers(self._end, end, self._leader_epoch):
+            self._entries.append(RunEntry(self._end, filled_end, 0, Millis(-1), payload))
+            self._end = filled_end
+
+
+class _Pace:
+    """Limit the bytes per second, and give the event loop its turns."""
+
+    def __init__(self, bytes_per_s_max: int) -> None:
+        self._bytes_per_s_max = bytes_per_s_max
+        self._bytes = 0
+        self._began = 0.0
+        self._slice_end = 0.0
+
+    def begin(self) -> None:
+        self._bytes = 0
+        self._began = asyncio.get_running_loop().time()
+
+    async def handled(self, size_bytes: int) -> None:
+        """Note bytes that were read or written, and pause if they were too many."""
+        self._bytes += size_bytes
+        pause_s = 0.0
+        now = asyncio.get_running_loop().time()
+        if self._bytes_per_s_max:
+            pause_s = self._began + self._bytes / self._bytes_per_s_max - now
+        if pause_s > 0 or now >= self._slice_end:
+            await asyncio.sleep(max(0.0, pause_s))
+            self._slice_end = asyncio.get_running_loop().time() + _SLICE_S

@@ -1,0 +1,175 @@
+"""Log compaction as clients of three families and readers of the store see it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import TopicPartition as AioTopicPartition
+from confluent_kafka import Producer, TopicPartition
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PyTopicPartition
+
+from broker.partition.partition import Partition
+from penstock import scan
+from stream.config import StreamConfig
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic
+from tests.support.cluster import Cluster
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import wait_until
+
+TOPIC = "accounts"
+KEYS = 7
+ROUNDS = 6
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+COMPACT = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
+State = dict[bytes, bytes]
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Uploads within 50 ms, looks for dirty logs ten times a second."""
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=50, wal_delete_grace_ms=500)
+    async with Cluster(
+        tmp_path, brokers=2, stream_config=stream, log_cleaner_backoff_ms=100
+    ) as cluster:
+        yield cluster
+
+
+def fill(bootstrap: str) -> State:
+    """Write each key in each round, with every codec, and some in aborted transactions. Return
+    the newest values. The last key is deleted.
+    """
+    state: State = {}
+    for number in range(ROUNDS):
+        codec = CODECS[number % len(CODECS)]
+        producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec})
+        for key in range(KEYS):
+            state[b"%d" % key] = b"%d of round %d " % (key, number) * 9
+            producer.produce(TOPIC, state[b"%d" % key], b"%d" % key, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
+    producer.init_transactions(TIMEOUT_S)
+    for is_committed in (False, True, False):
+        producer.begin_transaction()
+        for key in (b"0", b"1"):
+            producer.produce(TOPIC, b"transaction %d" % is_committed, key, partition=0)
+        if is_committed:
+            state |= {b"0": b"transaction 1", b"1": b"transaction 1"}
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.flush(TIMEOUT_S)
+            producer.abort_transaction(TIMEOUT_S)
+    last = b"%d" % (KEYS - 1)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(TOPIC, None, last, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    del state[last]
+    return state
+
+
+async def compacted(cluster: Cluster) -> int:
+    """Wait until the whole log is clean. Return its end."""
+    broker = await cluster.until_served(TOPIC)
+    partition = broker.partitions.get(TOPIC, 0)
+    assert isinstance(partition, Partition)
+    async with asyncio.timeout(TIMEOUT_S):
+        while partition.log.cleaned.end < partition.high_watermark:  # noqa: ASYNC110 - the cleaner's work
+            await asyncio.sleep(0.05)
+    assert broker.cleaner.failures == 0
+    return partition.high_watermark
+
+
+def by_confluent(bootstrap: str, end: int) -> list[tuple[bytes, bytes | None]]:
+    consumer = confluent_consumer(bootstrap, "c", enable_partition_eof=True)
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    found: list[tuple[bytes, bytes | None]] = []
+
+    def is_at_end() -> bool:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            found.append((message.key(), message.value()))
+        return consumer.position([TopicPartition(TOPIC, 0)])[0].offset == end
+
+    wait_until(is_at_end)
+    consumer.close()
+    return found
+
+
+def by_kafka_python(bootstrap: str, end: int) -> list[tuple[bytes, bytes | None]]:
+    part = PyTopicPartition(TOPIC, 0)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap.split(","),
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )
+    consumer.assign([part])
+    found: list[tuple[bytes, bytes | None]] = []
+
+    def is_at_end() -> bool:
+        for records in consumer.poll(500).values():
+            found.extend((record.key, record.value) for record in records)
+        return consumer.position(part) == end
+
+    wait_until(is_at_end)
+    consumer.close()
+    return found
+
+
+async def by_aiokafka(bootstrap: str, end: int) -> list[tuple[bytes, bytes | None]]:
+    part = AioTopicPartition(TOPIC, 0)
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    )
+    await consumer.start()
+    consumer.assign([part])
+    found: list[tuple[bytes, bytes | None]] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while await consumer.position(part) < end:
+            for records in (await consumer.getmany(timeout_ms=500)).values():
+                found += [(record.key, record.value) for record in records]
+    await consumer.stop()
+    return found
+
+
+async def test_three_families_of_clients_read_the_newest_values(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+
+    def run() -> State:
+        create_topic(bootstrap, TOPIC, 1, **COMPACT)
+        return fill(bootstrap)
+
+    state = await asyncio.to_thread(run)
+    leader = cluster.leader_of(TOPIC)
+    end = await compacted(cluster)
+    await cluster.kill_broker(leader)
+    await cluster.until_served(TOPIC)
+    found = [
+        await asyncio.to_thread(by_confluent, bootstrap, end),
+        await asyncio.to_thread(by_kafka_python, bootstrap, end),
+        await by_aiokafka(bootstrap, end),
+    ]
+    for records in found:
+        keys = [key for key, _ in records]
+        assert len(keys) == len(set(keys)), "an older record is left"
+        assert {key: value for key, value in records if value is not None} == state
+    assert found[0] == found[1] == found[2]
+
+
+def test_readers_of_the_store_see_the_same_records(tmp_path: Path) -> None:
+    with ThreadedCluster(tmp_path) as cluster:
+        create_topic(cluster.bootstrap, TOPIC, 1, **COMPACT)
+        state = fill(cluster.bootstrap)
+        cluster.compact(TOPIC)
+
+        def scanned() -> list[tuple[bytes, bytes | None]]:
+            table = scan(cluster.store_url, TOPIC).to_table()
+            return list(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+        wait_until(lambda: len(scanned()) == KEYS)
+        found = scanned()
+        assert {key: value for key, value in found if value is not None} == state

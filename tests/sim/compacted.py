@@ -1,0 +1,233 @@
+"""A compacted topic: keys are written, deleted and written again while brokers clean its logs.
+
+Checked at every read of a whole log: the batches of an answer follow one another without a hole; a
+record is one that was sent, at one offset; no key has an older state at the end than what was
+acknowledged when the read began. A key without a record has been deleted since. Readers that take
+longer than `delete.retention.ms` may miss a deletion, as in Kafka; their states are not judged.
+Checked at the end: every key has the state that was written last.
+Must not look into brokers: it sees what they answer.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.handlers.fetch import handle_fetch
+from broker.partition.partition import Partition
+from broker.wire import apis
+from broker.wire.gen import fetch as wire_fetch
+from objectstore.errors import ObjectStoreError
+from stream.batch.header import iter_headers
+from stream.batch.records import Record, decode_records, encode_batch
+from stream.cleaning.cleaner import CleanerConfig
+from stream.cleaning.key_map import ENTRY_BYTES_MAX
+from stream.errors import StreamError
+from tests.sim.checkers import Part
+from tests.sim.clients import Producer, settle
+from tests.sim.frames import decode_response, encode_request
+from tests.sim.nodes import FETCH_VERSION, SimBroker
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+COMPACT_TOPIC: Final = "compacted"
+PARTITIONS: Final = 2
+_KEYS: Final = 24
+"""Most records have one of the first few keys; the last ones are rarely written again."""
+_ID: Final = "id"
+
+State = tuple[int, bool]
+"""The number of a record of its producer, and whether it is a tombstone."""
+
+
+class CompactedTopic:
+    """The limits of the topic, and what its keys are known to be."""
+
+    def __init__(self, world: "World") -> None:
+        rng = Random(f"{world.seed}/compacted")
+        self._world = world
+        self.parts: list[Part] = [(COMPACT_TOPIC, index) for index in range(PARTITIONS)]
+        self.tombstones_kept_ms = rng.choice((0, 1_500, 6_000))
+        self.configs: dict[str, str | None] = {
+            "cleanup.policy": "compact",
+            "min.cleanable.dirty.ratio": rng.choice(("0", "0.3")),
+            "min.compaction.lag.ms": rng.choice(("0", "0", "700")),
+            "delete.retention.ms": str(self.tombstones_kept_ms),
+        }
+        self.cleaner = CleanerConfig(
+            key_map_bytes_max=ENTRY_BYTES_MAX * rng.choice((3, 100)),
+            bytes_per_s_max=rng.choice((0, 20_000)),
+            group_bytes_max=rng.choice((1, 2_000, 1 << 20)),
+            page_ranges=rng.choice((3, 256)),
+        )
+        self.sent: dict[Part, dict[bytes, list[State]]] = {part: {} for part in self.parts}
+        self.acked: dict[Part, dict[bytes, State]] = {part: {} for part in self.parts}
+
+    def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        """Return the work of the clients."""
+        return [
+            *(KeyedProducer(self._world, self, part).run(stop) for part in self.parts),
+            *(self._read(part, stop) for part in self.parts),
+        ]
+
+    async def check(self) -> None:
+        """Read every log in peace."""
+        for part in self.parts:
+            rng = Random(f"{self._world.seed}/{part}/end")
+            while not await self._read_once(part, rng):  # noqa: ASYNC110 - virtual time is free
+                await asyncio.sleep(0.1)
+
+    async def _read(self, part: Part, stop: asyncio.Event) -> None:
+        rng = Random(f"{self._world.seed}/compacted-reader/{part}")
+        while not stop.is_set():
+            await self._read_once(part, rng)
+            await asyncio.sleep(rng.uniform(0.05, 1.0))
+
+    async def _read_once(self, part: Part, rng: Random) -> bool:
+        """Read from the start to the end. Return False if a broker did not answer."""
+        world = self._world
+        began_s, acked = world.loop.time(), dict(self.acked[part])
+        end_min = world.checker.acked_end(part)
+        states: dict[bytes, State] = {}
+        offset = end = 0
+        max_bytes = rng.choice((1, 300, 1 << 20))
+        pause_s = rng.choice((0, 0, 0.1))
+        while offset < max(end, end_min, 1):
+            broker, epoch = world.leader(part, rng, exact=True)
+            found = (
+                None
+                if broker is None
+                else await self._fetch(broker, part, epoch, offset, max_bytes)
+            )
+            if found is None:
+                return False
+            end = found.high_watermark
+            if not found.records and offset >= max(end, end_min):
+                break
+            if not found.records:
+                return False
+            offset = self._take(part, bytes(found.records), offset, states)
+            await asyncio.sleep(pause_s)
+        took_ms = 1_000 * (world.loop.time() - began_s) + 2 * world.limits.skew_ms
+        self._judge(part, acked, states, is_late=took_ms >= self.tombstones_kept_ms)
+        return True
+
+    async def _fetch(
+        self, broker: SimBroker, part: Part, epoch: int, offset: int, max_bytes: int
+    ) -> Any:
+        """Return the answer for the partition, None without one."""
+        if not broker.serving or not isinstance(broker.partitions.get(*part), Partition):
+            return None
+        wanted = wire_fetch.FetchPartition(
+            partition=part[1],
+            fetch_offset=offset,
+            current_leader_epoch=epoch,
+            partition_max_bytes=max_bytes,
+        )
+        request = wire_fetch.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
+        )
+        body = encode_request(apis.FETCH, FETCH_VERSION, request)
+        answer: asyncio.Future[Any] = self._world.loop.create_future()
+
+        async def serve() -> None:
+            response = handle_fetch(broker, broker.context(apis.FETCH, FETCH_VERSION, body))
+            if asyncio.iscoroutine(response):
+                try:
+                    response = await response
+                except (ObjectStoreError, StreamError, TimeoutError):
+                    return
+            settle(answer, response)
+
+        broker.spawn(serve)
+        try:
+            async with asyncio.timeout(5):
+                response = await answer
+        except TimeoutError:
+            return None
+        found = decode_response(apis.FETCH, FETCH_VERSION, response).responses[0].partitions[0]
+        return None if found.error_code else found
+
+    def _take(self, part: Part, data: bytes, offset: int, states: dict[bytes, State]) -> int:
+        """Take over the records of an answer. Return the next offset."""
+        start, view = offset, memoryview(data)
+        for at, header in iter_headers(view):
+            # A leader may pass over batches without records at the start of an answer.
+            if header.base_offset > offset > start:
+                self._world.fail(f"{part}: a fetch finds {header.base_offset} behind {offset}")
+            for record in decode_records(view[at:]):
+                if record.offset >= start:
+                    self._take_record(part, record, states)
+            offset = header.next_offset
+        return offset
+
+    def _take_record(self, part: Part, record: Record, states: dict[bytes, State]) -> None:
+        identity = dict(record.headers)[_ID]
+        assert identity is not None
+        assert record.key is not None
+        self._world.checker.read(part, record.offset, identity)
+        state = (int(identity.rpartition(b"/")[2]), record.value is None)
+        if state not in self.sent[part].get(record.key, []):
+            self._world.fail(f"{part}: nobody wrote {identity!r} with the key {record.key!r}")
+        if states.get(record.key, (-1, False))[0] >= state[0]:
+            self._world.fail(f"{part}: {identity!r} lies behind {states[record.key]}")
+        states[record.key] = state
+
+    def _judge(
+        self, part: Part, acked: dict[bytes, State], states: dict[bytes, State], *, is_late: bool
+    ) -> None:
+        for key, (number, is_tombstone) in acked.items():
+            found = states.get(key)
+            if found is not None and found[0] >= number:
+                continue
+            deleted = [at for at, is_end in self.sent[part][key] if is_end and at >= number]
+            if deleted and (is_late or found is None):
+                continue
+            self._world.fail(
+                f"{part}: the key {key!r} is {found} at the end of a read, but {number}"
+                f" ({'a tombstone' if is_tombstone else 'a value'}) was acknowledged before"
+            )
+
+
+class KeyedProducer(Producer):
+    """An idempotent producer of one partition."""
+
+    def __init__(self, world: "World", topic: CompactedTopic, part: Part) -> None:
+        super().__init__(world, 1_000 + part[1], idempotent=True)
+        self._topic = topic
+        self._part = part
+        self._numbers = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            before = self._numbers
+            await self.write([self._part])
+            self._note_acked(before)
+            await asyncio.sleep(self._think_s * self._rng.random() * 2 + 0.01)
+
+    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
+        first, count = self._numbers, self._rng.choice((1, 1, 3))
+        self._numbers += count
+        now_ms = self._world.now_ms()
+        records: list[Record] = []
+        identities: list[bytes] = []
+        for number in range(first, first + count):
+            key = b"%d" % int(_KEYS * self._rng.random() ** 3)
+            identity = f"{self._name}/{part[1]}/{number}".encode()
+            is_tombstone = self._rng.random() < 0.3
+            value = None if is_tombstone else b"x" * self._rng.choice((1, 200))
+            records.append(Record(number - first, now_ms, key, value, ((_ID, identity),)))
+            identities.append(identity)
+            self._topic.sent[part].setdefault(key, []).append((number, is_tombstone))
+        self._world.checker.sent(part, identities)
+        data = encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)
+        return bytes(data), identities
+
+    def _note_acked(self, first: int) -> None:
+        for key, states in self._topic.sent[self._part].items():
+            if states[-1][0] >= first:
+                self._topic.acked[self._part][key] = states[-1]

@@ -1,0 +1,63 @@
+"""Planted bugs of log compaction, for `tests.sim.mutants`.
+
+Not planted: a pass without a checkpoint of the producers before it. Only a producer whose newest
+records were all replaced by another one loses its sequence. Nor object compaction that takes a
+cleaned range from the log cache: it brings back records together with their tombstones.
+tests/unit/broker/test_log_cleaning.py finds both.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from stream.cleaning.cleaner import _Rewriter
+from stream.cleaning.key_map import KeyMap
+
+Patch = tuple[Any, str, Any]
+
+
+def _tombstones_dropped_at_once() -> list[Patch]:
+    """A reader that has read the value never learns that it was deleted."""
+    real = _Rewriter._kept
+
+    async def kept(self: _Rewriter, plain: bytes, header: Any) -> Any:
+        return [span for span in await real(self, plain, header) if not span.is_tombstone]
+
+    return [(_Rewriter, "_kept", kept)]
+
+
+def _full_map_ignored() -> list[Patch]:
+    """Keys that do not fit count as clean: their tombstones go, and older values stay."""
+    real = KeyMap.put
+
+    def put(self: KeyMap, key: bytes, offset: int) -> bool:
+        real(self, key, offset)
+        return True
+
+    return [(KeyMap, "put", put)]
+
+
+def _oldest_record_kept() -> list[Patch]:
+    def put(self: KeyMap, key: bytes, offset: int) -> bool:
+        self._offsets.setdefault(key, offset)
+        return True
+
+    real = KeyMap.newest
+
+    def newest(self: KeyMap, key: bytes) -> int:
+        return -real(self, key)
+
+    async def kept(self: _Rewriter, plain: bytes, header: Any) -> Any:
+        found = await real_kept(self, plain, header)
+        return [
+            span for span in found if self._keys._offsets.get(span.key, span.offset) == span.offset
+        ]
+
+    real_kept = _Rewriter._kept
+    return [(KeyMap, "put", put), (KeyMap, "newest", newest), (_Rewriter, "_kept", kept)]
+
+
+COMPACTED_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "tombstones_dropped_at_once": _tombstones_dropped_at_once,
+    "full_map_ignored": _full_map_ignored,
+    "oldest_record_kept": _oldest_record_kept,
+}

@@ -1,0 +1,508 @@
+"""Log compaction: the newest record of each key stays, and nothing else that counts is lost."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from base.ids import Millis
+from broker.cleaner_duty import CleanerDuty
+from broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
+from broker.wire.error_codes import ErrorCode
+from stream.batch.compression import Compression
+from stream.batch.header import iter_headers
+from stream.batch.records import Record, decode_records, encode_batch
+from stream.cache.block_cache import BlockCache
+from stream.cleaning.cleaner import CleanerConfig, LogCleaner
+from stream.compaction.compactor import Compactor
+from stream.compaction.plan import CompactionConfig
+from stream.read.object_reader import ObjectReader
+from tests.support.partition_harness import NOW, PartitionHarness
+
+DAY_MS = 86_400_000
+COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+
+
+def keyed(*pairs, timestamp=NOW, **options):
+    """A batch of (key, value) pairs; a value of None is a tombstone."""
+    records = [Record(at, timestamp, key, value) for at, (key, value) in enumerate(pairs)]
+    return memoryview(encode_batch(records, **options))
+
+
+def cleaner_of(broker, **limits):
+    return duty_of(broker, log_cleaner_of(broker, **limits))
+
+
+def log_cleaner_of(broker, **limits):
+    return LogCleaner(
+        broker.harness.store,
+        broker.metadata,
+        ObjectReader(broker.harness.store, BlockCache(1 << 20)),
+        broker.me,
+        owned=broker.storage.open_handles,
+        turn=asyncio.Lock(),
+        now_ms=broker.now_ms,
+        config=CleanerConfig(**limits),
+    )
+
+
+def duty_of(broker, cleaner):
+    return CleanerDuty(
+        lambda: broker.image,
+        broker.partitions,
+        broker.partitions,
+        broker.metadata,
+        cleaner.clean,
+        now_ms=broker.now_ms,
+        interval_s=1,
+        rng=Random(1),
+    )
+
+
+class Log:
+    """One partition that two brokers lead in turns: a change of the leader commits its records."""
+
+    def __init__(self, world, brokers):
+        self.world, self.brokers = world, brokers
+        self.leads = 0
+
+    @property
+    def leader(self):
+        return self.brokers[self.leads % 2]
+
+    async def produce(self, *batches):
+        for data in batches:
+            answer = await self.leader.produce("t", data)
+            assert answer.error_code == 0, answer
+
+    async def commit(self):
+        """Put everything into objects."""
+        self.leads += 1
+        self.world.lead("t", self.leader)
+        await self.leader.opened("t")
+
+    async def upload(self):
+        """Put everything into objects. The leader stays, and has it in memory."""
+        await self.leader.storage.flush()
+        self.leader.storage._cut()
+        await self.leader.storage._uploader.drained()
+
+    async def clean(self, **limits):
+        await self.commit()
+        duty = cleaner_of(self.leader, **limits)
+        await duty.check()
+        assert not duty.failures
+        return duty
+
+    async def records(self, **options):
+        """All records, by as many fetches as it takes. Batches follow without holes."""
+        found, offset = [], 0
+        while True:
+            answer = (await self.leader.fetch("t", offset, **options)).raw
+            assert answer.error_code == 0
+            if not answer.records:
+                assert offset == answer.high_watermark
+                return found
+            data = memoryview(answer.records)
+            for at, header in iter_headers(data):
+                assert header.base_offset <= offset, "a hole"
+                for record in decode_records(data[at : at + header.size_bytes]):
+                    if not header.is_control and record.offset >= offset:
+                        found.append(record)
+                offset = header.next_offset
+
+    async def pairs(self):
+        return [(record.offset, record.key, record.value) for record in await self.records()]
+
+
+@pytest.fixture
+async def world():
+    return PartitionHarness()
+
+
+@pytest.fixture
+async def log(world):
+    brokers = [await world.broker(1), await world.broker(2)]
+    world.topic("t", **COMPACT)
+    found = Log(world, brokers)
+    world.lead("t", brokers[0])
+    await brokers[0].opened("t")
+    yield found
+    for broker in brokers:
+        await broker.close()
+
+
+# --- what stays -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+async def test_the_newest_record_of_each_key_stays(log, codec):
+    await log.produce(
+        keyed((b"a", b"1"), (b"b", b"1"), (b"a", b"2"), compression=codec, timestamp=NOW - 5),
+        keyed((b"c", b"1"), compression=codec),
+        keyed((b"b", b"2"), (b"d", b"1"), compression=codec),
+    )
+    duty = await log.clean()
+    assert duty.removed_records == 2
+    assert await log.pairs() == [
+        (2, b"a", b"2"),
+        (3, b"c", b"1"),
+        (4, b"b", b"2"),
+        (5, b"d", b"1"),
+    ]
+    assert [record.timestamp_ms for record in await log.records()] == [NOW - 5, NOW, NOW, NOW]
+
+
+async def test_a_clean_log_is_left_alone(log):
+    await log.produce(keyed((b"a", b"1"), (b"b", b"1")))
+    duty = await log.clean()
+    assert (duty.passes, duty.removed_records, duty.written_bytes) == (1, 0, 0)
+    again = await log.clean()
+    assert again.passes == 0, "the next leader knows that the log is clean"
+
+
+async def test_a_long_gap_is_one_batch_without_records(log):
+    await log.produce(*(keyed((b"a", b"%d" % at)) for at in range(50)))
+    await log.clean()
+    assert await log.pairs() == [(49, b"a", b"49")]
+    found = (await log.leader.fetch("t", 7)).raw
+    headers = [header for _, header in iter_headers(found.records)]
+    assert [(h.base_offset, h.next_offset, h.record_count) for h in headers] == [
+        (0, 49, 0),
+        (49, 50, 1),
+    ]
+
+
+async def test_every_offset_can_be_fetched_after_cleaning(log):
+    await log.produce(*(keyed((b"%d" % (at % 3), b"x"), (b"y", b"x")) for at in range(9)))
+    await log.clean()
+    records = await log.records()
+    for offset in range(18):
+        found = [r.offset for r in (await log.leader.fetch("t", offset)).records]
+        assert [at for at in found if at >= offset] == [
+            r.offset for r in records if r.offset >= offset
+        ]
+
+
+async def test_records_without_a_key_go(log, world):
+    world.configure("t", "cleanup.policy", "delete")
+    await log.produce(keyed((b"a", b"1"), (None, b"2"), (None, b"3")))
+    world.configure("t", "cleanup.policy", "compact")
+    await log.clean()
+    assert await log.pairs() == [(0, b"a", b"1")]
+    refused = await log.leader.produce("t", keyed((None, b"4")))
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+
+
+async def test_keys_that_do_not_fit_into_the_map_take_more_passes(log):
+    for _ in range(2):
+        await log.produce(*(keyed((b"%04d" % at, b"x" * 9)) for at in range(20)))
+    limits = {"key_map_bytes_max": 224 * 7}
+    removed = [(await log.clean(**limits)).removed_records for _ in range(6)]
+    assert sum(removed) == 20
+    assert len([count for count in removed if count]) > 2
+    assert [offset for offset, _, _ in await log.pairs()] == list(range(20, 40))
+
+
+async def test_long_keys_are_told_apart(log):
+    long = [b"k" * 40 + b"%d" % at for at in range(3)]
+    await log.produce(*(keyed((key, b"1"), (key[:30], b"1")) for key in long * 2))
+    await log.clean()
+    assert [(offset, key) for offset, key, _ in await log.pairs()] == [
+        (6, long[0]),
+        (8, long[1]),
+        (10, long[2]),
+        (11, b"k" * 30),
+    ]
+
+
+async def test_time_lookups_skip_records_that_are_gone(log):
+    await log.produce(
+        keyed((b"a", b"1"), timestamp=NOW + 1),
+        keyed((b"b", b"1"), timestamp=NOW + 2),
+        keyed((b"a", b"2"), timestamp=NOW + 3),
+    )
+    await log.clean()
+    assert (await log.leader.list_offsets("t", NOW)).offset == 1
+    assert (await log.leader.list_offsets("t", -3)).offset == 2
+
+
+# --- tombstones -----------------------------------------------------------------------------------
+
+
+async def test_a_tombstone_goes_after_its_retention(log, world):
+    await log.produce(keyed((b"a", b"1"), (b"b", b"1")), keyed((b"a", None), (b"c", b"1")))
+    await log.clean()
+    assert await log.pairs() == [(1, b"b", b"1"), (2, b"a", None), (3, b"c", b"1")]
+    world.now_ms += DAY_MS - 1
+    await log.produce(keyed((b"d", b"1"), timestamp=NOW + 7))
+    await log.clean()
+    assert (2, b"a", None) in await log.pairs()
+    world.now_ms += 1
+    await log.produce(keyed((b"d", b"2"), timestamp=NOW + 8))
+    await log.clean()
+    assert await log.pairs() == [(1, b"b", b"1"), (3, b"c", b"1"), (5, b"d", b"2")]
+    assert [record.timestamp_ms for record in await log.records()] == [NOW, NOW, NOW + 8]
+
+
+async def test_the_retention_of_tombstones_counts_from_their_first_cleaning(log, world):
+    await log.produce(keyed((b"a", b"1")), keyed((b"a", None)))
+    world.now_ms += 30 * DAY_MS
+    await log.clean()
+    assert await log.pairs() == [(1, b"a", None)]
+    assert [record.timestamp_ms for record in await log.records()] == [NOW]
+
+
+# --- what is too young or undecided ---------------------------------------------------------------
+
+
+async def test_young_records_stay(log, world):
+    world.configure("t", "min.compaction.lag.ms", "1000")
+    await log.produce(keyed((b"a", b"1"), timestamp=NOW - 1_000), keyed((b"a", b"2")))
+    partition = await log.leader.opened("t")
+    partition.log.dirty_since_ms = Millis(NOW - 1_000)
+    await log.clean()
+    assert len(await log.pairs()) == 2
+    world.now_ms += 1_000
+    await log.clean()
+    world.now_ms += 1_000
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    assert await log.pairs() == [(1, b"a", b"2")]
+
+
+def transactional(pid, sequence, *pairs):
+    return keyed(
+        *pairs, producer_id=pid, producer_epoch=0, base_sequence=sequence, attributes=1 << 4
+    )
+
+
+async def test_records_of_aborted_transactions_go_and_the_marker_stays(log):
+    await log.produce(keyed((b"a", b"old")), transactional(7, 0, (b"a", b"new"), (b"b", b"1")))
+    assert await log.leader.mark("t", 7, commit=False) == 0
+    await log.produce(transactional(7, 2, (b"b", b"2")))
+    assert await log.leader.mark("t", 7, commit=True) == 0
+    await log.clean()
+    assert await log.pairs() == [(0, b"a", b"old"), (4, b"b", b"2")]
+    assert await log.leader.committed("t") == [b"old", b"2"]
+
+
+async def test_nothing_behind_an_open_transaction_is_cleaned(log):
+    await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")), transactional(7, 0, (b"a", b"3")))
+    await log.produce(keyed((b"b", b"1")), keyed((b"b", b"2")))
+    await log.clean()
+    assert [offset for offset, _, _ in await log.pairs()] == [1, 2, 3, 4]
+    assert await log.leader.mark("t", 7, commit=True) == 0
+    await log.clean()
+    assert [offset for offset, _, _ in await log.pairs()] == [2, 4]
+
+
+async def test_a_commit_marker_goes_when_no_record_of_its_transaction_is_left(log, world):
+    async def marker_count():
+        found = (await log.leader.fetch("t", 0)).raw
+        return sum(header.is_control for _, header in iter_headers(found.records))
+
+    await log.produce(transactional(7, 0, (b"a", b"1")))
+    assert await log.leader.mark("t", 7, commit=True) == 0
+    await log.produce(keyed((b"a", b"2")))
+    await log.clean()
+    assert await marker_count() == 1
+    for _ in range(2):
+        await log.produce(keyed((b"z", b"1")))
+        await log.clean()
+        world.now_ms += DAY_MS
+    assert await marker_count() == 0
+    assert await log.leader.committed("t") == [b"2", b"1"]
+
+
+# --- producers ------------------------------------------------------------------------------------
+
+
+async def test_a_producer_is_known_after_its_records_are_gone(log, world):
+    def idempotent(sequence, value):
+        return keyed((b"a", value), producer_id=9, producer_epoch=0, base_sequence=sequence)
+
+    await log.produce(*(idempotent(at, b"%d" % at) for at in range(3)), keyed((b"a", b"x")))
+    await log.upload()
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    assert (duty.passes, duty.removed_records) == (1, 3)
+    dead = log.leader
+    await dead.crash()
+    log.leads += 1
+    await world.fail_over(dead, log.leader)
+    world.lead("t", log.leader)
+    await log.leader.opened("t")
+    repeated = await log.leader.produce("t", idempotent(2, b"2"))
+    assert (repeated.error_code, repeated.base_offset) == (0, 2)
+    assert (await log.leader.produce("t", idempotent(3, b"3"))).base_offset == 4
+    log.brokers.remove(dead)
+    log.leads = 0
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_closes_the_log_meanwhile_changes_nothing(log, world):
+    await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
+    await log.commit()
+    duty = cleaner_of(log.leader)
+    real = world.prepare_objects
+
+    async def move_away(request, *, timeout_s=0):
+        prepared = await real(request, timeout_s=timeout_s)
+        await log.commit()
+        return prepared
+
+    world.prepare_objects = move_away
+    await duty.check()
+    assert (duty.passes, duty.failures) == (0, 1)
+    world.prepare_objects = real
+    assert [offset for offset, _, _ in await log.pairs()] == [0, 1]
+
+
+async def test_a_damaged_object_stops_the_pass_and_is_named(log, world, caplog):
+    await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
+    await log.commit()
+    partition = await log.leader.opened("t")
+    (entry, *_) = world.image.streams.known(partition.log.data.stream_id).entries
+    (source,) = log.leader.metadata.objects(partition.log.data.stream_id, 0, 1, 1)
+    body = bytearray(await world.store.get(source.key))
+    body[60] ^= 1
+    await world.store.put(source.key, bytes(body))
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    await duty.check()
+    assert (duty.passes, duty.failures) == (0, 1), "it is set aside"
+    assert world.image.streams.known(partition.log.data.stream_id).entries[0] == entry
+
+
+async def test_a_lost_answer_of_the_commit_is_no_loss(log, world):
+    await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
+    await log.commit()
+    real = world.commit
+
+    async def lost(request, *, timeout_s=0):
+        await real(request)
+        raise TimeoutError("no answer")
+
+    world.commit = lost
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    assert duty.failures == 1
+    world.commit = real
+    await duty.check()
+    assert await log.pairs() == [(1, b"a", b"2")]
+
+
+async def test_object_compaction_does_not_write_back_what_is_still_in_memory(log, world):
+    for number in range(3):
+        await log.produce(keyed((b"a", b"%d" % number)))
+        await log.upload()
+    broker = log.leader
+    cleaner = log_cleaner_of(broker, group_bytes_max=1)
+    await duty_of(broker, cleaner).check()
+    stream_id = (await broker.opened("t")).log.data.stream_id
+    assert broker.storage.cached_entries(stream_id, 0, 1) is not None
+    compactor = Compactor(
+        world.store,
+        broker.metadata,
+        ObjectReader(world.store, BlockCache(1 << 20)),
+        broker.me,
+        owned=broker.storage.open_handles,
+        now_ms=broker.now_ms,
+        cached=cleaner.without_exchanged(broker.storage.cached_entries),
+        config=CompactionConfig(small_count_min=2),
+    )
+    while await compactor.run_round():
+        pass
+    (entry,) = world.image.streams.known(stream_id).entries
+    assert (entry.start_offset, entry.end_offset, entry.record_count) == (0, 3, 1)
+    await log.commit()
+    assert await log.pairs() == [(2, b"a", b"2")]
+
+
+# --- when -----------------------------------------------------------------------------------------
+
+
+POLICY = CleaningPolicy(0.5, 0, 10_000, DAY_MS)
+
+
+@pytest.mark.parametrize(
+    ("dirty_bytes", "waited_ms", "policy", "expected"),
+    [
+        (0, 99_999, POLICY, False),
+        (50, 0, POLICY, False),
+        (51, 0, POLICY, True),
+        (1, 10_000, POLICY, False),
+        (1, 10_001, POLICY, True),
+        (90, 99, CleaningPolicy(0.5, 100, 10_000, DAY_MS), False),
+        (90, 100, CleaningPolicy(0.5, 100, 10_000, DAY_MS), True),
+    ],
+)
+def test_a_log_is_due_when_it_is_dirty_enough_or_waits_too_long(
+    dirty_bytes, waited_ms, policy, expected
+):
+    dirty = DirtyPart(100, dirty_bytes, Millis(NOW - waited_ms))
+    assert is_due(dirty, policy, Millis(NOW)) is expected
+
+
+def test_the_configs_of_a_topic_decide():
+    assert CleaningPolicy.from_configs({}) is None
+    assert CleaningPolicy.from_configs({"cleanup.policy": "delete"}) is None
+    found = CleaningPolicy.from_configs(
+        {"cleanup.policy": "compact, delete", "delete.retention.ms": "7"}
+    )
+    assert found == CleaningPolicy(0.5, 0, 2**63 - 1, 7)
+
+
+# --- any history ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_any_history_keeps_the_newest_record_of_each_key(log, world, seed):
+    rng = Random(seed)
+    written: dict[int, tuple[bytes, bytes | None]] = {}
+    decided: dict[bytes, tuple[int, bytes | None]] = {}
+    sequence, offset = 0, 0
+    for _ in range(rng.randrange(5, 60)):
+        pairs = [
+            (b"%d" % rng.randrange(6), rng.choice([None, b"v%d" % offset, b"w"]))
+            for _ in range(rng.choice([1, 1, 4]))
+        ]
+        action = rng.random()
+        codec = rng.choice(list(Compression))
+        if action < 0.6:
+            await log.produce(keyed(*pairs, compression=codec))
+            outcome = True
+        else:
+            data = transactional(5, sequence, *pairs)
+            sequence += len(pairs)
+            await log.produce(data)
+            outcome = rng.random() < 0.5
+            assert await log.leader.mark("t", 5, commit=outcome) == 0
+        for at, pair in enumerate(pairs):
+            written[offset + at] = pair
+            if outcome:
+                decided[pair[0]] = (offset + at, pair[1])
+        offset += len(pairs) + (action >= 0.6)
+        if rng.random() < 0.3:
+            limits = {"key_map_bytes_max": 224 * rng.choice([2, 100])}
+            await log.clean(group_bytes_max=rng.choice([1, 500, 1 << 20]), **limits)
+            world.now_ms += rng.choice([0, DAY_MS])
+    await log.clean()
+    await log.clean()
+    records = await log.records(isolation_level=0)
+    newest: dict[bytes, tuple[int, bytes | None]] = {}
+    for record in records:
+        assert written[record.offset] == (record.key, record.value)
+        assert record.timestamp_ms == NOW
+        assert record.key not in newest, "an older record of the key is left"
+        newest[record.key] = (record.offset, record.value)
+    for key, (at, value) in decided.items():
+        if value is None:
+            assert newest.get(key) in {None, (at, None)}
+        else:
+            assert newest[key] == (at, value)
+    values = [value for _, value in sorted(newest.values())]
+    assert await log.leader.committed("t") == values
