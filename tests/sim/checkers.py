@@ -12,7 +12,7 @@ Must not look into brokers' memory. Checks that clients could do as well are in
 `tests.support.history`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from base.ids import StreamId
@@ -73,6 +73,8 @@ class Checker:
         """Find the data stream of a partition; replaced where several topics have the same name,
         one after the other.
         """
+        self.lost_keys: Container[str] = frozenset()
+        """Keys that the store has lost and will get back."""
         bucket.listener = self
 
     @property
@@ -288,7 +290,9 @@ class Checker:
                     f"the WAL of {record.writer} ended at slot {record.end}, slot {wal.acked_max}"
                     " was acknowledged"
                 )
-        for missing in missing_objects(image, lambda key: self._bucket.peek(key) is not None):
+        for missing in missing_objects(
+            image, lambda key: self._bucket.peek(key) is not None or key in self.lost_keys
+        ):
             self._fail(missing)
 
     def orphans(self, *, prepared: bool) -> list[str]:

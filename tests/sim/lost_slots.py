@@ -56,6 +56,7 @@ class LostSlots:
         assert listener is not None
         self._listener: BucketListener = listener
         world.bucket.listener = self
+        world.checker.lost_keys = self._lost
         self._note = world.note
         world.note = self._saw_log
 
