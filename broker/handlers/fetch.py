@@ -316,7 +316,12 @@ class _FetchCall:
                     ]
                 result.records = records
         except OffsetOutOfRange:
-            self._set_out_of_range(result)
+            if target.wanted.fetch_offset < partition.log_start_offset:
+                self._set_out_of_range(result)
+            else:
+                # The topic was deleted during the read. The client asks for its metadata again;
+                # OFFSET_OUT_OF_RANGE would make it reset its position.
+                result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         except (ObjectCorrupt, ObjectMissing) as error:
             # `stream.read.stream_reader` logs the damage, once per minute and object
             result.error_code = code_of(error)

@@ -7,6 +7,7 @@ import pytest
 
 from broker.partition.byte_limiter import ByteLimiter
 from broker.wire.error_codes import ErrorCode
+from objectstore.errors import ObjectNotFound
 from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 
@@ -229,6 +230,25 @@ async def test_cold_data_are_read_from_the_store(one):
     assert await two.values("t") == [b"%d" % at for at in range(5)]
     response = await two.fetch_all([("t", 0, 3), ("t", 1, 1)], max_wait_ms=30_000, max_bytes=10)
     assert sorted(len(p.records) > 0 for p in response.responses[0].partitions) == [False, True]
+    await two.close()
+
+
+async def test_a_topic_that_is_deleted_during_a_cold_read_is_not_out_of_range(one, monkeypatch):
+    """The position of the consumer was right, so it must not be reset."""
+    await one.produce("t", batch(b"a"))
+    two = await one.harness.broker(2)
+    one.harness.lead("t", two)
+    await two.opened("t")
+    real = two.harness.store.get_range
+
+    async def deleted_meanwhile(key, start, length):
+        monkeypatch.setattr(two.harness.store, "get_range", real)
+        two.harness.delete("t")
+        raise ObjectNotFound(key)
+
+    monkeypatch.setattr(two.harness.store, "get_range", deleted_meanwhile)
+    found = await two.fetch("t", 0)
+    assert found.error == ErrorCode.KAFKA_STORAGE_ERROR
     await two.close()
 
 
