@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, controllers, harness, metering, moves, plugin, scale
+from benchmarks import clients, compaction, controllers, harness, metering, moves, plugin, scale
 from benchmarks import start as starts
 from benchmarks.harness import Measure
 from objectstore.url import open_store
@@ -480,6 +480,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "metrics": metrics,
     "start-up": start_up,
     "memory": memory,
+    "compaction": compaction.compaction,
     "moves": planned_moves,
     "kills": kills,
     "drain": drain,

@@ -46,6 +46,8 @@ class ServerOptions:
     put_p99_ms: float = 0.0
     log_cache_bytes_max: int = 256 << 20
     block_bytes_max: int = 64 << 20
+    cleaner_bytes_per_s_max: int = 32 << 20
+    """0: no limit."""
     brokers: int = 1
     """Number of brokers, with ids from 0, all in this process; `restart-broker` restarts the first
     one.
@@ -62,7 +64,7 @@ def open_metered(options: ServerOptions) -> MeteredStore:
     return MeteredStore(store)
 
 
-def stats(store: MeteredStore) -> Mapping[str, object]:
+def stats(store: MeteredStore, broker: Broker) -> Mapping[str, object]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
     operations = store.snapshot().operations
@@ -72,6 +74,8 @@ def stats(store: MeteredStore) -> Mapping[str, object]:
         "get_count": sum(stat.count for name, stat in operations.items() if name.startswith("get")),
         "get_bytes": sum(stat.read_bytes for stat in operations.values()),
         "cpu_s": usage.ru_utime + usage.ru_stime,
+        "cleaned_bytes": broker.cleaner.cleaned_bytes,
+        "cleaner_busy_s": broker.cleaner.busy_s,
         "resident_bytes": resident_pages * resource.getpagesize(),
     }
 
@@ -94,6 +98,8 @@ async def serve(options: ServerOptions) -> None:
                 listeners=(f"127.0.0.1:{port}",),
                 controllers=(controller.address,),
                 group_initial_rebalance_delay_ms=0,
+                log_cleaner_backoff_ms=500,
+                log_cleaner_bytes_per_s_max=options.cleaner_bytes_per_s_max,
             )
             return await Broker.start(config, store, stream_config)
 
@@ -118,7 +124,7 @@ async def serve(options: ServerOptions) -> None:
                 broker = await start_broker(broker.port)
             if command.startswith("count"):
                 set_counting(command == "count")
-            say(json.dumps(stats(store)))
+            say(json.dumps(stats(store, broker)))
         await shown.aclose()
         for one in (broker, *others):
             await one.abandon()

@@ -102,6 +102,7 @@ class CleaningReport:
     removed_records: int = 0
     kept_records: int = 0
     objects: int = 0
+    took_s: float = 0.0
 
 
 class LogCleaner:
@@ -148,7 +149,7 @@ class LogCleaner:
         """Run one pass. Raises ObjectCorrupt, NotContiguous, StreamFenced, and errors of the store
         and the metadata.
         """
-        self._pace.begin()
+        began = self._pace.begin()
         keys = KeyMap(self._config.key_map_bytes_max)
         transactions = CleanedTransactions(task.aborted)
         report = CleaningReport(task.dirty_from)
@@ -163,6 +164,7 @@ class LogCleaner:
         while at < report.clean_end:
             async with self._turn:
                 at = await self._exchange(task.stream_id, at, rewriter, report)
+        report.took_s = asyncio.get_running_loop().time() - began
         return report
 
     # --- reading ----------------------------------------------------------------------------------
@@ -427,9 +429,11 @@ class _Pace:
         self._began = 0.0
         self._slice_end = 0.0
 
-    def begin(self) -> None:
+    def begin(self) -> float:
+        """Begin a pass. Return the time."""
         self._bytes = 0
         self._began = asyncio.get_running_loop().time()
+        return self._began
 
     async def handled(self, size_bytes: int) -> None:
         """Note bytes that were read or written, and pause if they were too many."""

@@ -1,0 +1,133 @@
+"""Run Apache Kafka itself as a peer: one process that is broker and controller.
+
+Needs a JDK 17 and Maven. Maven fetches the jars by their coordinates into build/kafka once, 140 MB.
+"""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.harness import free_port
+
+VERSION: Final = "4.2.0"
+_HOME: Final = Path(__file__).parent.parent / "build" / "kafka"
+_START_S: Final = 120.0
+_ARTIFACTS: Final = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1"),
+    ("org.apache.logging.log4j", "log4j-core", "2.25.1"),
+)
+_LOG4J: Final = """
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%c{1} %m%n
+rootLogger.level=WARN
+rootLogger.appenderRef.out.ref=out
+logger.cleaner.name=org.apache.kafka.storage.internals.log
+logger.cleaner.level=INFO
+"""
+
+
+class KafkaMissing(Exception):
+    """Raised if this machine has no JDK or no Maven."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaProcess:
+    """bootstrap: its address. log: the file that gets its output."""
+
+    bootstrap: str
+    log: Path
+
+    def lines(self) -> list[str]:
+        """Return what it has logged so far."""
+        return self.log.read_text().splitlines()
+
+
+def jars() -> str:
+    """Return the class path of Kafka, fetched if it is not there. Raises KafkaMissing."""
+    if shutil.which("java") is None or shutil.which("mvn") is None:
+        raise KafkaMissing("install a JDK 17 and Maven to compare with Apache Kafka")
+    libs = _HOME / "libs"
+    if not (_HOME / "complete").exists():
+        _HOME.mkdir(parents=True, exist_ok=True)
+        dependencies = "".join(
+            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+            f"<version>{version}</version></dependency>"
+            for group, name, version in _ARTIFACTS
+        )
+        (_HOME / "pom.xml").write_text(
+            "<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId>"
+            "<artifactId>x</artifactId><version>1</version>"
+            f"<dependencies>{dependencies}</dependencies></project>"
+        )
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
+        subprocess.run(command, cwd=_HOME, check=True, timeout=600)
+        (_HOME / "complete").touch()
+    return f"{_HOME}:{libs}/*"
+
+
+@contextmanager
+def kafka(settings: Mapping[str, str]) -> Iterator[KafkaProcess]:
+    """Start Kafka with these settings besides those of a single node. Raises KafkaMissing."""
+    class_path = jars()
+    (_HOME / "log4j2.properties").write_text(_LOG4J)
+    port, controller_port = free_port(), free_port()
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-kafka-") as directory:
+        root = Path(directory)
+        config = root / "server.properties"
+        address, quorum = f"127.0.0.1:{port}", f"127.0.0.1:{controller_port}"
+        values = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{quorum}",
+            "listeners": f"PLAINTEXT://{address},CONTROLLER://{quorum}",
+            "advertised.listeners": f"PLAINTEXT://{address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(root / "data"),
+            "offsets.topic.replication.factor": "1",
+            **settings,
+        }
+        config.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        java = ["java", "-cp", class_path]
+        tool = [*java, "kafka.tools.StorageTool", "format", "-t", "4L6g3nShT-eMCtK--X86sw"]
+        subprocess.run(
+            [*tool, "-c", str(config)], check=True, capture_output=True, timeout=_START_S
+        )
+        log = root / "kafka.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*java[:1], "-Xms1G", "-Xmx1G", *java[1:], "kafka.Kafka", str(config)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                _until_served(process, address)
+                yield KafkaProcess(address, log)
+            finally:
+                process.kill()
+                process.wait()
+
+
+def _until_served(process: "subprocess.Popen[bytes]", address: str) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            admin.list_topics(timeout=1)
+        except KafkaException:
+            continue
+        return
+    raise RuntimeError("Kafka did not start")
