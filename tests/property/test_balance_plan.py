@@ -1,5 +1,7 @@
-"""The planner: whatever brokers and loads there are, planning ends, makes nothing worse, and leaves
-alone what is well or out of bounds.
+"""Property tests of the balancing planner.
+
+For any brokers and loads, planning ends, never makes the balance worse, and moves only partitions
+that may move, between brokers that take part.
 """
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -44,7 +46,7 @@ def values(brokers: list[BrokerLoad], goal: Goal) -> list[int]:
 
 
 def excess(brokers: list[BrokerLoad], goal: Goal) -> float:
-    """How far all are together from the band that planning aims at."""
+    """Return how far the brokers together are outside the band that planning aims at."""
     found = values(brokers, goal)
     if (
         not found
@@ -60,12 +62,14 @@ def excess(brokers: list[BrokerLoad], goal: Goal) -> float:
 
 @PROFILE
 @given(clusters())
-def test_no_plan_is_worse_than_none(cluster: tuple[list[BrokerSlot], list[PartitionSlot]]) -> None:
+def test_a_plan_never_makes_the_balance_worse(
+    cluster: tuple[list[BrokerSlot], list[PartitionSlot]],
+) -> None:
     found = plan(*cluster, LIMITS)
     before, after = ([excess(side, goal) for goal in Goal] for side in (found.before, found.after))
     changed = next((goal for goal in Goal if abs(before[goal] - after[goal]) > 1e-6), None)
     assert changed is None or after[changed] < before[changed], (
-        "the first goal that changed changed for the better"
+        "the first goal whose balance changed must improve"
     )
     assert changed is not None or not found.moves
     assert sum(b.load.bytes_in for b in found.before) == sum(b.load.bytes_in for b in found.after)
@@ -73,7 +77,7 @@ def test_no_plan_is_worse_than_none(cluster: tuple[list[BrokerSlot], list[Partit
 
 @PROFILE
 @given(clusters())
-def test_who_takes_no_part_and_what_may_not_move_stay_alone(
+def test_only_movable_partitions_move_between_eligible_brokers(
     cluster: tuple[list[BrokerSlot], list[PartitionSlot]],
 ) -> None:
     brokers, partitions = cluster
@@ -95,7 +99,7 @@ def test_who_takes_no_part_and_what_may_not_move_stay_alone(
 
 @PROFILE
 @given(clusters())
-def test_the_order_of_the_input_does_not_matter_and_planning_again_ends(
+def test_input_order_does_not_matter_and_repeated_planning_ends(
     cluster: tuple[list[BrokerSlot], list[PartitionSlot]],
 ) -> None:
     brokers, partitions = cluster
@@ -103,7 +107,7 @@ def test_the_order_of_the_input_does_not_matter_and_planning_again_ends(
     seen: set[tuple[NodeId, ...]] = set()
     for _ in range(60):
         state = tuple(slot.leader for slot in partitions)
-        assert state not in seen, "round in a circle"
+        assert state not in seen, "planning came back to an earlier state"
         seen.add(state)
         moves = plan(brokers, partitions, LIMITS).moves
         if not moves:
@@ -112,7 +116,7 @@ def test_the_order_of_the_input_does_not_matter_and_planning_again_ends(
         partitions = [
             slot._replace(leader=targets.get(slot.partition, slot.leader)) for slot in partitions
         ]
-    raise AssertionError("60 rounds and no end")
+    raise AssertionError("planning did not end within 60 rounds")
 
 
 @PROFILE

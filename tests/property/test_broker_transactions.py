@@ -1,5 +1,5 @@
-"""Open, aborted and stable against a model that looks at the whole log, on the leader and for a
-reader of the txn stream.
+"""Compare the open and aborted transactions and the last stable offset with a model that looks at
+the whole log, for the leader and for a reader of the txn stream.
 """
 
 from hypothesis import given
@@ -21,14 +21,14 @@ steps = st.lists(
         st.sampled_from(["write", "write", "plain", "commit", "abort"]),
         st.integers(0, 3),  # producer
         st.integers(1, 3),  # records
-        st.booleans(),  # what is appended so far becomes durable
+        st.booleans(),  # whether everything appended so far becomes durable
     ),
     max_size=40,
 )
 
 
 class Model:
-    """The log: (kind, producer, first offset, end offset) of each batch."""
+    """Holds the log as a list of batches: (kind, producer, first offset, end offset)."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, int, int, int]] = []
@@ -38,8 +38,8 @@ class Model:
         return self.log[-1][3] if self.log else 0
 
     def transactions(self, end: int) -> list[tuple[int, int, int | None, bool]]:
-        """(producer, first offset, offset of the marker or None, aborted) of those that began below
-        `end`, as seen there.
+        """Return (producer, first offset, offset of the marker or None, aborted) of each
+        transaction that began below `end`, as a reader up to `end` sees it.
         """
         found, opened = [], {}
         for kind, producer, first, stop in self.log:
@@ -100,7 +100,7 @@ def play(script, aborted_count_max):
 
 
 def read(stream, offset) -> list[TransactionEventAt]:
-    """As a store gives it: the batch that holds `offset`, and what follows."""
+    """Return the events from the batch that holds `offset` to the end, as a store would."""
     found: list[TransactionEventAt] = []
     for at, header in iter_headers(stream):
         if header.next_offset > offset:
@@ -130,7 +130,7 @@ def test_the_leader_and_a_reader_agree_with_the_model(script, aborted_count_max,
 
 
 @given(steps, st.integers(0, 40), st.data())
-def test_an_early_event_says_that_no_later_one_matters(script, more, data):
+def test_no_event_after_a_deciding_one_matters(script, more, data):
     model, _, stream = play(script, 100)
     high = data.draw(st.integers(0, model.stable(model.end)))
     events = read(stream, 0)
@@ -142,7 +142,7 @@ def test_an_early_event_says_that_no_later_one_matters(script, more, data):
             )
 
 
-def test_a_long_way_to_an_event_is_covered_by_batches_without_records():
+def test_batches_without_records_fill_a_long_gap_before_an_event():
     live = Transactions(Offset(0))
     event = live.begin_event(7, Offset(5 << 31))
     assert event is not None

@@ -1,5 +1,7 @@
-"""Both decoders give what pure Python gives, for any records; pieces of a range give the whole,
-cut; any damage is an error or rows.
+"""Check that the compiled and the pure decoder agree.
+
+Both return the same rows for any records, the parts of a range add up to the whole range, and
+damaged bytes give rows or a ReadError.
 """
 
 import contextlib
@@ -35,7 +37,7 @@ def built(
         tuple[list[tuple[int, int, bytes | None, bytes | None, tuple[()]]], Compression, int]
     ],
 ) -> bytes:
-    """Batches with gaps inside (compacted) and between them."""
+    """Encode batches with gaps of offsets inside them, as compaction leaves, and between them."""
     data, offset = bytearray(), base - 1
     for raw, codec, gap in batches:
         first = offset + 1 + gap
@@ -70,7 +72,7 @@ def test_any_records(base: int, batches: list[object], rows_max: int, batch_byte
 
 @settings(max_examples=60, deadline=None)
 @given(BATCHES, st.lists(st.integers(0, 20_000_000), max_size=4), st.booleans())
-def test_pieces_of_a_range_are_the_whole_cut(
+def test_parts_of_a_range_add_up_to_the_whole(
     batches: list[object], cuts: list[int], compiled: bool
 ) -> None:
     data = built(0, batches)
@@ -97,8 +99,8 @@ def outcome(data: bytes, *, compiled: bool) -> object:
 def test_damage_under_a_good_checksum(
     batches: list[object], seed: int, flips: int, in_header: bool
 ) -> None:
-    """Bits flipped in one batch, its CRC made right again: rows or ReadError, and the same from
-    both decoders.
+    """Flip bits in one batch and correct its CRC: both decoders return the same rows, or both raise
+    ReadError.
     """
     rng = Random(seed)
     data = built(0, batches[:1])
@@ -112,8 +114,8 @@ def test_damage_under_a_good_checksum(
     if isinstance(found, str):
         return
     assert found.equals(other)
-    # Header names that are not UTF-8 are refused by the pure decoder and replaced by these, as
-    # Kafka's client does.
+    # records_of refuses header names that are not UTF-8. The decoders under test replace the bad
+    # bytes, as Kafka's client does.
     with contextlib.suppress(BatchCorrupt):
         assert rows_of(found) == [row_of(record) for record in records_of(block)]
 

@@ -1,5 +1,5 @@
-"""A value that was written down, for tools or for people, is read back as it was; what is outside
-the limits is refused.
+"""Check that a setting's value survives writing and parsing, both in the form for tools and in the
+form for people, and that values outside the limits are refused.
 """
 
 import pytest
@@ -66,7 +66,7 @@ def test_limits(kind: Kind, value: int) -> None:
         st.lists(st.text()),
     ),
 )
-def test_whatever_is_given_is_read_or_refused(kind: Kind, value: object) -> None:
+def test_any_value_is_parsed_or_refused(kind: Kind, value: object) -> None:
     setting = Setting("x", kind, 0, 1_000, choices=("a", "b"))
     try:
         found = parse(setting, value)
@@ -104,6 +104,6 @@ def test_forms(kind: Kind, text: str, value: object) -> None:
         (Kind.INT, ""),
     ],
 )
-def test_forms_that_could_be_misread_are_refused(kind: Kind, text: str) -> None:
+def test_ambiguous_forms_are_refused(kind: Kind, text: str) -> None:
     with pytest.raises(SettingInvalid):
         parse(Setting("x", kind), text)

@@ -1,5 +1,5 @@
-"""Any records through any codec come back as they were; any bytes at all are records or
-BatchCorrupt, nothing else.
+"""Check that records survive encoding and decoding with every codec, and that arbitrary bytes
+decode to records or raise BatchCorrupt.
 """
 
 import contextlib

@@ -1,8 +1,10 @@
-"""Seeded chaos over whole storages: zombies against recoverers, and streams that wander while
-uploads are under way on a store that fails.
+"""Run whole storages under seeded faults.
 
-The claims: an acknowledged record is in the committed log, whoever acknowledged it and when; logs
-have no gaps; acks are in order.
+In one test, a fenced broker that still runs (a zombie) competes with the recoverers of its WAL. In
+the other, streams move between brokers while uploads go on against a store that fails.
+
+Both check that every acknowledged record is in the committed log, that logs have no gaps, and that
+acknowledgements come in order.
 """
 
 import asyncio
@@ -31,7 +33,7 @@ def new_controller() -> MemoryController:
 
 
 class LossyGate(GatedStore):
-    """A released PUT may arrive with its answer lost."""
+    """Loses the answers of some released PUTs, although the objects are stored."""
 
     def __init__(self, store: MemoryStore, rng: Random) -> None:
         super().__init__(store)
@@ -115,7 +117,7 @@ async def test_a_zombie_acknowledges_only_what_was_recovered(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-async def test_streams_wander_between_brokers_on_a_bad_day(seed: int) -> None:
+async def test_streams_move_between_brokers_while_the_store_fails(seed: int) -> None:
     rng = Random(seed)
     memory, controller = MemoryStore(), new_controller()
     faults = FaultConfig(

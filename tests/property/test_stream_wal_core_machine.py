@@ -1,5 +1,7 @@
-"""Random appends, completion orders, pauses and failures against the WAL core: order, contiguity,
-nothing lost, nothing after a failure.
+"""Drive the WAL core with random appends, completion orders, pauses and failures.
+
+Acknowledgements must be in order and without gaps, no group may be lost, and none may be
+acknowledged after a failure.
 """
 
 from hypothesis import settings
@@ -58,7 +60,7 @@ class WalMachine(RuleBasedStateMachine):
         for bulk in self.core.put_succeeded(sequence):
             assert self.failed_groups is None
             assert all(slot in self.durable_slots for slot in range(bulk.sequence + 1)), (
-                "acknowledged over a hole"
+                "acknowledged although an earlier slot is not durable"
             )
             self.acknowledged += bulk.groups
 
@@ -82,8 +84,8 @@ class WalMachine(RuleBasedStateMachine):
 
     @invariant()
     def something_always_moves(self) -> None:
-        """With nothing in flight the open slot is due within the linger: no append waits for
-        ever.
+        """Check that with nothing in flight the open slot is due within the linger, so that no
+        append waits forever.
         """
         if (
             self.failed_groups is None

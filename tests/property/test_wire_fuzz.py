@@ -1,5 +1,5 @@
-"""Hostile bytes: nothing but `WireError` may come out, at once, and without allocating what the
-bytes pretend to hold.
+"""Decode hostile bytes: only `WireError` may be raised, and before memory is allocated for the
+lengths that the bytes claim.
 """
 
 import contextlib
@@ -126,9 +126,9 @@ def test_hostile_lengths(decode: Callable[[Reader, int], object], version: int, 
         decode_body(decode, bytes.fromhex(body), 0, version)
 
 
-def test_one_frame_never_becomes_more_than_the_limit_of_elements() -> None:
-    """The smallest topics there are, many more than the limit, in one honest-looking frame: refused
-    before any is made.
+def test_a_frame_with_too_many_elements_is_refused() -> None:
+    """Send one more than the limit of the smallest possible topics in a well-formed frame. It is
+    refused before any topic is decoded.
     """
     count = MAX_ELEMENTS_COUNT + 1
     body = Writer(bytes.fromhex("00 ffff 00007530"))

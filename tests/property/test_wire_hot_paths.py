@@ -1,5 +1,5 @@
-"""The hand-written Produce and Fetch are the generated codec, byte for byte, for every served
-version.
+"""Check that the hand-written codecs of Produce and Fetch match the generated ones byte for byte,
+in every served version.
 """
 
 import struct
@@ -186,19 +186,19 @@ def test_fetch_responses_are_written_alike(data: st.DataObject, version: int, ba
     assert b"".join(frame) == expected
 
 
-def test_fetch_responses_hand_out_the_batches_themselves() -> None:
+def test_fetch_responses_do_not_copy_the_batches() -> None:
     batches = [memoryview(bytes(61)), memoryview(bytes(100))]
     frame = encode_fetch_response(1, 12, [("t", [FetchPartitionResult(0, records=batches)])])
     assert frame[1] is batches[0]
     assert frame[2] is batches[1]
 
 
-def test_a_topic_key_of_the_wrong_kind_is_our_own_fault() -> None:
+def test_a_topic_key_of_the_wrong_kind_is_unencodable() -> None:
     with pytest.raises(UnencodableValue, match="answers by topic id"):
         encode_fetch_response(1, 13, [("name", [])])
 
 
-def test_numbers_out_of_range_are_our_own_fault() -> None:
+def test_numbers_out_of_range_are_unencodable() -> None:
     with pytest.raises(UnencodableValue, match="out of range"):
         encode_produce_response(1, 9, [("t", [ProducePartitionResult(2**31)])])
     with pytest.raises(UnencodableValue, match="out of range"):

@@ -1,5 +1,6 @@
-"""Every API, version and direction against kio as the oracle. kio reads only what we wrote: it must
-never see hostile bytes.
+"""Compare every API, version and direction with kio.
+
+kio reads only bytes that Penstock's codec wrote, because hostile bytes can abort it.
 """
 
 import io
@@ -24,7 +25,7 @@ CASES = [
 @pytest.mark.parametrize(("api", "direction"), CASES)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_kio_and_we_read_and_write_the_same_bytes(
+def test_penstock_and_kio_read_and_write_the_same_bytes(
     api: ApiSpec, direction: str, data: st.DataObject
 ) -> None:
     version = data.draw(st.integers(api.served_min, api.max), label="version")

@@ -1,5 +1,5 @@
-"""Messages of any API and version for the wire tests, built from the same schemas as the codec, and
-kio's view of them.
+"""Hypothesis strategies for messages of any API and version, built from the schemas of the codec,
+and conversions from kio's classes.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ def root_name(api: ApiSpec, direction: str) -> str:
 
 @functools.cache
 def messages(api: ApiSpec, direction: str, version: int) -> st.SearchStrategy[Any]:
-    """Our messages as a peer of that version could have sent them: fields that it does not know
-    keep their default.
+    """Return a strategy for the messages that a peer of that version can send. Fields that the
+    version lacks keep their default.
     """
     return _struct(api, direction, version, root_name(api, direction))
 
@@ -72,7 +72,7 @@ def _field(api: ApiSpec, direction: str, version: int, field: Field) -> st.Searc
 
 def _scalar(field: Field) -> st.SearchStrategy[Any]:
     if field.name == "log_append_time_ms":
-        # kio keeps whole seconds only, and -1 as None.
+        # kio keeps whole seconds only and reads -1 as None.
         return st.just(-1) | st.integers(0, 2**31).map(lambda seconds: seconds * 1000)
     if field.name == "transaction_start_time_ms":
         return st.integers(0, 2**31).map(lambda seconds: seconds * 1000)
@@ -102,7 +102,7 @@ def kio_type(api: ApiSpec, direction: str, version: int) -> type[Any]:
 
 
 def from_kio(api: ApiSpec, direction: str, entity: Any) -> Any:
-    """kio's entity as our message."""
+    """Convert kio's entity to a message of `broker.wire.gen`."""
     fields = {
         field.kio_name: field
         for field in structs_of(api, direction)[
