@@ -1,4 +1,4 @@
-"""Every transcript in this directory; the format is told in `support.raft_scenario`."""
+"""Run every transcript in this directory. `tests.support.raft_scenario` documents the format."""
 
 from pathlib import Path
 
@@ -17,10 +17,12 @@ def test_transcript(script: Path) -> None:
 
 
 class CommitsOldTerms(RaftCore):
+    """Commits entries of old terms by counting replicas, which Raft forbids."""
+
     def _may_commit(self, index: int) -> bool:
         return True
 
 
-def test_figure_8_is_a_test_of_the_rule_it_is_about() -> None:
+def test_figure_8_fails_when_entries_of_old_terms_are_committed() -> None:
     with pytest.raises((Failed, AssertionError)):
         Scenario(HERE / "figure_8.txt", CommitsOldTerms).run()
