@@ -1,12 +1,12 @@
-# ruff: noqa: T201 - it talks to whoever runs it
-"""The bar of the chart: rolling upgrade, scale-out 3 to 6 and scale-in 6 to 2 of brokers under 5
-MB/s of produce and consume.
+# ruff: noqa: T201 - a command that prints its results
+"""Upgrade and scale a cluster of the chart while clients produce and consume 5 MB/s.
 
     python -m tests.helm [--bytes-per-s 5000000]
 
-Brokers, controllers and the S3 server are processes with the chart's rendered commands. Fails if
-one produce fails, or a record is lost or comes twice. Prints what clients noticed: the longest
-pause between two acknowledgements.
+The steps are a rolling upgrade of brokers and of controllers, a scale-out of the brokers from 3 to
+6, and a scale-in from 6 to 2. Brokers, controllers and the S3 server are processes that run the
+commands rendered by the chart. The exit status is 1 if a produce request fails, or if a record is
+lost or stored twice. After each step it prints the longest pause between two acknowledgements.
 """
 
 import argparse
@@ -36,7 +36,7 @@ VALUES = {
 
 
 class Traffic:
-    """Produces and consumes at a rate until it is stopped."""
+    """Produces and consumes at a given rate until it is stopped."""
 
     def __init__(self, bootstrap: str, bytes_per_s: float) -> None:
         self._bootstrap = bootstrap
@@ -44,8 +44,8 @@ class Traffic:
         self._producing, self._consuming = True, True
         self.acknowledged: Counter[int] = Counter()
         self.received: defaultdict[int, set[tuple[int, int]]] = defaultdict(set)
-        """Where each number lies: a consumer that rejoins its group may read a record again, but
-        not at two offsets.
+        """The partitions and offsets of each number. A consumer that rejoins its group may read a
+        record again, but a number at two offsets is a duplicate.
         """
         self.failed: list[KafkaError] = []
         self.sent = 0
@@ -104,7 +104,7 @@ class Traffic:
         consumer.close()
 
     def pause_since(self) -> float:
-        """The longest pause since the last call."""
+        """Return the longest pause since the last call."""
         found, self.longest_pause_s = self.longest_pause_s, 0.0
         return found
 

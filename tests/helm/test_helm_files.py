@@ -1,5 +1,5 @@
-"""The chart's generated files are what the schema and the product's settings make; what it gives
-processes are settings that exist.
+"""Check that the chart's generated files are up to date, that it passes only settings that exist,
+and that all versions agree.
 """
 
 import runpy
@@ -24,13 +24,13 @@ def test_generated_files_are_up_to_date() -> None:
     assert checked.returncode == 0, f"{checked.stderr}\nrun: python helm/generate.py"
 
 
-def test_a_stale_file_is_found(tmp_path: Path) -> None:
+def test_each_generated_file_is_compared(tmp_path: Path) -> None:
     generated = runpy.run_path(str(GENERATE))["generated"]()
     assert {path.name for path in generated} == {"values.yaml", "values.schema.json", "README.md"}
     assert all(path.read_text() == text for path, text in generated.items())
 
 
-def test_computed_settings_exist_and_can_not_be_given() -> None:
+def test_computed_settings_exist_and_are_in_the_templates() -> None:
     module = runpy.run_path(str(GENERATE))
     known = {name for role in ROLES for name in settings_of(role)}
     assert module["COMPUTED"] <= known

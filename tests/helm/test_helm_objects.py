@@ -1,5 +1,5 @@
-"""What the chart renders: valid for Kubernetes whatever the values, safe, and with addresses that
-fit together.
+"""Check the objects that the chart renders: they are valid for Kubernetes with any values, their
+pods are confined, and their addresses match.
 """
 
 import itertools
@@ -122,7 +122,7 @@ def test_the_dev_profile_needs_nothing_else() -> None:
     assert broker["AWS_ACCESS_KEY_ID"]
 
 
-def test_the_oldest_kubernetes_that_is_allowed_takes_it() -> None:
+def test_objects_are_valid_for_the_oldest_supported_kubernetes() -> None:
     for it in render(EVERYTHING, kubernetes="1.28.0"):
         if it["kind"] not in CUSTOM:
             kubernetes_validate.validate(it, "1.28", strict=True)
@@ -180,7 +180,7 @@ def test_pods_are_confined(values: Object) -> None:
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
         assert pod["enableServiceLinks"] is False, (
-            "PENSTOCK_* variables of Services are not settings"
+            "Kubernetes would add PENSTOCK_* variables for Services, which are not settings"
         )
         security = container["securityContext"]
         assert security["readOnlyRootFilesystem"]
@@ -216,7 +216,7 @@ def variables_of(objects: list[Object], role: str, ordinal: int, **pod: Any) -> 
     return environment(pod_of(workload)["containers"][0], Pod.of(workload, ordinal, **pod), objects)
 
 
-def test_addresses_fit_together() -> None:
+def test_addresses_of_controllers_and_brokers_match() -> None:
     objects = render({**BUCKET, "externalListeners": EXTERNAL, "brokers.replicas": 4})
     controllers = [variables_of(objects, "controller", ordinal) for ordinal in range(3)]
     told = [
@@ -241,7 +241,7 @@ def test_addresses_fit_together() -> None:
     assert listened == {"PLAINTEXT": "9092", "NODES": "9094", "PUBLIC": "9095", "OWN": "9096"}
 
 
-def test_external_services_lead_to_their_brokers() -> None:
+def test_each_external_service_selects_its_broker() -> None:
     objects = render({**BUCKET, "externalListeners": EXTERNAL, "brokers.replicas": 4})
     ports = {
         it["name"]: it["containerPort"]
@@ -280,7 +280,7 @@ def test_a_broker_has_time_to_drain() -> None:
         assert pod["terminationGracePeriodSeconds"] > pause_s + seconds
 
 
-def test_probes_leave_time_for_what_they_ask() -> None:
+def test_readiness_probes_wait_longer_than_the_check_of_the_store() -> None:
     from broker.health import STORE_TIMEOUT_S
 
     for _, container in containers(render(BUCKET)):
@@ -293,7 +293,7 @@ def test_probes_leave_time_for_what_they_ask() -> None:
             assert container["readinessProbe"]["timeoutSeconds"] > STORE_TIMEOUT_S
 
 
-def test_settings_roll_the_pods_that_have_them() -> None:
+def test_changed_settings_roll_only_the_pods_that_use_them() -> None:
     def sums(values: Object) -> dict[str, str]:
         objects = render({**BUCKET, **values})
         return {
@@ -328,7 +328,7 @@ def test_monitoring_finds_every_node_once() -> None:
     assert [json.loads(text)["title"] for it in dashboards for text in it["data"].values()]
 
 
-def test_alerts_link_to_where_their_runbooks_are() -> None:
+def test_alerts_link_to_their_runbooks() -> None:
     base = "https://git.example.com/penstock/blob/main/"
     for values, begin in (
         (EVERYTHING, "docs/"),
@@ -348,7 +348,7 @@ def test_alerts_link_to_where_their_runbooks_are() -> None:
             )
 
 
-def test_no_name_of_a_release_is_lost() -> None:
+def test_fullname_override_prefixes_every_name() -> None:
     objects = render({**BUCKET, "fullnameOverride": "kafka"})
     assert {
         re.split("-", it["metadata"]["name"])[0] for it in objects if it["kind"] != "ClusterRole"

@@ -1,4 +1,4 @@
-"""The chart's own commands, variables and probes, with real processes in the place of pods."""
+"""Run the chart's commands, variables and probes with processes in place of pods."""
 
 import shutil
 import threading
@@ -22,9 +22,7 @@ VALUES = {
 
 
 class Load:
-    """Produces numbers until it is stopped; `failed` has every error that a delivery report
-    told.
-    """
+    """Produces numbers until it is stopped. `failed` holds the errors of all delivery reports."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = Producer(
@@ -56,7 +54,7 @@ class Load:
             self.acknowledged.add(int(message.value() or b""))
 
     def wait(self, more: int) -> None:
-        """Until so many more are acknowledged."""
+        """Wait until `more` further records are acknowledged."""
         aim, deadline = len(self.acknowledged) + more, time.monotonic() + 60
         while len(self.acknowledged) < aim:
             assert time.monotonic() < deadline, (len(self.acknowledged), aim, self.failed)
@@ -92,8 +90,8 @@ def consume(bootstrap: str, topic: str, count: int) -> list[int]:
 
 @pytest.mark.timeout(400)
 def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
-    """As docs/how-to/kubernetes.md says: the others no longer found a cluster, the lost one joins
-    theirs and is let in again.
+    """Follow docs/how-to/kubernetes.md: restart the others so that they no longer found a cluster,
+    remove the lost controller, start it with an empty volume and add it again.
     """
     one_broker = {**VALUES, "brokers.replicas": 1}
     with ChartCluster(render(one_broker), tmp_path) as cluster:
@@ -119,9 +117,9 @@ def test_a_controller_that_lost_its_volume_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_helm_test_rolling_upgrade_and_scale(tmp_path: Path) -> None:
-    """A cluster from the chart passes its own `helm test`; every broker and controller is replaced,
-    and brokers come and go, under load.
+def test_helm_test_rolling_upgrade_and_scaling_under_load(tmp_path: Path) -> None:
+    """Run the chart's `helm test`. Then replace every broker and controller and change the number
+    of brokers under load. No record may fail or get lost.
     """
     with ChartCluster(render(VALUES), tmp_path) as cluster:
         cluster.wait_ready()
@@ -150,10 +148,8 @@ def test_helm_test_rolling_upgrade_and_scale(tmp_path: Path) -> None:
         assert {(it.id, it.host, it.port) for it in told.values()} == {(0, "127.0.0.1", 31001)}
 
 
-def test_probes_say_what_is_wrong(tmp_path: Path) -> None:
-    """Without controllers a broker is alive and not started; without its store it is not ready;
-    both name the reason.
-    """
+def test_a_broker_without_its_store_is_alive_and_not_ready(tmp_path: Path) -> None:
+    """The readiness probe names the store as the reason."""
     values = {**VALUES, "brokers.replicas": 1, "controllers.replicas": 1}
     with ChartCluster(render(values), tmp_path) as cluster:
         cluster.wait_ready()
@@ -161,12 +157,12 @@ def test_probes_say_what_is_wrong(tmp_path: Path) -> None:
         cluster.running["penstock-moto-0"].process.wait()
         deadline = time.monotonic() + 60
         while (said := cluster.probe("penstock-broker-0", "readiness"))[0] == 200:
-            assert time.monotonic() < deadline, "a store that is gone goes unnoticed"
+            assert time.monotonic() < deadline, "the broker stays ready although its store is gone"
             time.sleep(0.2)
         assert said[0] == 503
         assert "the store" in said[1]
         assert cluster.probe("penstock-broker-0", "liveness")[0] == 200, (
-            "a new process would not mend the store"
+            "a restart of the broker would not repair the store"
         )
 
 

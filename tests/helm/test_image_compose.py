@@ -1,5 +1,5 @@
-"""compose.yaml: its nodes' commands and variables are ones that the processes accept; its files
-exist; images are pinned.
+"""Check compose.yaml: the processes accept the commands and variables of its nodes, its files
+exist, and its images are pinned.
 """
 
 import re
@@ -25,12 +25,12 @@ def nodes(role: str) -> dict[str, Any]:
     return {name: it for name, it in services().items() if it.get("command") == [role]}
 
 
-def test_three_of_each() -> None:
+def test_compose_has_three_brokers_and_three_controllers() -> None:
     assert len(nodes("broker")) == len(nodes("controller")) == 3
     assert {"s3", "prometheus", "grafana", "kafbat-ui"} <= set(services())
 
 
-def test_nodes_take_their_variables_and_their_addresses_fit() -> None:
+def test_nodes_accept_their_variables_and_addresses_match() -> None:
     controllers = {
         name: load("controller", [], it["environment"], hostname=name).part(ControllerConfig)
         for name, it in nodes("controller").items()

@@ -1,5 +1,5 @@
-"""The Dockerfile without a container engine: linted, and its very steps run in a clean directory
-and a fresh virtual environment.
+"""Check the Dockerfile without a container engine: lint it, and run its steps in an empty directory
+with a new virtual environment.
 """
 
 import os
@@ -64,17 +64,17 @@ def test_lint() -> None:
                 "LABEL",
             }, instruction
             assert not re.search(r"\b(apt-get|curl|wget|sudo)\b", rest), (
-                f"{rest}: the base image has what is needed"
+                f"{rest}: the base image already has what is needed"
             )
             if instruction == "WORKDIR":
                 assert rest.startswith("/")
     assert "-slim" in final.base
     assert "RUN" not in {instruction for instruction, _ in final.steps}, (
-        "what builds stays in the first stage"
+        "only the first stage may run build steps"
     )
     user, group = final.last("USER").split(":")
     assert int(user) >= 10_000
-    assert int(group) >= 10_000, "numbers: Kubernetes cannot look a name up"
+    assert int(group) >= 10_000, "must be a number, because Kubernetes cannot look up a name"
     assert final.last("ENTRYPOINT") == '["penstock"]'
     assert [instruction for instruction, _ in final.steps].index("USER") > 0
 
@@ -91,7 +91,7 @@ def sources(rest: str) -> tuple[list[str], str]:
     return found, target
 
 
-def test_copied_files_exist_and_pass_the_ignore_file() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     patterns = Path(f"{DOCKERFILE}.dockerignore").read_text().split()
     for instruction, rest in stages()[0].steps:
         if instruction == "COPY":
@@ -113,7 +113,7 @@ def test_copied_files_exist_and_pass_the_ignore_file() -> None:
 
 
 class Builder:
-    """Runs the steps of a stage with a directory in the place of the root."""
+    """Runs the steps of a stage with a directory in place of the root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -163,7 +163,7 @@ def _ignored(_directory: str, names: list[str]) -> list[str]:
 
 
 def _network() -> dict[str, str]:
-    """How this machine reaches a package index: part of the machine, not of the image."""
+    """Return the variables with which this machine reaches a package index."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -172,7 +172,7 @@ def _network() -> dict[str, str]:
 
 
 @pytest.mark.timeout(400)
-def test_its_steps_make_a_penstock_that_runs(tmp_path: Path) -> None:
+def test_the_build_steps_produce_a_penstock_that_runs(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     build, final = stages()
     builder.run(build)
@@ -187,7 +187,7 @@ def test_its_steps_make_a_penstock_that_runs(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    shutil.rmtree(tmp_path / "src")  # nothing of the build is needed to run
+    shutil.rmtree(tmp_path / "src")  # the installed command must not need the sources
     assert said(str(penstock), "--version").startswith("penstock ")
     assert "--advertised-listeners" in said(str(penstock), "broker", "--help")
     assert "--controller-quorum-voters" in said(str(penstock), "controller", "--help")
@@ -196,8 +196,6 @@ def test_its_steps_make_a_penstock_that_runs(tmp_path: Path) -> None:
         " 'pyspark') if u.find_spec(name)])"
     )
     assert said(str(bin_directory / "python"), "-c", installed) == "['opentelemetry']\n", (
-        "the base and the extra `traces`"
+        "the image must have the base and the extra `traces` only"
     )
-    assert not list((tmp_path / "opt").rglob("pip/__init__.py")), (
-        "nothing installs packages in a container"
-    )
+    assert not list((tmp_path / "opt").rglob("pip/__init__.py")), "the image must not contain pip"

@@ -1,5 +1,6 @@
-"""The zone of a node becomes `broker.rack`: over HTTPS from a server that speaks as Kubernetes
-does, into a file that brokers accept.
+"""Check that the zone of a Kubernetes node becomes `broker.rack` in a file that brokers accept.
+
+The zone comes over HTTPS from a server with the part of the Kubernetes API that is needed.
 """
 
 import http.server
@@ -89,9 +90,7 @@ def run(directory: Path, environment: dict[str, str]) -> int:
     )
 
 
-def test_the_zone_becomes_the_rack_that_a_broker_has(
-    tmp_path: Path, kubernetes: dict[str, str]
-) -> None:
+def test_the_zone_becomes_the_rack_of_a_broker(tmp_path: Path, kubernetes: dict[str, str]) -> None:
     assert run(tmp_path, kubernetes) == 0
     variables = {"PENSTOCK_STORE": "memory:", "PENSTOCK_CONFIG": str(tmp_path / "out.toml")}
     broker = load("broker", [], variables).part(BrokerConfig)
@@ -99,7 +98,7 @@ def test_the_zone_becomes_the_rack_that_a_broker_has(
     load("controller", [], {**variables, "PENSTOCK_METADATA_LOG_DIR": str(tmp_path)})
 
 
-def test_a_refusal_is_said_and_nothing_is_written(
+def test_a_refusal_is_reported_and_nothing_is_written(
     tmp_path: Path, kubernetes: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(tmp_path, {**kubernetes, "NODE_NAME": "other"}) == 1
@@ -107,7 +106,7 @@ def test_a_refusal_is_said_and_nothing_is_written(
     assert not (tmp_path / "out.toml").exists()
 
 
-def test_nothing_is_added_where_nothing_is_known_or_all_is_said() -> None:
+def test_no_rack_is_added_if_the_zone_is_unknown_or_a_rack_is_set() -> None:
     assert zone_of({"metadata": {}}) == ""
     assert with_rack(TABLES, "") == TABLES
     own = '[broker]\n"broker.rack" = "mine"\n'
