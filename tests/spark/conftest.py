@@ -1,4 +1,4 @@
-"""One Spark session and one cluster for all tests here: each takes seconds to start."""
+"""Share one Spark session and one cluster among these tests: each takes seconds to start."""
 
 import os
 import sys
@@ -15,12 +15,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Without `PYSPARK_PYTHON` workers would run whatever `python3` there is; `pyspark_penstock` is
-    found by the path.
+    """Start a session whose workers run this interpreter instead of any `python3`, and find
+    `pyspark_penstock` in the checkout.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(ROOT)
-    # The docs recommend the Unix domain socket; jobs that tests start have the default.
+    # The docs recommend the Unix domain socket. Jobs in processes of their own keep the default, so
+    # that both are tested.
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.sql.shuffle.partitions", "2")

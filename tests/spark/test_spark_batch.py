@@ -1,4 +1,4 @@
-"""Batch queries give what a Kafka consumer gets through the brokers."""
+"""Check that batch queries return the records that a Kafka consumer gets from the brokers."""
 
 from collections.abc import Sequence
 
@@ -60,7 +60,7 @@ def test_rows_are_those_of_a_consumer(
     assert rows_of(reader(spark, cluster, includeHeaders="true").load()) == list(consumed)
 
 
-def test_a_choice_of_columns_by_schema_or_option(
+def test_columns_are_chosen_by_schema_or_option(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     by_schema = (
@@ -87,7 +87,7 @@ def test_a_choice_of_columns_by_schema_or_option(
     ("offset bigint not null",
      "column offset of the schema must be bigint and nullable, got bigint not null"),
 ])  # fmt: skip
-def test_a_schema_that_the_source_does_not_have(
+def test_unsupported_schemas_are_refused(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row], schema: str, text: str
 ) -> None:
     with pytest.raises(AnalysisException, match=text):
@@ -102,7 +102,7 @@ def test_a_schema_that_the_source_does_not_have(
      f"No offset matched from request of topic-partition flights-. and timestamp {T0_MS + 10**9}"),
     ({"store": "s4://x"}, "option 'store': .*it does not begin with s3:, file: or memory:"),
 ])  # fmt: skip
-def test_options_that_can_not_be(
+def test_impossible_options_are_refused(
     spark: SparkSession,
     cluster: ThreadedCluster,
     consumed: Sequence[Row],
@@ -136,8 +136,8 @@ def test_topics_by_pattern_and_by_assignment(
 def test_ranges_by_offset_and_by_timestamp(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
-    """Timestamps grow in each of five runs over the topic: what counts is the first record that is
-    young enough.
+    """The topic holds five runs of records, and the timestamps start again in each run. A range by
+    timestamp begins at the first record that is late enough.
     """
 
     def first(partition: int, timestamp_ms: int) -> int:
@@ -185,7 +185,7 @@ FILTERS = [
 ]
 
 
-def test_filters_are_pushed_down_where_spark_lets_them(
+def test_filters_are_pushed_down_if_the_setting_allows(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     setting = "spark.sql.python.filterPushdown.enabled"
@@ -218,7 +218,7 @@ def test_tasks_are_packed_by_bytes_and_split_on_demand(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:
     assert reader(spark, cluster).load().rdd.getNumPartitions() == 1, (
-        "three partitions in a few small objects are one task"
+        "three partitions in a few small objects must become one task"
     )
     split = reader(spark, cluster, minPartitions=5).load()
     assert split.rdd.getNumPartitions() >= 5
@@ -228,7 +228,7 @@ def test_tasks_are_packed_by_bytes_and_split_on_demand(
     assert places(few) == [row[3:5] for row in consumed]
 
 
-def test_what_retention_took_is_a_loss(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_deleted_records_are_a_data_loss(spark: SparkSession, cluster: ThreadedCluster) -> None:
     cluster.create("short", 1)
     cluster.produce([{"topic": "short", "value": b"%d" % number} for number in range(30)])
     cluster.trim("short", 10)
@@ -251,11 +251,11 @@ def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluste
     assert reader(spark, cluster, subscribe="empty").load().count() == 0
 
 
-def test_objects_that_go_while_a_query_runs_are_planned_anew(
+def test_objects_deleted_after_planning_are_planned_again(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
-    """Planned while the records lie in WAL slots, read when they have been uploaded and the slots
-    are deleted.
+    """Plan while the records are in WAL slots. Read after the records were uploaded and the slots
+    deleted.
     """
     cluster.create("moving", 2)
     before = cluster.keys("wal/")
@@ -273,7 +273,9 @@ def test_objects_that_go_while_a_query_runs_are_planned_anew(
     assert places(frame) == [(partition, offset) for partition in range(2) for offset in range(100)]
 
 
-def test_damage_is_an_error_that_names_it(spark: SparkSession, cluster: ThreadedCluster) -> None:
+def test_a_damaged_object_is_named_by_the_error(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
     cluster.create("damaged", 1)
     before = cluster.keys("data/")
     cluster.produce([{"topic": "damaged", "value": b"x" * 1_000} for _ in range(50)])

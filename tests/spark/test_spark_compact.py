@@ -1,5 +1,6 @@
-"""`penstock compact` on a cluster of processes: the log stays what it is, while clients work and
-drivers die.
+"""Check that `penstock compact` does not change the log, while clients work and drivers are killed.
+
+The cluster runs as processes.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ def cluster() -> Iterator[HurriedCluster]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the committed part of a topic lies in the store."""
+    """The objects that hold the committed part of a topic, and their total size."""
 
     objects: int
     ends: dict[int, int]
@@ -138,7 +139,7 @@ def answer(process: "subprocess.Popen[str]", code: int = 0) -> str:
 
 
 def scanned(cluster: HurriedCluster, topic: str) -> dict[int, list[tuple[int, int]]]:
-    """(offset, number) as the store alone tells, as `read_back` does through brokers."""
+    """Return (offset, number) of each record as read from the store, in the form of `read_back`."""
     found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in PARTITIONS}
     for batch in scan(cluster.state().store_url, topic, columns=["partition", "offset", "value"]):
         columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "value")]
@@ -148,7 +149,7 @@ def scanned(cluster: HurriedCluster, topic: str) -> dict[int, list[tuple[int, in
 
 
 def is_clean(cluster: HurriedCluster) -> bool:
-    """Nothing is prepared, and every data object in the bucket is referred to."""
+    """Return True if no object is prepared and the metadata refer to every data object."""
 
     async def keys() -> set[str]:
         store = await background().store(cluster.state().store_url)
@@ -167,9 +168,9 @@ def is_clean(cluster: HurriedCluster) -> bool:
 async def test_offsets_stay_while_producers_and_readers_work(
     spark: SparkSession, cluster: HurriedCluster
 ) -> None:
-    """The executors are Spark's."""
+    """The rewrite runs in Spark executors."""
     engine = SparkEngine("")
-    assert spark.getActiveSession() is not None, "the engine runs in this session"
+    assert spark.getActiveSession() is not None, "the engine must run in this session"
     create(cluster, "busy")
     async with PacedLoad(cluster.bootstrap, "busy", PARTITIONS) as load:
         before = await asyncio.to_thread(many_objects, cluster, "busy")
@@ -193,7 +194,7 @@ async def test_offsets_stay_while_producers_and_readers_work(
 
 
 async def test_a_killed_driver_loses_nothing_and_leaves_nothing(cluster: HurriedCluster) -> None:
-    """All three at a time: most of it is waiting for what is deleted after a grace."""
+    """Run the three cases at once, because each mostly waits until objects may be deleted."""
     await asyncio.gather(
         *(
             killed(cluster, where)
@@ -213,7 +214,9 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     await asyncio.to_thread(
         answer, compacting(cluster, topic, "--ttl-s", "4", where=where), -signal.SIGKILL
     )
-    assert not await asyncio.to_thread(is_clean, cluster), "what it wrote is there"
+    assert not await asyncio.to_thread(is_clean, cluster), (
+        "the killed job must leave objects to delete"
+    )
     check(load, await read_back(cluster.bootstrap, topic, PARTITIONS))
     await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
     check(load, await asyncio.to_thread(scanned, cluster, topic))
@@ -229,8 +232,8 @@ async def killed(cluster: HurriedCluster, where: str) -> None:
     await asyncio.to_thread(wait_until, lambda: is_clean(cluster))
 
 
-async def test_two_at_once(cluster: HurriedCluster) -> None:
-    """One with threads of its own, one as a Spark job."""
+async def test_two_compactions_at_once_lose_nothing(cluster: HurriedCluster) -> None:
+    """Run one compaction with local threads and one as a Spark job."""
     create(cluster, "twice")
     async with PacedLoad(cluster.bootstrap, "twice", PARTITIONS) as load:
         await asyncio.to_thread(many_objects, cluster, "twice")

@@ -1,5 +1,5 @@
-"""Everything at once: producers, brokers that compact, a bulk rewrite, a broker that is killed, a
-reassignment, and a streaming query.
+"""Run a streaming query while producers send, brokers compact, a bulk rewrite runs, a broker is
+killed, and partitions are reassigned.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def cluster() -> Iterator[HurriedCluster]:
 
 
 class Rows:
-    """An idempotent sink in memory: what each batch brought, by its id."""
+    """An idempotent sink in memory that keeps the rows of each batch by its id."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[tuple[int, int, int]]] = {}
@@ -53,7 +53,7 @@ class Rows:
         return sum(map(len, list(self._batches.values())))
 
     def log(self) -> dict[int, list[tuple[int, int]]]:
-        """As `read_back` gives it."""
+        """Return the rows in the form of `read_back`."""
         found: dict[int, list[tuple[int, int]]] = {partition: [] for partition in PARTITIONS}
         for rows in self._batches.values():
             for partition, offset, number in rows:
@@ -85,12 +85,14 @@ def start(spark: SparkSession, store_url: str, sink: Rows, directory: Path) -> S
 async def running(
     spark: SparkSession, store_url: str, sink: Rows, directory: Path
 ) -> StreamingQuery:
-    """Spark gives a source's Python process ten seconds to connect, which a busy machine may take
-    (PythonWorkerFactory, no option): started again then, as whoever supervises a query does.
+    """Start the query, and start it again if the Python process of its source could not connect.
+
+    Spark gives this process ten seconds to connect (PythonWorkerFactory; there is no option), which
+    can be too short on a busy machine. In production a supervisor restarts such a query.
     """
     while True:
         query = await asyncio.to_thread(start, spark, store_url, sink, directory)
-        await until(lambda: bool(query.recentProgress) or not query.isActive, DEADLINE_S)  # noqa: B023 - of this round
+        await until(lambda: bool(query.recentProgress) or not query.isActive, DEADLINE_S)  # noqa: B023 - awaited in this round
         if query.isActive:
             return query
         assert "failed to connect back" in str(query.exception()), query.exception()
@@ -128,12 +130,12 @@ async def test_the_rows_of_the_query_are_what_was_acknowledged(
         await asyncio.to_thread(query.stop)
     log = await read_back(cluster.bootstrap, "t", PARTITIONS)
     check(load, log)
-    assert sink.log() == log, "Spark has other rows than brokers give"
+    assert sink.log() == log, "the rows of Spark differ from those of the brokers"
 
 
 def rewrite(cluster: HurriedCluster) -> None:
-    """Brokers that compact at the same time may win at the end of the log, again and again: then it
-    says so.
+    """Run `penstock compact`. Brokers that compact at the same time may win every conflict at the
+    end of the log. The command must then report unresolved exchanges.
     """
     done = penstock(cluster, "compact", "t", "--json")
     report = json.loads(done.stdout)
@@ -142,7 +144,7 @@ def rewrite(cluster: HurriedCluster) -> None:
 
 
 def reassign(cluster: HurriedCluster, directory: Path) -> None:
-    """Each partition goes to the broker behind the one that leads it; returns when it is there."""
+    """Move each partition to the broker with the next id, and wait until that broker leads it."""
     leaders = {
         part["partition"]: part["leader"]
         for part in asked(cluster, "topics", "describe", "t")["partitions"]
@@ -165,7 +167,7 @@ def reassign(cluster: HurriedCluster, directory: Path) -> None:
 
 
 async def brokers_compacted(store_url: str) -> None:
-    """Return when ranges that were seen have become part of larger ones."""
+    """Wait until small ranges in the manifest have been replaced by larger ones."""
     store = open_store(store_url)
     try:
         view = ClusterView(store)

@@ -1,5 +1,6 @@
-"""SIGKILL for an executor and for the driver's JVM, each a process of its own: nothing is lost,
-nothing comes twice.
+"""Kill an executor and the JVM of the driver with SIGKILL. No row may get lost or come twice.
+
+Both are separate processes here.
 """
 
 import json
@@ -30,7 +31,7 @@ def parent_of(pid: int) -> int:
 
 
 def executor_of(worker: int) -> int:
-    """The JVM for which this Python worker reads: the parent of the daemon that forked it."""
+    """Return the JVM that uses this Python worker: the parent of the daemon that forked it."""
     executor = parent_of(parent_of(worker))
     assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
     return executor
@@ -42,7 +43,9 @@ def waiting(directory: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """A local cluster's executors work inside Spark's own directory, whatever it is told."""
+    """Delete the work directories of executors. A local cluster creates them in the installation of
+    Spark, whatever the settings say.
+    """
     work = Path(pyspark.__file__).parent / "work"
     before = set(work.glob("app-*"))
     yield
@@ -50,7 +53,9 @@ def _nothing_is_left_behind() -> Iterator[None]:
         shutil.rmtree(left)
 
 
-def test_each_row_once_whichever_jvm_dies(cluster: ThreadedCluster, tmp_path: Path) -> None:
+def test_each_row_arrives_once_if_an_executor_and_a_driver_die(
+    cluster: ThreadedCluster, tmp_path: Path
+) -> None:
     cluster.create("jvms", 2)
     fill(cluster, "jvms", range(ROWS))
     job = Job(
@@ -78,7 +83,7 @@ def test_each_row_once_whichever_jvm_dies(cluster: ThreadedCluster, tmp_path: Pa
             LIFE_S,
         )
         os.kill(int(java.read_text()), signal.SIGKILL)
-    assert process.returncode not in {0, None}, "its JVM was killed before it was done"
+    assert process.returncode not in {0, None}, "the JVM must be killed before the job has finished"
     done = {int(path.stem) for path in job.out.glob("*.batch")}
     with running(msgspec.structs.replace(job, gate=False, master="local[2]")) as process:
         pass
@@ -89,7 +94,7 @@ def test_each_row_once_whichever_jvm_dies(cluster: ThreadedCluster, tmp_path: Pa
     rows = sorted(row for found in batches.values() for row in found)
     assert rows == sorted(
         (number % 2, number // 2, f"record {number}") for number in range(ROWS)
-    ), "each row once"
+    ), "each row must arrive exactly once"
     for path in job.out.glob("*.attempt"):
         assert [tuple(row) for row in json.loads(path.read_text())] == batches[
             int(path.name.partition(".")[0])

@@ -1,5 +1,5 @@
-"""SIGKILL for drivers and executors of a streaming query, again and again on one checkpoint: an
-idempotent sink has each row once.
+"""Kill drivers and Python workers of a streaming query with SIGKILL, several times on one
+checkpoint. An idempotent sink must have each row once.
 """
 
 import json
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LIFE_S = 200.0
-"""Of one driver, of which a JVM that starts on a busy machine has most."""
+"""The deadline of one driver. Most of it is for the start of the JVM on a busy machine."""
 
 Row = tuple[int, int, str]
 
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.timeout(600)
 
 @contextmanager
 def running(job: Job) -> Iterator["subprocess.Popen[bytes]"]:
-    """One life of the driver. Its JVM has ended when this has: two of them on one checkpoint are
-    another test's subject.
+    """Run one driver process, and wait at the end until its JVM has ended, so that two drivers
+    never share the checkpoint.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = (
@@ -65,7 +65,7 @@ def run(job: Job, code: int) -> None:
 
 
 def workers_of(driver: int) -> list[int]:
-    """Python workers of its executors: what the daemon of its JVM has forked."""
+    """Return the Python workers of the driver: the children of its JVM's daemon."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and not is_gone(int(entry.name)):
@@ -93,12 +93,12 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def logged(job: Job, batch_id: int) -> dict[str, int]:
-    """Where the batch ends in each partition, as the query's offset log says."""
+    """Return the end offset of the batch in each partition, from the query's offset log."""
     found = json.loads((job.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[2])
     return dict(found[job.topic])
 
 
-def test_each_row_once_whoever_dies(
+def test_each_row_arrives_once_if_drivers_and_workers_die(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("deaths", 2)
@@ -114,7 +114,7 @@ def test_each_row_once_whoever_dies(
     assert sorted(path.name for path in job.out.glob("*.batch")) == ["0.batch"]
     run(msgspec.structs.replace(job, die=("after", 2)), -signal.SIGKILL)
     assert not (job.checkpoint / "commits" / "2").exists(), (
-        "Spark does not know that the sink has it"
+        "Spark must not know yet that the sink has the batch"
     )
     before = max(int(path.name.partition(".")[0]) for path in job.out.glob("*.batch"))
     compact(cluster)
@@ -125,14 +125,14 @@ def test_each_row_once_whoever_dies(
 
 
 def executors_die(job: Job, spark: SparkSession) -> None:
-    """Their Python workers, in the middle of the rows of a micro-batch; this session's driver lives
-    on.
+    """Kill the Python workers in the middle of a micro-batch. The driver is this session and
+    survives.
     """
     query = start(spark, msgspec.structs.replace(job, gate=True))
     try:
         wait_until(lambda: bool(list(Path(job.directory).glob("waiting-*"))), LIFE_S)
         workers = workers_of(os.getpid())
-        assert len(workers) >= 2, "one that reads and one that waits"
+        assert len(workers) >= 2, "one worker must read and one must wait"
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(StreamingQueryException):
@@ -142,12 +142,12 @@ def executors_die(job: Job, spark: SparkSession) -> None:
 
 
 def planned(cluster: ThreadedCluster) -> list[PartitionPlan]:
-    """What a bulk rewrite would do, and how many objects there are."""
+    """Return the plan of a bulk rewrite, which also counts the objects."""
     return plan_rewrite(Target(cluster.store_url, "", "deaths"), RewriteOptions())
 
 
 def compact(cluster: ThreadedCluster) -> None:
-    """The objects that the next life reads are others."""
+    """Rewrite the topic, so that the next driver reads other objects."""
     report = rewrite_topic(
         Target(cluster.store_url, "", "deaths"), cluster.controller, LocalEngine(), RewriteOptions()
     )
@@ -157,26 +157,26 @@ def compact(cluster: ThreadedCluster) -> None:
 def check(job: Job, spark: SparkSession, before: int) -> None:
     batches = {int(path.stem): rows_in(path) for path in job.out.glob("*.batch")}
     assert sorted(batches) == list(range(len(batches)))
-    assert len(batches) > before + 1, "the last life had something to do"
+    assert len(batches) > before + 1, "the last driver must have had rows to read"
     rows = sorted(row for found in batches.values() for row in found)
     assert rows == sorted(
         (number % 2, number // 2, f"record {number}") for number in range(2_400)
-    ), "each row once"
+    ), "each row must arrive exactly once"
     attempts: dict[int, list[list[Row]]] = {}
     for path in job.out.glob("*.attempt"):
         attempts.setdefault(int(path.name.partition(".")[0]), []).append(rows_in(path))
     assert {1, 2} <= {batch_id for batch_id, found in attempts.items() if len(found) > 1}, (
-        "these were replayed"
+        "batches 1 and 2 must have been replayed"
     )
     for batch_id, found in attempts.items():
         assert all(attempt == batches[batch_id] for attempt in found), (
-            f"batch {batch_id} is not what it was before"
+            f"batch {batch_id} has other rows than in another attempt"
         )
     replay(job, spark, batches)
 
 
 def replay(job: Job, spark: SparkSession, batches: dict[int, list[Row]]) -> None:
-    """Each batch anew from the offset log alone, of the objects as they are now."""
+    """Read each batch again, by the offset log alone, from the objects that exist now."""
     starts = {"0": 0, "1": 0}
     for batch_id in sorted(batches):
         ends = logged(job, batch_id)

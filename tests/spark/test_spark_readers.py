@@ -1,5 +1,6 @@
-"""What Spark would call, called here: losses, limits and starts across several lives of a query. No
-Spark session, but a real cluster.
+"""Call the readers as Spark does, without a Spark session but with a real cluster.
+
+The tests cover lost data, limits of a micro-batch, and where a query starts over several runs.
 """
 
 from collections.abc import Sequence
@@ -57,8 +58,8 @@ def read(reader: StreamReader | BatchReader, partitions: Sequence[InputPartition
 
 
 def without_bodies(tasks: Sequence[InputPartition]) -> list[InputPartition]:
-    """As they are where slots are large: every object has to be there when they are read, or is
-    planned anew.
+    """Return the tasks as they are for large slots: without the bytes that planning has read. Each
+    object must exist when the task runs, or its offsets are planned again.
     """
     return [InputPartition(replace(task.value, bodies={})) for task in tasks]
 
@@ -70,9 +71,10 @@ def fill(cluster: ThreadedCluster, topic: str, count: int, partitions: int = 1) 
     )
 
 
-def test_spark_uses_the_reader_of_the_source_with_and_without_pushed_filters(
+def test_spark_sees_the_inherited_push_filters_method(
     cluster: ThreadedCluster,
 ) -> None:
+    """Spark refuses readers that override the method while the setting for push-down is off."""
     assert DefaultSource.name() == "penstock"
     cluster.create("found", 1)
     assert batch(cluster, "found").pushFilters.__func__ is DataSourceReader.pushFilters
@@ -89,26 +91,26 @@ def test_a_topic_that_was_just_created_is_waited_for(cluster: ThreadedCluster) -
         stream(cluster, "nothing").initialOffset()
 
 
-def test_objects_that_go_between_plan_and_read(cluster: ThreadedCluster) -> None:
+def test_objects_deleted_between_plan_and_read(cluster: ThreadedCluster) -> None:
     cluster.create("gone", 2)
     before = cluster.keys("wal/")
     fill(cluster, "gone", 300, 2)
     reader = stream(cluster, "gone")
     tasks = reader.partitions(reader.initialOffset(), {"gone": {"0": 150, "1": 120}})
     named = {part.key for task in tasks for part in task.value.slices}
-    assert named & (cluster.keys("wal/") - before), "planned from the WAL"
+    assert named & (cluster.keys("wal/") - before), "the plan must name WAL objects"
     cluster.until_deleted(named)
     expected = [(0, offset) for offset in range(150)] + [(1, offset) for offset in range(120)]
-    assert read(reader, tasks) == expected, "what was read whole came along"
+    assert read(reader, tasks) == expected, "the tasks must carry the slots that planning has read"
     assert read(reader, without_bodies(tasks)) == expected
     again = stream(cluster, "gone").partitions(
         {"gone": {"0": 0, "1": 0}}, {"gone": {"0": 150, "1": 120}}
     )
-    assert read(reader, again) == expected, "a replay gives the same rows from other objects"
+    assert read(reader, again) == expected, "a replay must give the same rows from other objects"
     reader.stop()
 
 
-def test_a_topic_that_vanishes_and_comes_again(cluster: ThreadedCluster) -> None:
+def test_a_topic_that_is_deleted_and_created_again(cluster: ThreadedCluster) -> None:
     cluster.create("vanish", 1)
     cluster.create("stays", 1)
     fill(cluster, "vanish", 10)
@@ -138,7 +140,7 @@ def test_a_topic_that_vanishes_and_comes_again(cluster: ThreadedCluster) -> None
     strict.stop()
 
 
-def test_what_retention_took_fails_a_micro_batch_or_is_left_out(cluster: ThreadedCluster) -> None:
+def test_deleted_records_fail_a_micro_batch_or_are_skipped(cluster: ThreadedCluster) -> None:
     cluster.create("old", 1)
     fill(cluster, "old", 30)
     strict, loose = stream(cluster, "old"), stream(cluster, "old", failOnDataLoss="false")
@@ -156,13 +158,13 @@ def test_what_retention_took_fails_a_micro_batch_or_is_left_out(cluster: Threade
     with pytest.raises(DataLoss, match="Partition old-0 offset was changed from 99 to 30"):
         strict.latestOffset({"old": {"0": 99}}, ReadAllAvailable())
     assert loose.latestOffset({"old": {"0": 99}}, ReadAllAvailable()) == {"old": {"0": 99}}, (
-        "never back"
+        "offsets must not go back"
     )
     with pytest.raises(DataLoss, match=r"Added partition old-0 starts from 12 instead of 0"):
         strict.partitions({}, end)
 
 
-def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> None:
+def test_micro_batches_keep_limits_of_rows_and_bytes(cluster: ThreadedCluster) -> None:
     cluster.create("limits", 2)
     fill(cluster, "limits", 200, 2)
     plain = stream(cluster, "limits")
@@ -178,7 +180,7 @@ def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> Non
     assert rows.latestOffset(start, ReadMaxRows(40)) == {"limits": {"0": 20, "1": 20}}
     assert rows.latestOffset({"limits": {"0": 100}}, ReadMaxRows(40)) == {
         "limits": {"0": 100, "1": 40}
-    }, "a new partition begins at its start"
+    }, "a new partition must begin at its start"
     assert rows.latestOffset(start, ReadAllAvailable()) == {"limits": {"0": 100, "1": 100}}
     sizes = stream(cluster, "limits", maxBytesPerTrigger=1_000)
     assert sizes.getDefaultReadLimit() == ReadMaxBytes(1_000)
@@ -187,14 +189,18 @@ def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> Non
     few = stream(cluster, "limits", minOffsetsPerTrigger=300, maxOffsetsPerTrigger=400)
     assert few.getDefaultReadLimit() == ReadMinRows(300)
     assert few.latestOffset(start, ReadMinRows(300)) == {"limits": {"0": 100, "1": 100}}, (
-        "the first is not held back"
+        "the minimum must not delay the first batch"
     )
-    assert few.latestOffset(start, ReadMinRows(300)) == start, "the next is"
+    assert few.latestOffset(start, ReadMinRows(300)) == start, (
+        "the minimum must delay the next batch"
+    )
     few.prepareForTriggerAvailableNow()
     assert few.getDefaultReadLimit() == ReadMaxRows(400)
     fill(cluster, "limits", 20, 2)
     end_now = few.latestOffset(start, ReadMaxRows(400))
-    assert end_now == {"limits": {"0": 100, "1": 100}}, "what came later is not available now"
+    assert end_now == {"limits": {"0": 100, "1": 100}}, (
+        "later records must not be part of an available-now run"
+    )
     assert len(read(few, few.partitions(start, end_now))) == 200
     with pytest.raises(
         OffsetsMismatch,
@@ -204,7 +210,7 @@ def test_limits_by_rows_by_bytes_and_from_below(cluster: ThreadedCluster) -> Non
     few.stop()
 
 
-def test_where_a_query_began_is_decided_once(cluster: ThreadedCluster, tmp_path: object) -> None:
+def test_the_start_of_a_query_is_decided_once(cluster: ThreadedCluster, tmp_path: object) -> None:
     cluster.create("begin", 1)
     fill(cluster, "begin", 7)
     ways = {"queryId": "begin"}, {"initialOffsetsLocation": f"file:{tmp_path}"}
@@ -230,7 +236,7 @@ def test_where_a_query_began_is_decided_once(cluster: ThreadedCluster, tmp_path:
     )
 
 
-def test_a_lease_is_held_while_a_query_lives(cluster: ThreadedCluster) -> None:
+def test_a_lease_is_held_while_a_query_runs(cluster: ThreadedCluster) -> None:
     cluster.create("lease", 1)
     fill(cluster, "lease", 3)
     before = cluster.keys("leases/")

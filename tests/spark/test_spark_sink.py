@@ -1,5 +1,5 @@
-"""`df.write.format("penstock")`, through the brokers to a consumer: every row a record, or an error
-that says which one is not.
+"""Write with `df.write.format("penstock")` and consume from the brokers: every row becomes a
+record, or an error says which one does not.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from tests.support.threaded_cluster import Row, ThreadedCluster
 
 T0_MS = 1_700_000_000_000
-pytestmark = pytest.mark.timeout(300)  # a first query starts three kinds of Python workers
+pytestmark = pytest.mark.timeout(300)  # the first query starts three kinds of Python workers
 
 
 def writer(frame: DataFrame, cluster: ThreadedCluster, **options: object) -> DataFrameWriter:
@@ -24,11 +24,11 @@ def writer(frame: DataFrame, cluster: ThreadedCluster, **options: object) -> Dat
 
 
 def contents(rows: list[Row]) -> list[tuple[object, ...]]:
-    """Without offsets, of one topic: key, value, partition, timestamp, headers."""
+    """Return (key, value, partition, timestamp, headers) of each row, sorted, without offsets."""
     return sorted(((row[0], row[1], row[3], row[5], row[7]) for row in rows), key=repr)
 
 
-def test_a_topic_is_copied_with_all_that_a_record_has(
+def test_a_topic_is_copied_with_all_parts_of_each_record(
     spark: SparkSession, cluster: ThreadedCluster
 ) -> None:
     cluster.create("copied", 3)
@@ -56,9 +56,7 @@ def test_a_topic_is_copied_with_all_that_a_record_has(
     )
 
 
-def test_a_record_that_is_not_taken_fails_the_job(
-    spark: SparkSession, cluster: ThreadedCluster
-) -> None:
+def test_a_refused_record_fails_the_job(spark: SparkSession, cluster: ThreadedCluster) -> None:
     cluster.create("few", 2)
     frame = spark.range(10, numPartitions=1).selectExpr("'v' AS value", "int(id) AS partition")
     with pytest.raises(PythonException, match=r"topic few partition [2-9]: .*[Uu]nknown partition"):
@@ -81,7 +79,7 @@ def test_a_record_that_is_not_taken_fails_the_job(
     (["'v' AS value"], {"topic": "t", "exactlyOnce": "true", "store": "s4://x"},
      "option 'store': .*it does not begin with s3:"),
 ])  # fmt: skip
-def test_what_can_not_be_written(
+def test_invalid_frames_and_options_are_refused(
     spark: SparkSession,
     cluster: ThreadedCluster,
     columns: list[str],
@@ -99,7 +97,7 @@ def test_a_topic_is_not_overwritten(spark: SparkSession, cluster: ThreadedCluste
         ).save()
 
 
-def test_a_stream_writes_what_it_reads_and_goes_on(
+def test_a_stream_continues_at_its_checkpoint(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("upper", 2)

@@ -1,5 +1,5 @@
-"""A streaming query with exactlyOnce: what consumers of committed records see, after an executor
-was killed and after the driver was.
+"""Run a streaming query with exactlyOnce, and check what consumers of committed records see after a
+Python worker and the driver were killed.
 """
 
 import os
@@ -14,13 +14,13 @@ from pyspark.sql.functions import udf
 from tests.support.threaded_cluster import ThreadedCluster
 
 pytestmark = [
-    pytest.mark.timeout(300),  # a first query starts three kinds of Python workers
-    # Spark warns wherever a function is made.
+    pytest.mark.timeout(300),  # the first query starts three kinds of Python workers
+    # Spark warns about every user-defined function.
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
 ]
 
 
-def test_every_row_is_committed_once_whatever_is_killed(
+def test_every_row_is_committed_once_if_worker_and_driver_die(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("before", 2)
@@ -73,7 +73,7 @@ def test_every_row_is_committed_once_whatever_is_killed(
         int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit()
     )
     assert len(batch_ids) > 1
-    # As if the driver had been killed between the two commits.
+    # Leave the checkpoint as if the driver had been killed between the sink's commit and its own.
     for name in (
         str(batch_ids[-1]),
         f".{batch_ids[-1]}.crc",
@@ -83,6 +83,6 @@ def test_every_row_is_committed_once_whatever_is_killed(
     count += 1
     run()
     assert committed() == list(range(101)), (
-        "a batch that was replayed would be seen before the last record"
+        "a batch that was written twice would be visible before the last record"
     )
     assert cluster.keys("staged/") == set()

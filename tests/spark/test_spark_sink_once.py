@@ -1,5 +1,5 @@
-"""A batch is one transaction, once, whoever is killed, comes back or is asked twice. The driver's
-side, without a JVM.
+"""Check that each batch is committed in one transaction and exactly once, even if its driver is
+killed, returns late, or commits twice. Only the driver's side runs, without a JVM.
 """
 
 import subprocess
@@ -66,7 +66,7 @@ def rows(values: Sequence[str]) -> pa.RecordBatch:
 def staged(
     cluster: ThreadedCluster, query_id: str, batch_id: int, tasks: Sequence[Sequence[str]]
 ) -> list[TaskDone | None]:
-    """What Spark collects of the tasks of a micro-batch."""
+    """Stage the rows of each task, and return what Spark collects from the tasks."""
     staging = Staging(cluster.store_url, query_id)
     done: list[TaskDone | None] = []
     for task, values in enumerate(tasks):
@@ -76,7 +76,7 @@ def staged(
 
 
 def values_of(cluster: ThreadedCluster, topic: str, isolation: str = "read_committed") -> list[str]:
-    """All that the topic's only partition shows, to its end."""
+    """Return all values that a consumer sees in the topic's only partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -95,12 +95,12 @@ def values_of(cluster: ThreadedCluster, topic: str, isolation: str = "read_commi
                 return found
             assert error is None, error
             found.append((message.value() or b"").decode())
-        raise AssertionError("the end of the partition did not come")
+        raise AssertionError("the consumer did not reach the end of the partition")
     finally:
         consumer.close()
 
 
-def test_a_micro_batch_is_committed_once_however_it_is_cut(cluster: ThreadedCluster) -> None:
+def test_a_micro_batch_is_committed_once_with_any_number_of_tasks(cluster: ThreadedCluster) -> None:
     cluster.create("cut", 1)
     query_id = str(uuid4())
     writer = StreamWriter(options(cluster, "cut"), VALUE, overwrite=False)
@@ -108,14 +108,14 @@ def test_a_micro_batch_is_committed_once_however_it_is_cut(cluster: ThreadedClus
     writer.commit(staged(cluster, query_id, 0, [["a"], [], ["b", "c"]]), 0)
     assert values_of(cluster, "cut") == ["a", "b", "c"]
     assert cluster.keys("staged/") == set(), (
-        "rows that are committed wait no more, nor do those of failed attempts"
+        "staged rows must be deleted after the commit, and those of failed attempts with them"
     )
     writer.commit(staged(cluster, query_id, 0, [["a", "b"], ["c"]]), 0)
     assert values_of(cluster, "cut") == [
         "a",
         "b",
         "c",
-    ], "the driver was killed before Spark noted the commit"
+    ], "a batch must not be written again if the driver died before Spark noted the commit"
     writer.commit(staged(cluster, query_id, 1, [[]]), 1)
     writer.commit(staged(cluster, query_id, 2, [["d"]]), 2)
     late = staged(cluster, query_id, 1, [["x"]])
@@ -129,7 +129,7 @@ def test_a_micro_batch_is_committed_once_however_it_is_cut(cluster: ThreadedClus
     assert values_of(cluster, "cut") == ["a", "b", "c", "d", "other query"]
 
 
-def test_a_driver_that_is_killed_in_its_transaction_leaves_nothing(
+def test_a_driver_killed_in_its_transaction_writes_nothing(
     cluster: ThreadedCluster,
 ) -> None:
     cluster.create("killed", 1)
@@ -151,11 +151,11 @@ def test_a_driver_that_is_killed_in_its_transaction_leaves_nothing(
         staged(cluster, query_id, 0, [["again"]]), 0
     )
     assert values_of(cluster, "killed") == ["again"], (
-        "a new driver does not wait for the old one's transaction to time out"
+        "a new driver must not wait until the old transaction times out"
     )
 
 
-def test_a_driver_that_others_took_for_dead_writes_nothing(cluster: ThreadedCluster) -> None:
+def test_a_fenced_driver_writes_nothing(cluster: ThreadedCluster) -> None:
     cluster.create("zombie", 1)
     wanted = WriteId(str(uuid4()), 7, "q")
 
@@ -177,7 +177,7 @@ def test_a_driver_that_others_took_for_dead_writes_nothing(cluster: ThreadedClus
     assert values_of(cluster, "zombie") == ["new driver"]
 
 
-def test_rows_that_can_not_be_read_again_abort_what_was_sent(cluster: ThreadedCluster) -> None:
+def test_an_invalid_row_aborts_the_transaction(cluster: ThreadedCluster) -> None:
     cluster.create("aborted", 1)
     transaction = Transaction(parsed(cluster, "aborted"), WriteId(str(uuid4()), 0, ""))
 
@@ -191,7 +191,7 @@ def test_rows_that_can_not_be_read_again_abort_what_was_sent(cluster: ThreadedCl
     assert values_of(cluster, "aborted") == ["c"]
 
 
-def test_a_write_of_a_batch_is_whole_and_with_a_name_once(
+def test_a_batch_write_is_atomic_and_idempotent_with_a_name(
     cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("whole", 1)

@@ -1,4 +1,4 @@
-"""What tasks and drivers do when they write, without a JVM: Arrow in, records at a consumer."""
+"""Write Arrow batches with the writer of a task, without a JVM, and consume the records."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -18,14 +18,14 @@ T0_MS = 1_700_000_000_000
 
 
 def write(cluster: ThreadedCluster, columns: Mapping[str, Any], **options: str) -> TaskDone:
-    """What a task does, in two batches."""
+    """Write the columns as a task does, in two Arrow batches."""
     table = pa.table(dict(columns))
     given = {"kafka.bootstrap.servers": cluster.bootstrap, "kafka.linger.ms": "0", **options}
     writer = BatchWriter(given, from_arrow_schema(table.schema), overwrite=False)
     return writer.write(iter(table.to_batches(max_chunksize=max(1, table.num_rows // 2))))
 
 
-def test_every_part_of_a_record(cluster: ThreadedCluster) -> None:
+def test_every_part_of_a_record_is_written(cluster: ThreadedCluster) -> None:
     cluster.create("parts", 2)
     moments = [datetime.fromtimestamp((T0_MS + number) / 1_000, UTC) for number in range(4)]
     columns = {
@@ -49,7 +49,7 @@ def test_every_part_of_a_record(cluster: ThreadedCluster) -> None:
     assert cluster.consume("parts", 2, 4) == expected
 
 
-def test_keys_lie_where_java_puts_them(cluster: ThreadedCluster) -> None:
+def test_keys_are_partitioned_like_in_the_java_client(cluster: ThreadedCluster) -> None:
     cluster.create("keyed", 5)
     keys = [f"ké{number}" for number in range(100)]
     write(cluster, {"key": pa.array(keys), "value": pa.array(keys)}, topic="keyed")
@@ -59,7 +59,7 @@ def test_keys_lie_where_java_puts_them(cluster: ThreadedCluster) -> None:
     )
 
 
-def test_a_full_buffer_is_waited_for(cluster: ThreadedCluster) -> None:
+def test_the_writer_waits_while_the_buffer_is_full(cluster: ThreadedCluster) -> None:
     cluster.create("narrow", 1)
     values = [b"%d" % number * 500 for number in range(2_000)]
     done = write(
@@ -77,7 +77,7 @@ def test_a_full_buffer_is_waited_for(cluster: ThreadedCluster) -> None:
     ({"value": ["v", "v" * 5_000]}, {"kafka.max.request.size": "2000"},
      "topic few: .*Message size too large"),
 ])  # fmt: skip
-def test_a_record_that_is_not_taken_fails_the_task(
+def test_a_refused_record_fails_the_task(
     cluster: ThreadedCluster, columns: dict[str, Any], options: dict[str, str], text: str
 ) -> None:
     if not cluster.has("few"):
@@ -86,7 +86,7 @@ def test_a_record_that_is_not_taken_fails_the_task(
         write(cluster, {"topic": ["few", "few"], "value": ["v", "v"]} | columns, **options)
 
 
-def test_brokers_that_are_not_there_are_not_waited_for_for_ever(cluster: ThreadedCluster) -> None:
+def test_unreachable_brokers_fail_the_task_after_a_timeout(cluster: ThreadedCluster) -> None:
     nobody = {
         "kafka.bootstrap.servers": "127.0.0.1:1",
         "kafka.delivery.timeout.ms": "1000",
@@ -98,12 +98,12 @@ def test_brokers_that_are_not_there_are_not_waited_for_for_ever(cluster: Threade
         write(cluster, {"value": ["v"]}, topic="t", **nobody)
 
 
-def test_a_row_without_a_topic_is_found_before_its_batch_is_sent(cluster: ThreadedCluster) -> None:
+def test_a_row_without_a_topic_is_refused(cluster: ThreadedCluster) -> None:
     with pytest.raises(InvalidRow, match="null topic present in the data"):
         write(cluster, {"topic": pa.array(["few", None, None, None]), "value": ["v"] * 4})
 
 
-def test_a_task_without_rows_asks_nobody(cluster: ThreadedCluster) -> None:
+def test_a_task_without_rows_connects_to_no_broker(cluster: ThreadedCluster) -> None:
     done = write(
         cluster,
         {"value": pa.array([], pa.string())},

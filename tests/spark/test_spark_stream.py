@@ -1,4 +1,4 @@
-"""Streaming queries: every acknowledged record once, whatever dies between two micro-batches."""
+"""Check that streaming queries read every record once, also after a crash."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ def reader(
 
 
 def drain(frame: DataFrame, directory: Path) -> StreamingQuery:
-    """Everything that is there now, into Parquet files."""
+    """Run a query that writes everything available now to Parquet files."""
     writing = (
         frame.writeStream.format("parquet")
         .option("path", str(directory / "out"))
@@ -59,7 +59,7 @@ def all_of(partitions: int, ends: int) -> list[Place]:
     return [(partition, offset) for partition in range(partitions) for offset in range(ends)]
 
 
-def test_available_records_arrive_once_in_limited_batches_also_of_new_partitions(
+def test_records_of_old_and_new_partitions_arrive_once_in_limited_batches(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("steps", 2)
@@ -85,8 +85,8 @@ def test_available_records_arrive_once_in_limited_batches_also_of_new_partitions
 def test_a_crash_before_the_first_commit_replays_the_same_rows(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
-    """Starts at `latest`: Spark asks where that was again after the crash, when it is somewhere
-    else.
+    """Start at `latest`. After the crash Spark asks again where the query starts, and the latest
+    offset is another one by then.
     """
     cluster.create("crash", 1)
     fill(cluster, "crash", 1, 20)
@@ -124,12 +124,14 @@ def test_a_crash_before_the_first_commit_replays_the_same_rows(
         wait_until(lambda: any(54 in rows[-1] for rows in seen.values()))
     finally:
         query.stop()
-    assert seen[0] == [first[0], first[0]], "the first micro-batch is the same as before the crash"
+    assert seen[0] == [first[0], first[0]], (
+        "the first micro-batch must be the same as before the crash"
+    )
     later = [offset for batch_id, rows in seen.items() if batch_id > 0 for offset in rows[-1]]
     assert sorted(first[0] + later) == list(range(20, 55))
 
 
-def test_a_start_that_moves_is_refused_unless_it_is_remembered(
+def test_starting_at_latest_needs_a_query_id(
     spark: SparkSession, cluster: ThreadedCluster, tmp_path: Path
 ) -> None:
     cluster.create("volatile", 1)

@@ -1,5 +1,5 @@
-"""Committed, aborted and open transactions interleaved: Spark, `scan` and the export give what a
-consumer of committed records is given.
+"""Interleave committed, aborted and open transactions. Spark, `scan` and the export must return the
+records that a read_committed consumer gets.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ WAIT_S = 60
 
 
 class Writers:
-    """Three transactional producers and a plain one; how many records consumers of committed ones
-    are to be given.
+    """Three transactional producers and a plain one, and a count of the records that a
+    read_committed consumer must get.
     """
 
     def __init__(self, cluster: ThreadedCluster) -> None:
@@ -52,9 +52,7 @@ class Writers:
         assert producer.flush(WAIT_S) == 0
 
     def interleave(self) -> None:
-        """In each round two transactions overlap; one of three is aborted, and every fourth lasts
-        over the round.
-        """
+        """Overlap two transactions in each round. About a third of all transactions are aborted."""
         for number in range(ROUNDS):
             one, two = self.transactional[number % 3], self.transactional[(number + 1) % 3]
             one.begin_transaction()
@@ -75,7 +73,7 @@ class Writers:
             self.committed_count += count
 
     def leave_open(self) -> None:
-        """Nothing of this is readable, nor what is behind it."""
+        """Leave a transaction open. Its records and those behind it must not be readable."""
         self.transactional[0].begin_transaction()
         self.write(self.transactional[0], "open", 4)
         self.write(self.plain, "behind", 2)
@@ -89,12 +87,12 @@ def writers(cluster: ThreadedCluster) -> Iterator[Writers]:
     writers.leave_open()
     yield writers
     writers.transactional[0].abort_transaction(WAIT_S)
-    writers.transactional.clear()  # producers end while their brokers live
+    writers.transactional.clear()  # the producers must end before the brokers do
     del writers.plain
 
 
 def last_stable_offsets(cluster: ThreadedCluster) -> dict[int, int]:
-    """As brokers tell them."""
+    """Return the last stable offsets that brokers answer."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     wanted = {TopicPartition(TOPIC, number): OffsetSpec.latest() for number in range(2)}
     found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
@@ -120,7 +118,7 @@ def places(rows: list[Row]) -> list[tuple[int, int]]:
     return [(row[3], row[4]) for row in rows]
 
 
-def test_scan_and_export_give_what_a_consumer_of_committed_records_gets(
+def test_scan_and_export_return_committed_records(
     cluster: ThreadedCluster, writers: Writers
 ) -> None:
     rows = consumed(cluster, writers.committed_count)
@@ -169,7 +167,7 @@ def test_scan_and_export_give_what_a_consumer_of_committed_records_gets(
         )
 
 
-def test_a_micro_batch_ends_where_it_is_decided_and_is_the_same_when_replayed(
+def test_a_micro_batch_ends_at_the_last_stable_offset_and_replays_equally(
     cluster: ThreadedCluster, writers: Writers
 ) -> None:
     reader = stream(cluster)
