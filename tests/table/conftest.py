@@ -1,4 +1,4 @@
-"""One log for all tests of this directory: they only read it."""
+"""Share one log among the tests of this directory, which only read it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a run, and however many there are, a table has each record once."""
+"""Check that a table has each record once, even if runs are killed, repeated or concurrent."""
 
 import json
 from pathlib import Path
@@ -18,20 +18,20 @@ def run(request: pytest.FixtureRequest, log: Log, tmp_path: Path) -> Run:
     return Run(log, tmp_path / "warehouse", request.param)
 
 
-def test_a_table_has_what_was_produced_batch_after_batch(run: Run) -> None:
+def test_a_table_has_all_produced_records(run: Run) -> None:
     reports = run.all()
     assert len(reports) > 2
     run.check()
     assert run.state_offsets() == reports[-1].offsets == run.ends()
     assert sum(report.rows for report in reports) == len(run.rows())
     assert [report.batch_id for report in reports] == list(range(1, len(reports) + 1))
-    assert run.all() == [], "a second run has nothing to do"
+    assert run.all() == [], "a second run must have nothing to do"
 
 
 @pytest.mark.parametrize("where", ["before", "after", "rejects_after"])
 def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str) -> None:
-    """Between the files and the commit; between the commit and its acknowledgement; between dead
-    letters and rows.
+    """Stop a run at one of three points: between the files and the commit, between the commit and
+    its acknowledgement, or between the commits of dead letters and of rows.
     """
     count = 0
 
@@ -50,7 +50,7 @@ def test_a_run_that_is_killed_around_a_commit_is_continued(run: Run, where: str)
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_commit_that_nobody_acknowledged_is_looked_up(run: Run, landed: bool) -> None:
+def test_a_commit_with_an_unknown_outcome_is_looked_up(run: Run, landed: bool) -> None:
     failures: list[str] = []
 
     def fail(commit: Commit) -> None:
@@ -69,8 +69,8 @@ def test_runs_at_the_same_time_share_the_work(run: Run) -> None:
     assert run.state_offsets() == run.ends()
 
 
-def test_a_late_run_throws_its_files_away(run: Run) -> None:
-    """Another run commits the same offsets while this one has written its files."""
+def test_a_run_that_was_overtaken_deletes_its_files(run: Run) -> None:
+    """Let another run commit the same offsets after this one has written its files."""
     other = Run(run.log, run.directory, run.kind)
     seen: list[Commit] = []
 
@@ -84,7 +84,7 @@ def test_a_late_run_throws_its_files_away(run: Run) -> None:
     assert run.stray_files() == set()
 
 
-def test_where_a_table_begins_is_remembered(run: Run) -> None:
+def test_a_table_keeps_its_start_offset_without_records(run: Run) -> None:
     assert run.all(from_latest=True) == []
     assert run.state_offsets() == run.ends()
     assert run.all() == []
@@ -106,7 +106,7 @@ def test_upserts_keep_the_last_record_of_each_key(run: Run, by_day: bool) -> Non
     assert keyless <= {(row["partition"], row["offset"]) for row in run.rows("t__dlq")}
 
 
-def test_upserts_that_are_killed_or_overtaken_are_right_too(run: Run) -> None:
+def test_upserts_survive_kills_and_concurrent_runs(run: Run) -> None:
     other = Run(run.log, run.directory, run.kind)
     seen: list[Any] = []
 
@@ -137,7 +137,7 @@ def test_offsets_and_batch_are_in_the_snapshot(log: Log, tmp_path: Path) -> None
         "t": {str(partition): end for partition, end in run.ends().items()}
     }
     assert told["penstock.batch-id"] == str(len(reports))
-    assert len(table.metadata.snapshots) == len(reports), "one commit for each batch"
+    assert len(table.metadata.snapshots) == len(reports), "each batch must be one commit"
 
 
 def test_offsets_survive_other_writers_and_the_expiry_of_snapshots(

@@ -1,5 +1,5 @@
-"""How tables lie in files: days, schemas that grow, small files that become large ones, and SQL on
-them.
+"""Check the files of tables: partitioning by day, encodings, growing schemas, compaction, and SQL
+queries on them.
 """
 
 import json
@@ -53,7 +53,7 @@ def test_a_table_by_day_has_one_day_in_each_file(run: Run) -> None:
         assert len(days) == 1
 
 
-def test_encodings_are_those_that_were_measured(run: Run) -> None:
+def test_columns_have_the_chosen_encodings(run: Run) -> None:
     run.all(value_format=RAW)
     path = next(path for path in run.directory.rglob("*.parquet") if "/t__dlq/" not in str(path))
     group = pq.read_metadata(path).row_group(0)
@@ -88,7 +88,7 @@ def test_a_field_of_another_type_is_refused(run: Run) -> None:
         run.all(value_format=ValueFormat("json", json.dumps(schema).encode()))
 
 
-def test_small_files_become_large_ones_and_rows_stay(run: Run) -> None:
+def test_compaction_joins_small_files_and_keeps_the_rows(run: Run) -> None:
     reports = run.all(by_day=True, batch_bytes=8_000)
     before = sorted(map(str, run.rows_of_files()))
     assert any("'tags': None" in row for row in before)
@@ -104,7 +104,7 @@ def test_small_files_become_large_ones_and_rows_stay(run: Run) -> None:
     run.check()
 
 
-def test_small_files_are_joined_beside_a_running_export(run: Run) -> None:
+def test_compaction_runs_beside_an_export(run: Run) -> None:
     run.sync().run_batch()
     done = threading.Event()
     errors: list[BaseException] = []
@@ -113,7 +113,7 @@ def test_small_files_are_joined_beside_a_running_export(run: Run) -> None:
         try:
             while not done.is_set():
                 compact(run.warehouse.existing("t"), run.engine)
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - the test reports it
             errors.append(error)
 
     thread = threading.Thread(target=join)

@@ -1,5 +1,5 @@
-"""Batches and tasks take every offset once, whatever their limits; compactions never mix what must
-stay apart.
+"""Check the plans of exports: batches and tasks take every offset once with any limits, and a
+compaction joins only files of one group.
 """
 
 from hypothesis import given
@@ -69,7 +69,7 @@ def test_batches_and_tasks_cover_each_offset_once(
         assert offsets(done) == offsets(batch)
         taken += offsets(done)
         ends = end_offsets({}, done)
-        assert set(ends) == {part.partition for part in left}, "every partition goes on"
+        assert set(ends) == {part.partition for part in left}, "every partition must advance"
         left = [
             Slice(
                 part.key,
@@ -110,7 +110,7 @@ def test_compactions_join_neighbors_of_one_group(
         assert all(file.size_bytes * 2 < target_bytes for file in task.files)
 
 
-def test_what_follows_a_failed_commit() -> None:
+def test_the_verdict_on_a_failed_commit() -> None:
     base = TableState("1", "t", "id", 4, {0: 10})
     old = FileEntry("old", 1, 1, (), (0, 0))
     commit = Commit("mine", base, "t", "id", 5, {0: 20})

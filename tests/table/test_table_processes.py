@@ -1,4 +1,4 @@
-"""The command, and processes that are killed."""
+"""Run `penstock table`, and exports in processes that are killed."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_a_killed_process_is_continued_by_another(
     assert run.state_offsets() == run.ends()
 
 
-def test_the_command_syncs_compacts_and_answers(log: Log, tmp_path: Path) -> None:
+def test_the_command_syncs_compacts_and_queries(log: Log, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_bytes(SCHEMA)
     run = Run(log, tmp_path / "warehouse", "iceberg")

@@ -1,5 +1,5 @@
-"""Tables of a REST catalog: created, appended to and shared over HTTP; a commit whose answer is
-lost is looked up.
+"""Export to tables of a REST catalog over HTTP, also when answers to commits get lost or several
+runs write to one table.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def run(log: Log, tmp_path: Path, catalog: RestCatalog) -> RestRun:
     return RestRun(log, tmp_path / "warehouse", "iceberg", url=catalog.url)
 
 
-def test_a_table_is_the_same(run: RestRun) -> None:
+def test_a_table_of_a_rest_catalog_has_all_records(run: RestRun) -> None:
     assert len(run.all()) > 2
     run.check()
     assert run.state_offsets() == run.ends()
@@ -51,7 +51,7 @@ def test_a_table_is_the_same(run: RestRun) -> None:
 def test_a_commit_whose_answer_is_lost_counts_once(
     run: RestRun, catalog: RestCatalog, lost: Lost
 ) -> None:
-    """Every second one, that which makes the table included."""
+    """Lose every second answer, beginning with the one to the creation of the table."""
     counts: dict[str, int] = {}
 
     def lose(name: str) -> Lost:

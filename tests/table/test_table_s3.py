@@ -1,5 +1,6 @@
-"""Tables in S3, with Glue as the catalog, over HTTP. Concurrency is not tried here: moto's Glue
-compares no versions.
+"""Export to tables in S3 with Glue as the catalog, both served by moto over HTTP.
+
+Concurrent runs are not tested here, because moto's Glue does not compare versions.
 """
 
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def endpoint() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "parquet"])
-def test_tables_in_s3_are_the_same(log: Log, endpoint: str, kind: str) -> None:
+def test_tables_in_s3_have_all_records(log: Log, endpoint: str, kind: str) -> None:
     run = S3Run(log, Path("nowhere"), kind, endpoint=endpoint)
     assert len(run.all()) > 2
     run.check()

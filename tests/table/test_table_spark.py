@@ -1,5 +1,6 @@
-"""Spark runs the same job: the same table, from tasks in its own processes. Most of the time goes
-into starting them.
+"""Check that an export by Spark writes the same table, from tasks in Spark's processes.
+
+Most of the time goes into the start of these processes.
 """
 
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkEngi
 def test_spark_writes_the_same_table(log: Log, tmp_path: Path, spark: SparkEngine) -> None:
     run = Run(log, tmp_path / "warehouse", "iceberg", engine=spark)
     reports = run.all(batch_bytes=40_000, file_bytes=6_000)
-    assert max(report.files for report in reports) > 4, "several tasks"
+    assert max(report.files for report in reports) > 4, "a batch must need several tasks"
     run.check()
     assert run.stray_files() == set()
     rows = sorted(map(str, run.rows_of_files()))

@@ -1,4 +1,4 @@
-"""Values in their formats: what becomes a row, what becomes an error, and which schemas are
+"""Decode values of each format: check which become rows, which become errors, and which schemas are
 refused.
 """
 
@@ -42,7 +42,7 @@ NOON = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 def decode(
     value_format: ValueFormat, *values: bytes | None
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Rows, and the indexes of errors."""
+    """Decode the values. Return the rows and the indexes of the values that are errors."""
     decoded = ValueDecoder(value_format).decode(pa.array(values, pa.binary()))
     table = pa.table(decoded.columns)
     table.validate(full=True)
@@ -56,7 +56,7 @@ def avro(row: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def test_avro_values_are_read_whole_or_refused() -> None:
+def test_avro_values_are_decoded_or_refused() -> None:
     from decimal import Decimal
 
     row = {
@@ -133,7 +133,7 @@ def flight_class() -> Any:
     return GetMessageClass(pool.FindMessageTypeByName("demo.Flight"))
 
 
-def test_protobuf_values_are_rows_by_the_names_of_their_fields() -> None:
+def test_protobuf_fields_become_columns_of_the_same_name() -> None:
     flight = flight_class()
     schema = ValueFormat("protobuf", descriptor_set().SerializeToString(), "demo.Flight")
     full = flight(
@@ -225,7 +225,9 @@ JSON: dict[str, Any] = {
         ('{"id": 1} x', None),
     ],
 )  # fmt: skip
-def test_json_values_are_taken_strictly(value: str, wanted: dict[str, Any] | None) -> None:
+def test_json_values_that_do_not_match_the_schema_are_errors(
+    value: str, wanted: dict[str, Any] | None
+) -> None:
     rows, errors = decode(ValueFormat("json", json.dumps(JSON).encode()), value.encode())
     assert errors == ([0] if wanted is None else [])
     assert rows == ([] if wanted is None else [dict.fromkeys(JSON["properties"]) | wanted])
@@ -279,6 +281,8 @@ def test_every_value_is_a_row_or_an_error(values: list[bytes | None]) -> None:
         (ValueFormat("protobuf", descriptor_set().SerializeToString()), "--message"),
     ],
 )
-def test_schemas_that_are_no_columns_are_refused(value_format: ValueFormat, reason: str) -> None:
+def test_schemas_that_do_not_map_to_columns_are_refused(
+    value_format: ValueFormat, reason: str
+) -> None:
     with pytest.raises(InvalidSchema, match=reason):
         ValueDecoder(value_format)
