@@ -1,4 +1,4 @@
-"""Markdown as the tidy tests read it: prose, code spans, code blocks, headings, links."""
+"""Parse Markdown for the tidy tests: prose, code spans, code blocks, headings and links."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _ELSEWHERE = re.compile(r"[a-z][a-z0-9+.-]*:|/")
 
 
 class Code(NamedTuple):
-    """A code span, or one command or line of a code block; language is empty for a span."""
+    """A code span, or one command or line of a code block. `language` is empty for a span."""
 
     line: int
     language: str
@@ -47,7 +47,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def code(source: str) -> Iterator[Code]:
-    """Yield code spans, and the lines of code blocks; lines that end in a backslash are joined."""
+    """Yield code spans and the lines of code blocks. Join lines that end in a backslash."""
     for number, line in prose(source):
         for match in _SPAN.finditer(line):
             yield Code(number, "", match.group(2).strip(), False)
@@ -63,9 +63,7 @@ def code(source: str) -> Iterator[Code]:
 
 
 def links(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the targets of links to files and headings, with their lines; addresses of other sites
-    are left out.
-    """
+    """Yield the line and the target of each link to a file or heading of the repository."""
     for number, line in prose(source):
         for match in _LINK.finditer(
             _SPAN.sub("", line) if "](" in line or "]:" in line or '="' in line else ""
@@ -77,9 +75,7 @@ def links(source: str) -> Iterator[tuple[int, str]]:
 
 @cache
 def anchors(source: str) -> frozenset[str]:
-    """Return the anchors of the headings, as GitHub and as MkDocs make them, and those that are
-    given.
-    """
+    """Return the anchors of headings, as GitHub and MkDocs make them, and explicit anchors."""
     found: set[str] = set()
     for _, line in prose(source):
         found |= set(re.findall(r"(?:id=\"|name=\"|\{ ?#)([\w-]+)", line))

@@ -1,8 +1,8 @@
-"""Every name that the docs may use for something of ours: settings, metrics, commands, options,
-ports, variables, alerts.
+"""Collect the names that the docs may use: settings, metrics, commands, options, ports, variables
+and alerts.
 
-Each is read from where it is defined. Names that other projects define are in the allowlists, with
-the reason.
+Names of Penstock are read from their definitions. Names of other projects are in allowlists, with
+the project.
 """
 
 import re
@@ -68,15 +68,15 @@ FOREIGN_SETTINGS = {
     "service.name": "OpenTelemetry",
     "server.properties": "the configuration file of Apache Kafka",
 }
-"""Spark's own begin with `spark.`; its Kafka source and sink take those of Kafka clients behind
-`kafka.`.
+"""Settings of other projects. Spark's begin with `spark.` and need no entry. `kafka.` followed by a
+setting of Kafka clients is also valid, because Spark's Kafka source and sink accept it.
 """
 
 FOREIGN_ARGUMENTS = {
     "max_batch_size": "aiokafka",
     "retry_backoff_ms": "aiokafka and kafka-python",
 }
-"""Arguments of Python functions of others."""
+"""Arguments of Python functions of other projects."""
 
 FOREIGN_FLAGS = {
     "--bootstrap-server": "Kafka's tools",
@@ -101,7 +101,7 @@ FOREIGN_FLAGS = {
     "--extra-index-url": "pip",
     "--import-mode": "pytest",
 }
-"""Options in code spans; in code blocks only commands of Penstock are looked at."""
+"""Options that may be in code spans. In code blocks only commands of Penstock are checked."""
 
 FOREIGN_PORTS = {
     3000: "Grafana",
@@ -118,7 +118,7 @@ EXAMPLE_PORTS = {
     19102: "a controller in the output of docs/how-to/replace-a-controller.md",
 }
 CHOSEN_PORTS = range(20_000, 65_536)
-"""Free ports that a machine chose, in output that is shown, and node ports of Kubernetes."""
+"""Free ports that a machine chose, as seen in sample output, and node ports of Kubernetes."""
 
 PLACEHOLDERS = {
     "CLAIM_OF_CONTROLLER_2": "the name of a volume claim, in docs/how-to/kubernetes.md",
@@ -127,7 +127,7 @@ PLACEHOLDERS = {
     ),
     "NEW_VERSION": "the tag of an image, in docs/how-to/kubernetes.md",
 }
-"""What readers replace in commands."""
+"""Placeholders in commands that readers replace."""
 
 POLICY_STATEMENTS = {
     "PenstockLeases": "the Sid of a statement in an IAM policy",
@@ -186,8 +186,8 @@ def _dotted(schema: dict[str, Any], before: str = "") -> Iterator[str]:
 
 @cache
 def quoted() -> frozenset[str]:
-    """Return what stands between quotes in the packages: log events, attributes of spans,
-    properties of tables.
+    """Return the names between quotes in the packages: log events, attributes of spans, properties
+    of tables.
     """
     return frozenset(
         name for path in sources() for name in re.findall(r"\"([a-z][\w.]*)\"", text(path))
@@ -196,8 +196,8 @@ def quoted() -> frozenset[str]:
 
 @cache
 def words() -> frozenset[str]:
-    """Return every word of the sources, of tests and of the chart, but not those of the allowlists
-    here.
+    """Return every word of the sources, the tests and the chart, except those of this module, whose
+    allowlists would make any name known.
     """
     read = {".py", ".yaml", ".yml", ".tpl", ".toml", ".sh", ".pyi", ""}
     return frozenset(
@@ -210,7 +210,7 @@ def words() -> frozenset[str]:
 
 @cache
 def metrics() -> frozenset[str]:
-    """Return the names of series, and what the chart's rules record."""
+    """Return the names of the series, and of those that the chart's recording rules produce."""
     ends = {"counter": ("",), "gauge": ("",), "histogram": ("", "_bucket", "_count", "_sum")}
     rules = "\n".join(
         text(path)
@@ -230,7 +230,7 @@ def labels() -> frozenset[str]:
 
 @cache
 def plugin_names() -> frozenset[str]:
-    """Return options and fixtures of the pytest plugin."""
+    """Return the options and fixtures of the pytest plugin."""
     return frozenset(
         {f"penstock_{name.replace('-', '_')}" for name, _ in PLUGIN_OPTIONS} | {"penstock_cluster"}
     )
@@ -246,7 +246,7 @@ def alerts() -> frozenset[str]:
 
 @cache
 def classes() -> frozenset[str]:
-    """Return the names of all classes, and those under which they are imported."""
+    """Return the names of all classes, and the names under which modules import them."""
     return frozenset(
         name
         for path in sources()
@@ -268,9 +268,7 @@ def variables() -> frozenset[str]:
 
 @cache
 def ports() -> frozenset[int]:
-    """Return the ports that are defaults of settings, of commands, of the image, of the chart and
-    of compose.
-    """
+    """Return the default ports of settings and commands, and the ports of image and chart."""
     of_settings = " ".join(
         str(field.default) for role in ROLES for field in settings_of(role).values()
     )
@@ -328,8 +326,8 @@ def node_flags(role: str) -> set[str]:
 
 @cache
 def all_flags() -> frozenset[str]:
-    """Return the options of all commands, of the pytest plugin, and of the modules that are started
-    with `python -m`.
+    """Return the options of all commands, of the pytest plugin, and of modules that are run with
+    `python -m`.
     """
     found = {flag for command in leaves(root()) for flag in flags_of(command)}
     found |= {flag for role in ROLES for flag in node_flags(role)}

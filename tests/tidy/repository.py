@@ -1,4 +1,4 @@
-"""The repository as the tidy tests read it: its files, its packages, and the syntax tree of each
+"""Read the repository for the tidy tests: its files, its packages, and the syntax tree of each
 module.
 """
 
@@ -15,19 +15,19 @@ NOT_SOURCES = {"__pycache__", "build", "dist", "site", "node_modules"}
 
 @cache
 def project() -> dict[str, Any]:
-    """Return pyproject.toml."""
+    """Return the content of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 @cache
 def packages() -> tuple[str, ...]:
-    """Return the names of the packages that the wheel carries."""
+    """Return the names of the packages in the wheel."""
     return tuple(project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
 
 
 @cache
 def files() -> tuple[Path, ...]:
-    """Return all files below the root, without caches, environments and what is built."""
+    """Return all files below the root, without caches, environments and build results."""
     found = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [
@@ -39,7 +39,7 @@ def files() -> tuple[Path, ...]:
 
 @cache
 def sources() -> tuple[Path, ...]:
-    """Return the modules of the packages that people write: no generated code."""
+    """Return the modules of the packages, without generated code."""
     wanted = set(packages())
     return tuple(
         path
@@ -63,10 +63,10 @@ def tree(path: Path) -> ast.Module:
 
 
 def shown(path: Path, line: int | None = None) -> str:
-    """Return `path:line` relative to the root, as editors open it."""
+    """Return `path:line` relative to the root, in the form that editors open."""
     return f"{path.relative_to(ROOT)}:{line}" if line else str(path.relative_to(ROOT))
 
 
 def listed(offenders: list[str]) -> str:
-    """Return the message of a failed test: how many there are, and each on its line."""
+    """Return the message of a failed test: the number of offenders, and one line for each."""
     return f"{len(offenders)} found:\n" + "\n".join(offenders)

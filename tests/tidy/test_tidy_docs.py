@@ -1,10 +1,9 @@
-"""What the docs name exists: settings, metrics, commands, options, ports, variables, alerts,
-targets of make.
+"""Check that everything that the docs name exists: settings, metrics, commands, options, ports,
+variables, alerts, targets of make.
 
-Code spans and code blocks count. A code span is one name, or a command; of a code block count
-assignments (`name=value`, `name = value`,
-`name: value`; quoted names in Python) and the commands of Penstock. Metrics, alerts and ports count
-in prose too.
+A code span is checked as one name or as a command. In a code block the tests check assignments
+(`name=value`, `name = value`, `name: value`; in Python quoted names) and the commands of Penstock.
+Metrics, alerts and ports are checked in prose as well.
 """
 
 import difflib
@@ -37,8 +36,8 @@ FILE_ENDS = (
     ".local",
 )
 MODULES = {"df", "f", "gc", "http", "os", "pa", "pl", "spark", "sys"}
-"""What stands before a dot and begins no setting of ours: modules of others, a data frame, Spark's
-session and its settings.
+"""Words before a dot that do not begin a setting of Penstock: modules of other projects, variables
+in examples, and Spark's settings.
 """
 NO_SETTINGS = {
     "faults.injected": "an attribute in examples",
@@ -69,7 +68,7 @@ WORD = re.compile(r"[a-z][a-z-]*")
 
 @cache
 def pages() -> tuple[Path, ...]:
-    """Return the pages that users read."""
+    """Return the Markdown pages for users."""
 
     def is_page(parts: tuple[str, ...]) -> bool:
         return (
@@ -86,7 +85,7 @@ def pages() -> tuple[Path, ...]:
 def wrong(
     path: Path, line: int, kind: str, name: str, known: Collection[str], but: str = ""
 ) -> str:
-    """Return one offender, with the nearest name that exists."""
+    """Return the message about one offender, with the most similar name that exists."""
     near = but or next(iter(difflib.get_close_matches(name, known, 1, 0.5)), "")
     return f"{shown(path, line)}: no {kind} {name}" + (f"; did you mean {near}?" if near else "")
 
@@ -98,7 +97,7 @@ def codes() -> Iterator[tuple[Path, Code]]:
 
 
 def matches(pattern: re.Pattern[str]) -> Iterator[tuple[Path, int, re.Match[str]]]:
-    """Yield what matches anywhere in the pages."""
+    """Yield the matches in the pages, in prose and in code."""
     for path in pages():
         for number, line in enumerate(text(path).splitlines(), 1):
             for match in pattern.finditer(line):
@@ -106,7 +105,7 @@ def matches(pattern: re.Pattern[str]) -> Iterator[tuple[Path, int, re.Match[str]
 
 
 def dotted_names(found: Code) -> Iterator[str]:
-    """Yield what stands where a setting would."""
+    """Yield the dotted names where a setting could be."""
     if not found.is_block and DOTTED.fullmatch(found.text):
         yield found.text
     elif found.language in {"python", "py"}:
@@ -116,7 +115,7 @@ def dotted_names(found: Code) -> Iterator[str]:
 
 
 def is_setting(name: str) -> bool:
-    """Return whether somebody has a setting, or the like, of this name."""
+    """Return whether the name is a known setting, or something else that docs may name."""
     first = name.split(".")[0]
     return (
         any(name in known for known in (names.settings(), names.chart_values(), names.quoted()))
@@ -147,8 +146,8 @@ def test_settings_exist() -> None:
 
 
 def test_names_with_underscores_exist() -> None:
-    """Log events, functions, columns: each is a word of the sources. A setting goes by its own
-    name, not by that of its Python field.
+    """Check log events, functions and columns: each must be a word of the sources. The docs must
+    use the name of a setting instead of its Python field.
     """
     known = names.words() | names.plugin_names() | names.metrics() | set(names.FOREIGN_ARGUMENTS)
     others = names.labels() | set(names.FOREIGN_ARGUMENTS)
@@ -187,8 +186,8 @@ def test_alerts_exist() -> None:
 
 
 def test_variables_exist() -> None:
-    """PENSTOCK_ ones strictly; others, among them Kafka's errors, are words of the sources or of
-    other programs.
+    """Variables that begin with PENSTOCK_ must exist. Other names in capitals, such as Kafka's
+    errors, must be words of the sources or belong to other programs.
     """
     offenders = []
     near = names.variables() | names.words()
@@ -306,7 +305,7 @@ def test_targets_of_make_exist() -> None:
 
 
 def test_a_wrong_name_is_found() -> None:
-    """Guard the patterns themselves, by names that never existed."""
+    """Test the patterns with names that never existed."""
     found: list[str] = []
     for line in (
         "penstock topics destroy x",

@@ -1,4 +1,4 @@
-"""The docs site builds strictly, and its pages load nothing from other hosts."""
+"""Check that the docs site builds in strict mode and loads nothing from other hosts."""
 
 import os
 import re
@@ -16,7 +16,7 @@ _LOADED = re.compile(
 
 
 def build(into: Path, docs: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Build the site; docs: another folder with the pages."""
+    """Build the site from the pages in `docs`; None: those of the repository."""
     config = ROOT / "mkdocs.yml"
     if docs is not None:
         config = into.parent / "mkdocs.yml"
@@ -60,7 +60,7 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
         assert not {url for url in loaded if re.match(r"(https?:)?//", url)}, page
 
 
-def test_diagrams_are_small_and_described(site: Path) -> None:
+def test_diagrams_are_small_and_in_the_site(site: Path) -> None:
     drawings = sorted((ROOT / "docs").rglob("*.svg"))
     assert drawings
     for drawing in drawings:

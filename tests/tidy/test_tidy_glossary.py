@@ -1,4 +1,4 @@
-"""One word per thing: the glossary has each term once, and the last word of every public class."""
+"""Check that the glossary has each term once, and the last word of every public class."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from tests.tidy.repository import ROOT, listed, shown, sources, tree
 
 GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 NAMED_BY_WHAT_HAPPENED = ("controller/metadata/records.py", "messages.py", "broker/wire/gen/")
-"""Records and messages of protocols."""
+"""Modules with records and messages of protocols, whose names say what happened."""
 STATES = frozenset(
     [
         "aborted",
@@ -42,7 +42,7 @@ STATES = frozenset(
         "written",
     ]
 )
-"""Not nouns: they say the state of the value that the words before them name."""
+"""Last words that are no nouns but say the state of the value."""
 EXCEPTIONS = frozenset({"BaseException", "Exception", "Warning", "UserWarning"})
 
 

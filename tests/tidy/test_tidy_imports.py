@@ -1,8 +1,8 @@
-"""A module has one name: what tests share is imported from the root (`tests.support.cluster`), so
-it is loaded once.
+"""Check that each module of the tests is imported by one name, which begins at the root
+(`tests.support.cluster`).
 
-A second name for a module makes a second copy of its classes and constants: `isinstance` fails, and
-a fixture changes the wrong one.
+A second name for a module loads a second copy of its classes and constants: `isinstance` fails, and
+a fixture changes the wrong copy.
 """
 
 import ast
@@ -18,8 +18,8 @@ TESTS = ROOT / "tests"
 
 
 def imports_of(path: Path, roots: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield what the module imports from one of the roots, with the line. Only modules in which
-    that is written are parsed.
+    """Yield the line and name of each import from one of the roots. Only modules with such a line
+    are parsed, which is faster.
     """
     if not re.search(
         rf"^\s*(?:from|import) (?:{'|'.join(map(re.escape, roots))})\b", text(path), re.MULTILINE
@@ -40,8 +40,8 @@ def imports_of(path: Path, roots: Collection[str]) -> Iterator[tuple[int, str]]:
 
 @cache
 def short_names(folder: Path) -> frozenset[str]:
-    """Return the modules that would be found if the folder were on the import path, as pytest puts
-    it there.
+    """Return the modules that Python would find if the folder were on the import path, where pytest
+    can put it.
     """
     found = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()}
     return frozenset(

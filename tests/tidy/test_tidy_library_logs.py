@@ -1,5 +1,6 @@
-"""What programs import as a library logs through `base.log`: structlog by itself would print on the
-program's stdout.
+"""Check that modules that programs import as a library log through `base.log`.
+
+structlog with its defaults would print to the stdout of the program.
 """
 
 import subprocess
@@ -19,7 +20,7 @@ for name, module in sys.modules.items():
 _CALLS = ("structlog.get_logger(", "from structlog import")
 
 
-def test_modules_of_readers_do_not_log_by_structlogs_defaults() -> None:
+def test_modules_of_readers_log_through_base_log() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LOADED], capture_output=True, text=True, timeout=60, check=True
     )

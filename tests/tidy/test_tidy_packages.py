@@ -1,5 +1,5 @@
-"""Flat package names can be shadowed by a dependency: prove that each is ours, and that the wheel
-carries all of them, with types.
+"""Check that no dependency shadows one of the flat package names, and that the wheel has all
+packages, with types.
 """
 
 import importlib
@@ -9,10 +9,10 @@ from pathlib import Path
 from tests.tidy.repository import ROOT, listed, packages
 
 NOT_IN_THE_WHEEL = {"benchmarks"}
-"""Packages that are no part of the product."""
+"""Packages of the repository that users do not need."""
 
 
-def test_packages_are_ours() -> None:
+def test_package_names_belong_to_this_repository_alone() -> None:
     owners = importlib.metadata.packages_distributions()
     offenders = []
     for name in packages():
@@ -24,7 +24,7 @@ def test_packages_are_ours() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_the_wheel_carries_every_package_with_its_types() -> None:
+def test_the_wheel_has_every_package_with_its_types() -> None:
     in_the_tree = {path.parent.name for path in ROOT.glob("*/__init__.py")} - NOT_IN_THE_WHEEL
     offenders = [
         f"{name} is a package, and not in the wheel" for name in in_the_tree - set(packages())

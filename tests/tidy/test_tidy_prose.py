@@ -1,4 +1,4 @@
-"""Prose: short decision records, a short README, American spelling in Markdown and Python."""
+"""Check the prose: short decision records, a short README, American spelling."""
 
 import os
 import re
@@ -23,9 +23,7 @@ BRITISH = re.compile(
 
 
 def prose_files() -> list[Path]:
-    """Return all Markdown and Python files of the repository except those below SKIPPED_FOLDERS and
-    hidden folders.
-    """
+    """Return the Markdown and Python files outside of SKIPPED_FOLDERS and hidden folders."""
     found: list[Path] = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [
@@ -43,7 +41,7 @@ def decision_records() -> list[Path]:
 
 
 def matches(pattern: re.Pattern[str]) -> list[str]:
-    """Return `path:line: words` for each match, also of words that a line break separates."""
+    """Return `path:line: words` for each match. A match may span a line break."""
     found: list[str] = []
     for path in prose_files():
         text = path.read_text()

@@ -1,5 +1,6 @@
-"""Cores are pure: no I/O, no clock, no asyncio, no unseeded randomness. The list is the promise;
-imports are read from the syntax tree.
+"""Check that the cores are pure: they use no I/O, no clock, no asyncio and no unseeded randomness.
+
+CORES lists them. The tests read imports and calls from the syntax tree.
 """
 
 import ast
@@ -156,20 +157,20 @@ CORES = (
 
 @cache
 def core_files() -> tuple[Path, ...]:
-    """Return the modules of the list; a name that leads to none is an error."""
+    """Return the modules that CORES names. A name without a module is an error."""
     modules = {shown(path): path for path in sources()}
     found: list[Path] = []
     for core in CORES:
         of_core = [
             path for name, path in modules.items() if name == core or name.startswith(f"{core}/")
         ]
-        assert of_core, f"{core} is in the list of cores, and no module"
+        assert of_core, f"CORES names {core}, which does not exist"
         found += of_core
     return tuple(found)
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the first part of everything that the module imports, with the line."""
+    """Yield the line and the top-level package of each import."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.split(".")[0]) for alias in node.names)
@@ -178,7 +179,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def impurities(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield what waits, and calls of the random module's shared generator."""
+    """Yield async code, and calls of the shared generator of the random module."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith):
             yield node.lineno, "async code"
@@ -202,7 +203,7 @@ def test_cores_import_nothing_impure() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_cores_await_nothing_and_roll_no_unseeded_dice() -> None:
+def test_cores_have_no_async_code_and_no_unseeded_randomness() -> None:
     offenders = [
         f"{shown(path, line)}: {what}" for path in core_files() for line, what in impurities(path)
     ]

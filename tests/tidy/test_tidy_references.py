@@ -1,8 +1,9 @@
-"""References lead to what is in the repository: paths, modules, ADRs, links and anchors.
+"""Check that references lead to something in the repository: paths, modules, ADRs, links and
+anchors.
 
-Paths that begin with a folder of the root count everywhere; other names of files count in Markdown,
-docstrings and comments, where they may leave out leading folders (`codec.py`). A name with a
-wildcard or a placeholder is no reference.
+Paths that begin with a folder of the root are checked everywhere. Other file names are checked in
+Markdown, docstrings and comments, where they may omit leading folders (`codec.py`). A name with a
+wildcard or a placeholder is not a reference.
 """
 
 import ast
@@ -36,14 +37,14 @@ NOT_OURS = {
     "scan_flights.py": "a program that the reader of docs/tutorials/first-spark-query.md writes",
     "penstock/listener": "a label of the Services in the Helm chart",
 }
-"""Names of files that belong elsewhere, with the reason."""
+"""File names that are not from this repository, with their origin."""
 
 NO_MODULES = {
     "penstock.node": "an attribute of spans",
     "penstock.offsets": "a property of Iceberg tables",
     "penstock.streams.svc.cluster.local": "a host name in Kubernetes",
 }
-"""Dotted names that begin like a package of ours, with the reason."""
+"""Dotted names that begin like a package of Penstock but are something else."""
 
 TEXTS = {".py", ".md", ".sh", ".yaml", ".yml", ".toml", ".tpl", ".dockerignore", ""}
 FILE = re.compile(
@@ -55,8 +56,8 @@ CODE_SPAN = re.compile(r"`([^`\n]+)`|(python -m [\w.]+)")
 
 
 def lines_with(pattern: str) -> Iterator[tuple[Path, int, str]]:
-    """Yield the lines of all texts in which the pattern occurs. A pattern that begins with a
-    literal makes this fast.
+    """Yield all lines of text files in which the pattern occurs. A pattern that begins with a
+    literal is fast.
     """
     searched = re.compile(pattern)
     for path in files():
@@ -70,7 +71,7 @@ def lines_with(pattern: str) -> Iterator[tuple[Path, int, str]]:
 
 @cache
 def below_the_root() -> frozenset[str]:
-    """Return every file and folder, relative to the root."""
+    """Return all files and folders, relative to the root."""
     paths = [path.relative_to(ROOT) for path in files()]
     return frozenset(str(path) for path in paths) | {
         str(folder) for path in paths for folder in path.parents
@@ -79,14 +80,14 @@ def below_the_root() -> frozenset[str]:
 
 @cache
 def short_names() -> frozenset[str]:
-    """Return every file, also without its leading folders."""
+    """Return the path of every file, with and without its leading folders."""
     parts = [path.relative_to(ROOT).parts for path in files()]
     return frozenset("/".join(path[begin:]) for path in parts for begin in range(len(path)))
 
 
 @cache
 def folders() -> tuple[str, ...]:
-    """Return the folders of the root."""
+    """Return the top-level folders."""
     return tuple(
         sorted({path.relative_to(ROOT).parts[0] for path in files() if path.parent != ROOT})
     )
@@ -94,8 +95,8 @@ def folders() -> tuple[str, ...]:
 
 @cache
 def lines_of_prose(path: Path) -> frozenset[int]:
-    """Return the lines that a person reads: all lines of a file that is no Python, docstrings and
-    comments of a module.
+    """Return the numbers of the lines with prose: docstrings and comments of a Python file, all
+    lines of another file.
     """
     if path.suffix != ".py":
         return frozenset(range(1, len(text(path).splitlines()) + 1))
@@ -139,7 +140,7 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_modules_that_are_named_exist() -> None:
-    """At the begin of code spans and in commands: `package.module` and `package.module.name`."""
+    """Check `package.module` and `package.module.name` where a code span or command begins."""
     first = "|".join((*packages(), "tests", "benchmarks"))
     module = re.compile(rf"(?:^|-m |from |import )((?:{first})(?:\.[A-Za-z_]\w*)+)(?![\w(/.=-])")
     settings = {name for role in ROLES for name in settings_of(role)}
@@ -156,7 +157,7 @@ def test_modules_that_are_named_exist() -> None:
 
 @cache
 def is_defined(name: str) -> bool:
-    """Return whether the name is a module, or a word in the module that its beginning names."""
+    """Return whether the name is a module, or a module followed by words that occur in it."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         place = "/".join(parts[:count])
@@ -195,7 +196,7 @@ def test_links_of_markdown_lead_somewhere() -> None:
 
 
 def test_anchors_that_are_named_elsewhere_exist() -> None:
-    """Such as the pages that alerts name."""
+    """Check anchors in other files than Markdown, such as the links of alerts to the docs."""
     offenders = [
         f"{shown(path, number)}: no heading for {name}#{anchor}"
         for path, number, line in lines_with(r"\.md#")
@@ -206,8 +207,8 @@ def test_anchors_that_are_named_elsewhere_exist() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_what_is_no_reference_is_left_alone() -> None:
-    """Guard the patterns themselves."""
+def test_patterns_find_references_and_nothing_else() -> None:
+    """Test the patterns with references, and with text that looks similar."""
     assert FILE.findall("see guides/x.md, `wal/core.py` and ../y.sh.") == [
         "guides/x.md",
         "wal/core.py",

@@ -1,11 +1,10 @@
-"""House rules that ruff does not have: sizes, names of modules, no unfinished work, generated code
-marked.
+"""Check the house rules that ruff does not have: sizes, module names, no unfinished work, and a
+mark on generated code.
 
-Sizes are advice first: above 80 lines a function and above 600 lines a file usually hold two
-things, so look for the noun by which to split. A file that is one thing may be longer than 600
-lines; at 900 the test fails, so that nothing is cut just to pass. A function of more than 80 lines
-fails unless LONG_FUNCTIONS has it with a reason. Docstrings of modules are ruff's (D100, D104), and
-so is complexity.
+A function above 80 lines or a file above 600 lines usually holds two things: find the noun by which
+to split it. A file that is one thing may be longer. The test therefore fails only above 900 lines,
+so that nobody cuts a file just to pass. A function above 80 lines fails unless LONG_FUNCTIONS names
+it with a reason. ruff checks complexity and the docstrings of modules (D100, D104).
 """
 
 import ast
@@ -16,11 +15,11 @@ FILE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 80
 TEST_NAME_CHARACTERS_MAX = 80
 LONG_FUNCTIONS: dict[str, str] = {}
-"""Functions that are longer and better in one piece, as path:name, with the reason."""
+"""Longer functions that are better in one piece, as path:name, with the reason."""
 DRAWERS = {"utils", "util", "helpers", "common", "misc"}
 
 
-def test_files_are_one_thing() -> None:
+def test_files_are_not_too_long() -> None:
     lengths = [(path, len(text(path).splitlines())) for path in sources()]
     long = [
         f"{shown(path)}: {length} lines, more than {FILE_LINES_MAX}; split it by noun"
@@ -64,8 +63,11 @@ def test_names_of_tests_fit_on_a_line() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_modules_are_named_by_what_they_are() -> None:
-    """No drawers, and no leading underscore: ruff asks for a docstring of public modules only."""
+def test_modules_are_named_by_a_noun() -> None:
+    """Refuse vague names and leading underscores.
+
+    ruff requires docstrings of public modules only, so a private module could lack one.
+    """
     offenders = [
         f"{shown(path)}: name it by the noun that it is about"
         for path in sources()
@@ -78,7 +80,7 @@ def test_modules_are_named_by_what_they_are() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_sources_have_no_unfinished_work() -> None:
     offenders = [
         f"{shown(path, number)}: {word}; do it, or open an issue"
         for path in sources()
@@ -90,7 +92,7 @@ def test_nothing_is_left_for_later() -> None:
     assert not offenders, listed(offenders)
 
 
-def test_generated_code_says_so() -> None:
+def test_generated_code_is_marked() -> None:
     generated = [
         path for path in files() if path.suffix == ".py" and "gen" in path.relative_to(ROOT).parts
     ]
