@@ -1,9 +1,8 @@
-# ruff: noqa: T201 - it talks to whoever runs it
-"""`python -m tests.chaos --minutes 10 [--seed N]`: run a real cluster under faults; exit with
-status 0 if no check failed.
+# ruff: noqa: T201 - a command that prints its results
+"""Run a real cluster under faults: `python -m tests.chaos --minutes 10 [--seed N]`.
 
-The faults follow from the seed, the timing of the processes does not: a seed that failed once may
-need several runs to fail again.
+The exit status is 0 if no check failed. The seed determines the faults but not the timing of the
+processes, so a seed that failed once may need several runs to fail again.
 """
 
 import argparse

@@ -1,10 +1,8 @@
-"""Clients that run all the time: producers with and without idempotence, readers, and a consumer
-group whose members change.
+"""Clients that work during the whole run: producers with and without idempotence, and readers.
 
-Invariants: each runs in a thread of its own until the run ends it; everything it sees goes into the
-record; an error that an application would have to handle is a violation, because deadlines are
-longer than any fault. A reader meets every offset in order; a group delivers each record at least
-once and never skips one.
+Invariants: each client has a thread of its own until the run ends it. The record gets everything
+that it sees. An error that an application would have to handle is a violation, because the clients'
+deadlines are longer than any fault. A reader meets every offset in order.
 """
 
 import threading
@@ -48,7 +46,7 @@ READING: Final = {
 
 
 STUCK_S: Final = 40.0
-"""Longer than any fault and the recovery behind it."""
+"""Longer than any fault and the recovery after it."""
 
 
 class ClientStuck(Exception):
@@ -56,12 +54,12 @@ class ClientStuck(Exception):
 
 
 def within(limit_s: float, call: Callable[[], object]) -> None:
-    """Call it in a thread, and abandon the thread if it takes longer. Raises ClientStuck,
-    KafkaException.
+    """Run `call` in a thread, and abandon the thread if it takes longer than the limit. Raises
+    ClientStuck, KafkaException.
 
-    Once a broker was missing from a Metadata response, librdkafka 2.11 to 2.16 may wait for it
-    forever, with any timeout (confluentinc/librdkafka#5511, #5456). A client that meets that
-    continues with a new instance, which has to succeed.
+    After a Metadata response without a broker, librdkafka 2.11 to 2.16 may wait for this broker
+    forever, with any timeout (confluentinc/librdkafka#5511, #5456). A stuck client continues with a
+    new instance, which has to succeed.
     """
     errors: list[KafkaException] = []
 
@@ -89,11 +87,11 @@ class Client(threading.Thread):
     def run(self) -> None:
         try:
             self.work()
-        except Exception as error:  # noqa: BLE001 - whatever ends a client is news
+        except Exception as error:  # noqa: BLE001 - every error that ends a client is a violation
             self.record.violate(f"{self.name} ended: {type(error).__name__}: {error}")
 
     def work(self) -> None:
-        raise AssertionError("a client says what it does")
+        raise AssertionError("a subclass must implement work()")
 
     def end(self, patience: Patience) -> bool:
         """End the client. Return True if it ended in time."""
@@ -104,8 +102,8 @@ class Client(threading.Thread):
 
 
 class SteadyProducer(Client):
-    """Produce one record for each partition every `pause_s`. name: begins with "-" without
-    idempotence.
+    """Produce one record for each partition every `pause_s`. A name that begins with "-" turns
+    idempotence off.
     """
 
     def __init__(
@@ -160,7 +158,7 @@ class SteadyProducer(Client):
                 self.failed.append(f"{part} number {number}: {error}")
                 self.record.violate(f"{self.name} is refused {identity!r}: {error}")
             else:
-                # None: the broker knows that it has the batch, but no longer its offset.
+                # None: the broker knows that it has the batch, but it no longer knows the offset.
                 offset = message.offset()
                 self.record.acknowledged(part, self.label, number, -1 if offset is None else offset)
 

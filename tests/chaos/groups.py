@@ -1,8 +1,8 @@
 """A consumer group with plain commits, and a client that reads the offsets of groups all the time.
 
-Invariants: a group delivers each record at least once and never skips one; between two assignments
-a member meets every offset in order; each acknowledged commit, each answer of a coordinator and
-each starting position of a member is recorded.
+Invariants: the group delivers each record at least once and never skips one. Between two
+assignments a member meets every offset in order. Each acknowledged commit, each answer of a
+coordinator and each starting position of a member is recorded.
 """
 
 import threading
@@ -45,7 +45,7 @@ class GroupMembers(Client):
         self._topic = topic
         self._rng = rng
         self.frontiers: dict[Part, int] = dict.fromkeys(parts, 0)
-        """Some member received everything below."""
+        """For each partition, the offset below which members have received everything."""
         self.rebalance_count = 0
         """Assignments of members."""
         self.commit_count = 0
@@ -110,15 +110,15 @@ class _Member:
         self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     def close(self) -> None:
-        """Raises nothing: a library call that does not return is abandoned."""
+        """Commit and close. Raises nothing, and abandons a library call that does not return."""
         self._commit()
         with suppress(ClientStuck):
             within(STUCK_S, self._consumer.close)
         self._settle()
 
     def poll(self) -> None:
-        """Poll one message at a time, so that messages before and after a rebalance are told apart.
-        Then commit if it is due.
+        """Poll one message at a time, to tell messages before and after a rebalance apart. Commit
+        if a commit is due.
 
         Raises ClientStuck when a commit has had no answer for longer than any fault lasts.
         """
@@ -168,11 +168,11 @@ class _Member:
         self._next, self._committed, self._assigned_s = {}, {}, {}
 
     def _commit(self) -> None:
-        """Send the next commit when the last one is answered: the library retries waiting commits
-        in any order.
+        """Send the next commit, unless the last one is unanswered: the library retries several
+        commits in any order.
 
-        The synchronous call is no option: it may wait forever (see `clients.within`), also inside a
-        rebalance, where a thread does not help.
+        The commit is asynchronous, because a synchronous one may wait forever (see
+        `clients.within`), also inside a rebalance, where a thread does not help.
         """
         if self._committing is not None:
             return
@@ -204,8 +204,8 @@ class _Member:
         self._settle(acknowledged)
 
     def _settle(self, acknowledged: Collection[Part] = ()) -> None:
-        """Record the result of the unanswered commit, if there is one; without an acknowledgement
-        it may have taken effect.
+        """Record the result of the unanswered commit, if there is one. A commit without an
+        acknowledgement may have taken effect.
         """
         if self._committing is None:
             return
@@ -220,8 +220,8 @@ class _Member:
 
 
 class OffsetAsker(Client):
-    """Read the offsets of groups from coordinators, without being a member. answer_count: offsets
-    in the answers.
+    """Read the offsets of groups from coordinators, without being a member. `answer_count` counts
+    the offsets in the answers.
     """
 
     def __init__(

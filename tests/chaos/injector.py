@@ -1,7 +1,7 @@
 """Apply the schedule's faults to the processes, the links and the store, and log one line for each
 fault.
 
-Invariant: when `inject` returns, the fault is over and healed; processes that it held down may
+Invariant: when `inject` returns, the fault is over and healed. Processes that it held down may
 still be starting.
 """
 
@@ -16,7 +16,7 @@ from tests.chaos.record import Record
 from tests.chaos.schedule import CONTROLLERS, LEADER, Fault, Kind
 
 LEAVE_TIMEOUT_S: Final = 20.0
-"""The time for SIGTERM, also while the controllers are down."""
+"""How long a process may take to exit after SIGTERM, also while the controllers are down."""
 
 
 class Injector:

@@ -1,8 +1,8 @@
-"""Ask each broker for the ends of the logs that it believes to lead, by ListOffsets and by Fetch,
-as a client with old metadata would.
+"""Ask each broker by ListOffsets and Fetch for the ends of the logs that it believes to lead, like
+a client with old metadata.
 
-Invariants: a request goes only to its broker, for any metadata; each answer is recorded with the
-start time of its request, refusals are only counted.
+Invariants: each client asks its own broker only, whatever the metadata say. Each answer is recorded
+with the start time of its request. Refusals are only counted.
 """
 
 from typing import Final
@@ -19,15 +19,15 @@ from tests.support.anomalies import Latest
 from tests.support.history import Part
 
 _ASK_S: Final = 20.0
-"""Longer than any fault, because late answers are the interesting ones."""
+"""Longer than any fault, because a late answer is most likely to be wrong."""
 _PAUSE_S: Final = 0.3
 _LATEST: Final = -1
 _FETCH_BYTES_MAX: Final = 1
 
 
 class LeaderAsker(Client):
-    """Ask one broker. answer_count: ends in its answers. refused_count: partitions that it refused
-    as another broker's.
+    """Ask one broker. `answer_count` counts the ends in its answers, `refused_count` the partitions
+    that it refused, for example because another broker leads them.
     """
 
     def __init__(self, address: str, parts: list[Part], record: Record, name: str) -> None:
@@ -44,7 +44,7 @@ class LeaderAsker(Client):
                 with WireClient(self._address) as client:
                     self._ask(client)
             except KafkaFailed:
-                continue  # it does not run, or is cut off from us
+                continue  # the broker does not run, or clients are cut off from it
 
     def _ask(self, client: WireClient) -> None:
         """Send requests until the connection breaks or this client ends."""

@@ -1,15 +1,16 @@
-"""The network between the processes: a TCP proxy in front of each node, whose directions can be
-cut, held, slowed and reset.
+"""The network between the processes: a TCP proxy in front of each node. Faults cut, hold, slow and
+reset its connections.
 
-Invariants: each node has one address for all clients and nodes, that of its proxy, so that
-redirects do not bypass the faults. The connecting port identifies the source (Linux: /proc;
-elsewhere all connections count as clients'), so that a fault hits one pair of nodes. Bytes of a cut
-connection stay in the sender's socket: no side sees an error until the fault ends. The proxy of a
-stopped node refuses connections, which brokers take as proof. Must not look into the bytes.
+Invariants: clients and nodes reach a node only at the address of its proxy, so that redirects do
+not bypass the faults. The port of the connecting side identifies the source, so that a fault hits
+one pair of nodes (with /proc of Linux; elsewhere all connections count as those of clients). Bytes
+of a cut connection stay in the sender's socket, and no side sees an error until the fault ends. The
+proxy of a stopped node refuses connections, which proves to brokers that the node is down. Must not
+look into the bytes.
 
-Brokers send markers to each other's advertised addresses, so these links pass here too. A cut stops
-every connection of a pair. A hold stops the connections that exist when it begins: what the sender
-repeats on a newer connection arrives first, and the held bytes arrive late, when no one waits for
+Brokers send markers to each other's advertised addresses, so these links also pass here. A cut
+stops every connection of a pair. A hold stops the connections that exist when it begins: what the
+sender repeats on a newer connection arrives first, and the held bytes arrive when nobody waits for
 their answer any more.
 """
 
@@ -30,17 +31,17 @@ from tests.chaos.schedule import CLIENTS
 _PIECE_BYTES: Final = 64 * 1024
 _LOOKUP_PAUSE_S: Final = 0.02
 _LOOPBACK: Final = ("0100007F", "0000000000000000FFFF00000100007F")
-"""127.0.0.1, plain and as an IPv6 socket shows it, like those of gRPC."""
+"""127.0.0.1 in /proc: as an IPv4 address, and as an IPv6 socket (such as gRPC's) shows it."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _END_BEHIND_S: Final = 0.5
-"""The end of a held connection comes this much later than its last bytes, so that they are served
-first.
+"""The pause between the last bytes of a held connection and its end, so that the receiver serves
+the bytes first.
 """
 
 
 class Diallers:
-    """Find the node behind a connection. One scan of /proc serves all connections that wait for it,
-    so that many at once cost only a few scans.
+    """Find the node behind a connection. One scan of /proc serves all waiting connections, so that
+    many at once cost only a few scans.
     """
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
@@ -49,7 +50,7 @@ class Diallers:
         self._task: asyncio.Task[None] | None = None
 
     async def of(self, port: int) -> str:
-        """Return the node whose end of a connection has this port; CLIENTS: no node's."""
+        """Return the node whose end of a connection has this port, or CLIENTS if there is none."""
         if sys.platform != "linux":
             return CLIENTS
         found = self._waiting.setdefault(port, asyncio.get_running_loop().create_future())
@@ -99,7 +100,7 @@ def _inodes(ports: set[int]) -> dict[int, str]:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """dialled: the connecting node, `to`: its peer. number: grows with each connection of the
+    """A connection from node `dialled` to node `to`. `number` grows with each connection of the
     network.
     """
 
@@ -123,8 +124,8 @@ def _role(name: str) -> str:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """Hold what `source` sends to `target` on these connections. If there is none, hold the next
-    one.
+    """A hold on what `source` sends to `target` on these connections, or on the next connection if
+    there are none.
     """
 
     source: str
@@ -136,7 +137,7 @@ class Hold:
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """Reset the connection, as a crash of the machine does: bytes in flight are lost."""
+    """Reset the connection and lose the bytes in flight, as a crash of the machine does."""
     with suppress(OSError):
         writer.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE
@@ -145,7 +146,7 @@ def reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Network:
-    """All links. pids: of the running nodes, by name."""
+    """All links. `pids` returns the process ids of the running nodes by name."""
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
         self._diallers = Diallers(pids)
@@ -180,7 +181,7 @@ class Network:
         self._cuts.append((source, target))
 
     def heal(self, source: str, target: str, *, late: bool) -> None:
-        """Heal the cut. late: the held bytes continue; otherwise they are lost with their
+        """Heal the cut. The stopped bytes arrive if `late`. Otherwise they are lost with their
         connections.
         """
         self._cuts.remove((source, target))
@@ -206,7 +207,7 @@ class Network:
                 connection.reset()
 
     def slow(self, name: str, delay_ms: float) -> None:
-        """Delay every piece to and from this node; 0: no delay."""
+        """Delay every piece to and from this node. 0 ends the delay."""
         self._delays_s[name] = delay_ms / 1_000
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
 """Move partitions all the time: reassignments, preferred elections and cancellations, over the
 Kafka protocol.
 
-Invariant: the requests follow from the seed. A request that fails during a fault is no violation;
-an accepted move that does not end is one (checked at the end of the run).
+Invariant: the seed determines the requests. A request may fail during a fault. An accepted move
+that has not ended at the end of the run is a violation.
 """
 
 import asyncio

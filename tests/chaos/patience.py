@@ -1,7 +1,7 @@
-"""Deadlines on a busy machine: time in which this process did not run does not count.
+"""Deadlines for a busy machine, which do not count the time in which this process did not run.
 
-Invariant: at most `_COUNTED_S_MAX` of the time between two looks counts, so that a machine that
-stalls for a minute does not look like a cluster that does. `Stalls` measures the longest stall.
+Invariant: at most `_COUNTED_S_MAX` of the time between two calls of `lasts` counts, so that a stall
+of the machine is not mistaken for a stall of the cluster. `Stalls` measures the longest stall.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ _WHOLE_FACTOR: Final = 10
 
 
 class Patience:
-    """`while trouble and patience.lasts(): wait a little`. It starts again with each progress, but
-    never lasts longer than ten times.
+    """A deadline: `while trouble and patience.lasts(): wait a little`.
+
+    Progress restarts the timeout. The whole wait lasts at most ten times the timeout.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -25,7 +26,7 @@ class Patience:
         self._progress: object = None
 
     def lasts(self, progress: object = None) -> bool:
-        """Return True while time is left. progress: anything that changes with each achievement."""
+        """Return True while time is left. `progress`: any value that changes with each progress."""
         now = time.monotonic()
         counted_s = min(now - self._looked_at, _COUNTED_S_MAX)
         self._looked_at = now
@@ -36,7 +37,7 @@ class Patience:
 
 
 class Stalls:
-    """longest_s: the longest delay of a wake-up of this process."""
+    """Measures `longest_s`, the longest delay of a wake-up of this process."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0

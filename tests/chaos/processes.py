@@ -1,11 +1,11 @@
-"""The processes of the cluster, started with the commands of `penstock dev`, with the proxies of
-the chaos test between them.
+"""Run the processes of the cluster with the commands of `penstock dev`, and the proxies between
+them.
 
-Invariants: every address is that of a proxy (`links.py`, `store_proxy.py`), for clients and for
-nodes; a process that ends is started again, unless a fault holds it down; every end is recorded,
-and an end without a fault is a defect. All end with this process (`deploy.node.lifeline`, so they
-are started from the main thread only). Each start logs to a file of its own. Signals go to pids,
-never to names.
+Invariants: clients and nodes connect only to proxies (`links.py`, `store_proxy.py`). A process that
+ends is started again, unless a fault holds it down. An end without a fault is recorded; it is a
+defect, unless a broker found itself fenced. All processes end with this one
+(`deploy.node.lifeline`, so only the main thread starts them). Each start logs to a file of its own.
+Signals go to pids, never to names.
 """
 
 import asyncio
@@ -38,12 +38,12 @@ from tests.chaos.patience import Patience
 from tests.chaos.store_proxy import StoreProxy
 
 READ_GRACE_MS: Final = 3_000
-"""Short, so that a run lasts long enough to see unreferenced objects deleted."""
+"""Short, so that unreferenced objects are deleted during a run."""
 
 START_TIMEOUT_S: Final = 180.0
-"""Generous for busy machines; no check depends on it."""
+"""The deadline for brokers to serve. It is generous, because machines may be busy."""
 FENCED: Final = 3
-"""The exit code of a broker that lost its registration, which is correct after a pause or a cut."""
+"""The exit code of a broker that was fenced, which is correct after a pause or a cut."""
 
 _FEW_COORDINATORS: Final = (
     "--offsets-topic-num-partitions",
@@ -57,8 +57,10 @@ _LOOK_S: Final = 0.1
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """held_down: by a fault. caused: a fault causes its next end. port: of the node itself, behind
-    its proxy.
+    """A process of the cluster.
+
+    held_down: a fault prevents its restart. caused: a fault causes its next end. port: the port of
+    the node itself, behind its proxy.
     """
 
     plan: ProcessPlan
@@ -79,10 +81,10 @@ class Node:
 
 
 class Processes:
-    """`async with Processes(directory, seed, defect) as processes`. defect: called for every end
-    that no fault explains.
+    """All processes: `async with Processes(directory, seed, defect) as processes`.
 
-    planted: the name of a bug of `tests.sim.mutants` for all nodes, to check that the run finds it.
+    defect: called for every end that no fault explains. planted: the name of a bug of
+    `tests.sim.mutants` that all nodes get, to check that the run finds it.
     """
 
     def __init__(
@@ -105,7 +107,7 @@ class Processes:
         self.bootstrap = plan.bootstrap
         self.controllers = plan.controller.split(",")
         self.store_url = plan.store_url
-        """The store without faults, for checks of the bucket; nodes have URLs of their own."""
+        """The store without its proxy, for checks of the bucket. Nodes have other URLs."""
         own = {
             "store": (found.store,),
             "controller": found.controllers[3:],
@@ -146,8 +148,8 @@ class Processes:
         return [node for node in self.nodes.values() if node.plan.role == "broker"]
 
     async def start(self, node: Node) -> None:
-        """Start it from the main thread: a child ends with the thread that started it (see
-        `deploy.node.lifeline`).
+        """Start the process. Call in the main thread: a child ends with the thread that started it
+        (see `deploy.node.lifeline`).
         """
         node.starts += 1
         log = self.directory / f"{node.name.replace(' ', '-')}.{node.starts}.log"
@@ -173,9 +175,7 @@ class Processes:
             await self.network.node_runs(node.name)
 
     def signal(self, node: Node, number: signal.Signals) -> None:
-        """Send the signal. An end that it causes is intended. A paused process needs SIGKILL to
-        end.
-        """
+        """Send the signal. SIGKILL and SIGTERM mark the next end as caused by a fault."""
         if node.process is not None and node.process.poll() is None:
             node.caused = node.caused or number in (signal.SIGKILL, signal.SIGTERM)
             node.process.send_signal(number)
@@ -188,8 +188,8 @@ class Processes:
         return process is None or process.poll() is not None
 
     async def until_serving(self) -> None:
-        """Wait until all serve. Raises TimeoutError, which names the others and their state by
-        their logs.
+        """Wait until all brokers serve. After a timeout, make the others dump their stacks into
+        their logs (SIGQUIT) and raise TimeoutError, which names them.
         """
         patience = Patience(START_TIMEOUT_S)
         while missing := [
@@ -205,8 +205,8 @@ class Processes:
             await asyncio.sleep(0.1)
 
     async def leading_controller(self) -> str:
-        """Return the name of the controller that says that it leads, or of any controller while
-        none does.
+        """Return the name of the active controller. While there is none, try again for a few
+        seconds, then return `controller 0`.
         """
         for _ in range(20):
             for node in self.nodes.values():
@@ -219,7 +219,7 @@ class Processes:
         return {node.name: node.pid for node in self.nodes.values()}
 
     async def _keep(self, node: Node) -> None:
-        """Start it again after each end."""
+        """Start the process again after each end."""
         while True:
             await asyncio.sleep(_LOOK_S)
             if node.process is None or (code := node.process.poll()) is None:
@@ -240,7 +240,7 @@ class Processes:
             await self.start(node)
 
     def _overrides(self, node: Node, store_fd: int) -> tuple[str, ...]:
-        """Return the flags to override: the last occurrence of a flag counts."""
+        """Return flags that override those of the plan: the last occurrence of a flag counts."""
         if node.plan.role == "store":
             return ("--fd", str(store_fd))
         store = (
@@ -274,7 +274,7 @@ class Processes:
         )
 
     async def _stop(self) -> None:
-        """Stop all by SIGKILL; nothing more is checked."""
+        """Kill all processes. Nothing is checked any more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -288,9 +288,7 @@ class Processes:
 
 
 def _planting(directory: Path, name: str) -> dict[str, str]:
-    """Return the environment that plants the bug: Python itself imports the module with this name
-    at its start.
-    """
+    """Return the environment that plants the bug: Python imports `sitecustomize` at its start."""
     if not name:
         return {}
     (directory / "sitecustomize.py").write_text(

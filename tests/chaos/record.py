@@ -1,8 +1,8 @@
-"""The events of a run, from all threads: into the history that is checked, and line by line into a
+"""Collect the events of a run from all threads: in the history that is checked, and as lines of a
 file for debugging.
 
-Invariants: the first violation is kept with its time, later ones are counted too; no exception
-reaches a client's thread.
+Invariants: the first violations are kept with their times, and all of them are in the file. A
+violation raises no exception in the thread of a client.
 """
 
 import threading
@@ -17,16 +17,16 @@ from tests.support.anomalies import Ack, Operation, Write
 from tests.support.history import History, Part
 
 LEASE_S: Final = SESSION_TIMEOUT_MS / 1_000
-"""A broker without a controller may serve for as long as its session lasts."""
+"""How long a broker may serve without a controller: as long as its session lasts."""
 _VIOLATIONS_KEPT_MAX: Final = 50
 _ACKS_EVERY_S: Final = 0.05
-"""How often an acknowledged offset is kept, for each partition: enough to find reads that are
-staler.
+"""The minimum time between two kept acknowledgements of a partition, which is short enough to find
+stale reads.
 """
 
 
 class Record:
-    """began_at: of time.monotonic(). All times are seconds since then."""
+    """The events of a run. All times are seconds since `began_at`, a value of time.monotonic()."""
 
     def __init__(self, path: Path) -> None:
         self.began_at = time.monotonic()
@@ -39,8 +39,8 @@ class Record:
         self._acked_number: dict[tuple[bytes, Part], int] = {}
         self._acks: dict[Part, list[tuple[float, int]]] = {}
         self.operations: list[Operation] = []
-        """For `tests.support.anomalies`: transactions, polls of their records, groups, and ends of
-        logs.
+        """The input of `tests.support.anomalies`: transactions, polls of their records, offsets of
+        groups, and ends of logs.
         """
         self.faults: Counter[str] = Counter()
 
@@ -54,7 +54,7 @@ class Record:
                 self.violations.append(f"{self.now():.2f} s: {what}")
 
     def tell(self, line: str, *, now: bool = False) -> None:
-        """Write the line to the file only. now: flush at once, not only after some thousand
+        """Write the line to the file only. now: flush at once, instead of after some thousand
         bytes.
         """
         with self._lock:
@@ -90,7 +90,7 @@ class Record:
             self.operations.append(Ack(part, offset, now))
 
     def acked_end(self, part: Part, at_s: float) -> int:
-        """Return the end of the acknowledged records at this time; 0: none."""
+        """Return the end of the records that were acknowledged by this time. 0: none."""
         with self._lock:
             acks = self._acks.get(part, [])
             count = bisect_right(acks, (at_s, 0))
@@ -103,7 +103,7 @@ class Record:
             self.tell(str(operation), now=isinstance(operation, Write))
 
     def acked_number(self, part: Part, producer: bytes) -> int:
-        """Return the highest acknowledged number; -1: none."""
+        """Return the highest acknowledged number of the producer. -1: none."""
         with self._lock:
             return self._acked_number.get((producer, part), -1)
 

@@ -1,9 +1,10 @@
-"""One run: a cluster, its clients, waves of faults with quiet between them, and the verdict.
+"""Run a cluster and its clients, make waves of faults with quiet time between them, and check
+everything at the end.
 
-Invariants: between two waves every partition accepts records, every transactional client ends a
-transaction and the group commits again within `RECOVERY_DEADLINE_S`; otherwise the run ends there.
-At the end everything is checked by new readers, after all brokers were killed, so nothing comes
-from a cache. A run in which some client did nothing fails.
+Invariants: after each wave every partition accepts records, every transactional client ends a
+transaction and the group commits again within `RECOVERY_DEADLINE_S`. Otherwise no further wave
+begins. At the end all brokers are killed and new readers check the records, so that nothing comes
+from a cache. A run in which a client did nothing fails.
 """
 
 import asyncio
@@ -41,8 +42,9 @@ class Outcome:
 
 
 async def run(seconds: float, seed: int, say: Callable[[str], None], planted: str = "") -> Outcome:
-    """Run the chaos test. seconds: how long new waves begin. planted: a bug of `tests.sim.mutants`
-    for all nodes.
+    """Run the chaos test.
+
+    seconds: how long new waves begin. planted: a bug of `tests.sim.mutants` that all nodes get.
     """
     directory = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-{seed}-"))
     record = Record(directory / "history.txt")
@@ -118,8 +120,8 @@ class _Chaos:
         await asyncio.gather(*(later(fault) for fault in wave.faults))
 
     async def _recovered(self, behind: str) -> None:
-        """Wait until every process serves, and every client completes something that it began after
-        this call.
+        """Wait until every broker serves, and every client completes something that it began after
+        this call. At the deadline it is a violation.
         """
         began, patience = self._record.now(), Patience(RECOVERY_DEADLINE_S)
         try:
@@ -138,7 +140,7 @@ class _Chaos:
         self._record.tell(f"recovered behind {behind} in {self._record.now() - began:.2f} s")
 
     async def _settle(self) -> None:
-        """End the clients, then check everything."""
+        """End the clients, and check everything."""
         self._say(f"{self._record.now():7.1f} s  no more faults; checking")
         work, bootstrap, record = self._work, self._processes.bootstrap, self._record
         await asyncio.to_thread(work.end_writers, Patience(RECOVERY_DEADLINE_S))

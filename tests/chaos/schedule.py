@@ -1,11 +1,9 @@
-"""The faults, their targets and durations: an endless series of waves that follows from the seed
-alone.
+"""Draw the faults, their targets and durations: an endless series of waves.
 
-Invariants: pure, the same seed gives the same waves; a wave ends (`Wave.length_s`), no node has two
-process faults in one wave, and there is quiet between waves, which the runner extends until the
-cluster has recovered, so that there is progress to check.
-Must not know how a fault is done, nor who leads: "leader" as a name is resolved when the fault
-begins.
+Invariants: pure; the same seed gives the same waves. Each wave ends (`Wave.length_s`). No node has
+two process faults in one wave. There is quiet time between waves, which the runner extends until
+the cluster has recovered, so that there is progress to check. Must not know how to inject a fault,
+nor which controller leads: the name "leader" is resolved when the fault begins.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,10 +40,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """whom: names of nodes; of a cut or hold (from, to). after_s: since the wave began. chance: of
-    each request, for store faults.
+    """A fault.
 
-    late: held bytes arrive at the end of the fault, instead of being lost with their connection.
+    whom: names of nodes; for a cut or a hold (from, to). after_s: time from the start of the wave.
+    chance: the part of the requests that a store fault hits. late: stopped bytes arrive at the end
+    of the fault, instead of being lost with their connection.
     """
 
     kind: Kind
@@ -70,7 +69,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """quiet_s: the minimum of quiet time after the wave."""
+    """Faults that overlap. `quiet_s` is the minimum of quiet time after them."""
 
     number: int
     faults: tuple[Fault, ...]
@@ -108,8 +107,8 @@ class _Draft:
         return 0.0 if not self.faults else self.rng.uniform(0.0, 3.0)
 
     def add_process_fault(self, kind: Kind, whom: tuple[str, ...], for_s: float) -> None:
-        """Add the fault, unless it conflicts: a dead process cannot be paused, and the leader may
-        be any of the controllers.
+        """Add the fault, unless one of its nodes has a process fault already: a dead process cannot
+        be paused. The leader may be any of the controllers.
         """
         claimed = (
             set(CONTROLLERS) | {LEADER} if LEADER in whom else set(whom) | ({LEADER} & self.taken)
@@ -140,7 +139,7 @@ def _kill(draft: _Draft) -> None:
 
 
 def _pause(draft: _Draft) -> None:
-    """Sessions end after 3 s, elections after 0.6 s; pauses are shorter and longer than both."""
+    """Pause for less or more than the timeouts of sessions (3 s) and elections (0.6 s)."""
     rng = draft.rng
     if rng.random() < 0.6:
         draft.add_process_fault(
@@ -177,11 +176,11 @@ def _cut(draft: _Draft) -> None:
 
 
 def _hold(draft: _Draft) -> None:
-    """Hold for longer than a coordinator waits for an answer about markers (5 s), so that it sends
+    """Hold for longer than a coordinator waits for an answer to its markers (5 s), so that it sends
     them again on a newer connection.
 
-    Not between clients and brokers: a late Produce or EndTxn of an older connection may do harm, as
-    in Kafka before KIP-890.
+    Links between clients and brokers are never held: a late Produce or EndTxn of an older
+    connection can break a transaction, as in Kafka before KIP-890.
     """
     rng = draft.rng
     pair = [
@@ -194,8 +193,8 @@ def _hold(draft: _Draft) -> None:
 
 
 def _isolate(draft: _Draft) -> None:
-    """Cut a broker off from all controllers, in both directions; the store and clients remain. Some
-    cuts last longer than a session (3 s), a move and a lease (3 s).
+    """Cut a node off from all other controllers, in both directions, but not from the store and the
+    clients. Some cuts last longer than a session (3 s), a move and a lease (3 s) together.
     """
     rng = draft.rng
     whom = draft.some_controller() if rng.random() < 0.5 else rng.choice(BROKERS)

@@ -1,9 +1,9 @@
-"""An HTTP proxy in front of the S3 server: it answers 503, delays, cuts requests and answers, loses
-answers of completed requests, and holds requests back.
+"""An HTTP proxy in front of the S3 server. It answers 503, delays, cuts requests and answers, loses
+answers of completed requests, and holds requests.
 
-Invariants: a request reaches the store unchanged, or cut short with its connection; a held request
-may arrive after its sender died. Each process has its own port here, so that a fault can hit one
-process. Must not know what keys mean.
+Invariants: a request reaches the store unchanged, cut short with its connection, or not at all. A
+held request may arrive after its sender has died. Each process has its own port here, so that a
+fault can hit one process. Must not know what keys mean.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _SLOW_DOWN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A request or an answer; head: with its empty line."""
+    """A request or an answer. `head` ends in the empty line."""
 
     head: bytes
     body: bytes
@@ -39,7 +39,7 @@ class _Message:
 
 
 class _Broken(Exception):
-    """The connection ends here."""
+    """The proxy must end the connection."""
 
 
 class StoreProxy:
@@ -108,7 +108,7 @@ class StoreProxy:
         writer: asyncio.StreamWriter,
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
-        """Handle one request to its end. Raises _Broken if its connection does not outlive it."""
+        """Handle one request. Raises _Broken if its connection must end."""
         lose_answer = cut_answer = False
         for fault, over in list(self._weather):
             if fault.whom[0] not in (ALL, source) or self._rng.random() >= fault.chance:

@@ -1,12 +1,12 @@
-"""Transactional clients: each keeps one `transactional.id` for the whole run, and one producer
+"""Transactional clients. Each keeps one `transactional.id` for the whole run, and one producer
 until a fatal error.
 
-A `TransactionSender` has a transaction open nearly all the time, some for longer than links time
-out. A `Transformer` consumes in a group, produces and commits its offsets with the transaction;
-sometimes it leaves the group and joins again, with the same producer.
-Invariants: each transaction is recorded once, with what is known about its outcome: ok and fail are
-what the client library promises, everything else is info. A client that loses its producer
-continues with a new one.
+A `TransactionSender` has a transaction open nearly all the time; some last longer than brokers keep
+an unanswered connection. A `Transformer` consumes in a group, produces, and commits its offsets
+with the transaction. Sometimes it leaves the group and joins again with the same producer.
+
+Invariants: each transaction is recorded once with its outcome: ok or fail if the client library
+promises it, otherwise info. A client that loses its producer continues with a new one.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ from tests.support.anomalies import UNKNOWN, Assign, Consumed, Outcome, Poll, Re
 from tests.support.history import Part
 
 _CALL_S: Final = 10.0
-"""For one call of the client library; a call that timed out is repeated."""
+"""The timeout of one call of the client library. A call that timed out is repeated."""
 _TRANSACTION_TIMEOUT_MS: Final = 120_000
 _ABORTED_SHARE: Final = 0.4
 _INPUT_COUNT_MAX: Final = 300
@@ -54,8 +54,10 @@ class Transaction:
 
 
 class TransactionalClient(Client):
-    """outputs: partitions that it writes to. finished: transactions by outcome. producer_count: 1
-    if none was lost.
+    """Runs transactions one after the other.
+
+    outputs: the partitions that it writes to. finished: the number of transactions by outcome.
+    producer_count: 1 if no producer was lost.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class TransactionalClient(Client):
         self._number = 0
         self._producer: Producer | None = None
         self._stuck: list[Producer | Consumer] = []
-        """Kept, because closing one may block like the call that is stuck."""
+        """Stuck instances. They are kept, because closing one may also block."""
         self._settings: dict[str, Any] = {
             **IMPATIENT,
             "bootstrap.servers": bootstrap,
@@ -85,12 +87,12 @@ class TransactionalClient(Client):
         }
 
     def prepare(self) -> tuple[Consumed, ...] | None:
-        """Return the input of the next transaction. None: there is nothing to do yet."""
+        """Return the input of the next transaction. None: there is none yet."""
         return ()
 
     def fill(self, transaction: Transaction) -> None:
         """Produce the records of the transaction."""
-        raise AssertionError("a client says what its transactions hold")
+        raise AssertionError("a subclass must implement fill()")
 
     def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
         """Add the consumed offsets before the commit, if it consumed anything."""
@@ -110,7 +112,7 @@ class TransactionalClient(Client):
 
     def produce(self, transaction: Transaction, part: Part, more: bytes = b"") -> None:
         producer = self._producer
-        assert producer is not None, "a transaction has a producer"
+        assert producer is not None, "a transaction must have a producer"
         value = b"%s/%d/%d" % (self.label.encode(), transaction.number, len(transaction.sends))
         transaction.sends.append((part, value))
 
@@ -129,8 +131,8 @@ class TransactionalClient(Client):
             self._producer.poll(min(left_s, 0.1))
 
     def _begin_anew(self) -> Producer | None:
-        """Return a producer that has ended what its predecessor left open. None: the run is
-        over.
+        """Return a new producer that has ended the open transaction of its predecessor. None: it
+        could not, and the caller must try again.
         """
         producer = Producer(self._settings)
         self.producer_count += 1
@@ -197,8 +199,8 @@ class TransactionalClient(Client):
         return Outcome.OK
 
     def _give_up(self, producer: Producer, transaction: Transaction, error: KafkaError) -> Outcome:
-        """Abort if the library requires it: then the outcome is certain. After a fatal error only
-        the cluster knows it.
+        """Abort if the library requires it, which makes the outcome certain. After a fatal error
+        during a commit only the cluster knows the outcome.
         """
         if error.txn_requires_abort():
             try:
@@ -214,7 +216,7 @@ class TransactionalClient(Client):
 
     @staticmethod
     def _again(call: Callable[[], object]) -> None:
-        """Repeat the call until it has an answer. Raises KafkaException."""
+        """Repeat the call while its error is retriable. Raises KafkaException for other errors."""
         while True:
             try:
                 call()
@@ -229,8 +231,8 @@ class TransactionSender(TransactionalClient):
     """Write a few records at a time to some of its partitions, then commit or abort."""
 
     def fill(self, transaction: Transaction) -> None:
-        """Produce. Many transactions last a few requests, some longer than the 5 s after which
-        brokers close an unanswered connection.
+        """Produce the records. Most transactions last for a few requests only, some for longer than
+        the 5 s after which brokers close an unanswered connection.
         """
         lasts_s = self.rng.choices((0.05, 0.5, 2.0, 6.0), (4, 3, 3, 1))[0]
         every_s = self.rng.choice((0.2, lasts_s))
@@ -244,7 +246,7 @@ class TransactionSender(TransactionalClient):
 
 
 class Transformer(TransactionalClient):
-    """Write one record for each input partition with the offsets that it consumed from it."""
+    """Write one record for each input partition, which names the consumed offsets."""
 
     def __init__(
         self,
@@ -271,16 +273,16 @@ class Transformer(TransactionalClient):
         }
         self._consumer: Consumer | None = None
         self._membership: Any = None
-        """The group membership at the last assignment: a call on a stuck consumer would hold the
-        interpreter's lock forever.
+        """The group membership at the last assignment. It is kept, because a call on a stuck
+        consumer would hold the lock of the interpreter forever.
         """
         self._polled: dict[Part, list[int]] = {}
         self._leave_at = 0.0
         self.rebalance_count = 0
 
     def prepare(self) -> tuple[Consumed, ...] | None:
-        """Return the input. Records that a rebalance takes away during a poll belong to another
-        member, or come again from the group's offset.
+        """Poll and return the input. Records of partitions that a rebalance revokes are dropped:
+        another member gets them, or they come again from the group's offset.
         """
         consumer = self._consumer or self._join()
         until = self.record.now() + _POLL_S
@@ -312,19 +314,19 @@ class Transformer(TransactionalClient):
             self.produce(transaction, self.rng.choice(self.outputs), text.encode())
 
     def add_offsets(self, producer: Producer, transaction: Transaction) -> None:
-        assert self._consumer is not None, "what is consumed has a consumer"
+        assert self._consumer is not None, "consumed input must have a consumer"
         offsets = [
             TopicPartition(*consumed.part, consumed.end) for consumed in transaction.consumed
         ]
         producer.send_offsets_to_transaction(offsets, self._membership, _CALL_S)
 
     def over(self, transaction: Transaction, outcome: Outcome) -> None:
-        """Consume uncommitted input again: after an abort from its first offset, otherwise from the
-        group's offset.
+        """Consume input that was not committed again: after an abort from its first offset, after
+        an unknown outcome from the group's offset.
         """
         if outcome is Outcome.OK:
             return
-        assert self._consumer is not None, "what is consumed has a consumer"
+        assert self._consumer is not None, "consumed input must have a consumer"
         try:
             if outcome is Outcome.INFO:
                 self._leave()
@@ -372,12 +374,12 @@ class Transformer(TransactionalClient):
 
 
 class CommittedReader(Client):
-    """Poll partitions with read_committed from their beginning. polled_count: values."""
+    """Poll partitions with read_committed from the beginning. `polled_count` counts the records."""
 
     def __init__(self, bootstrap: str, parts: list[Part], record: ChaosRecord, name: str) -> None:
         super().__init__(f"committed {name}", record)
         self.ends: dict[Part, int] = {}
-        """The ends of the logs that it found, up to the last stable offset."""
+        """The last stable offset that the reader has reached in each partition."""
         self.polled_count = 0
         settings = {
             **IMPATIENT,

@@ -1,8 +1,7 @@
-"""Check metadata, bucket, leaders and logs against each other and against the history, when the
-faults are over.
+"""Check metadata, bucket, leaders and logs against each other and the history, after the faults.
 
-Invariants: uses the cluster as any client and observer can, without faults; what may take a while
-(moves, deletes) has a deadline, what may never happen is a violation at once.
+Invariants: the checks use the cluster only as clients and observers can. What may take a while
+(moves, deletes) has a deadline. What must never happen is a violation at once.
 """
 
 import asyncio
@@ -60,8 +59,9 @@ async def check_end(processes: Processes, record: Record, parts: list[Part]) -> 
 
 
 def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
-    """Check transactions, groups and ends of logs with `tests.support.anomalies`. output_ends: read
-    to there with read_committed.
+    """Check transactions, groups and ends of logs with `tests.support.anomalies`.
+
+    output_ends: the offsets to which read_committed readers have read.
     """
     anomalies = find_anomalies(record.operations, LEASE_S, output_ends)
     for name in ANOMALIES:
@@ -71,7 +71,7 @@ def check_operations(record: Record, output_ends: dict[Part, int]) -> None:
 
 
 async def until(problem: Callable[[], Awaitable[str]], timeout_s: float, record: Record) -> None:
-    """Wait until there is no problem; at the deadline it is a violation."""
+    """Wait until there is no problem. At the deadline the problem is a violation."""
     patience = Patience(timeout_s)
     while text := await problem():
         if not patience.lasts(text):
@@ -117,7 +117,7 @@ def _leaders_by(address: str, parts: list[Part]) -> dict[Part, int]:
 
 
 async def _bucket(follower: MetadataFollower, store: ObjectStore, record: Record) -> str:
-    """Check the bucket against the metadata of before and after the LIST."""
+    """Compare the bucket with the metadata before and after the LIST."""
     try:
         before = _missing_from(follower.image, set())
         keys = {info.key async for info in store.list("")}
@@ -137,7 +137,7 @@ def _missing_from(image: MetadataImage, keys: set[str]) -> set[str]:
 
 def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
     """Return data objects without references, and unreferenced slots of ended WALs, except those
-    that still have time.
+    that the janitor need not have deleted yet.
     """
     now_ms = time.time_ns() // 1_000_000
     due = {state.key for state in image.objects if not _has_time_left(state, now_ms)}
@@ -163,8 +163,10 @@ def _orphans(image: MetadataImage, keys: set[str]) -> list[str]:
 
 
 def _has_time_left(state: ObjectState, now_ms: int) -> bool:
-    """Return True if the object is being written, or its read grace ended only recently. The active
-    controller times preparation by its own clock.
+    """Return True if the object is prepared, or if its read grace ended less than `_DELETE_MS` ago.
+
+    Prepared objects always have time left, because the active controller times them by its own
+    clock.
     """
     return (
         state.phase == ObjectPhase.PREPARED or now_ms < state.since_ms + READ_GRACE_MS + _DELETE_MS
@@ -172,7 +174,7 @@ def _has_time_left(state: ObjectState, now_ms: int) -> bool:
 
 
 def trouble_in_logs(directory: Path) -> list[str]:
-    """Return log lines that a program writes only about its own defects."""
+    """Return the log lines that only a defect of the program causes."""
     return [
         f"{path.name}: {line.strip()[:300]}"
         for path in sorted((*directory.glob("broker-*.log"), *directory.glob("controller-*.log")))

@@ -1,7 +1,7 @@
-"""All clients of a run, what each of them must have achieved, and what the verdict says about them.
+"""All clients of a run, and the work that each of them must have done.
 
-Invariants: every client starts before the first fault and ends after the last; a client that
-achieved nothing is a violation, so that a run that did nothing cannot pass.
+Invariants: every client starts before the first fault and ends after the last one. A client that
+did nothing is a violation, so that a run that did nothing cannot pass.
 """
 
 import sys
@@ -35,8 +35,8 @@ OUTPUT: Final = "chaos-out"
 """The topic of the transactions."""
 OUTPUT_PARTITIONS: Final = 4
 _PAUSE_S: Final = 0.06
-"""Between two records of one producer for one partition: two producers and six partitions make 200
-records a second.
+"""The pause between two records of one producer for one partition. Two producers and six partitions
+make 200 records a second.
 """
 _END_S: Final = 30.0
 _LINKS: Final = (
@@ -45,8 +45,8 @@ _LINKS: Final = (
     ("controller", "controller"),
     ("clients", "broker"),
 )
-"""Faults hit these links: a fault on an unused link, or on one whose source is not recognized,
-tests nothing.
+"""The links that faults hit. A fault tests nothing on an unused link, or on one whose source is not
+recognized.
 """
 
 
@@ -168,8 +168,8 @@ class Workload:
         return found + _short(self.committed, output_ends)
 
     def read_outputs(self, ends: dict[Part, int], patience: Patience) -> None:
-        """Read all committed records with a new reader. Only a hanging transaction can keep it from
-        the end.
+        """Read all committed records with a new reader. Only a transaction that never ends can keep
+        it from the end.
         """
         reader = CommittedReader(self._processes.bootstrap, list(ends), self._record, "at the end")
         reader.start()
@@ -181,7 +181,7 @@ class Workload:
             self._record.violate(f"{reader.name} does not end")
 
     def ask_offsets(self, patience: Patience) -> None:
-        """Ask again, from coordinators that had to load the offsets."""
+        """Read the offsets of groups again, from coordinators that had to load them."""
         for group in (GROUP, TRANSFORM_GROUP):
             consumer = Consumer(
                 {**IMPATIENT, "bootstrap.servers": self._processes.bootstrap, "group.id": group}
@@ -193,7 +193,7 @@ class Workload:
             consumer.close()
 
     def check_that_all_worked(self) -> None:
-        """Report clients that did nothing: they prove nothing."""
+        """Report clients that did nothing, because they prove nothing."""
         links = self._processes.network.connection_counts if sys.platform == "linux" else None
         idle = idle_work(
             {client.name: client.finished for client in self.transactional}, self._counts(), links
@@ -241,8 +241,8 @@ def idle_work(
     counts: Iterable[tuple[str, int]],
     links: Mapping[tuple[str, str], int] | None,
 ) -> list[str]:
-    """Return the kinds of work that a run did not do once. links: connections by source and target;
-    None: unknown on this machine.
+    """Return the kinds of work that a run never did. links: connections by source and target, or
+    None if this machine cannot tell them.
     """
     idle = [
         f"{outcome} {name}"
