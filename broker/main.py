@@ -64,7 +64,7 @@ async def serve(
     tracing: Tracing | None = None,
 ) -> int:
     from objectstore.errors import ObjectStoreError
-    from objectstore.url import open_store
+    from objectstore.url import location, open_store
 
     import_module("broker.node")  # slow, so before the health endpoint is served
     stop_requested = asyncio.Event()
@@ -81,7 +81,13 @@ async def serve(
     try:
         async with serve_health(health):
             broker = await _start(
-                config, store, stream_config, compaction_config, health, tracing=tracing
+                config,
+                store,
+                stream_config,
+                compaction_config,
+                health,
+                tracing=tracing,
+                log_dir=location(store_url),
             )
             if isinstance(broker, int):
                 return broker
@@ -99,6 +105,7 @@ async def _start(
     health: BrokerHealth,
     *,
     tracing: Tracing | None,
+    log_dir: str,
 ) -> "Broker | int":
     """Return the broker, or the exit code if it cannot start."""
     from broker.network.server import PortTaken
@@ -117,6 +124,7 @@ async def _start(
             compaction_config,
             store_stats=health.requests.snapshot,
             tracing=tracing,
+            log_dir=log_dir,
         )
     except (
         PortTaken,

@@ -115,14 +115,16 @@ class Broker:
         *,
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
+        log_dir: str = "memory:",
     ) -> None:
         """Create a broker that is not started.
 
         store_stats: returns the store requests so far, for load reports; None disables them.
-        tracing: None disables tracing.
+        tracing: None disables tracing. log_dir: name of the store for clients.
         """
         self._store_stats = store_stats
         self._tracing = tracing
+        self.log_dir = log_dir
         self.config = config
         self.stream_config = stream_config
         self.compaction_config = compaction_config
@@ -193,6 +195,7 @@ class Broker:
         *,
         store_stats: Callable[[], StoreStats] | None = None,
         tracing: Tracing | None = None,
+        log_dir: str = "memory:",
     ) -> "Broker":
         """Start a broker and return it once it serves clients.
 
@@ -203,7 +206,15 @@ class Broker:
             stream_config or StreamConfig(),
             compaction_config or CompactionConfig(),
         )
-        broker = cls(config, store, streams, compaction, store_stats=store_stats, tracing=tracing)
+        broker = cls(
+            config,
+            store,
+            streams,
+            compaction,
+            store_stats=store_stats,
+            tracing=tracing,
+            log_dir=log_dir,
+        )
         try:
             await broker._start()
         except BaseException:

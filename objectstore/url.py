@@ -68,6 +68,13 @@ def parse_store_url(url: str) -> StoreConfig:
     return MemoryConfig()
 
 
+def location(url: str) -> str:
+    """Return what a store URL names, without its parameters: s3://BUCKET/PREFIX, file:DIRECTORY or
+    memory:. Raises InvalidStoreUrl.
+    """
+    return parse_store_url(url).redacted().partition("?")[0]
+
+
 def open_store(
     store: StoreConfig | str,
     *,

@@ -182,6 +182,12 @@ class Storage:
         """Acknowledged bytes, with overhead, that exist in WAL objects only."""
         return self._cache.uncommitted_bytes
 
+    def uncommitted_bytes_of(self, stream_id: StreamId, committed_offset: Offset) -> int:
+        """Return the acknowledged bytes of one stream behind its committed end, without overhead;
+        they exist in WAL objects only.
+        """
+        return self._cache.uncommitted_bytes_of(stream_id, committed_offset)
+
     @property
     def uncommitted_s(self) -> float:
         """Age in seconds of the oldest acknowledged bytes that exist in WAL objects only; 0 if

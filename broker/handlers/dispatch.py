@@ -31,6 +31,7 @@ from broker.wire.gen import (
     alter_partition_reassignments,
     api_versions,
     describe_cluster,
+    describe_log_dirs,
     describe_quorum,
     elect_leaders,
     end_txn,
@@ -78,6 +79,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.END_TXN.key: lambda code: end_txn.EndTxnResponse(error_code=code),
     apis.LIST_TRANSACTIONS.key: lambda code: list_transactions.ListTransactionsResponse(
+        error_code=code
+    ),
+    apis.DESCRIBE_LOG_DIRS.key: lambda code: describe_log_dirs.DescribeLogDirsResponse(
         error_code=code
     ),
     apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(

@@ -23,6 +23,11 @@ class Node(LocalBroker, Protocol):
     """The broker as its handlers see it."""
 
     @property
+    def log_dir(self) -> str:
+        """Return the name of the object store for clients that ask for log directories."""
+        ...
+
+    @property
     def stream_config(self) -> StreamConfig: ...
 
     @property

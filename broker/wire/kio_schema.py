@@ -103,21 +103,31 @@ class Struct:
     fields: tuple[Field, ...]
 
 
-_OWN_FIELDS: Final = {
-    ("WriteTxnMarkers", "WritableTxnMarker"): Field(
-        "serial",
-        "serial",
+def _own_int64(name: str, tag: int, default: str, last: int, *, first: int) -> Field:
+    return Field(
+        name,
+        name,
         Kind.INT64,
         "",
         is_array=False,
-        tag=OWN_TAGS_FROM,
-        default="-1",
-        first=1,
-        last=1,
+        tag=OWN_TAGS_FROM + tag,
+        default=default,
+        first=first,
+        last=last,
         null_from=None,
+    )
+
+
+_OWN_FIELDS: Final = {
+    ("WriteTxnMarkers", "request", "WritableTxnMarker"): (
+        _own_int64("serial", 0, "-1", 1, first=1),
+    ),
+    ("DescribeLogDirs", "response", "DescribeLogDirsPartition"): (
+        _own_int64("object_count", 0, "-1", 4, first=2),
+        _own_int64("wal_bytes", 1, "-1", 4, first=2),
     ),
 }
-"""By API and struct of its request: a tagged field that Kafka's schema does not have."""
+"""By API, direction and struct: tagged fields that Kafka's schema does not have."""
 
 
 def load_message(api: ApiSpec, direction: str) -> list[Struct]:
@@ -153,8 +163,8 @@ def class_name(api: ApiSpec, direction: str, kio_name: str) -> str:
 
 
 def _extended(api: ApiSpec, direction: str, struct: Struct) -> Struct:
-    own = _OWN_FIELDS.get((api.name, struct.name)) if direction == "request" else None
-    return struct if own is None else dataclasses.replace(struct, fields=(*struct.fields, own))
+    own = _OWN_FIELDS.get((api.name, direction, struct.name), ())
+    return dataclasses.replace(struct, fields=(*struct.fields, *own)) if own else struct
 
 
 def _renamed(api: ApiSpec, direction: str, struct: Struct) -> Struct:

@@ -28,6 +28,8 @@ _ABSENT_HEAD: Final = """
 Produce is announced from version 0 because older versions of librdkafka stop compressing otherwise (KAFKA-18659).
 Brokers serve it from version 3.
 
+Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip: 10000 in the markers of WriteTxnMarkers (the serial), and 10000 and 10001 in the partitions of DescribeLogDirs (the number of objects, and the bytes that are in WAL objects).
+
 ## Not served
 
 | APIs | consequence |
@@ -51,7 +53,7 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         ("AlterConfigs",),
         "Replaced by IncrementalAlterConfigs, which Kafka has recommended since 2.3.",
     ),
-    (("DescribeLogDirs", "AlterReplicaLogDirs"), "Brokers have no log directories."),
+    (("AlterReplicaLogDirs",), "All brokers have one log directory, the object store."),
     (
         ("DescribeProducers",),
         "Open transactions are listed by ListTransactions and DescribeTransactions.",

@@ -285,6 +285,23 @@ class LogCache:
             at += 1
         return found
 
+    def uncommitted_bytes_of(self, stream_id: StreamId, committed_offset: Offset) -> int:
+        """Return the bytes of the stream behind `committed_offset`, without overhead. O(uncommitted
+        blocks).
+
+        committed_offset: the committed end in the metadata, which may be ahead of the marks here.
+        """
+        size_bytes = 0
+        for block in (self._active, *reversed(self._blocks)):
+            if block is None:
+                continue
+            if block.committed:
+                break
+            run = block.runs.get(stream_id)
+            if run is not None and run.end_offset > committed_offset:
+                size_bytes += run.payload_bytes
+        return size_bytes
+
     def entries_after(self, stream_id: StreamId, offset: int) -> list[AppendEntry]:
         """Return the entries that end after `offset`, for look-ups by timestamp."""
         log = self._streams.get(stream_id)

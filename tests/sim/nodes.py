@@ -149,6 +149,10 @@ class SimBroker:
     def image(self) -> MetadataImage:
         return self.follower.image
 
+    @property
+    def log_dir(self) -> str:
+        return "memory:"
+
     def now_ms(self) -> Millis:
         return self.world.now_ms(self.skew_ms)
 

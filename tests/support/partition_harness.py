@@ -240,6 +240,7 @@ class Broker:
         self.harness, self.me = harness, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         self.config = BrokerConfig()
+        self.log_dir = "memory:"
         self.writable = True
         self.is_unsure = False
         self.metadata = ControllerStreamMetadata(harness, harness, me)

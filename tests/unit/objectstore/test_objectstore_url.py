@@ -23,7 +23,7 @@ from objectstore.ports import Body
 from objectstore.prefixed import PrefixedStore
 from objectstore.probe import probe_conditional_writes
 from objectstore.retry import RetryingStore
-from objectstore.url import open_store, parse_store_url, redact_url
+from objectstore.url import location, open_store, parse_store_url, redact_url
 
 FULL = "s3://bucket/some/prefix/?endpoint=http://127.0.0.1:9000&region=eu-1&access_key=KEY&secret_key=s%2FECRET"
 
@@ -94,6 +94,19 @@ def test_secrets_are_not_shown() -> None:
     assert "ECRET" not in redact_url(FULL)
     assert redact_url("s3://b?secret_key=x&region=y") == "s3://b?secret_key=***&region=y"
     assert parse_store_url("s3://bucket").redacted() == "s3://bucket"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/a/b?region=x&secret_key=s&access_key=a", "s3://bucket/a/b"),
+        ("file:/data", "file:/data"),
+        ("memory:", "memory:"),
+    ],
+)
+def test_a_location_has_no_parameters(url: str, expected: str) -> None:
+    assert location(url) == expected
 
 
 async def test_open_store_gives_the_right_store(tmp_path: Path) -> None:

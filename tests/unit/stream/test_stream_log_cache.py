@@ -67,6 +67,23 @@ def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
     assert read(cache, S1, 0, max_bytes=4 * size + 1) == [0, 1, 2, 3]
 
 
+def test_uncommitted_bytes_of_a_stream_are_those_behind_its_committed_end() -> None:
+    cache = LogCache(CONFIG)
+    first, second = entry(1, 10, 3), entry(1, 13, 2)
+    add(cache, 0, first, entry(2, 0))
+    block = cache.archive()
+    assert block is not None
+    add(cache, 1, second)
+    both = len(first.payload) + len(second.payload)
+    assert cache.uncommitted_bytes_of(S1, Offset(10)) == both
+    assert cache.uncommitted_bytes_of(S1, Offset(13)) == len(second.payload)
+    assert cache.uncommitted_bytes_of(S1, Offset(15)) == 0
+    assert cache.uncommitted_bytes_of(StreamId(3), Offset(0)) == 0
+    cache.mark_committed(block)
+    assert cache.uncommitted_bytes_of(S1, Offset(13)) == len(second.payload)
+    assert cache.uncommitted_bytes_of(S2, Offset(1)) == 0
+
+
 def test_entries_are_given_for_ranges_that_they_cover_exactly() -> None:
     cache = LogCache(CONFIG)
     parts = [entry(1, 10, 3), entry(1, 13, 2), entry(1, 15)]

@@ -1,0 +1,156 @@
+"""DescribeLogDirs: what the partitions of a broker occupy in the store, at each step of their
+records' way from the WAL into objects.
+"""
+
+import asyncio
+
+import pytest
+
+from base.ids import Millis, ObjectId, Offset
+from broker.handlers.describe_log_dirs import handle_describe_log_dirs
+from broker.partition.usage import PartitionUsage, usage_of
+from broker.wire import apis
+from broker.wire.gen import describe_log_dirs as wire
+from controller.metadata.objects import ObjectsImage
+from controller.metadata.records import ObjectCommitted, RangeEntry
+from controller.metadata.streams import LogEntry
+from stream.ports import ObjectRole
+from tests.support.partition_harness import PartitionHarness, batch
+
+
+def test_ranges_count_by_their_own_bytes_and_wal_objects_apart() -> None:
+    objects = ObjectsImage()
+    roles = [ObjectRole.WAL, ObjectRole.STREAM_SET, ObjectRole.STREAM]
+    for at, role in enumerate(roles):
+        part = RangeEntry(7, Offset(at), Offset(at + 1), 1, 10, Millis(0))
+        objects.commit(ObjectCommitted(ObjectId(at), f"k{at}", role, 1_000, Millis(0), (part,)))
+    entries = [
+        LogEntry(Offset(at), Offset(at + 1), ObjectId(at), 1, 10 * (at + 1), Millis(0))
+        for at in range(3)
+    ]
+    assert usage_of(entries, objects, 0) == PartitionUsage(60, 3, 10)
+    assert usage_of(entries, objects, 5) == PartitionUsage(65, 3, 15)
+    assert usage_of([], objects, 5) == PartitionUsage(5, 0, 5)
+
+
+@pytest.fixture
+async def world():
+    return PartitionHarness()
+
+
+@pytest.fixture
+async def pair(world):
+    brokers = [await world.broker(1), await world.broker(2)]
+    yield brokers
+    for broker in brokers:
+        await broker.close()
+
+
+async def described(broker, topics=None, version=4):
+    """The only log dir in the answer of the broker."""
+    request = wire.DescribeLogDirsRequest(
+        None
+        if topics is None
+        else [wire.DescribableLogDirTopic(name, parts) for name, parts in topics]
+    )
+    context = broker.context(apis.DESCRIBE_LOG_DIRS, version, request)
+    answer = broker.answer(
+        apis.DESCRIBE_LOG_DIRS, version, await handle_describe_log_dirs(broker, context)
+    )
+    assert answer.error_code == 0
+    (log_dir,) = answer.results
+    assert (log_dir.error_code, log_dir.log_dir) == (0, "memory:")
+    assert (log_dir.total_bytes, log_dir.usable_bytes) == (-1, -1)
+    return log_dir
+
+
+async def sizes(broker, topics=None, version=4):
+    """(size, objects, WAL bytes) by topic and partition."""
+    log_dir = await described(broker, topics, version)
+    parts = [(topic.name, part) for topic in log_dir.topics for part in topic.partitions]
+    assert all((part.offset_lag, part.is_future_key) == (0, False) for _, part in parts)
+    return {
+        (name, part.partition_index): (part.partition_size, part.object_count, part.wal_bytes)
+        for name, part in parts
+    }
+
+
+async def test_a_record_has_one_size_on_its_way_from_the_wal_to_objects(world, pair):
+    world.topic("t")
+    one, other = pair
+    world.lead("t", one)
+    await one.opened("t")
+    assert await sizes(one) == {("t", 0): (0, 0, 0)}
+    first, second = batch(b"a" * 100), batch(b"b" * 50)
+    await one.produce("t", first)
+    assert await sizes(one) == {("t", 0): (len(first), 0, len(first))}
+    world.lead("t", other)
+    await other.opened("t")
+    assert await sizes(one) == {}
+    assert await sizes(other) == {("t", 0): (len(first), 1, len(first))}
+    await other.produce("t", second)
+    total = len(first) + len(second)
+    assert await sizes(other) == {("t", 0): (total, 1, total)}
+    other.storage._cut()
+    await other.storage._uploader.drained()
+    assert await sizes(other) == {("t", 0): (total, 2, len(first))}
+
+
+async def test_only_requested_partitions_are_listed_once_and_in_order(world, pair):
+    world.topic("b", 2)
+    world.topic("a", 3)
+    for topic, count in (("a", 3), ("b", 2)):
+        for index in range(count):
+            world.lead(topic, pair[0], index)
+    await pair[0].opened("a")
+    everything = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
+    assert [*await sizes(pair[0])] == everything
+    assert [*await sizes(pair[0], [("b", [1, 1]), ("a", [2]), ("b", [0, 9])])] == [
+        ("a", 2),
+        ("b", 0),
+        ("b", 1),
+    ]
+    assert await sizes(pair[0], []) == {}
+    assert await sizes(pair[0], [("a", []), ("none", [0])]) == {}
+    assert await sizes(pair[1]) == {}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+async def test_every_version_has_the_sizes(world, pair, version):
+    world.topic("t")
+    world.lead("t", pair[0])
+    await pair[0].opened("t")
+    records = batch(b"a")
+    await pair[0].produce("t", records)
+    own = (0, len(records)) if version >= 2 else (-1, -1)
+    assert await sizes(pair[0], version=version) == {("t", 0): (len(records), *own)}
+
+
+async def test_ranges_before_the_log_start_do_not_count(world, pair):
+    world.topic("t")
+    one, other = pair
+    world.lead("t", one)
+    await one.opened("t")
+    await one.produce("t", batch(b"a" * 1_000))
+    world.lead("t", other)
+    await other.opened("t")
+    kept = batch(b"b")
+    await other.produce("t", kept)
+    errors = await other.partitions.trim_all([(await other.opened("t"), Offset(1))])
+    assert errors == [None]
+    assert await sizes(other) == {("t", 0): (len(kept), 0, len(kept))}
+
+
+async def test_a_long_answer_lets_other_tasks_run_and_survives_a_deletion(world, pair, monkeypatch):
+    world.topic("a")
+    world.topic("b")
+    for name in ("a", "b"):
+        world.lead(name, pair[0])
+        await pair[0].opened(name)
+    monkeypatch.setattr("broker.handlers.describe_log_dirs._ENTRIES_PER_SLICE_COUNT", 1)
+    request = wire.DescribeLogDirsRequest(None)
+    context = pair[0].context(apis.DESCRIBE_LOG_DIRS, 4, request)
+    answering = asyncio.create_task(handle_describe_log_dirs(pair[0], context))
+    asyncio.get_running_loop().call_soon(world.delete, "b")  # runs in the first pause
+    answer = pair[0].answer(apis.DESCRIBE_LOG_DIRS, 4, await answering)
+    assert [topic.name for topic in answer.results[0].topics] == ["a"]
