@@ -1,12 +1,16 @@
 """Run `penstock topics`: create, list, describe and delete topics; delete records."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
 from deploy.errors import UsageError
+
+if TYPE_CHECKING:
+    from deploy.clients.kafka import Kafka
+    from deploy.topic_sizes import SizeView
 
 app = typer.Typer(
     help="Create, list, describe and delete topics; delete records.", no_args_is_help=True
@@ -62,12 +66,38 @@ def list_topics(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) ->
 
 
 @app.command("describe")
-def describe(name: str, *, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
-    """Show a topic's partitions, offsets and configs."""
+def describe(
+    name: Annotated[
+        str | None, typer.Argument(help="The topic; with --size, all if left out.")
+    ] = None,
+    *,
+    size: Annotated[
+        bool,
+        typer.Option(
+            "--size",
+            help=(
+                "Show bytes in the object store, objects, WAL bytes and cost instead. An object"
+                " that partitions share counts in each of them, by the bytes of the partition's"
+                " ranges."
+            ),
+        ),
+    ] = False,
+    storage_price: Annotated[
+        float, typer.Option(help="For --size: USD per GB and month.", min=0.0)
+    ] = 0.023,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show a topic's partitions, offsets and configs, or its size."""
+    if name is None and not size:
+        raise UsageError("name a topic, or add --size for the sizes of all topics")
     from deploy.clients.kafka import Kafka
     from deploy.output import print_json, print_table
 
     kafka = Kafka(bootstrap)
+    if size or name is None:
+        _describe_sizes(kafka, name, storage_price, as_json=as_json)
+        return
     topic = kafka.topic(name)
     offsets = kafka.offsets(name, [part.partition for part in topic.partitions])
     configs = kafka.topic_config(name)
@@ -162,6 +192,46 @@ def delete(name: str, *, bootstrap: Bootstrap = BOOTSTRAP) -> None:
     kafka.topic(name)
     kafka.delete_topic(name)
     print(f"deleted {name}")
+
+
+def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, as_json: bool) -> None:
+    """Print the sizes of the partitions of one topic, or of all topics."""
+    from deploy.output import print_json, print_table
+    from deploy.top.cost import Prices
+    from deploy.topic_sizes import topic_sizes, total
+
+    topics = kafka.topics() if name is None else [kafka.topic(name)]
+    sizes = topic_sizes(kafka, topics, Prices(storage_usd_per_gb_month=price))
+    if as_json:
+        print_json(sizes)
+        return
+    columns = ["bytes", "objects", "WAL bytes", "USD/month"]
+    if name is None:
+        rows = [(topic.name, len(topic.partitions), *_cells(topic.size)) for topic in sizes]
+        sums = (
+            "total",
+            sum(len(topic.partitions) for topic in sizes),
+            *_cells(total([t.size for t in sizes])),
+        )
+        print_table("sizes of topics", ["topic", "partitions", *columns], [*rows, sums])
+        return
+    for topic in sizes:
+        parts = [
+            (str(part.partition), str(part.leader), *_cells(part.size)) for part in topic.partitions
+        ]
+        rows = [*parts, ("total", "", *_cells(topic.size))]
+        print_table(f"size of {topic.name}", ["partition", "leader", *columns], rows)
+
+
+def _cells(size: "SizeView") -> tuple[str, ...]:
+    from deploy.output import size as size_text
+
+    return (
+        "-" if size.stored_bytes is None else size_text(size.stored_bytes),
+        "-" if size.objects is None else f"{size.objects:,}",
+        "-" if size.wal_bytes is None else size_text(size.wal_bytes),
+        "-" if size.usd_month is None else f"{size.usd_month:,.4f}",
+    )
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -67,6 +67,13 @@ class Kafka:
     def consumer(self, **more: str | float | bool) -> Consumer:
         return Consumer(self.config(**more))
 
+    def brokers(self) -> dict[int, str]:
+        """Return host:port of the brokers by id."""
+        metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))
+        return {
+            node_id: f"{broker.host}:{broker.port}" for node_id, broker in metadata.brokers.items()
+        }
+
     def topics(self) -> list[TopicView]:
         """Return all topics, sorted by name."""
         metadata: ClusterMetadata = self._call(lambda: self._admin.list_topics(timeout=TIMEOUT_S))

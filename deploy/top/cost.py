@@ -47,10 +47,14 @@ def usd_month(requests: StoreRequests, prices: Prices) -> float:
     return (dear * prices.put_usd_per_1000 + cheap * prices.get_usd_per_1000) / 1_000 * MONTH_S
 
 
+def storage_usd_month(stored_bytes: int, prices: Prices) -> float:
+    return stored_bytes / _GB * prices.storage_usd_per_gb_month
+
+
 def store_cost(
     brokers: Iterable[StoreRequests | None], stored_bytes: int, prices: Prices
 ) -> StoreCost:
     known = [requests for requests in brokers if requests is not None]
     total = StoreRequests(*map(sum, zip(*known, strict=True))) if known else None
-    storage = stored_bytes / _GB * prices.storage_usd_per_gb_month
+    storage = storage_usd_month(stored_bytes, prices)
     return StoreCost(total, None if total is None else usd_month(total, prices), storage, prices)

@@ -1,0 +1,134 @@
+"""Ask the leaders of partitions for the bytes of the partitions in the object store.
+
+Invariant: what no broker says is None, never zero. A broker of Apache Kafka says bytes alone.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.gen import describe_log_dirs as wire
+from deploy.clients.kafka import Kafka, TopicView
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+from deploy.top.cost import Prices, storage_usd_month
+
+_UNKNOWN: Final = -1
+
+_Sizes = dict[tuple[str, int], wire.DescribeLogDirsPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeView:
+    """The size of a partition, or the sum of several. objects: an object that several
+    partitions share counts in each of them. usd_month: storage alone.
+    """
+
+    stored_bytes: int | None
+    objects: int | None
+    wal_bytes: int | None
+    usd_month: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSizeView:
+    partition: int
+    leader: int
+    size: SizeView
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSizeView:
+    name: str
+    size: SizeView
+    partitions: list[PartitionSizeView]
+
+
+def topic_sizes(kafka: Kafka, topics: Sequence[TopicView], prices: Prices) -> list[TopicSizeView]:
+    """Return the sizes of topics; one request to each broker that leads one of their partitions.
+
+    Raises KafkaFailed.
+    """
+    addresses = kafka.brokers()
+    sizes: _Sizes = {}
+    for leader in sorted({part.leader for topic in topics for part in topic.partitions}):
+        if leader in addresses:
+            sizes |= _ask(addresses[leader], _led_by(topics, leader))
+    return [_topic(topic, sizes, prices) for topic in topics]
+
+
+def _led_by(topics: Sequence[TopicView], leader: int) -> list[wire.DescribableLogDirTopic]:
+    led = {
+        topic.name: [part.partition for part in topic.partitions if part.leader == leader]
+        for topic in topics
+    }
+    return [wire.DescribableLogDirTopic(name, indexes) for name, indexes in led.items() if indexes]
+
+
+def _ask(address: str, topics: list[wire.DescribableLogDirTopic]) -> _Sizes:
+    with WireClient(address) as client:
+        answer = client.ask(
+            apis.DESCRIBE_LOG_DIRS,
+            wire.DescribeLogDirsRequest(topics),
+            wire.encode_request,
+            wire.decode_response,
+        )
+    codes = [answer.error_code, *(result.error_code for result in answer.results)]
+    if any(codes):
+        raise KafkaFailed(f"the broker at {address} did not say sizes: error {max(codes)}")
+    return {
+        (topic.name, part.partition_index): part
+        for result in answer.results
+        for topic in result.topics
+        for part in topic.partitions
+        if not part.is_future_key
+    }
+
+
+def _topic(
+    topic: TopicView, sizes: Mapping[tuple[str, int], wire.DescribeLogDirsPartition], prices: Prices
+) -> TopicSizeView:
+    partitions = [
+        PartitionSizeView(
+            part.partition, part.leader, _size(sizes.get((topic.name, part.partition)), prices)
+        )
+        for part in topic.partitions
+    ]
+    return TopicSizeView(topic.name, total([part.size for part in partitions]), partitions)
+
+
+def _size(found: wire.DescribeLogDirsPartition | None, prices: Prices) -> SizeView:
+    if found is None:
+        return SizeView(None, None, None, None)
+    return SizeView(
+        found.partition_size,
+        _known(found.object_count),
+        _known(found.wal_bytes),
+        storage_usd_month(found.partition_size, prices),
+    )
+
+
+def _known(value: int) -> int | None:
+    return None if value == _UNKNOWN else value
+
+
+def total(sizes: Sequence[SizeView]) -> SizeView:
+    """Return the sum; None for what is not known of all."""
+
+    def counted(value: Callable[[SizeView], int | None]) -> int | None:
+        return _sum(map(value, sizes))
+
+    costs = [size.usd_month for size in sizes if size.usd_month is not None]
+    return SizeView(
+        counted(lambda size: size.stored_bytes),
+        counted(lambda size: size.objects),
+        counted(lambda size: size.wal_bytes),
+        sum(costs) if len(costs) == len(sizes) else None,
+    )
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if len(known) == len(found) else None

@@ -1,0 +1,34 @@
+"""Sizes for the command line: what is not known is not zero."""
+
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli.app import app
+from deploy.errors import UsageError
+from deploy.top.cost import Prices, storage_usd_month
+from deploy.topic_sizes import SizeView, total
+
+ONE = SizeView(1_000, 2, 10, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], SizeView(0, 0, 0, 0)),
+        ([ONE, ONE], SizeView(2_000, 4, 20, 1.0)),
+        ([ONE, SizeView(1, None, None, 0.25)], SizeView(1_001, None, None, 0.75)),
+        ([ONE, SizeView(None, None, None, None)], SizeView(None, None, None, None)),
+    ],
+)
+def test_a_sum_is_unknown_if_a_part_of_it_is(sizes: list[SizeView], expected: SizeView) -> None:
+    assert total(sizes) == expected
+
+
+def test_storage_costs_by_bytes() -> None:
+    assert storage_usd_month(2_000_000_000, Prices()) == pytest.approx(0.046)
+    assert storage_usd_month(500, Prices(storage_usd_per_gb_month=1e9)) == pytest.approx(500)
+
+
+def test_describe_without_a_topic_needs_size() -> None:
+    result = CliRunner().invoke(app, ["topics", "describe"])
+    assert isinstance(result.exception, UsageError)
