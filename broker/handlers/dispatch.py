@@ -46,6 +46,7 @@ from broker.wire.gen import (
     list_transactions,
     offset_fetch,
     sync_group,
+    unregister_broker,
 )
 
 log = structlog.get_logger()
@@ -86,6 +87,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(
         error_code=code, error_message=None
+    ),
+    apis.UNREGISTER_BROKER.key: lambda code: unregister_broker.UnregisterBrokerResponse(
+        error_code=code
     ),
     apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(
         error_code=code

@@ -21,6 +21,7 @@ from broker.handlers import (
     topics,
     transactions,
     txn_markers,
+    unregister_broker,
 )
 from broker.handlers.api_versions import make_handler
 from broker.handlers.node import Handler, InlineHandler
@@ -60,6 +61,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
     apis.DESCRIBE_QUORUM.key: quorum.handle_describe_quorum,
     apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
+    apis.UNREGISTER_BROKER.key: unregister_broker.handle_unregister_broker,
     apis.DESCRIBE_TRANSACTIONS.key: transactions.handle_describe_transactions,
     apis.LIST_TRANSACTIONS.key: transactions.handle_list_transactions,
 }

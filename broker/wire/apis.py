@@ -82,6 +82,7 @@ LIST_PARTITION_REASSIGNMENTS: Final = _api(
 )
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
+UNREGISTER_BROKER: Final = _api(64, "UnregisterBroker", "unregister_broker", (0, 0), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)
 LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 1), 0)
 
@@ -122,6 +123,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         LIST_PARTITION_REASSIGNMENTS,
         DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
+        UNREGISTER_BROKER,
         DESCRIBE_TRANSACTIONS,
         LIST_TRANSACTIONS,
     )

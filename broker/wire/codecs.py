@@ -44,6 +44,7 @@ from broker.wire.gen import (
     produce,
     sync_group,
     txn_offset_commit,
+    unregister_broker,
     write_txn_markers,
 )
 from broker.wire.primitives import Reader, Writer
@@ -83,6 +84,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     end_txn,
     write_txn_markers,
     txn_offset_commit,
+    unregister_broker,
     describe_transactions,
     list_transactions,
 )

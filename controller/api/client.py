@@ -122,6 +122,11 @@ class ControllerClient:
         """
         await self._until_done(request, timeout_s, read_own_writes=False)
 
+    async def remove_broker(
+        self, request: m.RemoveBroker, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        await self._exchange(request, m.ItemResult, timeout_s)
+
     async def open_streams(
         self, request: m.OpenStreams, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> m.StreamsOpened:

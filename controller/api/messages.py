@@ -39,6 +39,7 @@ class Status(IntEnum):
     NODE_EPOCH_NOT_EXIST = 10
     NODE_EPOCH_EXPIRED = 11
     NODE_FENCED = 12
+    NODE_IN_USE = 13
     STREAM_NOT_EXIST = 20
     STREAM_FENCED = 21
     STREAM_NOT_CLOSED = 22
@@ -129,6 +130,12 @@ class UnregisterBroker(Message, frozen=True, kw_only=True):
     node_id: NodeId
     node_epoch: NodeEpoch
     wal_end: WalSequence
+
+
+class RemoveBroker(Message, frozen=True, kw_only=True):
+    """Remove the registration of a broker that is dead and does not come back. -> no value."""
+
+    node_id: NodeId
 
 
 class Progress(Message, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ from controller.writer.sessions import Sessions
 REQUESTS: tuple[type[m.Message], ...] = (
     m.RegisterBroker,
     m.UnregisterBroker,
+    m.RemoveBroker,
     m.OpenStreams,
     m.TrimStream,
     m.PrepareObjects,
@@ -101,6 +102,7 @@ def managers(
         m.UnregisterBroker: lambda image, request, now_ms: nodes.unregister_broker(
             image, request, now_ms, live=live()
         ),
+        m.RemoveBroker: lambda image, request, _: nodes.remove_broker(image, request),
         m.OpenStreams: lambda image, request, _: streams.open_streams(image, request),
         m.TrimStream: lambda image, request, _: streams.trim_stream(image, request),
         m.PrepareObjects: objects.prepare_objects,

@@ -1,4 +1,4 @@
-"""Register, fence and unregister brokers.
+"""Register, fence, unregister and remove brokers.
 
 Invariant: One incarnation of a node is registered at a time. A newer one replaces the older one,
 whose WAL then waits for recovery. A fenced incarnation never comes back: the broker registers again
@@ -15,6 +15,7 @@ from controller.api.messages import (
     BrokerRegistered,
     Progress,
     RegisterBroker,
+    RemoveBroker,
     Status,
     UnregisterBroker,
 )
@@ -24,7 +25,7 @@ from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.records import NodeRecord, NodeRemoved, Record, WalEnded, WalRecord
-from controller.metadata.topics import in_order
+from controller.metadata.topics import NO_LEADER, PartitionMetadata, in_order
 from stream.ports import BrokerIncarnation
 
 BROKERS_MAX = 1_000
@@ -121,6 +122,79 @@ def unregister_broker(
     if not remaining:
         records += [WalEnded(me.node_id, me.node_epoch, request.wal_end), NodeRemoved(me.node_id)]
     return Result(records, value=Progress(remaining=remaining))
+
+
+def remove_broker(image: MetadataImage, request: RemoveBroker) -> Result[None]:
+    """Remove a dead broker that somebody knows to be gone for good.
+
+    Refuses with NODE_EPOCH_NOT_EXIST (no such broker) and NODE_IN_USE: it is not fenced, one of its
+    WALs has not ended, a move under way names it, or a partition without a leader has no other
+    candidate. So no leader, no open stream and no slot that recovery needs is lost with it.
+    Partitions keep it as a candidate, as after an orderly leave: any broker can lead, and one that
+    registers under this id again is the candidate it was. Slots that ranges refer to are objects by
+    now and outlive the registration.
+    """
+    try:
+        node = image.nodes.get(request.node_id)
+        if node is None:
+            raise Refused(
+                Status.NODE_EPOCH_NOT_EXIST,
+                f"Broker ID {request.node_id} is not currently registered",
+            )
+        _check_gone(image, node)
+    except Refused as refused:
+        return refused.result()
+    return Result([NodeRemoved(request.node_id)])
+
+
+def _check_gone(image: MetadataImage, node: NodeState) -> None:
+    node_id = node.node_id
+    if not node.fenced:
+        raise Refused(
+            Status.NODE_IN_USE,
+            f"broker {node_id} is alive: stop its process with SIGTERM, which unregisters it; a"
+            " broker that was killed is fenced within seconds",
+        )
+    for wal in image.nodes.running_wals():
+        if wal.writer.node_id == node_id:
+            raise Refused(
+                Status.NODE_IN_USE,
+                f"the WAL of broker {node_id} epoch {wal.writer.node_epoch} is not recovered yet:"
+                " a running broker recovers it within seconds unless slots are lost (see penstock"
+                " wal repair); try again when penstock nodes does not list that WAL",
+            )
+    for key in sorted(image.topics.led_by(NO_LEADER), key=in_order):
+        partition = image.topics.partition(key)
+        topic = image.topics.by_id(key.topic_id)
+        if partition is not None and topic is not None:
+            _check_leaderless(image, f"{topic.name}-{key.partition}", partition, node_id)
+
+
+def _check_leaderless(
+    image: MetadataImage, name: str, partition: PartitionMetadata, node_id: NodeId
+) -> None:
+    """Check a partition that has no leader: the broker has no part in its move, and is not its only
+    registered candidate.
+    """
+    move, targets = partition.move, partition.target_replicas
+    if targets is not None:
+        named = {*partition.replicas, *targets}
+        if move is not None:
+            named |= {move.source, move.target}
+        if node_id in named:
+            raise Refused(
+                Status.NODE_IN_USE,
+                f"broker {node_id} is named by the move of {name}, which is under way: wait for its"
+                " end, or cancel it with penstock reassign cancel",
+            )
+    elif node_id in partition.replicas and not any(
+        other != node_id and image.nodes.get(other) is not None for other in partition.replicas
+    ):
+        raise Refused(
+            Status.NODE_IN_USE,
+            f"broker {node_id} is the only candidate of {name}, which waits for a leader: start"
+            " another broker, which will lead it",
+        )
 
 
 def fence_brokers(image: MetadataImage, dead: Iterable[BrokerIncarnation]) -> list[Record]:

@@ -1,7 +1,9 @@
-"""Run `penstock nodes`: show the brokers, their loads and their open WALs."""
+"""Run `penstock nodes`: show the brokers, their loads and their open WALs; unregister one."""
 
 import os
 from typing import TYPE_CHECKING, Final
+
+import typer
 
 from deploy.cli.options import AsJson, Controller, StateFile
 from deploy.errors import NoController
@@ -23,13 +25,24 @@ _COLUMNS: Final = (
     "note",
 )
 
+app = typer.Typer(
+    help=(
+        "Show the brokers: epoch, address, leaders, load, why the balancer excludes them, and WALs"
+        " that wait for recovery."
+    )
+)
 
+
+@app.callback(invoke_without_command=True)
 def nodes(
-    *, controller: Controller = None, state_file: StateFile = None, as_json: AsJson = False
+    context: typer.Context,
+    *,
+    controller: Controller = None,
+    state_file: StateFile = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the brokers: epoch, address, leaders, load, why the balancer excludes them, and WALs
-    that wait for recovery.
-    """
+    if context.invoked_subcommand is not None:
+        return
     from deploy.balance.admin import propose_moves
     from deploy.clients.metadata import find_controller, read_metadata
     from deploy.output import print_json, print_table
@@ -59,6 +72,25 @@ def nodes(
         for w in cluster.wals
     ]
     print_table("open WALs", ["node", "epoch", "committed up to slot", "belongs to"], wals)
+
+
+@app.command("unregister")
+def unregister(
+    node_id: int, *, controller: Controller = None, state_file: StateFile = None
+) -> None:
+    """Remove a broker that is gone for good, and that nobody can drain any more.
+
+    Refused while the broker is alive, while its WAL is not recovered, and while a move names it. No
+    record is lost: its WAL objects stay as long as partitions refer to them.
+    """
+    from base.ids import NodeId
+    from controller.api.messages import RemoveBroker
+    from deploy.clients.metadata import find_controller
+    from deploy.clients.quorum import change
+
+    address = find_controller(controller, state_file, os.environ)
+    change(address, lambda client: client.remove_broker(RemoveBroker(node_id=NodeId(node_id))))
+    print(f"Broker {node_id} is no longer registered")
 
 
 def _row(node: "NodeView") -> tuple[object, ...]:

@@ -241,7 +241,7 @@ BROKER_FENCED: Final = Kind(
     Level.WARN,
     "Broker {node_id} is fenced: it was declared dead and has not come back.",
     "Start it again with the same node.id; its log says why it ended. If it is gone for"
-    " good, pass --accept broker-fenced.",
+    " good, remove it with `penstock nodes unregister`.",
 )
 BROKER_EXCLUDED: Final = Kind(
     "broker-excluded",

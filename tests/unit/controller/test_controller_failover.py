@@ -10,6 +10,7 @@ from controller.api.messages import (
     NewTopic,
     Progress,
     RegisterBroker,
+    RemoveBroker,
     Status,
     UnregisterBroker,
 )
@@ -453,3 +454,116 @@ class TestLeaving:
         cluster.die(one)
         leave(cluster, one, 3, Status.NODE_FENCED)
         leave(cluster, BrokerIncarnation(NodeId(9), NodeEpoch(9)), 3, Status.NODE_EPOCH_NOT_EXIST)
+
+
+def remove(
+    cluster: ManagersCluster, node: BrokerIncarnation, status: Status = Status.OK, says: str = ""
+) -> None:
+    result = nodes.remove_broker(cluster.image, RemoveBroker(node_id=node.node_id))
+    assert says in result.detail
+    cluster.run(result, status, records=1 if status == Status.OK else None)
+
+
+class TestRemoval:
+    def test_a_recovered_broker_is_removed_and_its_slots_stay(
+        self, cluster: ManagersCluster
+    ) -> None:
+        one, two = cluster.broker(1), cluster.broker(2)
+        (t,) = cluster.topic("t")
+        cluster.open(one, (t.data_stream_id, 0))
+        remove(cluster, one, Status.NODE_IN_USE, "broker 1 is alive")
+        cluster.die(one)
+        remove(cluster, one, Status.NODE_IN_USE, "the WAL of broker 1 epoch 1 is not recovered")
+        cluster.tick()
+        cluster.recover(two, one, slot(one, 0, part(t.data_stream_id, 0, 5)), end=1)
+        remove(cluster, one)
+        assert cluster.image.nodes.get(one.node_id) is None
+        cluster.tick()
+        cluster.now_ms += 1_000_000
+        assert cluster.deletable(1_000_000, 0) == []
+        (entry,) = cluster.spans(t.data_stream_id)
+        assert entry[:2] == (0, 5)
+        assert leader_of(cluster.partitions("t")[0]) == two
+        remove(cluster, one, Status.NODE_EPOCH_NOT_EXIST, "Broker ID 1 is not currently registered")
+
+    def test_the_wal_of_an_earlier_start_counts(self, cluster: ManagersCluster) -> None:
+        old, two = cluster.broker(1), cluster.broker(2)
+        new = cluster.broker(1)
+        cluster.die(new)
+        cluster.tick()
+        cluster.recover(two, new, end=0)
+        remove(cluster, new, Status.NODE_IN_USE, f"epoch {old.node_epoch} is not recovered")
+        cluster.recover(two, old, end=0)
+        remove(cluster, new)
+
+    def test_slots_that_are_lost_keep_the_broker(self, cluster: ManagersCluster) -> None:
+        one, two = cluster.broker(1), cluster.broker(2)
+        (t,) = cluster.topic("t")
+        cluster.open(one, (t.data_stream_id, 0))
+        cluster.die(one)
+        cluster.tick()
+        cluster.recover(two, one, end=1, held=[t.data_stream_id])
+        remove(cluster, one, Status.NODE_IN_USE, "penstock wal repair")
+
+    @pytest.mark.parametrize("replicas", [(1,), (2, 1)])
+    def test_a_move_that_names_it_has_to_end(
+        self, cluster: ManagersCluster, replicas: tuple[int, ...]
+    ) -> None:
+        """As the target, or as a candidate after the move."""
+        one, two, three = cluster.broker(1), cluster.broker(2), cluster.broker(3)
+        (t,) = cluster.topic("t")
+        cluster.move("t", 0, 3)
+        cluster.open_led(three)
+        cluster.move("t", 0, *replicas)
+        cluster.die(one)
+        cluster.tick()
+        cluster.recover(two, one, end=0)
+        remove(cluster, one, Status.NODE_IN_USE, "named by the move of t-0")
+        cluster.give_up(three)
+        assert leader_of(cluster.partitions("t")[0]) == two
+        remove(cluster, one)
+        assert t.data_stream_id == cluster.partitions("t")[0].data_stream_id
+
+    def test_the_only_candidate_of_a_partition_without_a_leader_stays(
+        self, cluster: ManagersCluster
+    ) -> None:
+        one, two = cluster.broker(1), cluster.broker(2)
+        cluster.create(NewTopic(name="t", assignment=[[two.node_id]]))
+        cluster.die(two)
+        cluster.tick()
+        cluster.recover(one, two, end=0)
+        leave(cluster, one, 0)
+        assert cluster.partitions("t")[0].replicas == (two.node_id, one.node_id)
+        remove(cluster, two, Status.NODE_IN_USE, "broker 2 is the only candidate of t-0")
+        three = cluster.broker(3)
+        cluster.tick()
+        remove(cluster, two)
+        assert leader_of(cluster.partitions("t")[0]) == three
+
+    def test_candidates_are_kept_for_a_broker_that_comes_back(
+        self, cluster: ManagersCluster
+    ) -> None:
+        one, two = cluster.broker(1), cluster.broker(2)
+        (before,) = cluster.topic("t")
+        cluster.die(one)
+        cluster.tick()
+        cluster.recover(two, one, end=0)
+        remove(cluster, one)
+        (after,) = cluster.partitions("t")
+        assert after.replicas == before.replicas
+        assert cluster.broker(1).node_epoch > two.node_epoch
+
+    def test_a_removed_recoverer_is_replaced(self, cluster: ManagersCluster) -> None:
+        one, two, three = cluster.broker(1), cluster.broker(2), cluster.broker(3)
+        cluster.die(one)
+        cluster.tick()
+        wal = cluster.image.nodes.wal(one)
+        assert wal is not None
+        assert wal.recoverer == two
+        cluster.die(two)
+        cluster.tick()
+        cluster.recover(three, two, end=0)
+        remove(cluster, two)
+        assert wal.recoverer == three
+        cluster.recover(three, one, end=0)
+        remove(cluster, one)

@@ -30,6 +30,7 @@ from controller.api.messages import (
     OpenStreams,
     PartitionName,
     PartitionTarget,
+    RemoveBroker,
     Status,
     TrimStream,
     UnregisterBroker,
@@ -449,6 +450,24 @@ class Managers(RuleBasedStateMachine):
                 ).records
                 == []
             )
+
+    @rule(node_id=st.integers(1, 4).map(NodeId))
+    def remove(self, node_id: NodeId) -> None:
+        """Remove a broker; only one that is fenced and owes nothing goes."""
+        state = self.image.nodes.get(node_id)
+        running = [wal for wal in self.image.nodes.running_wals() if wal.writer.node_id == node_id]
+        request = RemoveBroker(node_id=node_id)
+        if self.submit(nodes.remove_broker(self.image, request)):
+            assert state is not None
+            assert state.fenced
+            assert running == []
+            assert all(
+                node_id not in (partition.leader, *(partition.target_replicas or ()))
+                for topic in self.image.topics
+                for partition in topic.partitions
+            )
+            again = nodes.remove_broker(self.image, request)
+            assert again.status == Status.NODE_EPOCH_NOT_EXIST
 
     @precondition(lambda self: bool(self.incarnations) and len(self.image.topics) > 0)
     @rule(

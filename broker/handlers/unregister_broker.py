@@ -1,0 +1,36 @@
+"""UnregisterBroker: remove a broker that is gone for good from the metadata.
+
+Kafka 4.2 removes a live broker as well. Here the controller refuses while the broker is alive,
+while its WAL is not recovered, and while a move names it
+(`controller.managers.nodes.remove_broker`). Kafka has no code for that, so the answer is
+INVALID_REQUEST with the reason. An unknown id gets BROKER_ID_NOT_REGISTERED with Kafka's text.
+Must not: decide what is allowed; the controller does.
+Source: KIP-631; Kafka `ReplicationControlManager.unregisterBroker`.
+"""
+
+from typing import Final
+
+from base.ids import NodeId
+from broker.errors import code_of
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire import framing
+from broker.wire.gen.unregister_broker import UnregisterBrokerResponse, decode_request
+from controller.api.errors import ControllerError, RequestRefused
+from controller.api.messages import RemoveBroker
+
+_TIMEOUT_S: Final = 20.0
+
+
+async def handle_unregister_broker(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    response = UnregisterBrokerResponse(error_message="")
+    try:
+        await node.client.remove_broker(
+            RemoveBroker(node_id=NodeId(request.broker_id)), timeout_s=_TIMEOUT_S
+        )
+    except (ControllerError, TimeoutError) as error:
+        response.error_code = code_of(error)
+        response.error_message = error.detail if isinstance(error, RequestRefused) else str(error)
+    return encode_response(ctx, response)

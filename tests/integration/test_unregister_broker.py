@@ -1,0 +1,152 @@
+"""Remove a broker that is gone for good: over the Kafka protocol and with `penstock nodes`."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from base.ids import NodeId
+from broker.errors import ErrorCode
+from broker.wire import apis
+from broker.wire.gen import unregister_broker as wire
+from controller.api.messages import CreateTopics, DeleteTopics, NewTopic
+from controller.metadata.image import MetadataImage
+from deploy.clients.wire import WireClient
+from deploy.errors import DeployError
+from stream.config import StreamConfig
+from stream.ports import ObjectRole
+from tests.support.cli import Cli
+from tests.support.clients import confluent_consumer, produce, read_records
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+TOPIC, OTHER = "kept", "deleted"
+COUNT = 20
+GONE = NodeId(1)
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Uploads nothing, so that records stay in WAL slots; deletes objects within a second."""
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=600_000)
+    controller = {
+        "read_grace_ms": 300,
+        "late_put_grace_ms": 300,
+        "janitor_interval_ms": 100,
+        "maintenance_interval_ms": 100,
+    }
+    async with Cluster(
+        tmp_path,
+        brokers=2,
+        stream_config=stream,
+        controller_settings=controller,
+        group_min_session_timeout_ms=500,
+    ) as cluster:
+        yield cluster
+
+
+def unregister(cluster: Cluster, node_id: int) -> tuple[int, str | None]:
+    """Ask the first broker."""
+    with WireClient(f"127.0.0.1:{cluster.broker.port}") as client:
+        answer = client.ask(
+            apis.UNREGISTER_BROKER,
+            wire.UnregisterBrokerRequest(node_id),
+            wire.encode_request,
+            wire.decode_response,
+        )
+    return answer.error_code, answer.error_message
+
+
+async def fill(cluster: Cluster) -> None:
+    """Write to two topics that the broker leads which will die, each batch into its own slot."""
+    names = (TOPIC, OTHER)
+    await cluster.broker.client.create_topics(
+        CreateTopics(topics=[NewTopic(name=name, assignment=[[GONE]]) for name in names])
+    )
+    for name in names:
+        await cluster.until_served(name)
+        values = [b"%d" % index for index in range(COUNT)]
+        await asyncio.to_thread(produce, cluster.bootstrap, name, values)
+
+
+def slots(image: MetadataImage, topic: str) -> set[str]:
+    """Return the WAL slots of the dead broker that hold records of the topic."""
+    found = image.topics.by_name(topic)
+    assert found is not None
+    stream = image.streams.known(found.partitions[0].data_stream_id)
+    states = [image.objects.get(entry.object_id) for entry in stream.entries]
+    return {state.key for state in states if state is not None and state.role == ObjectRole.WAL}
+
+
+def read(cluster: Cluster) -> list[bytes | None]:
+    consumer = confluent_consumer(cluster.bootstrap, "g")
+    consumer.subscribe([TOPIC])
+    try:
+        return [record.value() for record in read_records(consumer, COUNT)]
+    finally:
+        consumer.close()
+
+
+async def test_a_recovered_broker_goes_and_its_records_stay(cluster: Cluster) -> None:
+    await fill(cluster)
+    code, message = await asyncio.to_thread(unregister, cluster, GONE)
+    assert code == ErrorCode.INVALID_REQUEST
+    assert message is not None
+    assert message.startswith("broker 1 is alive")
+    await cluster.kill_broker(GONE)
+
+    async def is_gone() -> bool:
+        code, message = await asyncio.to_thread(unregister, cluster, GONE)
+        assert (code, message) == (ErrorCode.NONE, "") or code == ErrorCode.INVALID_REQUEST, message
+        return code == ErrorCode.NONE
+
+    await until(is_gone)
+    image = cluster.broker.image
+    assert [node.node_id for node in image.nodes] == [NodeId(0)]
+    assert await asyncio.to_thread(unregister, cluster, GONE) == (
+        ErrorCode.BROKER_ID_NOT_REGISTERED,
+        "Broker ID 1 is not currently registered",
+    )
+
+    kept, dropped = slots(image, TOPIC), slots(image, OTHER)
+    assert kept
+    assert dropped - kept
+    topic = image.topics.by_name(OTHER)
+    assert topic is not None
+    await cluster.broker.client.delete_topics(DeleteTopics(topic_ids=[topic.topic_id]))
+
+    async def stored() -> set[str]:
+        return {info.key async for info in cluster.store.list("")}
+
+    async def is_cleaned() -> bool:
+        return not (dropped - kept) & await stored()
+
+    await until(is_cleaned)
+    assert kept <= await stored()
+    assert await asyncio.to_thread(read, cluster) == [b"%d" % index for index in range(COUNT)]
+    image.check_invariants()
+
+
+async def test_the_command_line_unregisters(cluster: Cluster, tmp_path: Path) -> None:
+    await fill(cluster)
+    cli = Cli(cluster, tmp_path)
+    command = ("nodes", "unregister", str(GONE))
+    with pytest.raises(DeployError, match="broker 1 is alive"):
+        await cli.run(*command)
+    await cluster.kill_broker(GONE)
+
+    async def is_gone() -> bool:
+        try:
+            return await cli.run(*command) == "Broker 1 is no longer registered\n"
+        except DeployError as error:
+            if "broker 1 is alive" in str(error) or "the WAL of broker 1" in str(error):
+                return False
+            raise
+
+    await until(is_gone)
+    shown = json.loads(await cli.run("nodes", "--json"))
+    assert [node["node_id"] for node in shown["nodes"]] == [0]
+    with pytest.raises(DeployError, match="Broker ID 1 is not currently registered"):
+        await cli.run(*command)
