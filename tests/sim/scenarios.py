@@ -76,6 +76,7 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "pause": 1,
         "move": 2,
         "leave": 1,
+        "unregister": 2,
         "crash_controller": 1,
         "slow_store": 1,
         "cut": 1,
@@ -335,6 +336,12 @@ class Chaos:
     def crash(self) -> None:
         if (broker := self._running()) is not None:
             self._world.crash(broker, self._rng.choice((0.01, 0.5, 6.0)))
+
+    def unregister(self) -> None:
+        """Crash a broker and remove it from the metadata; it comes back after that or before."""
+        if (broker := self._running()) is not None:
+            self._world.crash(broker, self._rng.choice((2.0, 8.0)))
+            self._world.unregister(broker.node_id)
 
     def pause(self) -> None:
         if (broker := self._running()) is not None:

@@ -30,6 +30,7 @@ from controller.api.messages import (
     NewTopic,
     PartitionTarget,
     PutKeyValue,
+    RemoveBroker,
 )
 from controller.backup.snapshots import LoadedSnapshot
 from controller.metadata.records import PartitionRecord
@@ -412,6 +413,21 @@ class World:
                 await self._admin.alter_reassignments(
                     AlterReassignments(partitions=[wanted]), timeout_s=10
                 )
+
+        self.loop.call_soon(
+            lambda: self.loop.create_task(ask()), context=self._admin_process.context()
+        )
+
+    def unregister(self, node_id: NodeId) -> None:
+        """Remove a broker, dead or alive, as soon as the controller agrees; give up after 10 s."""
+
+        async def ask() -> None:
+            for _ in range(20):
+                with suppress(TimeoutError, ControllerError):
+                    await self._admin.remove_broker(RemoveBroker(node_id=node_id), timeout_s=5)
+                    self.trace("unregistered", node_id)
+                    return
+                await asyncio.sleep(0.5)
 
         self.loop.call_soon(
             lambda: self.loop.create_task(ask()), context=self._admin_process.context()
