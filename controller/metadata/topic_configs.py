@@ -85,6 +85,8 @@ class TopicConfig:
 
 
 def _number(value: str, kind: ConfigType) -> float | int | None:
+    """Return the number; None if it is none. Spaces around it are allowed, as in Kafka."""
+    value = value.strip()
     if kind != ConfigType.DOUBLE:
         return int(value) if _INTEGER.fullmatch(value) else None
     return float(value) if _DECIMAL.fullmatch(value) else None
@@ -218,6 +220,8 @@ _ALL = (
         low=1,
     ),
     _bool("preallocate", f"{_KEPT}there are no files."),
+    _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),
+    _bool("remote.log.delete.on.disable", f"{_KEPT}all data are remote."),
     _bool("remote.storage.enable", f"{_KEPT}all data are remote."),
     _long(
         "retention.bytes",
@@ -235,7 +239,7 @@ _ALL = (
     _int(
         "segment.bytes",
         1_073_741_824,
-        f"{_KEPT}retention works on the ranges of objects.",
+        f"{_KEPT}retention deletes whole ranges, and uploads and compaction set their size.",
         low=1_048_576,
     ),
     _int("segment.index.bytes", 10_485_760, f"{_KEPT}there are no index files.", low=4),

@@ -306,6 +306,27 @@ async def test_kafka_python_topics_and_configs(cluster: Cluster) -> None:
     await asyncio.to_thread(run)
 
 
+async def test_configs_of_segments_are_kept_for_tools_that_set_them(cluster: Cluster) -> None:
+    configs = {
+        "segment.bytes": "1048576",
+        "segment.index.bytes": "4",
+        "segment.jitter.ms": "10",
+        "segment.ms": "1",
+    }
+
+    def run() -> None:
+        admin = admin_of(cluster)
+        create_topic(cluster.bootstrap, TOPIC, **configs)
+        (described,) = admin.describe_configs([ConfigResource(2, TOPIC)]).values()
+        found = described.result(TIMEOUT_S)
+        assert {name: found[name].value for name in configs} == configs
+        too_small = NewTopic("other", 1, config={"segment.bytes": "1048575"})
+        code, _ = refusal_of(admin.create_topics([too_small])["other"])
+        assert code == KafkaError.INVALID_CONFIG
+
+    await asyncio.to_thread(run)
+
+
 async def test_recreated_topic_is_a_new_one(cluster: Cluster) -> None:
     def run() -> None:
         admin = admin_of(cluster)

@@ -294,6 +294,24 @@ class TestConfigs:
     def test_values_that_are_not_valid(self, name: str, value: str) -> None:
         assert name in topic_configs.problem(name, value)
 
+    @pytest.mark.parametrize(
+        ("name", "low", "high"),
+        [
+            ("segment.bytes", 1_048_576, (1 << 31) - 1),
+            ("segment.index.bytes", 4, (1 << 31) - 1),
+            ("segment.jitter.ms", 0, (1 << 63) - 1),
+            ("segment.ms", 1, (1 << 63) - 1),
+        ],
+    )
+    def test_configs_of_segments_have_the_limits_of_kafka(
+        self, name: str, low: int, high: int
+    ) -> None:
+        assert "No effect" in topic_configs.TOPIC_CONFIGS[name].doc
+        assert not topic_configs.problem(name, str(low))
+        assert not topic_configs.problem(name, f" {high} ")
+        for value in (low - 1, high + 1, "1e7"):
+            assert name in topic_configs.problem(name, str(value))
+
     def test_every_default_is_valid(self) -> None:
         for config in topic_configs.TOPIC_CONFIGS.values():
             assert config.default == "" or topic_configs.problem(config.name, config.default) == ""
