@@ -1,15 +1,25 @@
 """ListOffsets: return the earliest or latest offset, the newest timestamp, or the first record at
 or after a timestamp.
 
-Invariant: an offset in the response is at or below the high watermark; for committed reads, the
-last stable offset. A timestamp after all records gives offset -1 without an error. The response
-contains nothing that a later leader may already have made untrue.
+Invariant: an offset in the response is at or above the log start, and at or below the high
+watermark; for committed reads, the last stable offset. A timestamp after all records gives offset
+-1 without an error. The response contains nothing that a later leader may already have made untrue.
+
+Special timestamps, as in Kafka 4.2 without tiered storage: -1 latest, -2 earliest, -3 newest
+timestamp (from version 7), -4 earliest local (from 8), which is the log start here, -5 latest
+tiered (from 9) and -6 earliest that waits for tiering (from 11), which no offset has. Others, and
+earlier versions of these, get UNSUPPORTED_VERSION. A partition that is requested twice is answered
+once, with INVALID_REQUEST. One difference: for -3, Kafka may name a record below the log start, and
+finds nothing if the newest record belongs to an open transaction and the read is committed. Here
+the newest record that the client can read is found.
+
 Cost: -1 and -2 are answered immediately. A timestamp is looked up in the metadata image, then in
 the index of one object and in one batch.
-Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734.
+Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from base.ids import Offset
@@ -25,6 +35,7 @@ from broker.wire.gen.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
     decode_request,
 )
@@ -34,6 +45,16 @@ _EARLIEST: Final = -2
 _MAX_TIMESTAMP: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _LATEST_TIERED: Final = -5
+_EARLIEST_PENDING_UPLOAD: Final = -6
+_FIRST_VERSIONS: Final = {
+    _LATEST: 1,
+    _EARLIEST: 1,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
+}
+"""First version in which a client may send each negative timestamp."""
 _READ_COMMITTED: Final = 1
 _LOOKUPS_AT_ONCE_COUNT: Final = 8
 _LOOKUP_MAX_S: Final = 30.0
@@ -44,18 +65,29 @@ _WAIT_OPEN_S: Final = 2.0
 async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)
-
     committed = request.isolation_level == _READ_COMMITTED
+    timeout_s = _LOOKUP_MAX_S
+    if request.timeout_ms > 0:
+        timeout_s = min(timeout_s, request.timeout_ms / 1_000)
 
-    async def answer(topic_name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    async def answer(
+        topic_name: str, wanted: Sequence[ListOffsetsPartition]
+    ) -> ListOffsetsPartitionResponse:
+        if error := _problem(wanted, ctx.api_version):
+            return ListOffsetsPartitionResponse(wanted[0].partition_index, error)
         async with limit:
             return await _answer(
-                node, ctx.received_at + _WAIT_OPEN_S, topic_name, wanted, committed=committed
+                node,
+                ctx.received_at + _WAIT_OPEN_S,
+                topic_name,
+                wanted[0],
+                committed=committed,
+                timeout_s=timeout_s,
             )
 
     lookups = [
-        (topic.name, [asyncio.ensure_future(answer(topic.name, item)) for item in topic.partitions])
-        for topic in request.topics
+        (name, [asyncio.ensure_future(answer(name, wanted)) for wanted in partitions.values()])
+        for name, partitions in _by_partition(request.topics).items()
     ]
     try:
         topics = [
@@ -69,8 +101,37 @@ async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     return encode_response(ctx, ListOffsetsResponse(topics=topics))
 
 
+def _by_partition(
+    topics: Sequence[ListOffsetsTopic],
+) -> dict[str, dict[int, list[ListOffsetsPartition]]]:
+    """Return what is wanted by topic and partition, in the order of the request."""
+    found: dict[str, dict[int, list[ListOffsetsPartition]]] = {}
+    for topic in topics:
+        partitions = found.setdefault(topic.name, {})
+        for item in topic.partitions:
+            partitions.setdefault(item.partition_index, []).append(item)
+    return found
+
+
+def _problem(wanted: Sequence[ListOffsetsPartition], version: int) -> ErrorCode | None:
+    """Return why a partition gets no answer, whatever its leader knows."""
+    if len(wanted) > 1:
+        return ErrorCode.INVALID_REQUEST
+    timestamp = wanted[0].timestamp
+    first = _FIRST_VERSIONS.get(timestamp)
+    if timestamp < 0 and (first is None or version < first):
+        return ErrorCode.UNSUPPORTED_VERSION
+    return None
+
+
 async def _answer(
-    node: Node, deadline: float, topic_name: str, wanted: ListOffsetsPartition, *, committed: bool
+    node: Node,
+    deadline: float,
+    topic_name: str,
+    wanted: ListOffsetsPartition,
+    *,
+    committed: bool,
+    timeout_s: float,
 ) -> ListOffsetsPartitionResponse:
     response = ListOffsetsPartitionResponse(wanted.partition_index)
     partition = await wait_led(node, topic_name, wanted.partition_index, deadline)
@@ -81,7 +142,7 @@ async def _answer(
     if response.error_code != ErrorCode.NONE:
         return response
     try:
-        async with asyncio.timeout(_LOOKUP_MAX_S):
+        async with asyncio.timeout(timeout_s):
             found = await _find(
                 node,
                 partition,
@@ -93,8 +154,6 @@ async def _answer(
         return response
     if not still_leads(node, partition):
         response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    elif isinstance(found, ErrorCode):
-        response.error_code = found
     elif found is not None:
         response.offset, response.timestamp = found
         response.leader_epoch = partition.log.epochs.epoch_at(found[0])
@@ -103,18 +162,16 @@ async def _answer(
 
 async def _find(
     node: Node, partition: Partition, timestamp_ms: int, end_offset: Offset
-) -> tuple[Offset, int] | ErrorCode | None:
+) -> tuple[Offset, int] | None:
     """Return (offset, timestamp or -1) of a record below `end_offset`; None if there is none."""
     if timestamp_ms == _LATEST:
         return end_offset, -1
     if timestamp_ms in (_EARLIEST, _EARLIEST_LOCAL):
         return partition.log_start_offset, -1
-    if timestamp_ms == _LATEST_TIERED:
+    if timestamp_ms in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return None
     if timestamp_ms == _MAX_TIMESTAMP:
         return await node.storage.newest_timestamp(partition.log.data.stream_id, end_offset)
-    if timestamp_ms < 0:
-        return ErrorCode.INVALID_REQUEST if timestamp_ms < _LATEST else None
     return await node.storage.offset_for_timestamp(
         partition.log.data.stream_id, timestamp_ms, end_offset
     )

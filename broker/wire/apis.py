@@ -42,7 +42,7 @@ def _api(
 
 PRODUCE: Final = ApiSpec(0, "Produce", "produce", 0, 3, 11, 9)
 FETCH: Final = _api(1, "Fetch", "fetch", (4, 16), 12)
-LIST_OFFSETS: Final = _api(2, "ListOffsets", "list_offsets", (1, 9), 6)
+LIST_OFFSETS: Final = _api(2, "ListOffsets", "list_offsets", (1, 11), 6)
 METADATA: Final = _api(3, "Metadata", "metadata", (0, 13), 9)
 OFFSET_COMMIT: Final = _api(8, "OffsetCommit", "offset_commit", (2, 9), 8)
 OFFSET_FETCH: Final = _api(9, "OffsetFetch", "offset_fetch", (1, 9), 6)

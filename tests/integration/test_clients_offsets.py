@@ -11,8 +11,9 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from kafka import KafkaConsumer
+from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
+from kafka.admin import OffsetSpec as PyOffsetSpec
 
 from tests.support.clients import (
     POLL_S,
@@ -213,6 +214,24 @@ async def test_admin_lists_offsets(cluster: Cluster) -> None:
             FIRST_MS + (COUNT - 1) * STEP_MS,
             FIRST_MS + STEP_MS,
         )
+
+    await asyncio.to_thread(run)
+
+
+async def test_kafka_python_lists_offsets_of_every_kind(cluster: Cluster) -> None:
+    def run() -> None:
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
+        part = PyTopicPartition(TOPIC, 0)
+        expected = {
+            PyOffsetSpec.EARLIEST: 0,
+            PyOffsetSpec.EARLIEST_LOCAL: 0,
+            PyOffsetSpec.LATEST: COUNT,
+            PyOffsetSpec.LATEST_TIERED: -1,
+            PyOffsetSpec.MAX_TIMESTAMP: COUNT - 1,
+        }
+        found = {spec: admin.list_partition_offsets({part: spec})[part].offset for spec in expected}
+        assert found == expected
+        admin.close()
 
     await asyncio.to_thread(run)
 

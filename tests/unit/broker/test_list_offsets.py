@@ -1,0 +1,103 @@
+"""ListOffsets: the special timestamps in every version, as Kafka 4.2 answers them."""
+
+import asyncio
+
+import pytest
+
+from base.ids import Offset
+from broker.handlers.list_offsets import handle_list_offsets
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import list_offsets as wire
+from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
+
+
+@pytest.fixture
+async def one():
+    harness = PartitionHarness()
+    broker = await harness.broker(1)
+    harness.topic("t", partitions=2)
+    for index in range(2):
+        await broker.opened("t", index)
+    yield broker
+    await broker.close()
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "first_version", "expected"),
+    [
+        (-1, 1, (5, -1)),
+        (-2, 1, (2, -1)),
+        (-3, 7, (3, NOW + 300)),
+        (-4, 8, (2, -1)),
+        (-5, 9, (-1, -1)),
+        (-6, 11, (-1, -1)),
+        (-7, 12, None),
+        (-100, 12, None),
+        (NOW, 1, (3, NOW + 300)),
+    ],
+)
+async def test_special_times_need_the_versions_that_kafka_asks_for(
+    one, timestamp, first_version, expected
+):
+    """The log is trimmed up to offset 2, where an older record is the newest of the two."""
+    await one.produce("t", batch(b"a", b"b", timestamp=NOW + 900))
+    await one.produce("t", batch(b"c", timestamp=NOW - 100))
+    await one.produce("t", batch(b"d", b"e", timestamp=NOW + 300))
+    assert await one.partitions.trim_all([(await one.opened("t"), Offset(2))]) == [None]
+    for version in range(1, 12):
+        found = await one.list_offsets("t", timestamp, version=version)
+        if version < first_version:
+            assert (found.error_code, found.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+        else:
+            assert (found.error_code, found.offset, found.timestamp) == (0, *expected)
+            has_epoch = version >= 4 and found.offset >= 0
+            assert found.leader_epoch == (0 if has_epoch else -1)
+
+
+async def test_a_time_that_no_version_has_is_refused_before_the_partition_is_sought(one):
+    for timestamp in (-7, -8):
+        found = await one.list_offsets("none", timestamp, version=11)
+        assert found.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+async def test_a_partition_that_is_asked_for_twice_is_answered_once(one):
+    await one.produce("t", batch(b"a"))
+    part = wire.ListOffsetsPartition
+    request = wire.ListOffsetsRequest(
+        topics=[
+            wire.ListOffsetsTopic("t", [part(0, -1, -1), part(1, -1, -1), part(0, -1, -2)]),
+            wire.ListOffsetsTopic("t", [part(9, -1, -1)]),
+        ]
+    )
+    response = await handle_list_offsets(one, one.context(apis.LIST_OFFSETS, 11, request))
+    (topic,) = one.answer(apis.LIST_OFFSETS, 11, response).topics
+    assert [(found.partition_index, found.error_code) for found in topic.partitions] == [
+        (0, ErrorCode.INVALID_REQUEST),
+        (1, 0),
+        (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+
+
+async def test_a_look_up_ends_with_the_timeout_of_the_request(one, monkeypatch):
+    async def never(*_args):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(type(one.storage), "offset_for_timestamp", never)
+    request = wire.ListOffsetsRequest(
+        topics=[wire.ListOffsetsTopic("t", [wire.ListOffsetsPartition(0, -1, NOW)])],
+        timeout_ms=10,
+    )
+    response = await handle_list_offsets(one, one.context(apis.LIST_OFFSETS, 10, request))
+    (found,) = one.answer(apis.LIST_OFFSETS, 10, response).topics[0].partitions
+    assert found.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+async def test_committed_reads_find_the_newest_record_that_they_can_read(one):
+    await one.produce("t", batch(b"a", timestamp=NOW - 100))
+    await one.produce("t", transactional(8, 0, b"x"))
+    uncommitted = await one.list_offsets("t", -3)
+    assert (uncommitted.offset, uncommitted.timestamp) == (1, NOW)
+    committed = await one.list_offsets("t", -3, isolation_level=1)
+    assert (committed.offset, committed.timestamp) == (0, NOW - 100)
+    assert (await one.list_offsets("t", -1, isolation_level=1)).offset == 1
