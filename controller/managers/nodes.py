@@ -125,7 +125,7 @@ def unregister_broker(
 
 
 def remove_broker(image: MetadataImage, request: RemoveBroker) -> Result[None]:
-    """Remove a dead broker that somebody knows to be gone for good.
+    """Remove a dead broker that does not come back.
 
     Refuses with NODE_EPOCH_NOT_EXIST (no such broker) and NODE_IN_USE: it is not fenced, one of its
     WALs has not ended, a move under way names it, or a partition without a leader has no other
