@@ -28,21 +28,29 @@ from stream.batch.header import (
 )
 from stream.batch.records import encode_batch
 from stream.batch.varint import append_varint, read_varlong
+from stream.cleaning.key_map import KeyMap
 from stream.errors import BatchCorrupt
 
 _DELTA_MAX: Final = 2**31 - 1
 
 
 class RecordSpan(NamedTuple):
-    """A record in the plain bytes of its batch: [start, end), with the length before it."""
+    """A record in the plain bytes of its batch: [start, end), with the length before it.
+
+    body: the position behind the length.
+    """
 
     start: int
     body: int
-    """The position behind the length."""
     end: int
-    offset: int
-    key: bytes | None
     is_tombstone: bool
+
+
+class Cursor(NamedTuple):
+    """A position between two records of a batch: in bytes, and in records."""
+
+    at: int = 0
+    number: int = 0
 
 
 def plain_records(batch: memoryview, header: BatchHeader) -> bytes:
@@ -52,54 +60,147 @@ def plain_records(batch: memoryview, header: BatchHeader) -> bytes:
     return bytes(decompress(header.compression, batch[HEADER_BYTES : header.size_bytes]))
 
 
-def spans_of(plain: bytes, header: BatchHeader) -> Iterator[RecordSpan]:
-    """Yield the records in order. Raises BatchCorrupt."""
+def map_keys(plain: bytes, header: BatchHeader, cursor: Cursor, count: int, keys: KeyMap) -> Cursor:
+    """Put the keys of the next `count` records into the map. Return the position behind them, or
+    the same one if the map is full: it may hold some of the keys then. Raises BatchCorrupt.
+    """
+    at, number = cursor
+    put, size_bytes = keys.put, len(plain)
     try:
-        yield from _spans_of(plain, header)
-    except IndexError:
-        raise BatchCorrupt("a record runs over the end of its batch") from None
-
-
-def _spans_of(plain: bytes, header: BatchHeader) -> Iterator[RecordSpan]:
-    at, size_bytes, base_offset = 0, len(plain), header.base_offset
-    last_delta = header.last_offset_delta
-    for _ in range(header.record_count):
-        start = at
-        length, body = _varint(plain, at)
-        end = body + length
-        # Skip one byte of attributes and the timestamp, whose bytes but the last have the high bit.
-        at = body + 1
-        while plain[at] > 0x7F:
+        for _ in range(count):
+            body, end = _bounds(plain, at)
+            # Skip one byte of attributes and the timestamp, whose bytes but the last have the high
+            # bit.
+            at = body + 1
+            while plain[at] > 0x7F:
+                at += 1
             at += 1
-        delta, at = _varint(plain, at + 1)
-        key_bytes, at = _varint(plain, at)
-        key = None
-        if key_bytes >= 0:
-            key = plain[at : at + key_bytes]
-            at += key_bytes
-        value_bytes, at = _varint(plain, at)
-        if not at <= end <= size_bytes or not 0 <= delta <= last_delta:
-            raise BatchCorrupt(f"the record at byte {start} contradicts its length or its batch")
-        yield RecordSpan(start, body, end, base_offset + delta, key, value_bytes < 0)
-        at = end
-    if at != size_bytes:
-        raise BatchCorrupt(f"{size_bytes - at} bytes follow the last record")
+            byte = plain[at]
+            if byte < 0x80:
+                delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            else:
+                delta, at = _varint(plain, at)
+            byte = plain[at]
+            if byte < 0x80:
+                key_bytes, at = (byte >> 1) ^ -(byte & 1), at + 1
+            else:
+                key_bytes, at = _varint(plain, at)
+            is_inside = at + key_bytes <= end <= size_bytes
+            if not is_inside or not 0 <= delta <= header.last_offset_delta:
+                raise _contradiction(number, header)
+            if key_bytes >= 0 and not put(plain[at : at + key_bytes], header.base_offset + delta):
+                return cursor
+            at = end
+            number += 1
+    except IndexError:
+        raise _contradiction(number, header) from None
+    return Cursor(at, number)
+
+
+def filter_records(
+    plain: bytes, header: BatchHeader, cursor: Cursor, count: int, keys: KeyMap
+) -> tuple[list[RecordSpan], Cursor]:
+    """Return those of the next `count` records that are the newest with their key, and the position
+    behind them. Raises BatchCorrupt.
+    """
+    at, number = cursor
+    kept: list[RecordSpan] = []
+    # In a batch that was never compacted, the offset of a record follows from its number, and the
+    # offset alone tells whether the map has it.
+    is_mapped = header.base_offset >= keys.start_offset and _is_dense(header)
+    is_newest_offset, newest = keys.holds, keys.newest
+    try:
+        for _ in range(count):
+            start = at
+            body, at = _bounds(plain, at)
+            if is_mapped and not is_newest_offset(header.base_offset + number):
+                number += 1
+                continue
+            offset, value_at = _offset(plain, body, header, number)
+            number += 1
+            key, value_at = _field(plain, value_at)
+            if key is None or newest(key) > offset:
+                continue
+            value_bytes, value_at = _varint(plain, value_at)
+            if value_at > at:
+                raise _contradiction(number, header)
+            kept.append(RecordSpan(start, body, at, value_bytes < 0))
+    except IndexError:
+        raise _contradiction(number, header) from None
+    if at > len(plain) or (number == header.record_count and at != len(plain)):
+        raise _contradiction(number, header)
+    return kept, Cursor(at, number)
+
+
+def all_records(plain: bytes, header: BatchHeader) -> list[RecordSpan]:
+    """Return every record of the batch, without a look at its key. Raises BatchCorrupt."""
+    at, found = 0, list[RecordSpan]()
+    try:
+        for _ in range(header.record_count):
+            start = at
+            body, at = _bounds(plain, at)
+            found.append(RecordSpan(start, body, at, is_tombstone=False))
+    except IndexError:
+        raise _contradiction(len(found), header) from None
+    if at != len(plain):
+        raise _contradiction(len(found), header)
+    return found
+
+
+def _bounds(plain: bytes, at: int) -> tuple[int, int]:
+    """Return the position behind the length of a record, and the end of the record."""
+    byte = plain[at]
+    if byte < 0x80:
+        return at + 1, at + 1 + (byte >> 1)
+    second = plain[at + 1]
+    if second < 0x80:
+        return at + 2, at + 2 + ((byte & 0x7F | second << 7) >> 1)
+    length, body = _varint(plain, at)
+    return body, body + max(0, length)
+
+
+def _offset(plain: bytes, body: int, header: BatchHeader, number: int) -> tuple[int, int]:
+    """Return the offset of a record and the position behind it."""
+    # Skip one byte of attributes and the timestamp, whose bytes but the last have the high bit.
+    at = body + 1
+    while plain[at] > 0x7F:
+        at += 1
+    delta, at = _varint(plain, at + 1)
+    if not 0 <= delta <= header.last_offset_delta:
+        raise _contradiction(number, header)
+    return header.base_offset + delta, at
+
+
+def _field(plain: bytes, at: int) -> tuple[bytes | None, int]:
+    size_bytes, at = _varint(plain, at)
+    return (None, at) if size_bytes < 0 else (plain[at : at + size_bytes], at + size_bytes)
 
 
 def _varint(plain: bytes, at: int) -> tuple[int, int]:
     """Return (value, position after it). Raises IndexError at the end of the bytes. Twice as fast
-    as `read_varint`, which the caller makes up for by comparing the record's length.
+    as `read_varint`, because the callers compare the result with the length of the record.
     """
     byte = plain[at]
-    at += 1
-    raw = byte & 0x7F
-    shift = 7
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    raw, shift = byte & 0x7F, 7
     while byte > 0x7F:
-        byte = plain[at]
         at += 1
+        byte = plain[at]
         raw |= (byte & 0x7F) << shift
         shift += 7
-    return (raw >> 1) ^ -(raw & 1), at
+    return (raw >> 1) ^ -(raw & 1), at + 1
+
+
+def _is_dense(header: BatchHeader) -> bool:
+    return header.record_count == header.last_offset_delta + 1
+
+
+def _contradiction(number: int, header: BatchHeader) -> BatchCorrupt:
+    return BatchCorrupt(
+        f"record {number} of the batch at offset {header.base_offset} contradicts its length or its"
+        " batch"
+    )
 
 
 def with_records(

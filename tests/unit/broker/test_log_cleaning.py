@@ -14,6 +14,7 @@ from stream.batch.header import iter_headers
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.cache.block_cache import BlockCache
 from stream.cleaning.cleaner import CleanerConfig, LogCleaner
+from stream.cleaning.key_map import ENTRY_BYTES_MAX
 from stream.compaction.compactor import Compactor
 from stream.compaction.plan import CompactionConfig
 from stream.read.object_reader import ObjectReader
@@ -197,7 +198,7 @@ async def test_records_without_a_key_go(log, world):
 async def test_keys_that_do_not_fit_into_the_map_take_more_passes(log):
     for _ in range(2):
         await log.produce(*(keyed((b"%04d" % at, b"x" * 9)) for at in range(20)))
-    limits = {"key_map_bytes_max": 224 * 7}
+    limits = {"key_map_bytes_max": ENTRY_BYTES_MAX * 7}
     removed = [(await log.clean(**limits)).removed_records for _ in range(6)]
     assert sum(removed) == 20
     assert len([count for count in removed if count]) > 2
@@ -487,7 +488,7 @@ async def test_any_history_keeps_the_newest_record_of_each_key(log, world, seed)
                 decided[pair[0]] = (offset + at, pair[1])
         offset += len(pairs) + (action >= 0.6)
         if rng.random() < 0.3:
-            limits = {"key_map_bytes_max": 224 * rng.choice([2, 100])}
+            limits = {"key_map_bytes_max": ENTRY_BYTES_MAX * rng.choice([2, 100])}
             await log.clean(group_bytes_max=rng.choice([1, 500, 1 << 20]), **limits)
             world.now_ms += rng.choice([0, DAY_MS])
     await log.clean()

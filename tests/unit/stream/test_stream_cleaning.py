@@ -1,0 +1,120 @@
+"""The records of one batch in log compaction: which stay, and what of damaged batches."""
+
+from random import Random
+
+import pytest
+
+from base.ids import Millis, Offset
+from stream.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
+from stream.batch.records import Record, decode_records, encode_batch
+from stream.cleaning.batches import (
+    Cursor,
+    all_records,
+    fillers,
+    filter_records,
+    map_keys,
+    plain_records,
+    with_records,
+)
+from stream.cleaning.key_map import ENTRY_BYTES_MAX, KeyMap
+from stream.errors import BatchCorrupt
+
+RECORDS = [
+    Record(10, 1_000, b"a", b"x" * 300, (("h", b"1"), ("i", None))),
+    Record(11, 900, b"b", None),
+    Record(12, 70_000, b"a" * 200, b""),
+    Record(13, 1_000, b"a", b"y" * 70_000),
+]
+
+
+def parsed(batch: bytearray) -> tuple[memoryview, BatchHeader, bytes]:
+    view = memoryview(batch)
+    header = parse_header(view)
+    return view, header, plain_records(view, header)
+
+
+def mapped(batch: bytearray) -> KeyMap:
+    _, header, plain = parsed(batch)
+    keys = KeyMap(100 * ENTRY_BYTES_MAX, header.base_offset)
+    cursor = Cursor()
+    while cursor.number < header.record_count:
+        cursor = map_keys(plain, header, cursor, 1, keys)
+    assert cursor.at == len(plain)
+    keys.complete()
+    return keys
+
+
+def test_records_that_stay_are_those_of_kafka_byte_for_byte() -> None:
+    batch = encode_batch(RECORDS, base_offset=10, producer_id=7, producer_epoch=1, base_sequence=5)
+    view, header, plain = parsed(batch)
+    kept, cursor = filter_records(plain, header, Cursor(), 4, mapped(batch))
+    assert cursor == Cursor(len(plain), 4)
+    assert [span.is_tombstone for span in kept] == [True, False, False]
+    result = with_records(view, header, plain, kept, None)
+    assert decode_records(result) == RECORDS[1:]
+    found = parse_header(result)
+    assert (found.base_offset, found.next_offset, found.record_count) == (10, 14, 3)
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 1, 5)
+    assert (found.base_timestamp_ms, found.max_timestamp_ms) == (1_000, 70_000)
+
+
+@pytest.mark.parametrize("horizon_ms", [0, 1_000, 90_000_000_000])
+def test_a_delete_horizon_changes_no_timestamp(horizon_ms: int) -> None:
+    batch = encode_batch(RECORDS, base_offset=10)
+    view, header, plain = parsed(batch)
+    result = with_records(view, header, plain, all_records(plain, header), Millis(horizon_ms))
+    assert decode_records(result) == RECORDS
+    assert parse_header(result).delete_horizon_ms == horizon_ms
+    assert header.delete_horizon_ms is None
+
+
+def test_fillers_cover_any_distance() -> None:
+    end = Offset(5 + 2**31 + 10)
+    at = 5
+    for filled_end, batch in fillers(Offset(5), end, 3):
+        header = parse_header(batch)
+        assert (header.base_offset, header.next_offset) == (at, filled_end)
+        assert (header.record_count, header.partition_leader_epoch) == (0, 3)
+        assert decode_records(batch) == []
+        at = filled_end
+    assert at == end
+
+
+def test_a_full_map_takes_keys_that_it_holds() -> None:
+    keys = KeyMap(2 * ENTRY_BYTES_MAX, 0)
+    assert keys.put(b"a", 0)
+    assert keys.put(b"b" * 500, 1)
+    assert not keys.put(b"c", 2)
+    assert keys.put(b"a", 3)
+    keys.complete()
+    assert (keys.newest(b"a"), keys.newest(b"b" * 500), keys.newest(b"c")) == (3, 1, -1)
+    assert [offset for offset in range(4) if keys.holds(offset)] == [1, 3]
+
+
+def test_damaged_records_raise_and_nothing_else() -> None:
+    """Any byte may be anything: each batch is mapped and filtered, or refused."""
+    rng = Random(7)
+    batch = encode_batch(
+        [Record(at, 5, b"%d" % (at % 3), rng.randbytes(at % 9)) for at in range(40)]
+    )
+    good = bytes(batch[HEADER_BYTES:])
+    fields = list(HEADER.unpack_from(batch))
+    refused = 0
+    for _ in range(3_000):
+        plain = bytearray(good)
+        for _ in range(rng.choice((1, 1, 4))):
+            plain[rng.randrange(len(plain))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+        damaged = bytes(plain[: rng.choice((len(plain), rng.randrange(len(plain))))])
+        header = BatchHeader(*fields)
+        for start_offset in (0, 1):
+            keys = KeyMap(1 << 20, start_offset)
+            try:
+                map_keys(damaged, header, Cursor(), header.record_count, keys)
+                keys.complete()
+                kept, _ = filter_records(damaged, header, Cursor(), header.record_count, keys)
+            except BatchCorrupt:
+                refused += 1
+                continue
+            assert all(0 <= span.start < span.body <= span.end for span in kept)
+            assert all(span.end <= len(damaged) for span in kept)
+    assert 0 < refused < 6_000
