@@ -194,16 +194,15 @@ class _FetchCall:
             result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER if target.is_opening else found
             return None
         target.partition = found
+        result.error_code = check_leader_epoch(found, wanted.current_leader_epoch)
+        if result.error_code != ErrorCode.NONE:
+            return None
         result.high_watermark = found.high_watermark
         result.last_stable_offset = found.last_stable_offset
         result.log_start_offset = found.log_start_offset
         if self._reads_committed:
             result.aborted_transactions = ()
-        result.error_code = check_leader_epoch(found, wanted.current_leader_epoch)
-        if (
-            result.error_code == ErrorCode.NONE
-            and not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset
-        ):
+        if not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset:
             self._set_out_of_range(result)
         return found if result.error_code == ErrorCode.NONE else None
 

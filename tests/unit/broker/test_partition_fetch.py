@@ -151,7 +151,10 @@ async def test_leader_epochs_are_compared(one):
 
     async def error(epoch):
         response = await one.fetch_all([("t", 0, 0, {"current_leader_epoch": epoch})])
-        return response.responses[0].partitions[0].error_code
+        found = response.responses[0].partitions[0]
+        offsets = found.high_watermark, found.last_stable_offset, found.log_start_offset
+        assert (min(offsets) < 0) == (max(offsets) < 0) == (found.error_code != 0)
+        return found.error_code
 
     assert await error(0) == ErrorCode.FENCED_LEADER_EPOCH
     assert await error(1) == 0
