@@ -210,7 +210,7 @@ class LogCleaner:
                         if not is_mapped:
                             return at
                     at = Offset(header.next_offset)
-                    await self._pace.handled(0)
+                    await self._pace.handled(header.size_bytes)
         return at
 
     async def _map_batch(self, batch: memoryview, header: BatchHeader, keys: KeyMap) -> bool:
@@ -250,7 +250,6 @@ class LogCleaner:
         ]
         size_bytes = sum(len(entry.payload) for _, entry in entries)
         report.read_bytes += size_bytes
-        await self._pace.handled(size_bytes)
         return entries
 
     # --- writing ----------------------------------------------------------------------------------
@@ -338,6 +337,7 @@ class _Rewriter:
                 if kept is not batch and header.record_count:
                     changed = True
                 result.add(header, kept)
+                await self._pace.handled(header.size_bytes)
         if not changed:
             return None
         return result.finish(entries[-1][1].end_offset)
@@ -357,7 +357,6 @@ class _Rewriter:
         self._transactions.on_records(header)
         plain = plain_records(batch, header)
         kept = await self._kept(plain, header)
-        await self._pace.handled(0)
         report.removed_records += count - len(kept)
         report.kept_records += len(kept)
         gets_horizon = header.delete_horizon_ms is None and any(span.is_tombstone for span in kept)
@@ -446,12 +445,14 @@ class _Pace:
         return self._began
 
     async def handled(self, size_bytes: int) -> None:
-        """Note bytes that were read or written, and pause if they were too many."""
+        """Note bytes that were examined or written. Pause if they were too many: batch by batch, so
+        that requests of clients never wait for more than one batch.
+        """
         self._bytes += size_bytes
-        pause_s = 0.0
         now = asyncio.get_running_loop().time()
+        pause_s = 0.0
         if self._bytes_per_s_max:
             pause_s = self._began + self._bytes / self._bytes_per_s_max - now
-        if pause_s > 0 or now >= self._slice_end:
+        if pause_s >= _SLICE_S or now >= self._slice_end:
             await asyncio.sleep(max(0.0, pause_s))
             self._slice_end = asyncio.get_running_loop().time() + _SLICE_S
