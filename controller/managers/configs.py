@@ -61,6 +61,7 @@ def _alter(
         raise Refused(Status.DUPLICATE_IN_REQUEST, f"a config of topic {name!r} is changed twice")
     present = image.configs.topic(name)
     records: list[Record] = []
+    changed = dict(present)
     for change in changes:
         default = (
             topic_configs.TOPIC_CONFIGS[change.name].default
@@ -72,6 +73,9 @@ def _alter(
             name in INTERNAL_TOPICS and config_problem(change.name, value)
         ):
             raise Refused(Status.INVALID_CONFIG, found)
+        changed[change.name] = value
         if present.get(change.name) != change.value:
             records.append(ConfigRecord(resource_type, name, change.name, change.value))
+    if found := topic_configs.conflict(changed):
+        raise Refused(Status.INVALID_CONFIG, found)
     return records

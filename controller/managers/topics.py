@@ -225,6 +225,8 @@ def _create(
             is_internal and config_problem(name, value)
         ):
             raise Refused(Status.INVALID_CONFIG, problem)
+    if problem := topic_configs.conflict(configs):
+        raise Refused(Status.INVALID_CONFIG, problem)
     rows = _rows(topic, maker, defaults)
     topic_id = new_uuid()
     maker.records.append(TopicRecord(topic_id, topic.name))

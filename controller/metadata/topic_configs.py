@@ -266,3 +266,16 @@ def problem(name: str, value: str) -> str:
     near = difflib.get_close_matches(name[:100], TOPIC_CONFIGS, n=1)
     hint = f"did you mean {near[0]}?" if near else "DescribeConfigs of a topic lists all there are"
     return f"there is no topic config {name[:100]!r}: {hint}"
+
+
+def conflict(configs: Mapping[str, str]) -> str:
+    """Return why these configs of one topic cannot go together; empty if they can. Absent ones have
+    their defaults. As in Kafka, only the two lags of compaction depend on each other.
+    """
+    low, high = (
+        int(configs.get(name, TOPIC_CONFIGS[name].default))
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if low <= high:
+        return ""
+    return f"min.compaction.lag.ms ({low}) is larger than max.compaction.lag.ms ({high})"

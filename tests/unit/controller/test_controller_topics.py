@@ -282,6 +282,18 @@ class TestConfigs:
             == [Status.DUPLICATE_IN_REQUEST] * 2
         )
 
+    def test_lags_of_compaction_that_contradict_each_other(self, cluster: ManagersCluster) -> None:
+        lags = {"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"}
+        created = cluster.create(NewTopic(name="t", configs=lags), Status.INVALID_CONFIG)
+        assert "min.compaction.lag.ms (6)" in created.detail
+        cluster.topic("t")
+        low, high = change("min.compaction.lag.ms", "6"), change("max.compaction.lag.ms", "5")
+        assert self.alter(cluster, low, high) == [Status.INVALID_CONFIG] * 2
+        assert self.alter(cluster, low, records=1) == [Status.OK]
+        assert self.alter(cluster, high) == [Status.INVALID_CONFIG]
+        lower = change("min.compaction.lag.ms", None)
+        assert self.alter(cluster, lower, high, records=2) == [Status.OK] * 2
+
     @pytest.mark.parametrize(("name", "value"), [
         ("retention.ms", "-2"), ("retention.ms", "1.5"), ("retention.ms", str(1 << 63)),
         ("retention.ms", ""), ("retention.ms", "1_000"),
