@@ -46,7 +46,7 @@ class RecordSpan(NamedTuple):
     is_tombstone: bool
 
 
-class Cursor(NamedTuple):
+class RecordPosition(NamedTuple):
     """A position between two records of a batch: in bytes, and in records."""
 
     at: int = 0
@@ -60,11 +60,13 @@ def plain_records(batch: memoryview, header: BatchHeader) -> bytes:
     return bytes(decompress(header.compression, batch[HEADER_BYTES : header.size_bytes]))
 
 
-def map_keys(plain: bytes, header: BatchHeader, cursor: Cursor, count: int, keys: KeyMap) -> Cursor:
+def map_keys(
+    plain: bytes, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
+) -> RecordPosition:
     """Put the keys of the next `count` records into the map. Return the position behind them, or
     the same one if the map is full: it may hold some of the keys then. Raises BatchCorrupt.
     """
-    at, number = cursor
+    at, number = position
     put, size_bytes = keys.put, len(plain)
     try:
         for _ in range(count):
@@ -89,21 +91,21 @@ def map_keys(plain: bytes, header: BatchHeader, cursor: Cursor, count: int, keys
             if not is_inside or not 0 <= delta <= header.last_offset_delta:
                 raise _contradiction(number, header)
             if key_bytes >= 0 and not put(plain[at : at + key_bytes], header.base_offset + delta):
-                return cursor
+                return position
             at = end
             number += 1
     except IndexError:
         raise _contradiction(number, header) from None
-    return Cursor(at, number)
+    return RecordPosition(at, number)
 
 
 def filter_records(
-    plain: bytes, header: BatchHeader, cursor: Cursor, count: int, keys: KeyMap
-) -> tuple[list[RecordSpan], Cursor]:
+    plain: bytes, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
+) -> tuple[list[RecordSpan], RecordPosition]:
     """Return those of the next `count` records that are the newest with their key, and the position
     behind them. Raises BatchCorrupt.
     """
-    at, number = cursor
+    at, number = position
     kept: list[RecordSpan] = []
     # In a batch that was never compacted, the offset of a record follows from its number, and the
     # offset alone tells whether the map has it.
@@ -129,7 +131,7 @@ def filter_records(
         raise _contradiction(number, header) from None
     if at > len(plain) or (number == header.record_count and at != len(plain)):
         raise _contradiction(number, header)
-    return kept, Cursor(at, number)
+    return kept, RecordPosition(at, number)
 
 
 def all_records(plain: bytes, header: BatchHeader) -> list[RecordSpan]:

@@ -26,7 +26,7 @@ from objectstore.ports import ObjectStore
 from stream.batch.control import decode_marker
 from stream.batch.header import BatchHeader, iter_headers
 from stream.cleaning.batches import (
-    Cursor,
+    RecordPosition,
     RecordSpan,
     all_records,
     fillers,
@@ -217,13 +217,13 @@ class LogCleaner:
         """Return False if the map is full. Then it may hold some keys of the batch: records below
         them that they replace may go, because the batch is durable.
         """
-        plain, cursor = plain_records(batch, header), Cursor()
-        while left := header.record_count - cursor.number:
-            before = cursor
-            cursor = map_keys(plain, header, cursor, min(left, _RECORDS_PER_SLICE), keys)
-            if cursor is before:
+        plain, done = plain_records(batch, header), RecordPosition()
+        while left := header.record_count - done.number:
+            before = done
+            done = map_keys(plain, header, done, min(left, _RECORDS_PER_SLICE), keys)
+            if done is before:
                 return False
-            await asyncio.sleep(0)
+            await self._pace.turn()
         return True
 
     def _group(self, stream_id: StreamId, start: Offset, end: Offset) -> tuple[ObjectRange, ...]:
@@ -368,13 +368,13 @@ class _Rewriter:
 
     async def _kept(self, plain: bytes, header: BatchHeader) -> list[RecordSpan]:
         kept: list[RecordSpan] = []
-        cursor = Cursor()
-        while left := header.record_count - cursor.number:
-            more, cursor = filter_records(
-                plain, header, cursor, min(left, _RECORDS_PER_SLICE), self._keys
+        done = RecordPosition()
+        while left := header.record_count - done.number:
+            more, done = filter_records(
+                plain, header, done, min(left, _RECORDS_PER_SLICE), self._keys
             )
             kept += more
-            await asyncio.sleep(0)
+            await self._pace.turn()
         horizon_ms = header.delete_horizon_ms
         if horizon_ms is not None and self._now_ms >= horizon_ms:
             return [span for span in kept if not span.is_tombstone]
@@ -443,6 +443,12 @@ class _Pace:
         self._bytes = 0
         self._began = asyncio.get_running_loop().time()
         return self._began
+
+    async def turn(self) -> None:
+        """Give the event loop its turn after a slice of work."""
+        if asyncio.get_running_loop().time() >= self._slice_end:
+            await asyncio.sleep(0)
+            self._slice_end = asyncio.get_running_loop().time() + _SLICE_S
 
     async def handled(self, size_bytes: int) -> None:
         """Note bytes that were examined or written. Pause if they were too many: batch by batch, so

@@ -8,7 +8,7 @@ from base.ids import Millis, Offset
 from stream.batch.header import HEADER, HEADER_BYTES, BatchHeader, parse_header
 from stream.batch.records import Record, decode_records, encode_batch
 from stream.cleaning.batches import (
-    Cursor,
+    RecordPosition,
     all_records,
     fillers,
     filter_records,
@@ -36,10 +36,10 @@ def parsed(batch: bytearray) -> tuple[memoryview, BatchHeader, bytes]:
 def mapped(batch: bytearray) -> KeyMap:
     _, header, plain = parsed(batch)
     keys = KeyMap(100 * ENTRY_BYTES_MAX, header.base_offset)
-    cursor = Cursor()
-    while cursor.number < header.record_count:
-        cursor = map_keys(plain, header, cursor, 1, keys)
-    assert cursor.at == len(plain)
+    position = RecordPosition()
+    while position.number < header.record_count:
+        position = map_keys(plain, header, position, 1, keys)
+    assert position.at == len(plain)
     keys.complete()
     return keys
 
@@ -47,8 +47,8 @@ def mapped(batch: bytearray) -> KeyMap:
 def test_records_that_stay_are_those_of_kafka_byte_for_byte() -> None:
     batch = encode_batch(RECORDS, base_offset=10, producer_id=7, producer_epoch=1, base_sequence=5)
     view, header, plain = parsed(batch)
-    kept, cursor = filter_records(plain, header, Cursor(), 4, mapped(batch))
-    assert cursor == Cursor(len(plain), 4)
+    kept, position = filter_records(plain, header, RecordPosition(), 4, mapped(batch))
+    assert position == RecordPosition(len(plain), 4)
     assert [span.is_tombstone for span in kept] == [True, False, False]
     result = with_records(view, header, plain, kept, None)
     assert decode_records(result) == RECORDS[1:]
@@ -109,9 +109,11 @@ def test_damaged_records_raise_and_nothing_else() -> None:
         for start_offset in (0, 1):
             keys = KeyMap(1 << 20, start_offset)
             try:
-                map_keys(damaged, header, Cursor(), header.record_count, keys)
+                map_keys(damaged, header, RecordPosition(), header.record_count, keys)
                 keys.complete()
-                kept, _ = filter_records(damaged, header, Cursor(), header.record_count, keys)
+                kept, _ = filter_records(
+                    damaged, header, RecordPosition(), header.record_count, keys
+                )
             except BatchCorrupt:
                 refused += 1
                 continue
