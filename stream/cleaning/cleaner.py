@@ -209,6 +209,7 @@ class LogCleaner:
                             raise ObjectCorrupt(source.key, 0, str(error)) from None
                         if not is_mapped:
                             return at
+                        keys.limit()
                     at = Offset(header.next_offset)
                     await self._pace.handled(header.size_bytes)
         return at

@@ -20,16 +20,18 @@ they grow (up to 120 and 64).
 class KeyMap:
     """The newest offset of each key from `start_offset` on. Costs 0.2 us per record.
 
-    bytes_max: the memory of the map; at least one key fits.
+    bytes_max: the memory of the map, in force from `limit` on: the first batch of a pass always
+    fits, so that every pass makes progress.
     """
 
-    __slots__ = ("_keys_max", "_newest", "_offsets", "start_offset")
+    __slots__ = ("_is_limited", "_keys_max", "_newest", "_offsets", "start_offset")
 
     def __init__(self, bytes_max: int, start_offset: int) -> None:
         self.start_offset = start_offset
         self._offsets: dict[bytes, int] = {}
         self._newest: frozenset[int] = frozenset()
-        self._keys_max = max(1, bytes_max // ENTRY_BYTES_MAX)
+        self._keys_max = bytes_max // ENTRY_BYTES_MAX
+        self._is_limited = False
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -40,10 +42,15 @@ class KeyMap:
         """
         if len(key) > _PLAIN_BYTES_MAX:
             key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
-        if len(self._offsets) >= self._keys_max and key not in self._offsets:
+        is_full = self._is_limited and len(self._offsets) >= self._keys_max
+        if is_full and key not in self._offsets:
             return False
         self._offsets[key] = offset
         return True
+
+    def limit(self) -> None:
+        """Put the limit into force."""
+        self._is_limited = True
 
     def complete(self) -> None:
         """Prepare `holds`. Call when all keys are in the map. Costs 0.1 us per key."""

@@ -205,6 +205,13 @@ async def test_keys_that_do_not_fit_into_the_map_take_more_passes(log):
     assert [offset for offset, _, _ in await log.pairs()] == list(range(20, 40))
 
 
+async def test_a_batch_with_more_keys_than_the_map_holds_is_cleaned(log):
+    for _ in range(2):
+        await log.produce(keyed(*((b"%04d" % at, b"x") for at in range(20))))
+    removed = [(await log.clean(key_map_bytes_max=ENTRY_BYTES_MAX)).removed_records for _ in "ab"]
+    assert sum(removed) == 20
+
+
 async def test_long_keys_are_told_apart(log):
     long = [b"k" * 40 + b"%d" % at for at in range(3)]
     await log.produce(*(keyed((key, b"1"), (key[:30], b"1")) for key in long * 2))

@@ -83,6 +83,7 @@ def test_fillers_cover_any_distance() -> None:
 def test_a_full_map_takes_keys_that_it_holds() -> None:
     keys = KeyMap(2 * ENTRY_BYTES_MAX, 0)
     assert keys.put(b"a", 0)
+    keys.limit()
     assert keys.put(b"b" * 500, 1)
     assert not keys.put(b"c", 2)
     assert keys.put(b"a", 3)
