@@ -41,19 +41,7 @@ def _oldest_record_kept() -> list[Patch]:
         self._offsets.setdefault(key, offset)
         return True
 
-    real = KeyMap.newest
-
-    def newest(self: KeyMap, key: bytes) -> int:
-        return -real(self, key)
-
-    async def kept(self: _Rewriter, plain: bytes, header: Any) -> Any:
-        found = await real_kept(self, plain, header)
-        return [
-            span for span in found if self._keys._offsets.get(span.key, span.offset) == span.offset
-        ]
-
-    real_kept = _Rewriter._kept
-    return [(KeyMap, "put", put), (KeyMap, "newest", newest), (_Rewriter, "_kept", kept)]
+    return [(KeyMap, "put", put)]
 
 
 COMPACTED_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
