@@ -174,7 +174,7 @@ def test_controllers_agree_on_the_cluster_and_one_leads(story: Story) -> None:
     ) == len(BROKERS)
 
 
-def test_a_killed_broker_is_fenced_on_every_controller_and_its_partitions_are_served(
+def test_a_killed_broker_is_fenced_everywhere_and_its_partitions_are_served(
     story: Story,
 ) -> None:
     assert story.killed_leads > 0

@@ -388,7 +388,7 @@ async def test_dead_leader_is_not_named_but_the_next_leader(fixture: Fixture) ->
     )
 
 
-async def test_broker_that_left_is_listed_a_little_longer_but_not_to_those_who_ask_for_all(
+async def test_a_broker_that_left_is_listed_a_little_longer_but_not_among_all(
     fixture: Fixture,
 ) -> None:
     fixture.topic("a", leader=2)

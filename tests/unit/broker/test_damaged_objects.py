@@ -88,7 +88,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr("stream.read.damage.CERTAIN_S", 0.0)
 
 
-async def test_everything_before_an_object_that_is_gone_is_given_and_its_place_is_an_error(damaged):
+async def test_a_read_returns_what_lies_before_a_missing_object_and_then_fails(damaged):
     await damaged.lose(2)
     for index in range(PARTITIONS):
         assert await damaged.read(index) == (

@@ -157,9 +157,7 @@ async def test_next_coordinator_finds_members_generation_and_offsets() -> None:
     second.close()
 
 
-async def test_requests_wait_for_a_group_on_its_way_here_and_not_for_one_that_is_elsewhere() -> (
-    None
-):
+async def test_requests_wait_for_a_group_that_is_loading_but_not_for_one_elsewhere() -> None:
     log = MemoryLog()
     here = partition_for("g", log.partition_count)
     elsewhere = next(

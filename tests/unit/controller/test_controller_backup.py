@@ -265,7 +265,7 @@ async def chain(store: MemoryStore, cluster_id: str) -> list[LogObject]:
     return [await log.read(first) for first in (await log.listed()).first_offsets]
 
 
-async def test_a_new_leader_goes_on_where_the_backup_ends_and_nothing_uncommitted_is_in_it(
+async def test_a_new_leader_continues_the_backup_which_holds_nothing_uncommitted(
     tmp_path: Path,
 ) -> None:
     quorum = Quorum(tmp_path, 3, backup_interval_ms=10)

@@ -274,7 +274,7 @@ async def test_changes_that_can_not_be_are_refused_with_the_reason(quorum: Quoru
     await client.close()
 
 
-async def test_controllers_that_all_come_back_elsewhere_find_each_other_and_tell_everybody(
+async def test_controllers_that_all_restart_at_new_addresses_find_each_other(
     quorum: Quorum,
 ) -> None:
     client = quorum.client()

@@ -387,7 +387,7 @@ def test_only_entries_of_the_leaders_own_term_are_committed_by_counting() -> Non
 # --- 6 membership, thesis 4 -----------------------------------------------------------------------
 
 
-def test_the_quorum_changes_one_voter_at_a_time_and_from_the_moment_it_is_in_the_log() -> None:
+def test_the_quorum_changes_one_voter_at_a_time_once_the_change_is_in_the_log() -> None:
     core = lead(voter())
     members = membership.added_learner(core.log.members, 3)
     assert core.propose_members(members) == "the leader has not committed anything in its term yet"

@@ -174,7 +174,7 @@ async def test_a_stream_of_another_broker_is_named_by_the_error(start: Start) ->
     assert isinstance(refused, StreamFenced | StreamNotClosed)
 
 
-async def test_a_dead_broker_is_fenced_its_wal_recovered_and_its_partitions_led_by_another(
+async def test_a_dead_broker_is_fenced_and_recovered_and_another_one_leads(
     start: Start,
 ) -> None:
     cluster = await start()

@@ -71,7 +71,7 @@ class TestCreate:
         assert (created.partitions, created.replication_factor) == (1, 3)
 
     @pytest.mark.parametrize("factor", [1, 2, 15])
-    def test_any_usual_factor_is_accepted_there_are_just_no_more_candidates_than_brokers(
+    def test_any_usual_factor_is_accepted_but_candidates_are_at_most_the_brokers(
         self, cluster: ManagersCluster, factor: int
     ) -> None:
         assert cluster.create(
