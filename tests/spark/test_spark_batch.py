@@ -7,8 +7,10 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from lake.spark.source import register
+from tests.support.clients import create_topic
 from tests.support.spark_rows import rows_of
 from tests.support.threaded_cluster import Row, ThreadedCluster
+from tests.support.waiting import wait_until
 
 PARTITIONS = 3
 T0_MS = 1_700_000_000_000
@@ -244,6 +246,31 @@ def test_deleted_records_are_a_data_loss(spark: SparkSession, cluster: ThreadedC
     assert places(reader(spark, cluster, **given, failOnDataLoss="false").load()) == [
         (0, offset) for offset in range(10, 30)
     ]
+
+
+def test_what_compaction_removed_is_no_loss(spark: SparkSession, cluster: ThreadedCluster) -> None:
+    create_topic(
+        cluster.bootstrap, "keyed", cleanup_policy="compact", min_cleanable_dirty_ratio="0"
+    )
+    records = [
+        {"topic": "keyed", "key": b"%d" % (number % 4), "value": b"%d" % number}
+        for number in range(50)
+    ]
+    cluster.produce(records[:30], **{"compression.type": "lz4"})
+    cluster.produce(records[30:])
+    cluster.compact("keyed")
+    newest = [(0, offset) for offset in range(46, 50)]
+    wait_until(lambda: places(reader(spark, cluster, subscribe="keyed").load()) == newest)
+    frame = reader(
+        spark,
+        cluster,
+        subscribe="keyed",
+        startingOffsets='{"keyed":{"0":7}}',
+        endingOffsets='{"keyed":{"0":48}}',
+    ).load()
+    assert places(frame) == newest[:2]
+    assert frame.count() == 2
+    assert sorted(row["value"] for row in frame.collect()) == [b"46", b"47"]
 
 
 def test_an_empty_topic_has_no_rows(spark: SparkSession, cluster: ThreadedCluster) -> None:
