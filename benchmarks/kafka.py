@@ -48,7 +48,7 @@ class KafkaProcess:
     log: Path
 
     def lines(self) -> list[str]:
-        """Return what it has logged so far."""
+        """Return the lines of its log so far."""
         return self.log.read_text().splitlines()
 
 

@@ -11,7 +11,7 @@ Source: Kafka `LogCleaner`, `LogCleanerManager`.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -19,6 +19,7 @@ from base.ids import Millis, Offset
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.partition.cleaning import CleanedPart, CleaningPolicy, DirtyPart, is_due
 from broker.partition.partition import Partition
+from broker.periodic import check_periodically
 from controller.metadata.image import MetadataImage
 from stream.cleaning.cleaner import CleaningReport, CleaningTask
 from stream.errors import NotContiguous, ObjectCorrupt
@@ -30,23 +31,18 @@ _PARTITIONS_PER_SLICE_COUNT: Final = 100
 """Checked between two turns of the event loop: about 0.2 ms."""
 
 
-class Checkpoints(Protocol):
-    """What a `PartitionManager` offers for passes."""
-
-    async def checkpoint_durably(self, partition: Partition) -> None: ...
-
-
 class CleanerDuty:
     """The passes of one broker. Use: `await duty.run()` in a task of its own.
 
-    clean: `LogCleaner.clean`. now_ms: the wall clock, because timestamps of records are.
+    checkpoint: `PartitionManager.checkpoint_durably`. clean: `LogCleaner.clean`. now_ms: the wall
+    clock, because timestamps of records are.
     """
 
     def __init__(
         self,
         image: Callable[[], MetadataImage],
         led: Iterable[Partition],
-        checkpoints: Checkpoints,
+        checkpoint: Callable[[Partition], Awaitable[None]],
         metadata: StreamMetadata,
         clean: Callable[[CleaningTask], Awaitable[CleaningReport]],
         *,
@@ -56,7 +52,7 @@ class CleanerDuty:
     ) -> None:
         self._image = image
         self._led = led
-        self._checkpoints = checkpoints
+        self._checkpoint = checkpoint
         self._metadata = metadata
         self._clean = clean
         self._now_ms = now_ms
@@ -75,16 +71,8 @@ class CleanerDuty:
         """Time that passes took."""
 
     async def run(self) -> None:
-        """Check at every interval, until cancelled. The first check comes earlier, at random, so
-        that brokers that start together do not check together.
-        """
-        await asyncio.sleep(self._interval_s * self._rng.random())
-        while True:
-            try:
-                await self.check()
-            except Exception:  # noqa: BLE001 - the next check may succeed; nothing is lost
-                _log.exception("cleaner_check_failed")
-            await asyncio.sleep(self._interval_s)
+        """Check at every interval, until cancelled."""
+        await check_periodically(self.check, self._interval_s, self._rng, "cleaner_check_failed")
 
     async def check(self) -> None:
         """Clean every log that is due now, the dirtiest first."""
@@ -158,7 +146,7 @@ class CleanerDuty:
         dirty_from = Offset(max(start, log.cleaned.end))
         if end <= dirty_from:
             return None
-        await self._checkpoints.checkpoint_durably(partition)
+        await self._checkpoint(partition)
         task = CleaningTask(
             stream_id=log.data.stream_id,
             start=start,
@@ -172,7 +160,7 @@ class CleanerDuty:
         await self._metadata.backed_up(self._metadata.position())
         log.cleaned = CleanedPart(report.clean_end, report.clean_bytes)
         log.dirty_since_ms = now_ms
-        await self._checkpoints.checkpoint_durably(partition)
+        await self._checkpoint(partition)
         return report
 
 

@@ -371,7 +371,7 @@ class Broker:
         self.cleaner = CleanerDuty(
             lambda: self.follower.image,
             self.partitions,
-            self.partitions,
+            self.partitions.checkpoint_durably,
             metadata,
             cleaner.clean,
             now_ms=self.now_ms,

@@ -17,6 +17,7 @@ import structlog
 from base.ids import Millis, ObjectId, Offset
 from broker.partition.partition import Partition
 from broker.partition.retention import Retention, retained_from
+from broker.periodic import check_periodically
 from controller.metadata.image import MetadataImage
 
 _log = structlog.get_logger()
@@ -54,16 +55,8 @@ class RetentionDuty:
         self.failed_partitions = 0
 
     async def run(self) -> None:
-        """Check at every interval, until cancelled. The first check comes earlier, at random, so
-        that brokers that start together do not check together.
-        """
-        await asyncio.sleep(self._interval_s * self._rng.random())
-        while True:
-            try:
-                await self.check()
-            except Exception:  # noqa: BLE001 - the next check may succeed; old records can wait
-                _log.exception("retention_check_failed")
-            await asyncio.sleep(self._interval_s)
+        """Check at every interval, until cancelled."""
+        await check_periodically(self.check, self._interval_s, self._rng, "retention_check_failed")
 
     async def check(self) -> None:
         """Trim every log that is led here and holds more than its topic keeps."""

@@ -78,7 +78,7 @@ def nodes(
 def unregister(
     node_id: int, *, controller: Controller = None, state_file: StateFile = None
 ) -> None:
-    """Remove a broker that is gone for good, and that nobody can drain any more.
+    """Remove the registration of a dead broker that will not start again.
 
     Refused while the broker is alive, while its WAL is not recovered, and while a move names it. No
     record is lost: its WAL objects stay as long as partitions refer to them.

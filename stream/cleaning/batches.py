@@ -4,8 +4,7 @@ Invariants: a batch keeps its base offset and its last offset whatever it loses,
 numbers of its producer stay right. Records that stay keep their offsets, timestamps, keys, values
 and headers byte for byte. A batch that loses nothing stays byte for byte. A gap between batches is
 filled with batches without records, so that a log never has a hole: a missing offset always means
-damage. Pure. Costs 1 us per record, and 0.5 us more for each record that stays in a batch that
-changes.
+damage. Pure. `benchmarks/compaction.py` measures the cost.
 Source: Kafka `MemoryRecords.filterTo`, `LogCleaner.Cleaner`; KIP-534 (delete horizon).
 """
 
@@ -238,7 +237,11 @@ def with_records(
     newest_ms = header.max_timestamp_ms if is_append_time else base_ms + newest_delta
     if delete_horizon_ms is not None:
         attributes, base_ms = attributes | DELETE_HORIZON_MASK, delete_horizon_ms
-    payload = data if header.compression == Compression.NONE else compress(_codec(header), data)
+    payload = (
+        data
+        if header.compression == Compression.NONE
+        else compress(Compression(header.compression), data)
+    )
     result = bytearray(HEADER_BYTES)
     result += payload
     changed = header._replace(
@@ -263,7 +266,3 @@ def fillers(start: Offset, end: Offset, leader_epoch: int) -> Iterator[tuple[Off
             encode_batch([], base_offset=start, last_offset=last, leader_epoch=leader_epoch),
         )
         start = Offset(last + 1)
-
-
-def _codec(header: BatchHeader) -> Compression:
-    return Compression(header.compression)

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from base.clock import WallClock
 from base.ids import Millis, Offset, StreamId, WalSequence
 from objectstore.ports import ObjectStore
@@ -53,8 +51,6 @@ from stream.ports import (
     StreamMetadata,
 )
 from stream.read.object_reader import ObjectReader
-
-_log = structlog.get_logger(__name__)
 
 _RECORDS_PER_SLICE: Final = 1_000
 """Records handled between two turns of the event loop: about 1 ms."""
@@ -108,7 +104,6 @@ class CleaningReport:
     written_bytes: int = 0
     removed_records: int = 0
     kept_records: int = 0
-    objects: int = 0
     took_s: float = 0.0
 
 
@@ -249,8 +244,7 @@ class LogCleaner:
             for source in group
             for entry in found[source.key, source.range.stream_id, source.range.start_offset]
         ]
-        size_bytes = sum(len(entry.payload) for _, entry in entries)
-        report.read_bytes += size_bytes
+        report.read_bytes += sum(len(entry.payload) for _, entry in entries)
         return entries
 
     # --- writing ----------------------------------------------------------------------------------
@@ -284,7 +278,6 @@ class LogCleaner:
         new = NewObject(target.object_id, target.key, output.role, built.size_bytes, built.ranges)
         await self._metadata.commit(CommitObjects(objects=(new,), replaced=replaced_by([output])))
         report.written_bytes += built.size_bytes
-        report.objects += 1
         return end
 
     def _check_owned(self, stream_id: StreamId) -> None:
@@ -322,7 +315,7 @@ class _Rewriter:
         ObjectCorrupt.
         """
         result = _Output(entries[0][1].base_offset)
-        changed = False
+        changed, dirty_bytes = False, 0
         for source, entry in entries:
             view = memoryview(entry.payload)
             for position, header in iter_headers(view):
@@ -333,15 +326,17 @@ class _Rewriter:
                         kept = await self._clean_batch(batch, header)
                     except BatchCorrupt as error:
                         raise ObjectCorrupt(source.key, 0, str(error)) from None
-                    if kept is not None:
-                        self._report.clean_bytes += len(kept)
+                else:
+                    dirty_bytes += len(batch)
                 if kept is not batch and header.record_count:
                     changed = True
                 result.add(header, kept)
                 await self._pace.handled(header.size_bytes)
-        if not changed:
-            return None
-        return result.finish(entries[-1][1].end_offset)
+        stays = [entry for _, entry in entries]
+        cleaned = result.finish(stays[-1].end_offset) if changed else None
+        left_bytes = sum(len(entry.payload) for entry in cleaned or stays)
+        self._report.clean_bytes += left_bytes - dirty_bytes
+        return cleaned
 
     async def _clean_batch(
         self, batch: memoryview, header: BatchHeader

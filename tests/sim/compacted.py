@@ -172,7 +172,7 @@ class CompactedTopic:
         self._world.checker.read(part, record.offset, identity)
         state = (int(identity.rpartition(b"/")[2]), record.value is None)
         if state not in self.sent[part].get(record.key, []):
-            self._world.fail(f"{part}: nobody wrote {identity!r} with the key {record.key!r}")
+            self._world.fail(f"{part}: no producer wrote {identity!r} with the key {record.key!r}")
         if states.get(record.key, (-1, False))[0] >= state[0]:
             self._world.fail(f"{part}: {identity!r} lies behind {states[record.key]}")
         states[record.key] = state

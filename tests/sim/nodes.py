@@ -286,7 +286,7 @@ class SimBroker:
             cleaning = CleanerDuty(
                 lambda: self.follower.image,
                 self.partitions,
-                self.partitions,
+                self.partitions.checkpoint_durably,
                 metadata,
                 cleaner.clean,
                 now_ms=self.now_ms,

@@ -51,7 +51,7 @@ def duty_of(broker, cleaner):
     return CleanerDuty(
         lambda: broker.image,
         broker.partitions,
-        broker.partitions,
+        broker.partitions.checkpoint_durably,
         broker.metadata,
         cleaner.clean,
         now_ms=broker.now_ms,
@@ -172,6 +172,15 @@ async def test_a_long_gap_is_one_batch_without_records(log):
         (0, 49, 0),
         (49, 50, 1),
     ]
+
+
+async def test_a_clean_log_is_not_dirty_however_much_of_it_is_gaps(log, world):
+    await log.produce(*(keyed((b"%d" % (at % 20), b"")) for at in range(60)))
+    await log.produce(*(keyed((b"%d" % at, b"")) for at in range(0, 20, 2)))
+    await log.clean()
+    partition = await log.leader.opened("t")
+    entries = world.image.streams.known(partition.log.data.stream_id).entries
+    assert partition.log.cleaned.size_bytes == sum(entry.size_bytes for entry in entries)
 
 
 async def test_every_offset_can_be_fetched_after_cleaning(log):
