@@ -1,6 +1,6 @@
 """Ask the leaders of partitions for the bytes of the partitions in the object store.
 
-Invariant: what no broker says is None, never zero. A broker of Apache Kafka says bytes alone.
+Invariant: what no broker reports is None, never zero. Brokers of Apache Kafka report bytes alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +76,7 @@ def _ask(address: str, topics: list[wire.DescribableLogDirTopic]) -> _Sizes:
         )
     codes = [answer.error_code, *(result.error_code for result in answer.results)]
     if any(codes):
-        raise KafkaFailed(f"the broker at {address} did not say sizes: error {max(codes)}")
+        raise KafkaFailed(f"the broker at {address} returned no sizes: error {max(codes)}")
     return {
         (topic.name, part.partition_index): part
         for result in answer.results

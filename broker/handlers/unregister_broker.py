@@ -1,4 +1,4 @@
-"""UnregisterBroker: remove a broker that is gone for good from the metadata.
+"""UnregisterBroker: remove the registration of a dead broker that will not start again.
 
 Kafka 4.2 removes a live broker as well. Here the controller refuses while the broker is alive,
 while its WAL is not recovered, and while a move names it
