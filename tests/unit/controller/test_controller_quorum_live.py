@@ -162,34 +162,53 @@ async def test_a_deposed_leader_serves_no_image_until_it_has_loaded_one_anew(
     await client.close()
 
 
+async def take_snapshot(quorum: Quorum) -> None:
+    """Let the leader take a snapshot; on a busy machine that may be another one each time."""
+    snapshotter = quorum.servers[await quorum.leader()].snapshotter
+    assert snapshotter is not None
+    await snapshotter.take()
+
+
+async def first_offset(quorum: Quorum) -> int:
+    kept = quorum.servers[await quorum.leader()].quorum
+    assert kept is not None
+    return kept.first_offset
+
+
+async def until_caught_up(quorum: Quorum, follower: RaftQuorum) -> None:
+    await until(
+        lambda: all(
+            server.quorum is not None
+            and server.quorum.committed_offset == follower.committed_offset
+            for server in quorum.servers.values()
+        )
+    )
+
+
 async def test_a_controller_that_was_away_too_long_loads_the_snapshot(quorum: Quorum) -> None:
     client = quorum.client()
-    leader = await quorum.leader()
-    away = (leader + 1) % 3
+    away = (await quorum.leader() + 1) % 3
     await put(client, "first")
     await quorum.stop_one(away)
     for round_number in range(3):
         await put(client, f"more-{round_number}")
-        snapshotter = quorum.servers[leader].snapshotter
-        assert snapshotter is not None
-        await snapshotter.take()
-    kept = quorum.servers[leader].quorum
-    assert kept is not None
-    assert kept.first_offset > 1
+        await take_snapshot(quorum)
+    assert await first_offset(quorum) > 1
     returned = (await quorum.start_one(away)).quorum
     assert returned is not None
-    await until(lambda: returned.committed_offset == kept.committed_offset)
+    await until_caught_up(quorum, returned)
     # The same while it runs: a snapshot is installed into a live controller.
+    away = (await quorum.leader() + 1) % 3
+    cut_off = quorum.servers[away].quorum
+    assert cut_off is not None
     quorum.cut_off(away)
     for round_number in range(3):
         await put(client, f"again-{round_number}")
-        snapshotter = quorum.servers[leader].snapshotter
-        assert snapshotter is not None
-        await snapshotter.take()
-    assert kept.first_offset > returned.committed_offset
+        await take_snapshot(quorum)
+    assert await first_offset(quorum) > cut_off.committed_offset
     quorum.heal()
-    await until(lambda: returned.committed_offset == kept.committed_offset)
-    await quorum.stop_one(leader)
+    await until_caught_up(quorum, cut_off)
+    await quorum.stop_one(await quorum.leader())
     await quorum.leader()
     for key in ("first", "more-2", "again-0", "again-2"):
         assert await get(client, key) == b"v"
