@@ -26,6 +26,7 @@ from tests.chaos.patience import Patience, Stalls
 from tests.chaos.processes import Processes
 from tests.chaos.record import Record
 from tests.chaos.schedule import Fault, Wave, waves
+from tests.chaos.transactions import begin_transform_group
 from tests.chaos.verdict import check_end, check_operations, trouble_in_logs
 from tests.chaos.workload import OUTPUT, OUTPUT_PARTITIONS, PARTITIONS, TOPIC, Workload
 
@@ -99,6 +100,8 @@ class _Chaos:
         wanted = [NewTopic(TOPIC, PARTITIONS, 3), NewTopic(OUTPUT, OUTPUT_PARTITIONS, 3)]
         for created in admin.create_topics(wanted).values():
             created.result(30)
+        parts = [(TOPIC, number) for number in range(PARTITIONS)]
+        begin_transform_group(self._processes.bootstrap, parts)
 
     async def _make_waves(self, seconds: float) -> None:
         await self._recovered("at the start")
