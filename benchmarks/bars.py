@@ -15,7 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import clients, compaction, controllers, harness, metering, moves, plugin, scale
+from benchmarks import (
+    clients,
+    compaction,
+    controllers,
+    forks,
+    harness,
+    metering,
+    moves,
+    plugin,
+    scale,
+)
 from benchmarks import start as starts
 from benchmarks.harness import Measure
 from objectstore.url import open_store
@@ -481,6 +491,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "start-up": start_up,
     "memory": memory,
     "compaction": compaction.compaction,
+    "forks": forks.forks,
     "moves": planned_moves,
     "kills": kills,
     "drain": drain,

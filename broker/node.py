@@ -44,6 +44,7 @@ from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import start_marker
 from broker.load_report import LoadReporter
+from broker.network.peers import PeerConnections
 from broker.network.server import Server
 from broker.partition.leaders import announced_leader
 from broker.partition.manager import PartitionManager
@@ -166,6 +167,9 @@ class Broker:
 
     def now_ms(self) -> Millis:
         return wall_ms()
+
+    def connect_peers(self) -> PeerConnections:
+        return PeerConnections(lambda: self.image)
 
     def _steady_clock(self) -> WallClock:
         """Return a clock for coordinators that does not step with the wall clock, so that a clock

@@ -22,6 +22,9 @@ from base.ids import (
     WalSequence,
 )
 
+OWN_STREAM = StreamId(-1)
+"""In a reference to an object: the object holds the range under the id of the stream itself."""
+
 
 class ObjectRole(IntEnum):
     """What an object holds. Object headers and metadata store the numbers: never reuse one."""
@@ -62,6 +65,9 @@ class NewObject:
 class ObjectRange:
     """Where a part of a stream lies, as committed. `range` is the part of the object that belongs
     to the log of the stream.
+
+    stored_stream_id: the stream under which the object holds the range, if that is another one: a
+    fork refers to objects that its source wrote.
     """
 
     object_id: ObjectId
@@ -69,6 +75,12 @@ class ObjectRange:
     role: ObjectRole
     object_size_bytes: int
     range: StreamRange
+    stored_stream_id: StreamId = OWN_STREAM
+
+    @property
+    def stream_id_in_object(self) -> StreamId:
+        stored = self.stored_stream_id
+        return self.range.stream_id if stored == OWN_STREAM else stored
 
 
 @dataclass(frozen=True, slots=True)

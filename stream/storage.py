@@ -434,6 +434,17 @@ class Storage:
         if self._failure is not None:
             raise self._failure
 
+    async def upload(self) -> None:
+        """Return when everything appended so far is committed: in objects that the local image
+        names. Costs a flush and the upload of what is not uploaded yet, up to the size of the cache
+        of the WAL. Raises the WAL's failure.
+        """
+        await self.flush()
+        self._cut()
+        await self._uploader.drained()
+        if self._failure is not None:
+            raise self._failure
+
     def _check_room(self, entries: Sequence[AppendEntry], backlog_bytes: int) -> None:
         over_bytes = backlog_bytes - self._unacknowledged_max
         uncommitted_bytes = self._cache.uncommitted_bytes

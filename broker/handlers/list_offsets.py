@@ -13,6 +13,8 @@ once, with INVALID_REQUEST. One difference: for -3, Kafka may name a record belo
 finds nothing if the newest record belongs to an open transaction and the read is committed. Here
 the newest record that the client can read is found.
 
+Brokers that fork a topic ask its leaders here too, by a tagged field (`broker.handlers.forks`).
+
 Cost: -1 and -2 are answered immediately. A timestamp is looked up in the metadata image, then in
 the index of one object and in one batch.
 Source: Kafka `ReplicaManager.fetchOffset`; KIP-79, KIP-734, KIP-405, KIP-1005, KIP-1023.
@@ -26,6 +28,7 @@ from base.ids import Offset
 from broker.errors import ErrorCode, code_of
 from broker.handlers.dispatch import encode_response
 from broker.handlers.fetch import check_leader_epoch
+from broker.handlers.forks import answer_fork_points, asks_for_fork_points
 from broker.handlers.lease import still_leads, wait_led
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -64,6 +67,8 @@ _WAIT_OPEN_S: Final = 2.0
 
 async def handle_list_offsets(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    if asks_for_fork_points(request.topics):
+        return await answer_fork_points(node, ctx, request)
     limit = asyncio.Semaphore(_LOOKUPS_AT_ONCE_COUNT)
     committed = request.isolation_level == _READ_COMMITTED
     timeout_s = _LOOKUP_MAX_S

@@ -8,14 +8,17 @@ here.
 Source: Kafka's ControllerApis; KIP-525 (answers with configs), KIP-516 (topic ids).
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+import msgspec
+
 from base.ids import NodeId
-from broker.errors import ErrorCode, code_of, code_of_status
-from broker.handlers import configs
+from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
+from broker.handlers import configs, forks
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -23,6 +26,7 @@ from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from controller.api import messages
 from controller.api.errors import ControllerError
+from controller.metadata.topic_configs import FORK_SOURCE
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _UNSET: Final = -1
@@ -63,12 +67,17 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             results[topic.name] = _Created(topic.name, error_code=code, error_message=problem)
         else:
             wanted.append(_new_topic(node, topic, assignment))
+    timeout_s = _timeout_s(node, request.timeout_ms)
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    planned = await asyncio.gather(*(_with_fork(node, topic, deadline) for topic in wanted))
+    results |= {item.name: item for item in planned if isinstance(item, _Created)}
+    wanted = [item for item in planned if not isinstance(item, _Created)]
     if wanted:
         results |= await _create(
             node,
             wanted,
             validate_only=request.validate_only,
-            timeout_s=_timeout_s(node, request.timeout_ms),
+            timeout_s=timeout_s,
         )
     return encode_response(
         ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
@@ -95,16 +104,34 @@ def _new_topic(
     node: Node, topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None
 ) -> messages.NewTopic:
     default_partitions = topic.num_partitions == _UNSET and assignment is None
+    source = next((item.value for item in topic.configs if item.name == FORK_SOURCE), None)
+    forked = node.image.topics.by_name(source) if source else None
+    default_count = node.config.num_partitions if forked is None else len(forked.partitions)
     default_factor = topic.replication_factor == _UNSET and assignment is None
     return messages.NewTopic(
         name=topic.name,
-        partitions=node.config.num_partitions if default_partitions else topic.num_partitions,
+        partitions=default_count if default_partitions else topic.num_partitions,
         replication_factor=node.config.default_replication_factor
         if default_factor
         else topic.replication_factor,
         assignment=assignment,
         configs={item.name: item.value for item in topic.configs},
     )
+
+
+async def _with_fork(
+    node: Node, topic: messages.NewTopic, deadline: float
+) -> messages.NewTopic | _Created:
+    """Return the topic with the fork points that its configs ask for, or why there are none."""
+    configs = dict(topic.configs)
+    try:
+        request = forks.take_fork_request(configs)
+        if request is None:
+            return topic
+        fork = await forks.plan_fork(node, request, deadline)
+    except KafkaError as error:
+        return _Created(topic.name, error_code=error.code, error_message=str(error))
+    return msgspec.structs.replace(topic, configs=configs, fork=fork)
 
 
 async def _create(

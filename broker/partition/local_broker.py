@@ -12,6 +12,7 @@ from broker.partition.manager import PartitionManager
 from stream.storage import Storage
 
 if TYPE_CHECKING:
+    from broker.network.peers import PeerConnections
     from controller.api.client import ControllerClient
     from controller.metadata.image import MetadataImage
 
@@ -48,6 +49,10 @@ class LocalBroker(Protocol):
     def partitions(self) -> PartitionManager: ...
 
     def now_ms(self) -> Millis: ...
+
+    def connect_peers(self) -> "PeerConnections":
+        """Return connections to the other brokers, which the caller closes."""
+        ...
 
     def can_write(self) -> bool:
         """Return False once the session is lost or the broker met a fence: it may not acknowledge

@@ -34,6 +34,7 @@ from broker.partition.producer_state import NO_SEQUENCE, KnownBatch, ProducerSna
 from broker.partition.transactions import Transactions
 from broker.partition.validation import DEFAULT_RULES, Refusal, TopicRules, validate_batch
 from broker.wire.error_codes import ErrorCode
+from controller.metadata.records import ForkPoint
 from stream.batch.control import Marker, decode_marker, encode_marker
 from stream.batch.header import (
     TRANSACTIONAL_MASK,
@@ -329,9 +330,11 @@ async def restore_log(
     *,
     config: LogConfig,
     now_ms: Millis,
+    fork: ForkPoint | None = None,
 ) -> PartitionLog:
     """Restore the log from its open streams. Costs one read after a clean close, otherwise also the
-    headers since the last checkpoint.
+    headers since the last checkpoint. A fork without a checkpoint of its own costs the headers of
+    the transactions that were open where it was made.
 
     Raises MetaCorrupt or LogInconsistent (fail closed), and the errors of `Storage.read`
     (retriable).
@@ -339,7 +342,7 @@ async def restore_log(
     meta = await MetaStream.restore(storage, meta_handle)
     log = PartitionLog(meta, data, txn, config)
     try:
-        recovery_offset = _restore_checkpoint(log)
+        recovery_offset = _restore_checkpoint(log, fork)
     except msgspec.MsgspecError as error:
         raise LogInconsistent(
             meta_handle.stream_id, f"the checkpoint cannot be read: {error}"
@@ -351,7 +354,11 @@ async def restore_log(
         )
     if recovery_offset < data.next_offset:
         try:
-            await _scan(storage, log, recovery_offset, now_ms)
+            if fork is not None and recovery_offset < fork.end_offset:
+                await _scan(storage, log, recovery_offset, fork.end_offset, now_ms)
+                log.producers.leave_source()
+                recovery_offset = fork.end_offset
+            await _scan(storage, log, recovery_offset, data.next_offset, now_ms)
         except BatchCorrupt as error:
             raise LogInconsistent(data.stream_id, str(error)) from error
         log.transactions.confirm(data.next_offset)
@@ -359,8 +366,9 @@ async def restore_log(
     return log
 
 
-def _restore_checkpoint(log: PartitionLog) -> Offset:
-    """Restore the state of the newest checkpoint. Returns the recovery offset.
+def _restore_checkpoint(log: PartitionLog, fork: ForkPoint | None) -> Offset:
+    """Restore the state of the newest checkpoint, or of a fork that has none. Returns the recovery
+    offset.
 
     Raises MsgspecError.
     """
@@ -370,6 +378,9 @@ def _restore_checkpoint(log: PartitionLog) -> Offset:
         recovery = _decode_recovery(stored)
         log.epochs = LeaderEpochs(recovery.epochs)
         recovery_offset = Offset(max(recovery.recovery_offset, log.data.start_offset))
+    elif fork is not None:
+        log.epochs = LeaderEpochs(fork.epochs)
+        recovery_offset = Offset(max(fork.scan_offset, log.data.start_offset))
     if producers is not None:
         log.producers.restore(_decode_producers(producers))
         log.transactions.restore(log.producers.open_transactions())
@@ -380,29 +391,28 @@ def _restore_checkpoint(log: PartitionLog) -> Offset:
 
 
 async def _scan(
-    storage: Storage, log: PartitionLog, recovery_offset: Offset, now_ms: Millis
+    storage: Storage, log: PartitionLog, recovery_offset: Offset, end: Offset, now_ms: Millis
 ) -> None:
-    """Read the headers from the recovery offset to the end, which the last checkpoint does not
-    cover.
-    """
-    data = log.data
-    offset, end = recovery_offset, data.next_offset
+    """Read the headers in [recovery_offset, end), which the last checkpoint does not cover."""
+    data, offset = log.data, recovery_offset
     while offset < end:
         before = offset
         for chunk in await storage.read(data.stream_id, offset, end, _SCAN_BYTES):
             for at, header in iter_headers(chunk):
-                if header.base_offset >= offset:
+                # The log may begin inside of a batch, which may have begun a transaction.
+                if header.next_offset > offset:
                     batch = memoryview(chunk)[at : at + header.size_bytes]
                     _replay(log, batch, header, now_ms)
                     offset = Offset(header.next_offset)
         check_advanced(data.stream_id, before, offset, end)
-    _log.info(
-        "partition_log_scanned",
-        stream_id=data.stream_id,
-        from_offset=recovery_offset,
-        end_offset=end,
-        bytes=log.dirty_bytes,
-    )
+    if end > recovery_offset:
+        _log.info(
+            "partition_log_scanned",
+            stream_id=data.stream_id,
+            from_offset=recovery_offset,
+            end_offset=end,
+            bytes=log.dirty_bytes,
+        )
 
 
 def _replay(log: PartitionLog, batch: memoryview, header: BatchHeader, now_ms: Millis) -> None:

@@ -17,6 +17,7 @@ import structlog
 
 from base.clock import WallClock
 from base.ids import Offset
+from broker.partition.fork_point import end_inherited, inherited_transactions
 from broker.partition.log import LogConfig, restore_log
 from broker.partition.partition import Partition
 from controller.api.errors import ControllerError
@@ -140,7 +141,12 @@ class PartitionOpener:
                     *open_partition.handles,
                     config=self._config,
                     now_ms=self._now_ms(),
+                    fork=open_partition.record.fork,
                 )
+                partition = Partition(open_partition.record, "", log, self._storage)
+                if inherited_transactions(partition):
+                    await self._storage.wait_for_room()
+                    end_inherited(self._storage, partition, self._now_ms())
             except Exception as error:  # noqa: BLE001 - passed on: `done` logs it and the open is retried
                 open_partition.error = error
             else:
@@ -148,7 +154,7 @@ class PartitionOpener:
                 open_partition.steps["restore"] = 1_000 * (
                     asyncio.get_running_loop().time() - began
                 )
-                open_partition.partition = Partition(open_partition.record, "", log, self._storage)
+                open_partition.partition = partition
         done(position, open_partition)
 
     async def close(self, open_partitions: Sequence[OpenPartition]) -> Steps:

@@ -243,6 +243,21 @@ class ProducerState:
             del self._producers[producer_id]
         return len(silent)
 
+    def abort_marker(self, producer_id: int) -> Marker:
+        """Return a marker that aborts the producer's open transaction without its coordinator."""
+        producer = self._producers[producer_id]
+        return Marker(producer_id, producer.epoch, False, max(producer.coordinator_epoch, 0))
+
+    def leave_source(self) -> None:
+        """Keep only what a fork inherits: the open transactions, which it has to abort. Their
+        producers have no sequences in the fork.
+        """
+        for producer_id, producer in list(self._producers.items()):
+            if producer.transaction_first_offset < 0:
+                del self._producers[producer_id]
+            else:
+                producer.run_length, producer.batches = 0, []
+
     def snapshot(self, offset: Offset) -> ProducerSnapshot:
         """Return the state. Encode it before the state changes again; that takes about 0.5 us per
         producer.

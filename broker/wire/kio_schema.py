@@ -103,11 +103,11 @@ class Struct:
     fields: tuple[Field, ...]
 
 
-def _own_int64(name: str, tag: int, default: str, last: int, *, first: int) -> Field:
+def _own(name: str, tag: int, kind: Kind, default: str, *, first: int, last: int) -> Field:
     return Field(
         name,
         name,
-        Kind.INT64,
+        kind,
         "",
         is_array=False,
         tag=OWN_TAGS_FROM + tag,
@@ -120,11 +120,18 @@ def _own_int64(name: str, tag: int, default: str, last: int, *, first: int) -> F
 
 _OWN_FIELDS: Final = {
     ("WriteTxnMarkers", "request", "WritableTxnMarker"): (
-        _own_int64("serial", 0, "-1", 1, first=1),
+        _own("serial", 0, Kind.INT64, "-1", first=1, last=1),
     ),
     ("DescribeLogDirs", "response", "DescribeLogDirsPartition"): (
-        _own_int64("object_count", 0, "-1", 4, first=2),
-        _own_int64("wal_bytes", 1, "-1", 4, first=2),
+        _own("object_count", 0, Kind.INT64, "-1", first=2, last=4),
+        _own("wal_bytes", 1, Kind.INT64, "-1", first=2, last=4),
+    ),
+    ("ListOffsets", "request", "ListOffsetsPartition"): (
+        _own("fork_offset", 0, Kind.INT64, "-2", first=6, last=11),
+    ),
+    ("ListOffsets", "response", "ListOffsetsPartitionResponse"): (
+        _own("fork_point", 0, Kind.BYTES, 'b""', first=6, last=11),
+        _own("error_message", 1, Kind.STRING, '""', first=6, last=11),
     ),
 }
 """By API, direction and struct: tagged fields that Kafka's schema does not have."""

@@ -308,9 +308,29 @@ class CommitRecovered(Message, frozen=True, kw_only=True):
 # --- topics, configs, key/value, producer ids -----------------------------------------------------
 
 
+class ForkedPartition(Message, frozen=True, kw_only=True):
+    """Where one partition of a fork leaves its source, as the leader of the source found it: see
+    `records.ForkPoint`. Everything below the ends is committed, and no batch lies across them.
+    """
+
+    end_offset: Offset
+    scan_offset: Offset
+    txn_end_offset: Offset
+    """End of the txn stream of the fork, at most `end_offset`."""
+    epochs: list[tuple[StreamEpoch, Offset]] = []
+
+
+class TopicFork(Message, frozen=True, kw_only=True):
+    """The source of a fork, and where each of its partitions is left, in order."""
+
+    source_topic_id: UUID
+    partitions: list[ForkedPartition]
+
+
 class NewTopic(Message, frozen=True, kw_only=True):
     """Describe a new topic. partitions, replication_factor: -1 for the cluster's defaults.
-    assignment: explicit candidates of each partition, in order.
+    assignment: explicit candidates of each partition, in order. fork: the topic begins with the log
+    of another one, and has its configs except for those in `configs`.
     """
 
     name: str
@@ -318,6 +338,7 @@ class NewTopic(Message, frozen=True, kw_only=True):
     replication_factor: int = -1
     assignment: list[list[NodeId]] | None = None
     configs: dict[str, str | None] = {}
+    fork: TopicFork | None = None
 
 
 class CreateTopics(Message, frozen=True, kw_only=True):

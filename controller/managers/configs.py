@@ -73,6 +73,12 @@ def _alter(
             name in INTERNAL_TOPICS and config_problem(change.name, value)
         ):
             raise Refused(Status.INVALID_CONFIG, found)
+        if change.name == topic_configs.FORK_SOURCE and change.value != present.get(change.name):
+            detail = (
+                f"config {change.name} cannot be changed: it is set when a topic is created, and"
+                " says where its log began"
+            )
+            raise Refused(Status.INVALID_CONFIG, detail)
         changed[change.name] = value
         if present.get(change.name) != change.value:
             records.append(ConfigRecord(resource_type, name, change.name, change.value))

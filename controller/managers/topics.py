@@ -26,6 +26,7 @@ from controller.api.messages import (
     TopicsCreated,
 )
 from controller.managers.elections import Elector
+from controller.managers.forks import Fork, configs_of, plan_forks
 from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
 from controller.managers.result import Refused, Result
 from controller.metadata import topic_configs
@@ -88,7 +89,13 @@ class _Maker:
             raise Refused(Status.INVALID_PARTITIONS, detail)
         self.partition_count += count
 
-    def add(self, topic_id: UUID, partition: int, replicas: tuple[NodeId, ...]) -> None:
+    def add(
+        self,
+        topic_id: UUID,
+        partition: int,
+        replicas: tuple[NodeId, ...],
+        fork: Fork | None = None,
+    ) -> None:
         leader = self._elector.choose(replicas)
         meta, data, txn = (StreamId(self._next_stream_id + more) for more in range(3))
         self._next_stream_id = StreamId(txn + 1)
@@ -99,15 +106,18 @@ class _Maker:
                 replicas,
                 leader.node_id,
                 leader.node_epoch,
-                StreamEpoch(0),
+                StreamEpoch(0) if fork is None else fork.leader_epoch,
                 meta,
                 data,
                 txn,
+                fork=None if fork is None else fork.point,
             ),
             StreamCreated(meta, topic_id, partition, "meta"),
             StreamCreated(data, topic_id, partition, "data"),
             StreamCreated(txn, topic_id, partition, "txn"),
         ]
+        if fork is not None:
+            self.records += fork.stream_records(data, txn)
 
 
 def create_topics(
@@ -216,7 +226,8 @@ def _create(
     check_topic_name(topic.name)
     if image.topics.by_name(topic.name) is not None:
         raise Refused(Status.TOPIC_EXISTS, f"topic {topic.name!r} exists")
-    configs = {name: value for name, value in topic.configs.items() if value is not None}
+    forks = plan_forks(image, topic)
+    configs = configs_of(image, topic)
     is_internal = topic.name in INTERNAL_TOPICS
     if is_internal:
         configs.setdefault(CLEANUP_POLICY, COMPACT)
@@ -228,13 +239,16 @@ def _create(
     if problem := topic_configs.conflict(configs):
         raise Refused(Status.INVALID_CONFIG, problem)
     rows = _rows(topic, maker, defaults)
+    if forks is not None and len(rows) != len(forks):
+        detail = f"a fork has as many partitions as its source: {len(forks)}, not {len(rows)}"
+        raise Refused(Status.INVALID_PARTITIONS, detail)
     topic_id = new_uuid()
     maker.records.append(TopicRecord(topic_id, topic.name))
     maker.records += [
         ConfigRecord(TOPIC_RESOURCE, topic.name, name, value) for name, value in configs.items()
     ]
     for partition, replicas in enumerate(rows):
-        maker.add(topic_id, partition, replicas)
+        maker.add(topic_id, partition, replicas, None if forks is None else forks[partition])
     return CreatedTopic(
         name=topic.name, topic_id=topic_id, partitions=len(rows), replication_factor=len(rows[0])
     )

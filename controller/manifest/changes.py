@@ -19,6 +19,7 @@ from controller.metadata.records import (
     RangesReplaced,
     Record,
     StreamClosed,
+    StreamForked,
     StreamTrimmed,
     TopicRecord,
     TopicRemoved,
@@ -56,7 +57,7 @@ class ManifestChanges:
                     self.wals = True
                 case RangesReplaced():
                     self._note_replaced(record.stream_id, record.replacement)
-                case StreamClosed() | StreamTrimmed():
+                case StreamClosed() | StreamForked() | StreamTrimmed():
                     self.stream_ids.add(record.stream_id)
                 case PartitionRecord():
                     self.partitions.add(PartitionKey(record.topic_id, record.partition))

@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from base.ids import Offset
 from controller.manifest.changes import ManifestChanges
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectsImage
@@ -45,7 +44,7 @@ VERSIONS_MAX = 32
 With more of them, fewer bytes are rewritten for each change, but a new reader reads more objects.
 """
 
-_ENTRIES_NEVER = Entries(array("q", [0]), array("q"), array("q"), array("q"), array("q"), b"", ())
+_ENTRIES_NEVER = Entries.empty(0)
 _NOWHERE = SectionRef(0, 0, 0, 0, 0)
 _KINDS = frozenset({"data", "txn"})
 """Kinds of streams that the manifest describes. Only brokers read meta streams."""
@@ -401,7 +400,7 @@ class Ledger:
         captured.inline = (
             _entries(entries[at:], image.objects)
             if at < len(entries)
-            else _nothing(stream.end_offset)
+            else Entries.empty(stream.end_offset)
         )
         captured.pages = pages
         captured.stream_id, captured.log_start, captured.end_offset = (
@@ -437,13 +436,10 @@ def _entries(found: list[LogEntry], objects: ObjectsImage) -> Entries:
         array("q", [entry.size_bytes for entry in found]),
         array("q", [entry.max_timestamp_ms for entry in found]),
         array("q", [state.size_bytes for state in states]),
+        array("q", [entry.stored_stream_id for entry in found]),
         bytes([state.role for state in states]),
         [state.key for state in states],
     )
-
-
-def _nothing(offset: Offset) -> Entries:
-    return Entries(array("q", [offset]), array("q"), array("q"), array("q"), array("q"), b"", ())
 
 
 def _index(entries: list[LogEntry], offset: int) -> int:

@@ -29,6 +29,7 @@ from controller.metadata.records import (
     Record,
     StreamClosed,
     StreamCreated,
+    StreamForked,
     StreamOpened,
     StreamRemoved,
     StreamTrimmed,
@@ -100,7 +101,9 @@ class MetadataDelta:
 
     def _note_log(self, record: Record) -> None:
         match record:
-            case StreamCreated() | StreamOpened() | StreamClosed() | StreamRemoved():
+            case (
+                StreamCreated() | StreamForked() | StreamOpened() | StreamClosed() | StreamRemoved()
+            ):
                 self.stream_ids.add(record.stream_id)
             case StreamTrimmed():
                 self.stream_ids.add(record.stream_id)

@@ -41,6 +41,7 @@ from controller.metadata.records import (
     Record,
     StreamClosed,
     StreamCreated,
+    StreamForked,
     StreamOpened,
     StreamRemoved,
     StreamTrimmed,
@@ -89,6 +90,7 @@ class MetadataImage:
             WalRecord: self._wal,
             WalEnded: self.nodes.end_wal,
             StreamCreated: self._stream_created,
+            StreamForked: self._stream_forked,
             StreamOpened: self.streams.open,
             StreamClosed: self.streams.close,
             StreamTrimmed: self._stream_trimmed,
@@ -157,7 +159,12 @@ class MetadataImage:
             )
             found.append(
                 ObjectRange(
-                    entry.object_id, state.key, ObjectRole(state.role), state.size_bytes, part
+                    entry.object_id,
+                    state.key,
+                    ObjectRole(state.role),
+                    state.size_bytes,
+                    part,
+                    entry.stored_stream_id,
                 )
             )
         return found
@@ -191,6 +198,10 @@ class MetadataImage:
     def _stream_created(self, record: StreamCreated) -> None:
         self.streams.create(record)
         self.next_stream_id = max(self.next_stream_id, StreamId(record.stream_id + 1))
+
+    def _stream_forked(self, record: StreamForked) -> None:
+        for entry in self.streams.fork(record):
+            self.objects.refer(entry.object_id)
 
     def _stream_trimmed(self, record: StreamTrimmed) -> None:
         for entry in self.streams.trim(record.stream_id, record.start_offset):

@@ -21,6 +21,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
+from stream.ports import OWN_STREAM
 
 MetadataOffset = NewType("MetadataOffset", int)
 """Position in the metadata log, which counts records from 0."""
@@ -73,6 +74,20 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The leader epoch that began with the election."""
 
 
+class ForkPoint(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a forked partition left its source, and what its first leader needs to know of the
+    source's log.
+    """
+
+    source_topic_id: UUID
+    end_offset: Offset
+    """The source's log below this offset is the fork's as well."""
+    scan_offset: Offset
+    """No transaction that began below this offset was open at `end_offset`."""
+    epochs: tuple[tuple[StreamEpoch, Offset], ...]
+    """The leader epochs below `end_offset`, each with its start offset."""
+
+
 class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     """The whole state of one partition. A later record of the same partition replaces it.
 
@@ -101,6 +116,8 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     The partition then has no leader until the source has closed the streams.
     """
     move: Move | None = None
+    fork: ForkPoint | None = None
+    """Set if the partition began as a fork."""
 
     @property
     def stream_ids(self) -> tuple[StreamId, StreamId, StreamId]:
@@ -183,6 +200,17 @@ class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
     kind: str
 
 
+class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
+    """Gives a new stream the log of another one below `end_offset`: its start, and its ranges with
+    their references to objects.
+    """
+
+    stream_id: StreamId
+    source_id: StreamId
+    end_offset: Offset
+    """At most the committed end of the source, and no batch lies across it."""
+
+
 class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
     """Begins a new range of ownership at the stream's end, or keeps the current one if owner and
     epoch are the same.
@@ -214,7 +242,9 @@ class StreamRemoved(_Record, tag="stream-removed", frozen=True, gc=False):
 
 
 class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One stream's part of an object. It has the same fields as `stream.ports.StreamRange`."""
+    """One stream's part of an object. It has the same fields as `stream.ports.StreamRange`, and the
+    stream under which the object holds it (`stream.ports.ObjectRange`).
+    """
 
     stream_id: StreamId
     start_offset: Offset
@@ -222,6 +252,7 @@ class RangeEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     record_count: int
     size_bytes: int
     max_timestamp_ms: Millis
+    stored_stream_id: StreamId = OWN_STREAM
 
 
 class ObjectPrepared(_Record, tag="object-prepared", frozen=True, gc=False):
@@ -332,6 +363,7 @@ Record = (
     | WalRecord
     | WalEnded
     | StreamCreated
+    | StreamForked
     | StreamOpened
     | StreamClosed
     | StreamTrimmed

@@ -125,11 +125,11 @@ def _stream(stream: StreamState) -> Iterator[Record]:
     indexed.
     """
     yield StreamCreated(stream.stream_id, stream.topic_id, stream.partition, stream.kind)
-    if stream.epoch < 0:
-        return
     opened = StreamOpened(stream.stream_id, stream.epoch, stream.node_id, stream.node_epoch)
-    yield opened
-    yield StreamClosed(stream.stream_id, stream.epoch, stream.end_offset)
+    if stream.epoch >= 0:
+        yield opened
+    if stream.end_offset or stream.epoch >= 0:  # a fork has a log before it is opened
+        yield StreamClosed(stream.stream_id, stream.epoch, stream.end_offset)
     if stream.opened:
         yield opened
     if stream.start_offset:
@@ -146,6 +146,7 @@ def _note_ranges(stream: StreamState, ranges: dict[ObjectId, list[RangeEntry]]) 
             entry.record_count,
             entry.size_bytes,
             entry.max_timestamp_ms,
+            entry.stored_stream_id,
         )
         ranges.setdefault(entry.object_id, []).append(part)
 

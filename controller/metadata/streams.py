@@ -24,8 +24,14 @@ from base.ids import (
     StreamId,
 )
 from controller.metadata.errors import broken
-from controller.metadata.records import RangeEntry, StreamClosed, StreamCreated, StreamOpened
-from stream.ports import BrokerIncarnation
+from controller.metadata.records import (
+    RangeEntry,
+    StreamClosed,
+    StreamCreated,
+    StreamForked,
+    StreamOpened,
+)
+from stream.ports import OWN_STREAM, BrokerIncarnation
 
 
 class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -39,6 +45,7 @@ class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     record_count: int
     size_bytes: int
     max_timestamp_ms: Millis
+    stored_stream_id: StreamId = OWN_STREAM
 
 
 _NEVER_OPENED = StreamEpoch(-1)
@@ -48,6 +55,22 @@ _ORIGIN = Offset(0)
 
 def _start(entry: LogEntry) -> Offset:
     return entry.start_offset
+
+
+def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntry:
+    """Return the entry as a fork of the stream `source_id` refers to it."""
+    end = min(entry.end_offset, end_offset)
+    part, whole = end - entry.start_offset, entry.end_offset - entry.start_offset
+    stored = entry.stored_stream_id
+    return LogEntry(
+        entry.start_offset,
+        end,
+        entry.object_id,
+        min(part, -(-entry.record_count * part // whole)),
+        -(-entry.size_bytes * part // whole),
+        entry.max_timestamp_ms,
+        source_id if stored == OWN_STREAM else stored,
+    )
 
 
 class StreamState(msgspec.Struct, gc=False):
@@ -136,6 +159,28 @@ class StreamsImage:
             record.stream_id, record.topic_id, record.partition, record.kind
         )
 
+    def fork(self, record: StreamForked) -> list[LogEntry]:
+        """Copy the log of the source below the fork's end, and return the entries of the copy.
+
+        Counts and bytes of the last entry are shares of its offsets if the end lies inside of it.
+        """
+        state, source = self.known(record.stream_id), self.known(record.source_id)
+        if state.entries or state.end_offset or record.end_offset > source.end_offset:
+            raise broken(
+                f"stream {record.stream_id} cannot begin as a fork of {record.source_id} at"
+                f" {record.end_offset}: it ends at {state.end_offset}, the source at"
+                f" {source.end_offset}"
+            )
+        state.start_offset = min(source.start_offset, record.end_offset)
+        state.end_offset = record.end_offset
+        state.entries = [
+            _forked(entry, source.stream_id, record.end_offset)
+            for entry in source.find(
+                source.start_offset, record.end_offset, limit=len(source.entries)
+            )
+        ]
+        return state.entries
+
     def open(self, record: StreamOpened) -> None:
         state = self.known(record.stream_id)
         if record.epoch < state.epoch:
@@ -197,6 +242,7 @@ class StreamsImage:
             part.record_count,
             part.size_bytes,
             part.max_timestamp_ms,
+            part.stored_stream_id,
         )
         if not state.entries or state.entries[-1].start_offset < entry.start_offset:
             state.entries.append(entry)

@@ -123,6 +123,8 @@ def _list(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
     return TopicConfig(name, ConfigType.LIST, default, doc, choices=choices)
 
 
+FORK_SOURCE = "penstock.fork.source"
+
 _KEPT = "No effect, accepted for Kafka tools: "
 
 _ALL = (
@@ -218,6 +220,12 @@ _ALL = (
         1,
         f"{_KEPT}durability comes from the object store, not from replicas.",
         low=1,
+    ),
+    _string(
+        FORK_SOURCE,
+        "",
+        "The topic that this one was forked from. Penstock's own, set only when a topic is created:"
+        " the new topic begins with the log of that one.",
     ),
     _bool("preallocate", f"{_KEPT}there are no files."),
     _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),

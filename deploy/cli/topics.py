@@ -1,6 +1,7 @@
-"""Run `penstock topics`: create, list, describe and delete topics; delete records."""
+"""Run `penstock topics`: create, fork, list, describe and delete topics; delete records."""
 
 from datetime import UTC, datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +13,10 @@ if TYPE_CHECKING:
     from deploy.clients.kafka import Kafka
     from deploy.topic_sizes import SizeView
 
+TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
+
 app = typer.Typer(
-    help="Create, list, describe and delete topics; delete records.", no_args_is_help=True
+    help="Create, fork, list, describe and delete topics; delete records.", no_args_is_help=True
 )
 
 
@@ -46,6 +49,78 @@ def create(
 
     Kafka(bootstrap).create_topic(name, partitions, replication_factor, configs)
     print(f"created {name}")
+
+
+@app.command("fork")
+def fork(
+    source: Annotated[str, typer.Argument(help="The topic to fork.")],
+    name: Annotated[str, typer.Argument(help="The new topic.")],
+    *,
+    at_time: Annotated[
+        datetime | None,
+        typer.Option(
+            help="Leave out the first record that is not older, and all behind it: a time in UTC.",
+            formats=TIME_FORMATS,
+        ),
+    ] = None,
+    at_offsets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help=(
+                "End partitions before these offsets: JSON as for kafka-delete-records,"
+                ' {"partitions": [{"topic", "partition", "offset"}]}; - for standard input.'
+                " Partitions that are not in it end where the source ends."
+            ),
+        ),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            help="Topic config as KEY=VALUE, instead of that of the source. Repeatable.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic that begins with the records of another one.
+
+    Nothing is copied: both refer to the same objects. From then on each lives alone. No batch is
+    cut: a partition ends at the last border of a batch at or before the wanted offset. Transactions
+    that are open there are aborted in the new topic.
+    """
+    if at_time is not None and at_offsets is not None:
+        raise UsageError("name one of --at-time and --at-offsets")
+    configs = {"penstock.fork.source": source} | dict(_pair(text) for text in config or [])
+    if at_time is not None:
+        timestamp_ms = int(at_time.replace(tzinfo=UTC).timestamp() * 1_000)
+        configs["penstock.fork.timestamp.ms"] = str(timestamp_ms)
+    if at_offsets is not None:
+        from deploy.fork_offsets import read_offsets
+
+        configs["penstock.fork.offsets"] = ",".join(
+            f"{partition}:{offset}" for partition, offset in read_offsets(at_offsets, source)
+        )
+    from deploy.clients.kafka import Kafka
+    from deploy.output import print_json, print_table
+
+    kafka = Kafka(bootstrap)
+    began = monotonic()
+    kafka.create_topic(name, -1, -1, configs)
+    took_ms = round((monotonic() - began) * 1_000)
+    offsets = kafka.offsets(name, [part.partition for part in kafka.topic(name).partitions])
+    if as_json:
+        partitions = [
+            {"partition": at, "earliest": earliest, "latest": latest}
+            for at, (earliest, latest) in offsets.items()
+        ]
+        print_json({"name": name, "source": source, "took_ms": took_ms, "partitions": partitions})
+        return
+    rows = [(at, *bounds, bounds[1] - bounds[0]) for at, bounds in offsets.items()]
+    print_table(name, ["partition", "earliest", "latest", "offsets"], rows)
+    print(f"forked {source} to {name} in {took_ms:,} ms")
 
 
 @app.command("list")
@@ -134,7 +209,7 @@ def delete_records(
         datetime | None,
         typer.Option(
             help="Delete the records before the first one that is not older: a time in UTC.",
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"],
+            formats=TIME_FORMATS,
         ),
     ] = None,
     all_records: Annotated[bool, typer.Option("--all", help="Delete all records.")] = False,

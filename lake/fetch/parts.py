@@ -46,7 +46,8 @@ def pieces_of(
 
     Raise ReadError if the object does not hold the slice, or a block is too large.
     """
-    blocks = index.blocks_of(StreamId(slice_.stream_id), slice_.start_offset, slice_.end_offset)
+    stream_id = slice_.stream_id_in_object
+    blocks = index.blocks_of(StreamId(stream_id), slice_.start_offset, slice_.end_offset)
     if (
         not blocks
         or blocks[0].start_offset > slice_.start_offset
@@ -54,7 +55,7 @@ def pieces_of(
     ):
         what = (
             f"the object does not hold [{slice_.start_offset}, {slice_.end_offset}) of stream"
-            f" {slice_.stream_id}"
+            f" {stream_id}"
         )
         raise ReadError(slice_.key, slice_.topic, slice_.partition, slice_.start_offset, what)
     for block in blocks:

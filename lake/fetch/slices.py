@@ -14,7 +14,8 @@ class Slice:
     """The part [start_offset, end_offset) of a partition that lies in one object.
 
     size_bytes and record_count come from the metadata, for packing and limits. They are estimates
-    for a part of a committed range.
+    for a part of a committed range. stored_stream_id: the stream under which the object holds the
+    slice, if the partition is a fork and refers to an object of its source; else -1.
     """
 
     key: str
@@ -26,10 +27,15 @@ class Slice:
     end_offset: int
     size_bytes: int
     record_count: int
+    stored_stream_id: int = -1
+
+    @property
+    def stream_id_in_object(self) -> int:
+        return self.stream_id if self.stored_stream_id < 0 else self.stored_stream_id
 
     def __reduce__(
         self,
-    ) -> tuple[type["Slice"], tuple[str, int, str, int, int, int, int, int, int]]:
+    ) -> tuple[type["Slice"], tuple[str, int, str, int, int, int, int, int, int, int]]:
         """Pickle the slice as a call: half the bytes of the default, and equal keys and topics are
         written once.
         """
@@ -43,4 +49,5 @@ class Slice:
             self.end_offset,
             self.size_bytes,
             self.record_count,
+            self.stored_stream_id,
         )

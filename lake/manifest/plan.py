@@ -158,6 +158,7 @@ class _Cover:
                         end,
                         size_bytes,
                         count,
+                        run.stored_stream_ids[index],
                     )
                 )
             low = end

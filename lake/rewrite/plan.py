@@ -177,7 +177,12 @@ def ranges_of(log: CommittedLog) -> list[ObjectRange]:
             )
             found.append(
                 ObjectRange(
-                    _BY_KEY, key, ObjectRole(run.roles[index]), run.object_sizes_bytes[index], part
+                    _BY_KEY,
+                    key,
+                    ObjectRole(run.roles[index]),
+                    run.object_sizes_bytes[index],
+                    part,
+                    StreamId(run.stored_stream_ids[index]),
                 )
             )
     return found

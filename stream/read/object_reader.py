@@ -238,7 +238,7 @@ class ObjectReader:
         hold all of the range that was committed for it.
         """
         index, wanted = await self.index(source), source.range
-        held = index.blocks_of(wanted.stream_id, wanted.start_offset, wanted.end_offset)
+        held = index.blocks_of(source.stream_id_in_object, wanted.start_offset, wanted.end_offset)
         if (
             not held
             or held[0].start_offset > wanted.start_offset

@@ -73,6 +73,10 @@ class Checker:
         """Find the data stream of a partition; replaced where several topics have the same name,
         one after the other.
         """
+        self.is_inherited: Callable[[Part, int], bool] = lambda part, end: False
+        """Say whether nothing below this offset is judged here: a fork has it from its source,
+        whose brokers made it durable, or its topic is being deleted.
+        """
         self.lost_keys: Container[str] = frozenset()
         """Keys that the store has lost and will get back."""
         bucket.listener = self
@@ -179,6 +183,8 @@ class Checker:
         if epoch is not None:
             self._own(part, epoch, writer)
         end = base + len(identities)
+        if self.is_inherited(part, end):
+            return
         stretch = self._durable(part, base, end)
         if stretch is None:
             self._fail(
@@ -216,7 +222,7 @@ class Checker:
                 self._fail(
                     f"{part}: [{first}, {end}) is readable, the high watermark is {high_watermark}"
                 )
-            if self._durable(part, first, end) is None:
+            if self._lacks(part, first, end):
                 self._fail(f"{part}: [{first}, {end}) is readable and not durable")
             for at, record in enumerate(records):
                 if record.offset != first + at:
@@ -227,7 +233,7 @@ class Checker:
 
     def read(self, part: Part, offset: int, identity: bytes) -> None:
         """Note that a client reads this record at this offset."""
-        if self._durable(part, offset, offset + 1) is None:
+        if self._lacks(part, offset, offset + 1):
             self._fail(f"{part}: offset {offset} is readable and not durable")
         self._history.read(part, offset, identity)
 
@@ -250,15 +256,17 @@ class Checker:
                 f"{part}: the high watermark goes back from {self._watermarks[part, epoch]} to"
                 f" {high_watermark} in epoch {epoch}"
             )
-        elif (
-            high_watermark > self._watermarks.get((part, epoch), 0)
-            and self._durable(part, high_watermark - 1, high_watermark) is None
+        elif high_watermark > self._watermarks.get((part, epoch), 0) and self._lacks(
+            part, high_watermark - 1, high_watermark
         ):
             self._fail(
                 f"{part}: the high watermark moves to {high_watermark}, below which not everything"
                 " is durable"
             )
         self._watermarks[part, epoch] = high_watermark
+
+    def _lacks(self, part: Part, start: int, end: int) -> bool:
+        return not self.is_inherited(part, end) and self._durable(part, start, end) is None
 
     def _durable(self, part: Part, start: int, end: int) -> _Stretch | None:
         image = self._image()

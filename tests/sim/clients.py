@@ -31,11 +31,14 @@ RETRIED = {
 
 
 class Producer:
-    def __init__(self, world: "World", number: int, *, idempotent: bool) -> None:
+    def __init__(
+        self, world: "World", number: int, *, idempotent: bool, name: str | None = None
+    ) -> None:
+        """name: of the records, if another producer has the same number."""
         self._world = world
-        self._rng = Random(f"{world.seed}/producer/{number}")
+        self._name = name or f"{'' if idempotent else '-'}{number}"
+        self._rng = Random(f"{world.seed}/producer/{name or number}")
         self._id = number if idempotent else -1
-        self._name = f"{'' if idempotent else '-'}{number}"
         self._next: dict[Part, int] = {}
         self._think_s = self._rng.choice((0.02, 0.06, 0.3))
         self._timeout_s = self._rng.choice((0.15, 1.0, 5.0))

@@ -140,7 +140,14 @@ class StoreReader:
             item.size_bytes,
             Millis(0),
         )
-        source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
+        source = ObjectRange(
+            ObjectId(0),
+            item.key,
+            ObjectRole.STREAM,
+            item.object_size_bytes,
+            held,
+            StreamId(item.stored_stream_id),
+        )
         batches: list[Buffer] = []
         position = item.start_offset
         while position < item.end_offset:

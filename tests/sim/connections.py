@@ -11,25 +11,20 @@ Must not: retry.
 """
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from base.ids import NodeEpoch, NodeId
-from broker.handlers.txn_markers import start_marker
+from broker.network.peers import PeerConnections, PeerGone
 from broker.network.server import CannotAnswer
-from broker.transactions.peers import MarkerPeers, PeerGone
-from broker.wire import apis, framing
+from broker.wire import framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import WireError
-from broker.wire.gen import write_txn_markers
 from tests.sim.frames import connection_info, decode_response
 from tests.sim.loop import PROCESS
 
 if TYPE_CHECKING:
     from tests.sim.nodes import SimBroker
     from tests.sim.world import World
-
-_MARKERS_VERSION = 1
 
 
 class Unanswered(Exception):
@@ -143,20 +138,21 @@ class Connection:
         self._world.later(network.delay_s(), arrive)
 
 
-class SimMarkerPeers(MarkerPeers):
-    """Send markers to other brokers over the simulated network; everything but the sockets is the
-    real class.
+class SimPeers(PeerConnections):
+    """Ask other brokers over the simulated network; everything but the sockets is the real
+    class.
     """
 
     def __init__(self, world: "World", broker: "SimBroker") -> None:
-        super().__init__(broker, partial(start_marker, broker))
+        super().__init__(lambda: broker.image)
         self._world = world
+        self._broker = broker
         self._connections: dict[NodeId, tuple[NodeEpoch, Connection]] = {}
 
-    async def _send(
-        self, node_id: NodeId, request: write_txn_markers.WriteTxnMarkersRequest
-    ) -> write_txn_markers.WriteTxnMarkersResponse:
-        state = self._node.image.nodes.get(node_id)
+    async def ask(
+        self, node_id: NodeId, api: Any, version: int, request: object, kind: type[Any]
+    ) -> Any:
+        state = self._broker.image.nodes.get(node_id)
         if state is None:
             raise PeerGone(f"broker {node_id} is not registered")
         epoch, connection = self._connections.get(node_id, (None, None))
@@ -167,6 +163,6 @@ class SimMarkerPeers(MarkerPeers):
             connection = self._world.connect(target)
             self._connections[node_id] = (state.node_epoch, connection)
         try:
-            return await connection.ask(apis.WRITE_TXN_MARKERS, _MARKERS_VERSION, request, 60)
+            return await connection.ask(api, version, request, 60)
         except Unanswered as error:
             raise ConnectionResetError from error

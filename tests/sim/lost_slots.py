@@ -275,7 +275,12 @@ class TailReader:
                 Millis(0),
             )
             source = ObjectRange(
-                ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held
+                ObjectId(0),
+                item.key,
+                ObjectRole.STREAM,
+                item.object_size_bytes,
+                held,
+                StreamId(item.stored_stream_id),
             )
             position = item.start_offset
             while position < item.end_offset:

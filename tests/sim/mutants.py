@@ -36,6 +36,7 @@ from stream.wal.slots import SlotTable
 from tests.sim.clock_mutants import CLOCK_MUTANTS
 from tests.sim.compacted_mutants import COMPACTED_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
+from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
@@ -396,7 +397,7 @@ MUTANTS |= (
     | LATE_MUTANTS
 )
 MUTANTS |= ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
-MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS
+MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS
 
 
 @contextmanager

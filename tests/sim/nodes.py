@@ -9,6 +9,7 @@ checker at the moment of answering.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -25,6 +26,7 @@ from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch import handle_fetch
 from broker.handlers.produce import handle_produce
 from broker.handlers.table import INLINE, make_handlers
+from broker.handlers.txn_markers import start_marker
 from broker.load_report import LoadReporter
 from broker.network.request import RequestContext
 from broker.network.server import CannotAnswer
@@ -37,6 +39,7 @@ from broker.retention_duty import RetentionDuty
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.markers import MarkerSender
 from broker.transactions.model import TopicPartition, TransactionLimits
+from broker.transactions.peers import MarkerPeers
 from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis
 from broker.wire.gen import delete_records as wire_delete
@@ -63,7 +66,7 @@ from stream.read.object_reader import ObjectReader
 from stream.recovery.recoverer import recover_wal
 from stream.storage import Storage
 from tests.sim.checkers import Part
-from tests.sim.connections import SimMarkerPeers
+from tests.sim.connections import SimPeers
 from tests.sim.control import addresses
 from tests.sim.frames import CONNECTION, decode_response, encode_request
 from tests.sim.limits import CLEANER_INTERVAL_S
@@ -309,13 +312,16 @@ class SimBroker:
         )
         self.transactions = TransactionCoordinator(
             TopicLog(self, TRANSACTIONS_TOPIC),
-            MarkerSender(self._leader_of, SimMarkerPeers(self.world, self).write),
+            MarkerSender(self._leader_of, MarkerPeers(self, partial(start_marker, self)).write),
             TransactionLimits(),
             now_ms=now_ms,
             allocate_producer_id=self.producer_ids.allocate,
             tick_interval_ms=self.config.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             compaction=self.world.coordination.compaction,
         )
+
+    def connect_peers(self) -> SimPeers:
+        return SimPeers(self.world, self)
 
     def expire_offsets(self) -> None:
         if self.serving:

@@ -241,6 +241,21 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "crash_controller": 2,
         "nothing": 2,
     },
+    "forks": {
+        "crash": 4,
+        "pause": 2,
+        "replace": 1,
+        "move": 3,
+        "ping_pong": 1,
+        "leave": 1,
+        "trim": 1,
+        "slow_store": 1,
+        "store_down": 1,
+        "cut": 2,
+        "crash_controller": 2,
+        "strike": 2,
+        "nothing": 2,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -269,7 +284,9 @@ STEPPING = frozenset({"steps"})
 checked.
 """
 
-TRANSACTIONAL = frozenset({"transactions", "coordinators", "steps", "late", "short_logs", "loads"})
+TRANSACTIONAL = frozenset(
+    {"transactions", "coordinators", "steps", "late", "short_logs", "loads", "forks"}
+)
 """Transactions run in a topic of their own, and readers of the store read them meanwhile."""
 
 COORDINATING = frozenset({"coordinators", "late", "loads"})
@@ -306,6 +323,9 @@ DELETING = frozenset({"log_life"})
 
 CLEANING = frozenset({"compacted"})
 """Brokers clean the logs of a compacted topic: see `tests.sim.compacted`."""
+
+FORKING = frozenset({"forks"})
+"""Topics are forked and deleted while clients use them: see `tests.sim.forks`."""
 
 READING = frozenset({"controller", "quorum"})
 """A client reads from the controllers all the time, without changing anything."""

@@ -10,6 +10,7 @@ import pytest
 from tests.sim.clock_mutants import CLOCK_MUTANTS, HARMLESS
 from tests.sim.compacted_mutants import COMPACTED_MUTANTS
 from tests.sim.damage_mutants import DAMAGE_MUTANTS
+from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
@@ -70,6 +71,7 @@ SCENARIO |= dict.fromkeys(GROUP_MUTANTS, "groups")
 SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
 SCENARIO |= dict.fromkeys(LOG_START_MUTANTS, "log_life")
 SCENARIO |= dict.fromkeys(COMPACTED_MUTANTS, "compacted")
+SCENARIO |= dict.fromkeys(FORK_MUTANTS, "forks")
 SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
 SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")

@@ -43,6 +43,7 @@ from tests.sim.compacted import COMPACT_TOPIC, CompactedTopic
 from tests.sim.connections import Connection
 from tests.sim.control import SimController, addresses
 from tests.sim.disk import Disk
+from tests.sim.forks import Forks
 from tests.sim.groups import Groups
 from tests.sim.late import LateChaos, LateConnection
 from tests.sim.leasing import lease_readers
@@ -165,6 +166,7 @@ class World:
         self._over = False
         self._starts = 0
         self.processes: list[Process] = []
+        self.forks = Forks(self) if scenario in scenarios.FORKING else None
         self.controllers: dict[int, SimController] = {}
         self.rollbacks = Rollbacks(self)
         self._violation: asyncio.Future[None] = self.loop.create_future()
@@ -226,9 +228,12 @@ class World:
         self.life.look(self.metadata.image)
         if self.log_starts is not None:
             self.log_starts.observe(self.metadata.image)
+        if self.forks is not None:
+            self.forks.look(self.metadata.image)
+        forked = [] if self.forks is None else self.forks.names
         topics = [
             topic
-            for name in (TOPIC, TXN_TOPIC, COMPACT_TOPIC, *self.life.names)
+            for name in (TOPIC, TXN_TOPIC, COMPACT_TOPIC, *self.life.names, *forked)
             if (topic := self.metadata.image.topics.by_name(name)) is not None
         ]
         if topics:
@@ -500,6 +505,8 @@ class World:
             reading += [self.loop.create_task(work) for work in self.lost_slots.run(stop)]
         if self.compacted is not None:
             asking += [self.loop.create_task(work) for work in self.compacted.run(stop)]
+        if self.forks is not None:
+            asking += [self.loop.create_task(work) for work in self.forks.run(stop)]
         if self.scenario in scenarios.ROLLED_BACK:
             self._new_process("wanderer").context().run(lambda: self.loop.create_task(wander(self)))
         await _CHAOS.get(self.scenario, scenarios.Chaos)(
@@ -530,6 +537,8 @@ class World:
             await self._within(
                 _QUIET_LIMIT_S, "not every compacted log can be read", self.compacted.check()
             )
+        if self.forks is not None:
+            await self._within(_QUIET_LIMIT_S, "not every fork can be read", self.forks.check())
         await self._within(_QUIET_LIMIT_S, "not every move ends", self._moves_end())
         await self._within(_QUIET_LIMIT_S, "not every log can be read", offsets.check())
         self.phase("cleaning")
@@ -545,6 +554,8 @@ class World:
         )
         if self.compacted is not None:
             await self.compacted.check()
+        if self.forks is not None:
+            await self._within(_QUIET_LIMIT_S, "not every fork can be read", self.forks.check())
         for producer in pipelined:
             producer.check_order()
 

@@ -145,9 +145,9 @@ class PartitionHarness:
         await broker.partitions.start()
         return broker
 
-    def topic(self, name, partitions=1, **configs):
+    def topic(self, name, partitions=1, fork=None, **configs):
         request = m.CreateTopics(
-            topics=[m.NewTopic(name=name, partitions=partitions, configs=configs)]
+            topics=[m.NewTopic(name=name, partitions=partitions, configs=configs, fork=fork)]
         )
         result = topics.create_topics(
             self.image,
@@ -186,6 +186,7 @@ class PartitionHarness:
             leader.node_epoch,
             epoch,
             *old.stream_ids,
+            fork=old.fork,
         )
         self.apply([changed])
 
@@ -412,10 +413,14 @@ class Broker:
         )
 
     async def values(self, topic, index=0):
-        """All values of the partition, in as many fetches as it takes (answers end where memory and
-        objects meet).
+        """All values of the partition."""
+        return await self.values_from(topic, 0, index)
+
+    async def values_from(self, topic, offset, index=0):
+        """The values from `offset` to the end, in as many fetches as it takes (answers end where
+        memory and objects meet).
         """
-        values, offset = [], 0
+        values = []
         while True:
             found = await self.fetch(topic, offset, index)
             assert found.error == 0

@@ -36,7 +36,14 @@ async def read(store: ObjectStore, slices: Sequence[Slice]) -> dict[int, list[tu
             item.size_bytes,
             Millis(0),
         )
-        source = ObjectRange(ObjectId(0), item.key, ObjectRole.STREAM, item.object_size_bytes, held)
+        source = ObjectRange(
+            ObjectId(0),
+            item.key,
+            ObjectRole.STREAM,
+            item.object_size_bytes,
+            held,
+            StreamId(item.stored_stream_id),
+        )
         position = start
         while position < end:
             for view in await reader.read([source], position, 1 << 20, end_offset=end):

@@ -97,6 +97,17 @@ def test_topics_produce_consume(cluster: LocalCluster) -> None:
     assert {(record["key"], record["value"]) for record in records} == {
         (f"k{n}", f"v{n}") for n in range(300)
     }
+    fork = asked(cluster, "topics", "fork", "words", "words-2", "--config", "retention.ms=9")
+    assert [(part["earliest"], part["latest"]) for part in fork["partitions"]] == [
+        (0, part["latest"]) for part in described["partitions"]
+    ]
+    given = '{"partitions": [{"topic": "words", "partition": 1, "offset": 0}]}'
+    at = penstock(cluster, "topics", "fork", "words", "words-3", "--at-offsets", "-", given=given)
+    assert (at.returncode, "forked words to words-3 in" in at.stdout) == (0, True)
+    parts = asked(cluster, "topics", "describe", "words-3")["partitions"]
+    assert [part["latest"] for part in parts][1] == 0
+    wrong = penstock(cluster, "topics", "fork", "words", "w", "--at-offsets", "-", given="{}")
+    assert (wrong.returncode, '"partition": 0' in wrong.stderr) == (2, True)
     delete = ("topics", "delete-records", "words")
     assert asked(cluster, *delete, "--before-offset", "1", "--partition", "2") == [
         {"partition": 2, "earliest": 1, "error": None}

@@ -27,6 +27,7 @@ class ListOffsetsPartition(Struct, gc=False):
     partition_index: int = 0
     current_leader_epoch: int = -1
     timestamp: int = 0
+    fork_offset: int = -2
 
 
 def _read_ListOffsetsPartition(r: Reader, v: int, f: bool) -> ListOffsetsPartition:
@@ -36,9 +37,16 @@ def _read_ListOffsetsPartition(r: Reader, v: int, f: bool) -> ListOffsetsPartiti
     else:
         current_leader_epoch = -1
     timestamp = r.i64()
+    fork_offset = -2
     if f:
-        r.skip_tags()
-    return ListOffsetsPartition(partition_index, current_leader_epoch, timestamp)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000 and v >= 6:
+                fork_offset = r.i64()
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return ListOffsetsPartition(partition_index, current_leader_epoch, timestamp, fork_offset)
 
 
 def _write_ListOffsetsPartition(w: Writer, m: ListOffsetsPartition, v: int, f: bool) -> None:
@@ -47,7 +55,15 @@ def _write_ListOffsetsPartition(w: Writer, m: ListOffsetsPartition, v: int, f: b
         w += _pack_i(m.current_leader_epoch)
     w += _pack_q(m.timestamp)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if v >= 6 and m.fork_offset != -2:
+            b = Writer()
+            b += _pack_q(m.fork_offset)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 class ListOffsetsTopic(Struct, gc=False):
@@ -122,6 +138,8 @@ class ListOffsetsPartitionResponse(Struct, gc=False):
     timestamp: int = -1
     offset: int = -1
     leader_epoch: int = -1
+    fork_point: bytes = b""
+    error_message: str = ""
 
 
 def _read_ListOffsetsPartitionResponse(r: Reader, v: int, f: bool) -> ListOffsetsPartitionResponse:
@@ -130,9 +148,27 @@ def _read_ListOffsetsPartitionResponse(r: Reader, v: int, f: bool) -> ListOffset
         leader_epoch = r.i32()
     else:
         leader_epoch = -1
+    fork_point = b""
+    error_message = ""
     if f:
-        r.skip_tags()
-    return ListOffsetsPartitionResponse(partition_index, error_code, timestamp, offset, leader_epoch)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000 and v >= 6:
+                fork_point = r.byte_string(f)
+            elif tag == 10001 and v >= 6:
+                error_message = r.string(f)
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return ListOffsetsPartitionResponse(
+        partition_index,
+        error_code,
+        timestamp,
+        offset,
+        leader_epoch,
+        fork_point,
+        error_message,
+    )
 
 
 def _write_ListOffsetsPartitionResponse(w: Writer, m: ListOffsetsPartitionResponse, v: int, f: bool) -> None:
@@ -140,7 +176,20 @@ def _write_ListOffsetsPartitionResponse(w: Writer, m: ListOffsetsPartitionRespon
     if v >= 4:
         w += _pack_i(m.leader_epoch)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if v >= 6 and m.fork_point != b"":
+            b = Writer()
+            b.byte_string(m.fork_point, f)
+            tags.tagged(10000, b)
+            n += 1
+        if v >= 6 and m.error_message != "":
+            b = Writer()
+            b.string(m.error_message, f)
+            tags.tagged(10001, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 class ListOffsetsTopicResponse(Struct, gc=False):

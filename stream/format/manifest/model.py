@@ -100,6 +100,9 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
 class Entries:
     """Ranges of one stream in objects, in offset order and without gaps: entry i is [bounds[i],
     bounds[i + 1]) in the object `keys[i]`.
+
+    stored_stream_ids: the stream under which the object holds the range, `OWN_STREAM` if that is
+    this one. It is another one in a fork.
     """
 
     bounds: "array[int]"
@@ -107,8 +110,18 @@ class Entries:
     sizes_bytes: "array[int]"
     max_timestamps_ms: "array[int]"
     object_sizes_bytes: "array[int]"
+    stored_stream_ids: "array[int]"
     roles: bytes
     keys: Sequence[str]
+
+    @staticmethod
+    def empty(offset: int) -> "Entries":
+        """Return no entries, at `offset`."""
+        nothing = [array("q") for _ in range(5)]
+        counts, sizes, timestamps, object_sizes, stored = nothing
+        return Entries(
+            array("q", [offset]), counts, sizes, timestamps, object_sizes, stored, b"", ()
+        )
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -42,6 +42,7 @@ from stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
+from stream.ports import OWN_STREAM
 
 TOPIC_ID = UUID(int=7)
 KEY = "manifest/c/x"
@@ -58,6 +59,7 @@ def entries(start: int, *spans: int) -> Entries:
         array("q", [100 * span for span in spans]),
         array("q", [1_000 + n for n in numbers]),
         array("q", [5_000 + n for n in numbers]),
+        array("q", [OWN_STREAM if n % 2 else 77 for n in numbers]),
         bytes([3] * len(spans)),
         [f"data/b2a10000/{6_699 + n}" for n in numbers],
     )

@@ -3,7 +3,6 @@ and nowhere else; an old root is no error.
 """
 
 import asyncio
-from array import array
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
 from itertools import count
@@ -53,10 +52,7 @@ the last one.
 
 
 def stream(stream_id: int, committed: int) -> StreamEntry:
-    nothing = Entries(
-        array("q", [committed]), array("q"), array("q"), array("q"), array("q"), b"", ()
-    )
-    return StreamEntry(stream_id, committed, committed, (), nothing)
+    return StreamEntry(stream_id, committed, committed, (), Entries.empty(committed))
 
 
 async def publish(

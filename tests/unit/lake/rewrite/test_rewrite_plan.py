@@ -17,7 +17,7 @@ from lake.rewrite.plan import (
 )
 from stream.compaction.plan import Compaction
 from stream.format.manifest.model import CommittedLog, Entries
-from stream.ports import ObjectRole
+from stream.ports import OWN_STREAM, ObjectRole
 
 TARGET = 1_000
 OPTIONS = RewriteOptions(
@@ -31,7 +31,8 @@ def entries(sizes: list[int], roles: list[int], first: int = 0) -> Entries:
         bounds.append(bounds[-1] + size)
     counts = array("q", sizes)
     keys = [f"k{first}/{index}" for index in range(len(sizes))]
-    return Entries(bounds, counts, counts, counts, counts, bytes(roles), keys)
+    own = array("q", [OWN_STREAM] * len(sizes))
+    return Entries(bounds, counts, counts, counts, counts, own, bytes(roles), keys)
 
 
 def log_of(

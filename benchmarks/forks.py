@@ -1,0 +1,110 @@
+"""Measure forks: what 100,000 objects cost in the metadata, and a fork of 1,000 partitions as a
+client sees it.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from base.ids import NodeId, Offset
+from benchmarks import clients, harness
+from benchmarks.controllers import large_image
+from benchmarks.harness import Measure
+from controller.api.messages import CreateTopics, ForkedPartition, TopicFork
+from controller.api.messages import NewTopic as WantedTopic
+from controller.managers.topics import TopicDefaults, create_topics
+from controller.metadata.codec import decode_record, encode_record
+from controller.metadata.records import Record
+
+PARTITIONS: Final = 1_000
+OBJECTS: Final = 100_000
+_ROUNDS: Final = 5
+_SOURCE: Final = "source"
+_FORK: Final = "fork"
+_RECORDS_PER_PARTITION: Final = 20
+_TIMEOUT_S: Final = 60.0
+
+
+def forks() -> list[Measure]:
+    """Fork a topic in the metadata alone, and over Kafka's protocol."""
+    return [_metadata(), _over_kafka()]
+
+
+def _metadata() -> Measure:
+    """Take the median of what a controller and then a broker do: plan, encode and decode the
+    records, and apply them to two images.
+    """
+    times: list[float] = []
+    for _ in range(_ROUNDS):
+        images = [large_image(PARTITIONS, OBJECTS) for _ in range(2)]
+        topic = images[0].topics.by_name("large")
+        assert topic is not None
+        ends = [
+            images[0].streams.known(item.data_stream_id).end_offset for item in topic.partitions
+        ]
+        nothing = Offset(0)
+        points = [
+            ForkedPartition(end_offset=end, scan_offset=end, txn_end_offset=nothing) for end in ends
+        ]
+        fork = TopicFork(source_topic_id=topic.topic_id, partitions=points)
+        wanted = WantedTopic(name=_FORK, partitions=PARTITIONS, fork=fork)
+        began = time.perf_counter()
+        records = create_topics(
+            images[0],
+            CreateTopics(topics=[wanted]),
+            new_uuid=lambda: UUID(int=9),
+            live=[NodeId(0)],
+            defaults=TopicDefaults(),
+        ).records
+        images[0].apply_all(records)
+        images[1].apply_all(_transferred(records))
+        times.append(time.perf_counter() - began)
+        forked = images[1].topics.by_name(_FORK)
+        assert forked is not None
+        entries = images[1].streams.known(forked.partitions[0].data_stream_id).entries
+        assert len(entries) == OBJECTS // PARTITIONS
+    return Measure(
+        f"fork of {PARTITIONS:,} partitions with {OBJECTS:,} objects: metadata",
+        harness.quantile(times, 0.5),
+        "s",
+        1.0,
+        "lower",
+        note="controller and broker, one after the other",
+    )
+
+
+def _transferred(records: Sequence[Record]) -> list[Record]:
+    return [decode_record(encode_record(record)) for record in records]
+
+
+def _over_kafka() -> Measure:
+    with harness.server(store="memory:", log_cache_bytes_max=128 << 20) as system:
+        admin = AdminClient({"bootstrap.servers": system.bootstrap})
+        _create(admin, NewTopic(_SOURCE, PARTITIONS, 1))
+        producer = clients.producer(system.bootstrap)
+        for number in range(PARTITIONS * _RECORDS_PER_PARTITION):
+            producer.produce(_SOURCE, b"x" * 1_000, partition=number % PARTITIONS)
+        assert producer.flush(_TIMEOUT_S) == 0
+        times: list[float] = []
+        before = system.ask()["get_bytes"]
+        for number in range(_ROUNDS):
+            config = {"penstock.fork.source": _SOURCE}
+            began = time.perf_counter()
+            _create(admin, NewTopic(f"{_FORK}{number}", -1, -1, config=config))
+            times.append(time.perf_counter() - began)
+        read_bytes = system.ask()["get_bytes"] - before
+    return Measure(
+        f"fork of {PARTITIONS:,} partitions by CreateTopics",
+        harness.quantile(times, 0.5),
+        "s",
+        1.0,
+        "lower",
+        note=f"first {times[0]:.2f} s, which uploads; {read_bytes:,.0f} bytes read",
+    )
+
+
+def _create(admin: AdminClient, topic: NewTopic) -> None:
+    admin.create_topics([topic], request_timeout=_TIMEOUT_S)[topic.topic].result(_TIMEOUT_S)

@@ -1,0 +1,325 @@
+"""Fork topics: CreateTopics with the config `penstock.fork.source` makes a topic that begins with
+the log of another one, in the same objects.
+
+The broker that gets the request asks the leaders of the source where their partitions can be left.
+They answer when everything below that is committed. Then one request to the controller creates the
+fork, with all its partitions or not at all. Partitions are left one by one, not at one moment.
+
+Invariants: a fork holds every record that was acknowledged before the request (or before the wanted
+offset or time), and none that was not acknowledged. Nothing is copied: no object is read but for
+the index and batch at the fork, and none is written but what waits for upload anyway.
+Must not: decide whether the topic may be created (the controller does).
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+
+from base.ids import NodeId
+from broker.errors import ErrorCode, KafkaError, code_of, kafka_error
+from broker.handlers.dispatch import encode_response
+from broker.handlers.lease import still_leads, wait_led
+from broker.handlers.node import Node
+from broker.network.peers import PeerConnections, PeerGone
+from broker.network.request import RequestContext, Response
+from broker.partition.fork_point import AT_END, WantedPoint, find_fork_point
+from broker.partition.partition import Partition
+from broker.wire import apis
+from broker.wire.errors import WireError
+from broker.wire.gen import list_offsets
+from controller.api.messages import ForkedPartition, TopicFork
+from controller.metadata.topic_configs import FORK_SOURCE
+from stream.errors import StreamError
+
+FORK_TIMESTAMP: Final = "penstock.fork.timestamp.ms"
+FORK_OFFSETS: Final = "penstock.fork.offsets"
+NO_FORK: Final = -2
+"""`fork_offset` of a ListOffsets request that does not ask for fork points."""
+
+_API: Final = apis.LIST_OFFSETS
+_VERSION: Final = 11
+_POINTS_AT_ONCE_COUNT: Final = 32
+_RETRY_PAUSE_S: Final = 0.1
+_TIMEOUT_MS_MAX: Final = 60_000
+_MISSING: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    }
+)
+"""The partition has another leader, or none yet: ask again."""
+
+
+class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
+    """Why a leader names no fork point."""
+
+    code: ErrorCode
+    message: str
+
+
+Points: TypeAlias = dict[int, ForkedPartition | PointRefusal]
+"""By partition of one topic."""
+
+_CODES: Final = {int(code): code for code in ErrorCode}
+_encode_point = msgspec.msgpack.Encoder().encode
+_decode_point = msgspec.msgpack.Decoder(ForkedPartition).decode
+
+
+@dataclass(frozen=True, slots=True)
+class ForkRequest:
+    """What the configs of a new topic ask for. wanted: by partition; all others are left at
+    `timestamp_ms`, or at their end.
+    """
+
+    source: str
+    timestamp_ms: int
+    wanted: Mapping[int, WantedPoint]
+
+    def point_of(self, partition: int) -> WantedPoint:
+        return self.wanted.get(partition, WantedPoint(timestamp_ms=self.timestamp_ms))
+
+
+def take_fork_request(configs: dict[str, str | None]) -> ForkRequest | None:
+    """Take the options of a fork out of the configs of a new topic; None if there are none. Raises
+    InvalidConfig.
+    """
+    source, timestamp, offsets = (
+        configs.get(FORK_SOURCE),
+        configs.pop(FORK_TIMESTAMP, None),
+        configs.pop(FORK_OFFSETS, None),
+    )
+    if not source:
+        if timestamp is None and offsets is None:
+            return None
+        raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} need {FORK_SOURCE}, a topic to fork")
+    if timestamp is not None and offsets is not None:
+        raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} exclude each other")
+    timestamp_ms = AT_END if timestamp is None else _number(FORK_TIMESTAMP, timestamp)
+    return ForkRequest(source, timestamp_ms, {} if offsets is None else _wanted(offsets))
+
+
+def _wanted(offsets: str) -> dict[int, WantedPoint]:
+    wanted: dict[int, WantedPoint] = {}
+    for item in offsets.split(","):
+        partition, colon, offset = item.strip().partition(":")
+        number = _number(FORK_OFFSETS, partition)
+        if not colon or number in wanted:
+            raise _invalid(
+                f"{FORK_OFFSETS}: {item[:50]!r} is not valid: partition:offset, separated by"
+                " commas, each partition once"
+            )
+        wanted[number] = WantedPoint(offset=_number(FORK_OFFSETS, offset))
+    return wanted
+
+
+def _number(name: str, text: str) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(2**63)) - 1):
+        raise _invalid(f"{name}: {text[:50]!r} is not valid: a number from 0 is wanted")
+    return int(text)
+
+
+def _invalid(message: str) -> KafkaError:
+    return kafka_error(ErrorCode.INVALID_CONFIG, message)
+
+
+# --- the broker that creates the topic ------------------------------------------------------------
+
+
+async def plan_fork(node: Node, request: ForkRequest, deadline: float) -> TopicFork:
+    """Ask the leaders of the source for their fork points, again while leaders change, until
+    `deadline` (`loop.time()`).
+
+    Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (a partition that the source does
+    not have), OFFSET_OUT_OF_RANGE, REQUEST_TIMED_OUT.
+    """
+    topic = node.image.topics.by_name(request.source)
+    if topic is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        raise kafka_error(code, f"there is no topic {request.source!r} to fork")
+    count = len(topic.partitions)
+    if stray := sorted(number for number in request.wanted if number >= count):
+        raise _invalid(
+            f"{FORK_OFFSETS} names partition {stray[0]}, topic {request.source!r} has {count}"
+        )
+    points: dict[int, ForkedPartition] = {}
+    last = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader answered")
+    peers = node.connect_peers()
+    try:
+        async with asyncio.timeout_at(deadline):
+            while True:
+                missing = [number for number in range(count) if number not in points]
+                for number, found in (await _ask_leaders(node, peers, request, missing)).items():
+                    if isinstance(found, ForkedPartition):
+                        points[number] = found
+                    elif found.code not in _MISSING:
+                        raise kafka_error(found.code, f"{request.source}-{number}: {found.message}")
+                    else:
+                        last = found
+                if len(points) == count:
+                    break
+                await asyncio.sleep(_RETRY_PAUSE_S)
+    except TimeoutError:
+        without = [number for number in range(count) if number not in points]
+        message = (
+            f"{len(without)} of {count} partitions of {request.source!r} named no fork point in"
+            f" time, the first is {without[0]}: {last.message}"
+        )
+        raise kafka_error(ErrorCode.REQUEST_TIMED_OUT, message) from None
+    finally:
+        peers.close()
+    return TopicFork(
+        source_topic_id=topic.topic_id, partitions=[points[number] for number in range(count)]
+    )
+
+
+async def _ask_leaders(
+    node: Node, peers: PeerConnections, request: ForkRequest, numbers: Iterable[int]
+) -> Points:
+    topic = node.image.topics.by_name(request.source)
+    if topic is None:
+        message = f"topic {request.source!r} was deleted"
+        return {
+            number: PointRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            for number in numbers
+        }
+    by_leader: dict[NodeId, dict[int, WantedPoint]] = {}
+    for number in numbers:
+        leader = topic.partitions[number].leader
+        if leader >= 0:
+            by_leader.setdefault(leader, {})[number] = request.point_of(number)
+    answers = await asyncio.gather(
+        *(
+            _ask_leader(node, peers, leader, request.source, wanted)
+            for leader, wanted in by_leader.items()
+        )
+    )
+    return {number: found for points in answers for number, found in points.items()}
+
+
+async def _ask_leader(
+    node: Node,
+    peers: PeerConnections,
+    leader: NodeId,
+    topic: str,
+    wanted: Mapping[int, WantedPoint],
+) -> Points:
+    if leader == node.node_id:
+        return await find_fork_points(node, topic, wanted)
+    partitions = [
+        list_offsets.ListOffsetsPartition(
+            number, timestamp=point.timestamp_ms, fork_offset=point.offset
+        )
+        for number, point in wanted.items()
+    ]
+    request = list_offsets.ListOffsetsRequest(
+        replica_id=-1,
+        topics=[list_offsets.ListOffsetsTopic(topic, partitions)],
+        timeout_ms=_TIMEOUT_MS_MAX,
+    )
+    try:
+        response = await peers.ask(
+            leader, _API, _VERSION, request, list_offsets.ListOffsetsResponse
+        )
+    except (PeerGone, OSError, EOFError, WireError) as error:
+        refusal = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {leader}: {error!r}")
+        return dict.fromkeys(wanted, refusal)
+    return {
+        item.partition_index: _decode_point(item.fork_point)
+        if not item.error_code
+        else PointRefusal(_CODES[item.error_code], item.error_message)
+        for answer in response.topics
+        for item in answer.partitions
+    }
+
+
+# --- the leaders ----------------------------------------------------------------------------------
+
+
+async def answer_fork_points(
+    node: Node, ctx: RequestContext, request: list_offsets.ListOffsetsRequest
+) -> Response:
+    """Answer a ListOffsets request of another broker that asks for fork points."""
+    topics: list[list_offsets.ListOffsetsTopicResponse] = []
+    for topic in request.topics:
+        wanted = {
+            item.partition_index: WantedPoint(item.fork_offset, item.timestamp)
+            for item in topic.partitions
+        }
+        points = await find_fork_points(node, topic.name, wanted)
+        topics.append(
+            list_offsets.ListOffsetsTopicResponse(
+                topic.name, [_answer(number, points[number]) for number in wanted]
+            )
+        )
+    return encode_response(ctx, list_offsets.ListOffsetsResponse(topics=topics))
+
+
+def _answer(
+    number: int, found: ForkedPartition | PointRefusal
+) -> list_offsets.ListOffsetsPartitionResponse:
+    if isinstance(found, PointRefusal):
+        return list_offsets.ListOffsetsPartitionResponse(
+            number, found.code, error_message=found.message
+        )
+    return list_offsets.ListOffsetsPartitionResponse(
+        number, offset=found.end_offset, fork_point=_encode_point(found)
+    )
+
+
+async def find_fork_points(node: Node, topic: str, wanted: Mapping[int, WantedPoint]) -> Points:
+    """Return the fork points of partitions that this broker leads, once everything below them is
+    committed. Costs one upload for all of them, and the reads of `find_fork_point` for each.
+    """
+    limit = asyncio.Semaphore(_POINTS_AT_ONCE_COUNT)
+
+    async def find(
+        number: int, point: WantedPoint
+    ) -> tuple[Partition, ForkedPartition] | PointRefusal:
+        async with limit:
+            found = await wait_led(node, topic, number, asyncio.get_running_loop().time())
+            if not isinstance(found, Partition):
+                return PointRefusal(found, found.message)
+            try:
+                return found, await find_fork_point(node.storage, found, point)
+            except Exception as error:  # noqa: BLE001 - refuse one partition, answer the others
+                return PointRefusal(code_of(error), str(error))
+
+    found = await asyncio.gather(*(find(number, point) for number, point in wanted.items()))
+    try:
+        await node.storage.upload()
+    except StreamError as error:
+        return dict.fromkeys(wanted, PointRefusal(code_of(error), str(error)))
+    return {
+        number: item if isinstance(item, PointRefusal) else _committed(node, *item)
+        for number, item in zip(wanted, found, strict=True)
+    }
+
+
+def _committed(
+    node: Node, partition: Partition, point: ForkedPartition
+) -> ForkedPartition | PointRefusal:
+    """Return the point if this broker still leads, and the metadata have everything below it."""
+    streams = node.image.streams
+    data, txn = (
+        streams.get(handle.stream_id) for handle in (partition.log.data, partition.log.txn)
+    )
+    is_committed = (
+        data is not None
+        and txn is not None
+        and data.end_offset >= point.end_offset
+        and txn.end_offset >= point.txn_end_offset
+    )
+    if is_committed and still_leads(node, partition):
+        return point
+    return PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
+
+
+def asks_for_fork_points(topics: Sequence[list_offsets.ListOffsetsTopic]) -> bool:
+    """Return whether a ListOffsets request comes from a broker that forks a topic."""
+    return any(item.fork_offset != NO_FORK for topic in topics for item in topic.partitions)

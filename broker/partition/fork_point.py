@@ -1,0 +1,142 @@
+"""Find where a partition can be forked, and end what a fork has inherited.
+
+A fork is left at the border of a batch, and refers to committed objects only. What was open there,
+its source may still commit; the fork cannot, because the producer does not know it. So the first
+leader of a fork aborts those transactions, and forgets the sequences of the source's producers: a
+producer that writes to the fork begins at 0.
+
+Invariant: the fork point describes exactly the batches below it, whatever is appended meanwhile.
+Must not: commit or upload (the caller does, before it hands the point on).
+Source: none in Kafka; the rules of transactions are those of KIP-98.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from base.ids import Millis, Offset
+from broker.errors import ErrorCode, kafka_error
+from broker.partition.append import PartitionAppend
+from broker.partition.log import LogInconsistent, PartitionLog
+from broker.partition.partition import Partition
+from controller.api.messages import ForkedPartition
+from stream.batch.header import iter_headers
+from stream.errors import OffsetOutOfRange
+from stream.format.transaction_log import NO_OFFSET, decode_events
+from stream.storage import Storage
+
+AT_END: Final = -1
+_EVENTS_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPoint:
+    """Where a partition is to be forked: before `offset`, or before the first record that is not
+    older than `timestamp_ms`. Both -1: at the high watermark.
+    """
+
+    offset: int = AT_END
+    timestamp_ms: int = AT_END
+
+
+async def find_fork_point(
+    storage: Storage, partition: Partition, wanted: WantedPoint
+) -> ForkedPartition:
+    """Return the last border of a batch at or below the wanted, with what the fork needs to know.
+
+    Costs a look-up of the timestamp, and up to three reads. Raises OffsetOutOfRange for an offset
+    outside of the log, and the errors of `Storage.read`.
+    """
+    data, high_watermark = partition.log.data, partition.high_watermark
+    start, end = data.start_offset, high_watermark
+    if wanted.offset != AT_END:
+        if not start <= wanted.offset <= high_watermark:
+            raise OffsetOutOfRange(data.stream_id, Offset(wanted.offset), start, high_watermark)
+        end = Offset(wanted.offset)
+    elif wanted.timestamp_ms != AT_END:
+        found = await storage.offset_for_timestamp(
+            data.stream_id, wanted.timestamp_ms, high_watermark
+        )
+        end = high_watermark if found is None else found[0]
+    if start < end < high_watermark:
+        end = Offset(max(start, await _batch_start(storage, partition.log, end)))
+    epochs = [entry for entry in partition.log.epochs.entries if entry[1] < end]
+    unstable, txn_end = await _unstable_at(storage, partition.log, end)
+    return ForkedPartition(
+        end_offset=end, scan_offset=min(end, unstable), txn_end_offset=txn_end, epochs=epochs
+    )
+
+
+async def _batch_start(storage: Storage, log: PartitionLog, offset: Offset) -> Offset:
+    """Return the base offset of the batch that holds `offset`."""
+    (chunk, *_) = await storage.read(log.data.stream_id, offset, Offset(offset + 1), 1)
+    for _, header in iter_headers(chunk):
+        if header.next_offset > offset:
+            return Offset(header.base_offset)
+    raise AssertionError(f"a read at {offset} returned no batch that holds it")
+
+
+async def _unstable_at(
+    storage: Storage, log: PartitionLog, end_offset: Offset
+) -> tuple[Offset, Offset]:
+    """Return the first offset of the transactions that are open at `end_offset` (at least that if
+    none is), and the end of the txn stream of a fork there: that of the last event below.
+
+    If that event is trimmed, a transaction may be open since before the log start.
+    """
+    txn, position = log.txn, min(end_offset, log.txn.confirmed_offset)
+    while position > txn.start_offset:
+        (chunk, *_) = await storage.read(
+            txn.stream_id, Offset(position - 1), Offset(position), _EVENTS_BYTES
+        )
+        view, before = memoryview(chunk), position
+        for at, header in iter_headers(chunk):
+            if header.next_offset < position:
+                continue
+            if header.next_offset > end_offset:
+                position = Offset(header.base_offset)
+                break
+            events = decode_events(view[at : at + header.size_bytes])
+            if events:
+                unstable = events[-1].event.first_unstable_offset
+                return (
+                    end_offset if unstable == NO_OFFSET else unstable,
+                    Offset(header.next_offset),
+                )
+            position = Offset(header.base_offset)
+            break
+        if position >= before:
+            raise LogInconsistent(txn.stream_id, f"no batch begins below offset {before}")
+    is_known = txn.start_offset == 0 or txn.confirmed_offset == 0
+    return (end_offset if is_known else log.data.start_offset), Offset(max(position, 0))
+
+
+def inherited_transactions(partition: Partition) -> Sequence[int]:
+    """Return the producers whose transaction began before the fork and is open."""
+    fork = partition.record.fork
+    if fork is None:
+        return ()
+    return [
+        producer_id
+        for producer_id, first_offset in partition.log.producers.open_transactions()
+        if first_offset < fork.end_offset
+    ]
+
+
+def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> None:
+    """Append abort markers for the transactions that were open where the fork was made. Does not
+    wait for them: nothing of them is stable until they are durable.
+
+    May be repeated at each opening. Raises KafkaError if a marker is refused.
+    """
+    for producer_id in inherited_transactions(partition):
+        append = PartitionAppend(_ignore_settled)
+        marker = partition.log.producers.abort_marker(producer_id)
+        append.run(storage, [(partition, marker)], now_ms)
+        outcome = append.outcomes[0]
+        if outcome.code is not ErrorCode.NONE:
+            raise kafka_error(outcome.code, outcome.message)
+
+
+def _ignore_settled() -> None:
+    """Do nothing: the last stable offset follows the markers."""

@@ -1,0 +1,106 @@
+"""Plan forks: topics that begin with the log of another one, in the same objects.
+
+Invariants: a fork and its source share objects, never streams, so each moves, trims, compacts and
+is deleted without the other. An object lives until no range of any stream refers to it: the
+references of a fork count like all others. A fork begins above all leader epochs of its source,
+because the batches in its log carry those.
+Must not: read or write objects. Cost: one record for each stream, whatever the log holds; applying
+it costs about 2 us for each range of the source.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from base.ids import Offset, StreamEpoch, StreamId
+from controller.api.messages import ForkedPartition, NewTopic, Status
+from controller.managers.result import Refused
+from controller.metadata.image import MetadataImage
+from controller.metadata.internal_topics import INTERNAL_TOPICS
+from controller.metadata.records import ForkPoint, PartitionRecord, StreamForked
+from controller.metadata.topic_configs import FORK_SOURCE
+from controller.metadata.topics import TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """One partition of a fork."""
+
+    source: PartitionRecord
+    point: ForkPoint
+    txn_end_offset: Offset
+
+    @property
+    def leader_epoch(self) -> StreamEpoch:
+        return StreamEpoch(self.source.leader_epoch + 1)
+
+    def stream_records(self, data: StreamId, txn: StreamId) -> list[StreamForked]:
+        """Return the records that fill the new streams."""
+        return [
+            StreamForked(data, self.source.data_stream_id, self.point.end_offset),
+            StreamForked(txn, self.source.txn_stream_id, self.txn_end_offset),
+        ]
+
+
+def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
+    """Return the configs of a new topic: those of the request, over those of the source."""
+    source = None if topic.fork is None else image.topics.by_id(topic.fork.source_topic_id)
+    configs = {} if source is None else dict(image.configs.topic(source.name))
+    if source is not None:
+        configs[FORK_SOURCE] = source.name
+    for name, value in topic.configs.items():
+        if value is not None:
+            configs[name] = value
+    return configs
+
+
+def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
+    """Return the partitions of a fork, or None if the topic is none. Refuse with UNKNOWN_TOPIC (the
+    source was deleted), INVALID_PARTITIONS (it has other partitions now) and OFFSET_NOT_MATCHED (a
+    log ends before its fork, or begins behind it).
+    """
+    wanted = topic.fork
+    named = topic.configs.get(FORK_SOURCE)
+    if wanted is None:
+        if named:
+            detail = f"config {FORK_SOURCE}={named!r} without the offsets of a fork"
+            raise Refused(Status.INVALID_REQUEST, detail)
+        return None
+    source = image.topics.by_id(wanted.source_topic_id)
+    if source is None or named not in (None, source.name):
+        raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {named or 'of this id'!r} to fork")
+    if source.name in INTERNAL_TOPICS:
+        detail = f"topic {source.name!r} holds the state of coordinators and cannot be forked"
+        raise Refused(Status.INVALID_TOPIC_NAME, detail)
+    if len(wanted.partitions) != len(source.partitions):
+        detail = (
+            f"topic {source.name!r} has {len(source.partitions)} partitions now, the fork was"
+            f" prepared for {len(wanted.partitions)}: try again"
+        )
+        raise Refused(Status.INVALID_PARTITIONS, detail)
+    return _forks(image, source, wanted.partitions)
+
+
+def _forks(
+    image: MetadataImage, source: TopicState, wanted: Sequence[ForkedPartition]
+) -> list[Fork]:
+    forks: list[Fork] = []
+    for partition, item in zip(source.partitions, wanted, strict=True):
+        name = f"{source.name}-{partition.partition}"
+        for stream_id, end in (
+            (partition.data_stream_id, item.end_offset),
+            (partition.txn_stream_id, item.txn_end_offset),
+        ):
+            committed = image.streams.known(stream_id).end_offset
+            if not 0 <= end <= committed:
+                detail = f"{name}: a fork at offset {end}, but only {committed} is committed"
+                raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+        start = image.streams.known(partition.data_stream_id).start_offset
+        if item.end_offset < start:
+            detail = f"{name}: a fork at offset {item.end_offset}, but its log begins at {start}"
+            raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+        if not 0 <= item.scan_offset <= item.end_offset >= item.txn_end_offset:
+            detail = f"{name}: the offsets {item} contradict each other"
+            raise Refused(Status.INVALID_REQUEST, detail)
+        point = ForkPoint(source.topic_id, item.end_offset, item.scan_offset, tuple(item.epochs))
+        forks.append(Fork(partition, point, item.txn_end_offset))
+    return forks

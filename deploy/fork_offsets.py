@@ -1,0 +1,37 @@
+"""Read the offsets at which a topic is to be forked, in the format of `kafka-delete-records`."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from deploy.errors import UsageError
+
+
+class _Offset(msgspec.Struct):
+    topic: str
+    partition: int
+    offset: int
+
+
+class _File(msgspec.Struct):
+    partitions: list[_Offset]
+
+
+def read_offsets(path: str, topic: str) -> Iterator[tuple[int, int]]:
+    """Yield (partition, offset) of the topic. path: "-" for standard input. Raises UsageError."""
+    try:
+        text = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        found = msgspec.json.decode(text, type=_File)
+    except OSError as error:
+        raise UsageError(f"--at-offsets {path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(
+            f"--at-offsets {path}: {error};"
+            ' {"partitions": [{"topic": "orders", "partition": 0, "offset": 1}]} is wanted'
+        ) from None
+    for item in found.partitions:
+        if item.topic != topic:
+            raise UsageError(f"--at-offsets {path}: {item.topic!r} is not {topic!r}")
+        yield item.partition, item.offset

@@ -1,0 +1,83 @@
+"""Planted bugs of forks, for `tests.sim.mutants`.
+
+Not planted: a fork that keeps the sequences of its source's producers. They are known only if a
+transaction was open at the fork, and the same producer has to write to it.
+tests/unit/broker/test_forks.py finds it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from broker.partition import fork_point, opener
+from controller.metadata import snapshot
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectsImage
+from controller.metadata.records import StreamForked
+from stream.ports import OWN_STREAM
+
+Patch = tuple[Any, str, Any]
+
+
+def _forks_do_not_hold_their_objects() -> list[Patch]:
+    """An object is destroyed when its source drops it, although a fork refers to it."""
+
+    def forked(self: MetadataImage, record: StreamForked) -> None:
+        for entry in self.streams.fork(record):
+            self.objects.refer(entry.object_id)
+            self.objects.release(entry.object_id)
+
+    real = ObjectsImage.release
+
+    def release(self: ObjectsImage, object_id: Any) -> None:
+        state = self._objects.get(object_id)
+        if state is not None and state.refs > 0:
+            real(self, object_id)
+
+    return [(MetadataImage, "_stream_forked", forked), (ObjectsImage, "release", release)]
+
+
+def _inherited_transactions_stay_open() -> list[Patch]:
+    return [(opener, "end_inherited", lambda storage, partition, now_ms: None)]
+
+
+def _inherited_transactions_not_looked_for() -> list[Patch]:
+    """What was open at the fork point is read as if it were committed."""
+    real = fork_point.find_fork_point
+
+    async def find(*args: Any) -> Any:
+        found = await real(*args)
+        return msgspec.structs.replace(found, scan_offset=found.end_offset)
+
+    from broker.handlers import forks
+
+    return [(forks, "find_fork_point", find)]
+
+
+def _snapshots_forget_the_stored_stream() -> list[Patch]:
+    """A controller that loads a snapshot looks for the fork's own stream in objects of the
+    source.
+    """
+    real = snapshot.RangeEntry
+
+    def entry(*args: Any) -> Any:
+        return real(*args[:6], OWN_STREAM)
+
+    return [(snapshot, "RangeEntry", entry)]
+
+
+def _batches_cut_at_the_fork() -> list[Patch]:
+    async def start(storage: Any, log: Any, offset: Any) -> Any:
+        return offset
+
+    return [(fork_point, "_batch_start", start)]
+
+
+FORK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "forks_do_not_hold_their_objects": _forks_do_not_hold_their_objects,
+    "inherited_transactions_stay_open": _inherited_transactions_stay_open,
+    "inherited_transactions_not_looked_for": _inherited_transactions_not_looked_for,
+    "snapshots_forget_the_stored_stream": _snapshots_forget_the_stored_stream,
+    "batches_cut_at_the_fork": _batches_cut_at_the_fork,
+}

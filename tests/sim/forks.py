@@ -1,0 +1,354 @@
+"""Topics that are forked while everything else happens: from the topic of the producers, from the
+transactional one, and from forks, some of which are deleted again.
+
+Checked when a fork appears in the metadata: it holds everything that was acknowledged before it was
+asked for, unless it was asked for at an earlier offset. Checked at the end: a fork has, below its
+fork point, exactly the batches of its source; behind it what its own producer wrote, and aborts of
+the transactions that were open there; none is open, and committed reads give what was committed
+below the fork point and what was written since.
+Must not look into brokers: it sees what they answer, and the metadata.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.handlers.forks import FORK_OFFSETS
+from broker.wire import apis
+from broker.wire.gen import create_topics, delete_topics
+from broker.wire.gen import fetch as wire_fetch
+from controller.metadata.image import MetadataImage
+from controller.metadata.topic_configs import FORK_SOURCE
+from stream.batch.control import decode_marker
+from stream.batch.header import BatchHeader, iter_headers
+from stream.batch.records import decode_records
+from tests.sim.checkers import Part, identity_of
+from tests.sim.clients import Producer
+from tests.sim.connections import Unanswered
+from tests.sim.loop import Process
+from tests.sim.nodes import FETCH_VERSION, SimBroker
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+FORK_PREFIX: Final = "fork"
+FORKS_MAX: Final = 5
+_CREATE_VERSION: Final = 7
+_DELETE_VERSION: Final = 6
+
+
+@dataclass(slots=True)
+class Batch:
+    header: BatchHeader
+    data: bytes
+
+
+@dataclass(slots=True, eq=False)
+class KnownFork:
+    """One fork: what was asked, and what the metadata made of it."""
+
+    name: str
+    source: str
+    acked_ends: list[int]
+    """By partition: the end of what was acknowledged before the request."""
+    wanted: dict[int, int]
+    """Offsets that were asked for."""
+    ends: list[int] = field(default_factory=list[int])
+    """Fork points, once the metadata have them."""
+    is_doomed: bool = False
+
+    @property
+    def parts(self) -> list[Part]:
+        return [(self.name, index) for index in range(len(self.ends))]
+
+
+class Forks:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._rng = Random(f"{world.seed}/forks")
+        self._pace_s = self._rng.choice((0.3, 1.0, 2.5))
+        self.known: dict[str, KnownFork] = {}
+        self._process = Process("forker")
+        self._process.network = world.network
+        world.processes.append(self._process)
+        world.checker.is_inherited = self.is_inherited
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, fork in self.known.items() if not fork.is_doomed]
+
+    def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
+        return [self._fork(stop), *(self._write(number, stop) for number in range(FORKS_MAX))]
+
+    def is_inherited(self, part: Part, end: int) -> bool:
+        """See `Checker.is_inherited`. What is in a topic that is being deleted does not count."""
+        fork = self.known.get(part[0])
+        return fork is not None and (fork.is_doomed or not fork.ends or end <= fork.ends[part[1]])
+
+    def look(self, image: MetadataImage) -> None:
+        """Take the fork points of new forks from the metadata."""
+        for fork in self.known.values():
+            topic = image.topics.by_name(fork.name)
+            if topic is None or fork.ends:
+                continue
+            for record in topic.partitions:
+                point = record.fork
+                assert point is not None
+                fork.ends.append(point.end_offset)
+                part = (fork.name, record.partition)
+                if record.partition in fork.wanted:
+                    if point.end_offset > fork.wanted[record.partition]:
+                        self._world.fail(f"{part} was forked at {point}, not at {fork.wanted}")
+                elif point.end_offset < fork.acked_ends[record.partition]:
+                    self._world.fail(
+                        f"{part} was forked at {point.end_offset}, but"
+                        f" {fork.acked_ends[record.partition]} was acknowledged before"
+                    )
+            self._world.trace("forked", fork.name, fork.source, fork.ends)
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def _fork(self, stop: asyncio.Event) -> None:
+        world, rng = self._world, self._rng
+        for number in range(FORKS_MAX):
+            await asyncio.sleep(self._pace_s * rng.random() * 2)
+            if stop.is_set():
+                return
+            topics = world.metadata.image.topics
+            source = rng.choice([topic for topic in self._sources() if topics.by_name(topic)])
+            fork = KnownFork(f"{FORK_PREFIX}{number}", source, self._acked_ends(source), {})
+            if rng.random() < 0.3:
+                index = rng.randrange(len(fork.acked_ends))
+                fork.wanted[index] = rng.randint(
+                    world.log_start((source, index)),
+                    max(fork.acked_ends[index], world.log_start((source, index))),
+                )
+            self.known[fork.name] = fork
+            await self._ask_for(fork)
+            made = [item for item in self.known.values() if item.ends and not item.is_doomed]
+            if made and rng.random() < 0.25:
+                await self._delete(rng.choice(made))
+
+    def _sources(self) -> list[str]:
+        forks = [fork.name for fork in self.known.values() if fork.ends and not fork.is_doomed]
+        return [
+            *(part[0] for part in self._world.parts[:1]),
+            *(part[0] for part in self._world.txn_parts[:1]),
+            *forks,
+        ]
+
+    def _acked_ends(self, topic: str) -> list[int]:
+        state = self._world.metadata.image.topics.by_name(topic)
+        assert state is not None
+        return [
+            max(
+                self._world.checker.acked_end((topic, index)),
+                self.known[topic].ends[index] if topic in self.known else 0,
+            )
+            for index in range(len(state.partitions))
+        ]
+
+    async def _ask_for(self, fork: KnownFork) -> None:
+        """Ask brokers until the fork is there, or its source is gone. An answer may be lost."""
+        world = self._world
+        configs = [create_topics.CreatableTopicConfig(FORK_SOURCE, fork.source)]
+        if fork.wanted:
+            offsets = ",".join(f"{index}:{offset}" for index, offset in fork.wanted.items())
+            configs.append(create_topics.CreatableTopicConfig(FORK_OFFSETS, offsets))
+        topic = create_topics.CreatableTopic(fork.name, -1, -1, [], configs)
+        while not fork.ends:
+            source = self.known.get(fork.source)
+            if source is not None and source.is_doomed:
+                del self.known[fork.name]
+                return
+            request = create_topics.CreateTopicsRequest([topic], 5_000, validate_only=False)
+            answer = await self._ask(apis.CREATE_TOPICS, _CREATE_VERSION, request)
+            if answer is not None:
+                world.trace("fork", fork.name, answer.topics[0].error_code)
+            if fork.wanted and any(
+                world.log_start((fork.source, index)) > offset
+                for index, offset in fork.wanted.items()
+            ):
+                if not fork.ends:
+                    del self.known[fork.name]
+                return
+            await asyncio.sleep(0.2)
+
+    async def _delete(self, fork: KnownFork) -> None:
+        topic = self._world.metadata.image.topics.by_name(fork.name)
+        fork.is_doomed = True
+        while topic is not None and self._world.metadata.image.topics.by_id(topic.topic_id):
+            state = delete_topics.DeleteTopicState(None, topic.topic_id)
+            request = delete_topics.DeleteTopicsRequest(topics=[state], timeout_ms=5_000)
+            await self._ask(apis.DELETE_TOPICS, _DELETE_VERSION, request)
+            await asyncio.sleep(0.2)
+
+    async def _ask(self, api: Any, version: int, request: Any) -> Any:
+        serving = [
+            broker
+            for _, broker in sorted(self._world.brokers.items())
+            if broker.serving and not broker.process.dead
+        ]
+        if not serving:
+            return None
+        connection = self._process.context().run(
+            lambda: self._world.connect(self._rng.choice(serving))
+        )
+        try:
+            return await connection.ask(api, version, request, 10)
+        except Unanswered:
+            return None
+
+    async def _write(self, number: int, stop: asyncio.Event) -> None:
+        """Write to a fork, with an id that may also write to the source."""
+        name = f"{FORK_PREFIX}{number}"
+        producer = Producer(self._world, number, idempotent=True, name=name)
+        while not stop.is_set():
+            fork = self.known.get(name)
+            if fork is not None and fork.ends and not fork.is_doomed:
+                writing = asyncio.ensure_future(producer.write([self._rng.choice(fork.parts)]))
+                while not writing.done() and not fork.is_doomed:  # noqa: ASYNC110 - virtual time
+                    await asyncio.sleep(0.05)
+                if not writing.done():
+                    writing.cancel()
+                    return
+            await asyncio.sleep(0.05 + self._rng.random() * 0.3)
+
+    # --- at the end -------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Read every fork and its source in peace, and compare them."""
+        logs: dict[Part, list[Batch]] = {}
+        for fork in self.known.values():
+            if fork.is_doomed or not fork.ends:
+                continue
+            for part in fork.parts:
+                source = (fork.source, part[1])
+                wanted = [part]
+                if self._world.metadata.image.topics.by_name(fork.source) is not None:
+                    wanted.append(source)
+                for one in wanted:
+                    if one not in logs:
+                        logs[one] = await self._read(one, is_committed=False)
+                if source in logs:
+                    self._compare(part, logs[part], logs[source], fork.ends[part[1]])
+                self._check_own(part, logs[part], fork.ends[part[1]])
+                self._check_committed(part, logs[part], await self._read(part, is_committed=True))
+
+    def _compare(self, part: Part, log: list[Batch], source: list[Batch], end: int) -> None:
+        """Compare what both logs have below the fork point."""
+        start = max(self._world.log_start(part), source[0].header.base_offset if source else end)
+        shared = [
+            {
+                item.header.base_offset: item.data
+                for item in batches
+                if start <= item.header.base_offset < end
+            }
+            for batches in (log, source)
+        ]
+        if shared[0] != shared[1]:
+            self._world.fail(
+                f"{part}: below its fork point {end} it has {sorted(shared[0])}, its source has"
+                f" {sorted(shared[1])}, or their batches differ"
+            )
+
+    def _check_own(self, part: Part, log: list[Batch], end: int) -> None:
+        found: dict[bytes, int] = {}
+        offset = self._world.log_start(part)
+        for batch in log:
+            header = batch.header
+            if header.base_offset > offset:
+                self._world.fail(f"{part}: nothing from {offset} to {header.base_offset}")
+            offset = header.next_offset
+            if header.base_offset < end:
+                if header.next_offset > end:
+                    self._world.fail(f"{part}: a batch lies across the fork point {end}: {header}")
+            elif header.is_control:
+                marker = decode_marker(memoryview(batch.data), header.producer_id, 0)
+                if marker.committed:
+                    self._world.fail(f"{part}: a commit behind the fork point {end}: {header}")
+            else:
+                for record in decode_records(memoryview(batch.data)):
+                    found[identity_of(record)] = record.offset
+        for identity, at in self._world.checker.acked(part).items():
+            if found.get(identity) != at and at >= self._world.log_start(part):
+                self._world.fail(
+                    f"{part}: {identity!r} was acknowledged at {at}, it lies at"
+                    f" {found.get(identity)}"
+                )
+
+    def _check_committed(self, part: Part, log: list[Batch], committed: list[Batch]) -> None:
+        """Compare a committed read with what the markers of the log say."""
+        kept: dict[int, Batch] = {}
+        open_: dict[int, list[Batch]] = {}
+        for batch in log:
+            header = batch.header
+            if header.is_control:
+                ended = open_.pop(header.producer_id, [])
+                if decode_marker(memoryview(batch.data), header.producer_id, 0).committed:
+                    kept |= {item.header.base_offset: item for item in ended}
+            elif header.is_transactional:
+                open_.setdefault(header.producer_id, []).append(batch)
+            else:
+                kept[header.base_offset] = batch
+        found = [batch.header.base_offset for batch in committed]
+        if found != sorted(kept):
+            self._world.fail(f"{part}: {found} are read as committed, not {sorted(kept)}")
+
+    async def _read(self, part: Part, *, is_committed: bool) -> list[Batch]:
+        """Return the batches of the whole log. is_committed: without control batches and what was
+        aborted, as a Kafka consumer drops them.
+        """
+        rng, batches = Random(f"{self._world.seed}/{part}/forks"), list[Batch]()
+        offset = self._world.log_start(part)
+        while True:
+            broker, epoch = self._world.leader(part, rng, exact=True)
+            found = None
+            if broker is not None and broker.serving:
+                found = await self._fetch(broker, part, epoch, offset, is_committed=is_committed)
+            if found is None:
+                await asyncio.sleep(0.1)
+                continue
+            begun = [] if found.aborted_transactions is None else list(found.aborted_transactions)
+            aborting = set[int]()
+            data = bytes(found.records or b"")
+            for at, header in iter_headers(data):
+                batch = Batch(header, data[at : at + header.size_bytes])
+                while begun and begun[0].first_offset <= header.last_offset:
+                    aborting.add(begun.pop(0).producer_id)
+                if is_committed and header.is_control:
+                    marker = decode_marker(memoryview(batch.data), header.producer_id, 0)
+                    if not marker.committed:
+                        aborting.discard(header.producer_id)
+                elif not is_committed or header.producer_id not in aborting:
+                    batches.append(batch)
+                offset = header.next_offset
+            if not data:
+                if part[0] in self.known and found.last_stable_offset != found.high_watermark:
+                    self._world.fail(f"{part}: open from {found.last_stable_offset} in a fork")
+                return batches
+
+    async def _fetch(
+        self, broker: SimBroker, part: Part, epoch: int, offset: int, *, is_committed: bool
+    ) -> Any:
+        wanted = wire_fetch.FetchPartition(
+            partition=part[1],
+            fetch_offset=offset,
+            current_leader_epoch=epoch,
+            partition_max_bytes=1 << 20,
+        )
+        request = wire_fetch.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            isolation_level=int(is_committed),
+            topics=[wire_fetch.FetchTopic(topic=part[0], partitions=[wanted])],
+        )
+        try:
+            response = await self._world.connect(broker).ask(apis.FETCH, FETCH_VERSION, request, 10)
+        except Unanswered:
+            return None
+        found = response.responses[0].partitions[0]
+        return None if found.error_code else found

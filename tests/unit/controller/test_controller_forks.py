@@ -1,0 +1,178 @@
+"""Forks in the metadata: shared objects, own streams, refusals, and snapshots."""
+
+import msgspec
+import pytest
+
+from base.ids import Offset, StreamEpoch
+from controller.api.messages import (
+    AlterConfigs,
+    ConfigChange,
+    ForkedPartition,
+    NewTopic,
+    Status,
+    TopicFork,
+    TrimStream,
+)
+from controller.managers import configs, streams
+from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.objects import ObjectPhase
+from controller.metadata.records import PartitionRecord
+from controller.metadata.topic_configs import FORK_SOURCE
+from stream.ports import OWN_STREAM, BrokerIncarnation
+from tests.support.managers_cluster import ManagersCluster, part, snapshot_of, uploaded
+
+
+class Forking(ManagersCluster):
+    """One broker, and the topic "t" with three objects of ten records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node: BrokerIncarnation = self.broker(1)
+        self.create(NewTopic(name="t", configs={"retention.ms": "5"}))
+        (self.source,) = self.partitions("t")
+        self.open_led(self.node)
+        self.data = self.source.data_stream_id
+        for number in range(3):
+            (item,) = self.prepare(self.node)
+            ranges = part(self.data, 10 * number, 10 * number + 10)
+            self.commit(self.node, uploaded(item, ranges))
+
+    def request(self, end: int, **changes: object) -> NewTopic:
+        point = ForkedPartition(
+            end_offset=Offset(end),
+            scan_offset=Offset(end),
+            txn_end_offset=Offset(0),
+            epochs=[(StreamEpoch(0), Offset(0))],
+        )
+        fork = TopicFork(source_topic_id=self.source.topic_id, partitions=[point])
+        wanted = NewTopic(name="f", partitions=1, fork=fork)
+        return msgspec.structs.replace(wanted, **changes)
+
+    def fork(self, end: int) -> PartitionRecord:
+        self.create(self.request(end))
+        (forked,) = self.partitions("f")
+        return forked
+
+    def trim(self, partition: PartitionRecord, start: int) -> None:
+        request = TrimStream(
+            node_id=self.node.node_id,
+            node_epoch=self.node.node_epoch,
+            stream_id=partition.data_stream_id,
+            epoch=partition.leader_epoch,
+            start_offset=Offset(start),
+        )
+        self.run(streams.trim_stream(self.image, request))
+
+
+@pytest.fixture
+def cluster() -> Forking:
+    return Forking()
+
+
+def test_a_fork_refers_to_the_objects_below_its_end(cluster: Forking) -> None:
+    cluster.trim(cluster.source, 13)
+    forked = cluster.fork(25)
+    log = cluster.image.streams.known(forked.data_stream_id)
+    assert (log.start_offset, log.end_offset, log.epoch, log.opened) == (13, 25, -1, False)
+    assert [(e.start_offset, e.end_offset, e.record_count, e.size_bytes) for e in log.entries] == [
+        (10, 20, 10, 100),
+        (20, 25, 5, 50),
+    ]
+    assert {entry.stored_stream_id for entry in log.entries} == {cluster.data}
+    held = {entry.object_id for entry in log.entries}
+    assert [state.refs for state in cluster.image.objects if state.object_id in held] == [2, 2]
+    found = cluster.image.find_ranges(forked.data_stream_id, Offset(0), Offset(99), 10)
+    assert [(item.range.stream_id, item.stream_id_in_object) for item in found] == [
+        (forked.data_stream_id, cluster.data)
+    ] * 2
+    assert forked.leader_epoch == cluster.source.leader_epoch + 1
+    assert forked.fork is not None
+    assert (forked.fork.end_offset, forked.fork.epochs) == (25, ((0, 0),))
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_objects_live_until_neither_refers_to_them(cluster: Forking) -> None:
+    forked = cluster.fork(30)
+    cluster.delete("t")
+    cluster.tick()
+    assert cluster.image.objects.count(ObjectPhase.DESTROYED) == 0
+    cluster.open_led(cluster.node)
+    cluster.trim(forked, 10)
+    cluster.tick()
+    assert cluster.image.objects.count(ObjectPhase.DESTROYED) == 1
+    cluster.delete("f")
+    cluster.tick()
+    assert cluster.image.objects.count(ObjectPhase.DESTROYED) == 3
+
+
+def test_a_fork_of_a_fork_names_the_stream_that_wrote(cluster: Forking) -> None:
+    first = cluster.fork(30)
+    cluster.open_led(cluster.node)
+    (item,) = cluster.prepare(cluster.node)
+    cluster.commit(cluster.node, uploaded(item, part(first.data_stream_id, 30, 40)))
+    topic = cluster.image.topics.by_name("f")
+    assert topic is not None
+    point = ForkedPartition(end_offset=Offset(40), scan_offset=Offset(40), txn_end_offset=Offset(0))
+    fork = TopicFork(source_topic_id=topic.topic_id, partitions=[point])
+    cluster.create(NewTopic(name="g", partitions=1, fork=fork))
+    (second,) = cluster.partitions("g")
+    log = cluster.image.streams.known(second.data_stream_id)
+    stored = [entry.stored_stream_id for entry in log.entries]
+    assert stored == [cluster.data] * 3 + [first.data_stream_id]
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+@pytest.mark.parametrize("end", [0, 30])
+def test_a_fork_without_records_survives_a_snapshot(cluster: Forking, end: int) -> None:
+    cluster.trim(cluster.source, end)
+    forked = cluster.fork(end)
+    log = cluster.image.streams.known(forked.data_stream_id)
+    assert (log.next_offset, log.entries) == (end, [])
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_configs_of_the_source_are_taken_over(cluster: Forking) -> None:
+    cluster.create(cluster.request(30, configs={"retention.bytes": "7", FORK_SOURCE: "t"}))
+    assert dict(cluster.image.configs.topic("f")) == {
+        "retention.ms": "5",
+        "retention.bytes": "7",
+        FORK_SOURCE: "t",
+    }
+    change = ConfigChange(
+        resource_type=TOPIC_RESOURCE, resource_name="f", name=FORK_SOURCE, value="u"
+    )
+    value = cluster.run(configs.alter_configs(cluster.image, AlterConfigs(changes=[change])))
+    assert value is not None
+    assert value.items[0].status == Status.INVALID_CONFIG
+    assert "cannot be changed" in value.items[0].detail
+
+
+@pytest.mark.parametrize(
+    ("end", "changes", "status"),
+    [
+        (31, {}, Status.OFFSET_NOT_MATCHED),
+        (9, {}, Status.OFFSET_NOT_MATCHED),
+        (30, {"partitions": 2}, Status.INVALID_PARTITIONS),
+        (30, {"configs": {FORK_SOURCE: "other"}}, Status.UNKNOWN_TOPIC),
+        (30, {"fork": None, "configs": {FORK_SOURCE: "t"}}, Status.INVALID_REQUEST),
+        (30, {"name": "t"}, Status.TOPIC_EXISTS),
+    ],
+)
+def test_forks_that_do_not_fit_are_refused(
+    cluster: Forking, end: int, changes: dict[str, object], status: Status
+) -> None:
+    cluster.trim(cluster.source, 10)
+    before = len(cluster.image.streams)
+    cluster.create(cluster.request(end, **changes), status)
+    assert len(cluster.image.streams) == before
+
+
+def test_a_fork_of_a_deleted_topic_is_refused(cluster: Forking) -> None:
+    request = cluster.request(30)
+    cluster.delete("t")
+    cluster.create(request, Status.UNKNOWN_TOPIC)
+
+
+def test_own_ranges_name_no_other_stream(cluster: Forking) -> None:
+    log = cluster.image.streams.known(cluster.data)
+    assert {entry.stored_stream_id for entry in log.entries} == {OWN_STREAM}
