@@ -2,11 +2,17 @@
 
 Invariants: an answer names only a log start that is committed metadata. The log start never goes
 back, and is at most the high watermark. Every partition gets its own answer.
+
+As in Kafka 4.2, partitions of topics that are named twice are joined, the last offset of a
+partition counts, and topics without partitions get no answer. The timeout of the request is at
+least 1 s here: Kafka's leader has moved its log start before it looks at the timeout, so clients
+that send 0 succeed.
+
 Source: KIP-107; Kafka `ReplicaManager.deleteRecords`, `UnifiedLog.maybeIncrementLogStartOffset`.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from base.ids import Offset
@@ -20,9 +26,9 @@ from broker.partition.partition import Partition
 from broker.partition.retention import is_deletable
 from broker.wire import framing
 from broker.wire.gen.delete_records import (
-    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
+    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
     decode_request,
 )
@@ -31,6 +37,7 @@ from stream.errors import StreamError
 
 _HIGH_WATERMARK: Final = -1
 _NO_LOW_WATERMARK: Final = -1
+_TIMEOUT_MS_MIN: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 60_000
 _WAIT_OPEN_S: Final = 2.0
 """How long a request waits for partitions that this broker is just opening."""
@@ -41,36 +48,55 @@ async def handle_delete_records(node: Node, ctx: RequestContext) -> Response:
     all partitions.
     """
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
-    deadline = ctx.received_at + min(max(request.timeout_ms, 0), _TIMEOUT_MS_MAX) / 1_000
+    timeout_ms = min(max(request.timeout_ms, _TIMEOUT_MS_MIN), _TIMEOUT_MS_MAX)
+    deadline = ctx.received_at + timeout_ms / 1_000
     open_deadline = min(deadline, ctx.received_at + _WAIT_OPEN_S)
-    wanted = [(topic.name, item) for topic in request.topics for item in topic.partitions]
-    found = await asyncio.gather(*(_find(node, open_deadline, name, item) for name, item in wanted))
+    wanted = _offsets(request.topics)
+    found = await asyncio.gather(
+        *(
+            _find(node, open_deadline, name, index, offset)
+            for name, offsets in wanted.items()
+            for index, offset in offsets.items()
+        )
+    )
     failed = await _trim(
         node, deadline, [item for item in found if not isinstance(item, ErrorCode)]
     )
-    results = iter(
-        [_result(node, item, start, failed) for (_, item), start in zip(wanted, found, strict=True)]
-    )
+    starts = iter(found)
     topics = [
-        DeleteRecordsTopicResult(topic.name, [next(results) for _ in topic.partitions])
-        for topic in request.topics
+        DeleteRecordsTopicResult(
+            name, [_result(node, index, next(starts), failed) for index in offsets]
+        )
+        for name, offsets in wanted.items()
     ]
     return encode_response(ctx, DeleteRecordsResponse(topics=topics))
 
 
+def _offsets(topics: Iterable[DeleteRecordsTopic]) -> dict[str, dict[int, int]]:
+    """Return the requested offset by topic and partition, in the order of the request."""
+    offsets: dict[str, dict[int, int]] = {}
+    for topic in topics:
+        for item in topic.partitions:
+            offsets.setdefault(topic.name, {})[item.partition_index] = item.offset
+    return offsets
+
+
 async def _find(
-    node: Node, open_deadline: float, topic_name: str, wanted: DeleteRecordsPartition
+    node: Node, open_deadline: float, topic_name: str, index: int, offset: int
 ) -> tuple[Partition, Offset] | ErrorCode:
     """Return the partition and the log start that it is to get."""
+    topic = node.image.topics.by_name(topic_name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic_name in INTERNAL_TOPICS:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
-    partition = await wait_led(node, topic_name, wanted.partition_index, open_deadline)
+    partition = await wait_led(node, topic_name, index, open_deadline)
     if not isinstance(partition, Partition):
         return partition
     if not is_deletable(node.image.configs.topic(topic_name)):
         return ErrorCode.POLICY_VIOLATION
     high_watermark = partition.high_watermark
-    start = high_watermark if wanted.offset == _HIGH_WATERMARK else Offset(wanted.offset)
+    start = high_watermark if offset == _HIGH_WATERMARK else Offset(offset)
     if not 0 <= start <= high_watermark:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     return partition, start
@@ -99,19 +125,17 @@ async def _trim(
 
 def _result(
     node: Node,
-    wanted: DeleteRecordsPartition,
+    index: int,
     found: tuple[Partition, Offset] | ErrorCode,
     failed: Mapping[Partition, ErrorCode],
 ) -> DeleteRecordsPartitionResult:
     if isinstance(found, ErrorCode):
-        return DeleteRecordsPartitionResult(wanted.partition_index, _NO_LOW_WATERMARK, found)
+        return DeleteRecordsPartitionResult(index, _NO_LOW_WATERMARK, found)
     partition, start = found
     if partition.log_start_offset < start:
         error = failed.get(partition, ErrorCode.UNKNOWN_SERVER_ERROR)
-        return DeleteRecordsPartitionResult(wanted.partition_index, _NO_LOW_WATERMARK, error)
+        return DeleteRecordsPartitionResult(index, _NO_LOW_WATERMARK, error)
     if not still_leads(node, partition):
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return DeleteRecordsPartitionResult(wanted.partition_index, _NO_LOW_WATERMARK, error)
-    return DeleteRecordsPartitionResult(
-        wanted.partition_index, partition.log_start_offset, ErrorCode.NONE
-    )
+        return DeleteRecordsPartitionResult(index, _NO_LOW_WATERMARK, error)
+    return DeleteRecordsPartitionResult(index, partition.log_start_offset, ErrorCode.NONE)

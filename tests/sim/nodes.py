@@ -553,8 +553,8 @@ class SimBroker:
             self.world.trace("trimmed", part, offset)
 
     async def delete_records(self, part: Part, share: float, timeout_ms: int) -> None:
-        """A client asks this broker to delete a share of a log. With a short timeout, the answer of
-        the controller comes too late.
+        """A client asks this broker to delete a share of a log. The shortest timeout is 1 s; when
+        the store or the network is slow, the answer of the controller comes too late.
         """
         found, log_starts = self.partitions.get(*part), self.world.log_starts
         assert log_starts is not None

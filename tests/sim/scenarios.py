@@ -600,7 +600,7 @@ class Chaos:
     def delete_records(self) -> None:
         if (broker := self._running()) is not None and broker.serving:
             part, share = self._rng.choice(self._world.parts), self._rng.choice((0.3, 0.9, 1.0))
-            timeout_ms = self._rng.choice((20, 60, 5_000))
+            timeout_ms = self._rng.choice((0, 1_000, 5_000))
             broker.spawn(lambda: broker.delete_records(part, share, timeout_ms))
 
     def slow_store(self) -> None:

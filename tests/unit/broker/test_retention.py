@@ -1,24 +1,15 @@
-"""Where logs begin: retention by age and by size, and DeleteRecords."""
+"""Where logs begin: retention by age and by size."""
 
 from random import Random
 
 import pytest
 
 from base.ids import Millis, ObjectId, Offset
-from broker.handlers.delete_records import handle_delete_records
 from broker.partition.retention import Retention, is_deletable, retained_from
 from broker.retention_duty import RetentionDuty
-from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
-from broker.wire.gen import delete_records as wire
 from controller.metadata.streams import LogEntry
-from tests.support.partition_harness import (
-    NOW,
-    PartitionHarness,
-    batch,
-    idempotent,
-    transactional,
-)
+from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 DAY_MS = 86_400_000
 
@@ -168,126 +159,3 @@ async def test_a_partition_that_cannot_be_trimmed_does_not_stop_the_others(world
     assert (duty.trimmed_partitions, duty.failed_partitions) == (1, 1)
     assert (await leader.fetch("t", 2)).log_start == 2
     world.image.streams.known(partition.log.data.stream_id).epoch -= 1
-
-
-# --- DeleteRecords --------------------------------------------------------------------------------
-
-
-async def delete(broker, topic, offset, index=0, version=2, timeout_ms=5_000):
-    wanted = wire.DeleteRecordsTopic(topic, [wire.DeleteRecordsPartition(index, offset)])
-    context = broker.context(
-        apis.DELETE_RECORDS, version, wire.DeleteRecordsRequest([wanted], timeout_ms)
-    )
-    response = await handle_delete_records(broker, context)
-    found = broker.answer(apis.DELETE_RECORDS, version, response).topics[0].partitions[0]
-    return found.error_code, found.low_watermark
-
-
-@pytest.fixture
-async def one(world):
-    broker = await world.broker(1)
-    world.topic("t")
-    await broker.opened("t")
-    await broker.produce("t", idempotent(0, b"a", b"b", b"c", pid=7))
-    yield broker
-    await broker.close()
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-async def test_records_before_an_offset_are_deleted(one, version):
-    assert await delete(one, "t", 2, version=version) == (0, 2)
-    assert (await one.fetch("t", 1)).error == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert [record.offset for record in (await one.fetch("t", 2)).records][-1] == 2
-
-
-async def test_the_log_start_never_goes_back(one):
-    assert await delete(one, "t", 2) == (0, 2)
-    assert await delete(one, "t", 1) == (0, 2)
-    assert await delete(one, "t", 0) == (0, 2)
-
-
-async def test_minus_one_deletes_up_to_the_high_watermark(one):
-    assert await delete(one, "t", -1) == (0, 3)
-    assert (await one.produce("t", batch(b"d"))).base_offset == 3
-
-
-@pytest.mark.parametrize("offset", [4, -2])
-async def test_offsets_outside_of_the_log_are_refused(one, offset):
-    assert await delete(one, "t", offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
-
-
-async def test_each_partition_has_its_own_error(one, world):
-    world.topic("c", **{"cleanup.policy": "compact"})
-    await one.opened("c")
-    assert await delete(one, "c", 0) == (ErrorCode.POLICY_VIOLATION, -1)
-    assert await delete(one, "u", 0) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-    assert await delete(one, "t", 0, index=1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-    assert await delete(one, "__consumer_offsets", 0) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
-    one.is_unsure = True
-    assert await delete(one, "t", 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-
-
-async def test_a_lost_answer_of_the_controller_loses_no_log_start(one, world, monkeypatch):
-    async def lost(request, *, timeout_s=0):
-        world.run(real(world.image, request))
-        raise TimeoutError("no answer")
-
-    from controller.managers.streams import trim_stream as real
-
-    async def silent(request, *, timeout_s=0):
-        raise TimeoutError("no answer")
-
-    monkeypatch.setattr(world, "trim_stream", silent)
-    assert await delete(one, "t", 1) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-    monkeypatch.setattr(world, "trim_stream", lost)
-    assert await delete(one, "t", 2) == (0, 2), "the metadata show it"
-    found = await one.fetch("t", 1)
-    assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
-
-
-async def test_producers_are_remembered_though_all_their_records_are_gone(one, world):
-    assert await delete(one, "t", -1) == (0, 3)
-    await one.crash()
-    other = await world.broker(2)
-    await world.fail_over(one, other)
-    world.lead("t", other)
-    await other.opened("t")
-    repeated = await other.produce("t", idempotent(0, b"a", b"b", b"c", pid=7))
-    assert (repeated.error_code, repeated.base_offset) == (0, 0)
-    assert (await other.produce("t", idempotent(3, b"d", pid=7))).base_offset == 3
-    await other.close()
-
-
-async def test_records_of_an_open_transaction_can_be_deleted(one):
-    await one.produce("t", transactional(8, 0, b"x", b"y"))
-    assert await delete(one, "t", -1) == (0, 5)
-    assert (await one.opened("t")).last_stable_offset == 5
-    await one.produce("t", transactional(8, 2, b"z"))
-    assert await one.mark("t", 8, commit=False) == 0
-    await one.produce("t", batch(b"e"))
-    assert await one.committed("t", 5) == [b"e"]
-
-
-async def test_a_request_for_many_partitions_flushes_once(one, world, monkeypatch):
-    world.topic("m", 3)
-    for index in range(3):
-        await one.opened("m", index)
-        await one.produce("m", batch(b"a", b"b"), index=index)
-    flushes = []
-    real = one.storage.flush
-
-    async def counted():
-        flushes.append(None)
-        await real()
-
-    monkeypatch.setattr(one.storage, "flush", counted)
-    wanted = [wire.DeleteRecordsPartition(index, index) for index in range(4)]
-    context = one.context(
-        apis.DELETE_RECORDS,
-        2,
-        wire.DeleteRecordsRequest([wire.DeleteRecordsTopic("m", wanted)], 5_000),
-    )
-    answer = one.answer(apis.DELETE_RECORDS, 2, await handle_delete_records(one, context))
-    found = [(item.error_code, item.low_watermark) for item in answer.topics[0].partitions]
-    assert found == [(0, 0), (0, 1), (0, 2), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
-    assert len(flushes) == 1
