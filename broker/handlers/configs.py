@@ -55,7 +55,9 @@ class ConfigEntry:
 
 
 def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return all configs of a topic with the given overrides."""
+    """Return all configs of a topic with the given overrides; internal ones only if they are
+    set.
+    """
     return [
         ConfigEntry(
             name=config.name,
@@ -66,6 +68,7 @@ def topic_entries(overrides: Mapping[str, str]) -> list[ConfigEntry]:
             doc=config.doc,
         )
         for config in TOPIC_CONFIGS.values()
+        if not config.is_internal or config.name in overrides
     ]
 
 

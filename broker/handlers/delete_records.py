@@ -23,7 +23,7 @@ from broker.handlers.lease import still_leads, wait_led
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.partition.partition import Partition
-from broker.partition.retention import is_deletable
+from broker.partition.retention import allows_delete_records
 from broker.wire import framing
 from broker.wire.gen.delete_records import (
     DeleteRecordsPartitionResult,
@@ -93,7 +93,7 @@ async def _find(
     partition = await wait_led(node, topic_name, index, open_deadline)
     if not isinstance(partition, Partition):
         return partition
-    if not is_deletable(node.image.configs.topic(topic_name)):
+    if not allows_delete_records(node.image.configs.topic(topic_name)):
         return ErrorCode.POLICY_VIOLATION
     high_watermark = partition.high_watermark
     start = high_watermark if offset == _HIGH_WATERMARK else Offset(offset)

@@ -26,7 +26,7 @@ from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from controller.api import messages
 from controller.api.errors import ControllerError
-from controller.metadata.topic_configs import FORK_SOURCE
+from controller.metadata.topic_configs import FORK_SOURCE, canonical
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _UNSET: Final = -1
@@ -157,7 +157,11 @@ def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Cre
             error_message=topic.detail or None,
             configs=None,
         )
-    overrides = {name: value for name, value in requested.configs.items() if value is not None}
+    overrides = {
+        name: canonical(name, value)
+        for name, value in requested.configs.items()
+        if value is not None
+    }
     return _Created(
         topic.name,
         topic_id=topic.topic_id,

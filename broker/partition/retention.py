@@ -31,9 +31,9 @@ class Retention:
     @classmethod
     def from_configs(cls, configs: Mapping[str, str]) -> "Retention":
         """Values were validated by the controller when they were set; absent ones have Kafka's
-        defaults. A topic that is only compacted keeps everything.
+        defaults. A topic whose policy is not delete keeps everything.
         """
-        if not is_deletable(configs):
+        if "delete" not in cleanup_policies(configs):
             return cls(UNLIMITED, UNLIMITED)
         return cls(int(_value(configs, _RETENTION_MS)), int(_value(configs, _RETENTION_BYTES)))
 
@@ -42,9 +42,9 @@ class Retention:
         return self.age_ms < 0 and self.size_bytes < 0
 
 
-def is_deletable(configs: Mapping[str, str]) -> bool:
-    """Return whether `cleanup.policy` allows to delete records by age, size or request."""
-    return "delete" in cleanup_policies(configs)
+def allows_delete_records(configs: Mapping[str, str]) -> bool:
+    """Return whether `cleanup.policy` lets clients delete records: it is not compact alone."""
+    return cleanup_policies(configs) != frozenset({"compact"})
 
 
 def retained_from(

@@ -12,6 +12,7 @@ from controller.api.messages import (
     Status,
 )
 from controller.managers.result import Refused, Result
+from controller.managers.topics import check_topic_name
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.image import MetadataImage
@@ -55,6 +56,7 @@ def _alter(
             " configured by their file and restarted"
         )
         raise Refused(Status.INVALID_CONFIG, detail)
+    check_topic_name(name)
     if image.topics.by_name(name) is None:
         raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {name[:260]!r}")
     if len({change.name for change in changes}) != len(changes):
@@ -63,25 +65,36 @@ def _alter(
     records: list[Record] = []
     changed = dict(present)
     for change in changes:
-        default = (
-            topic_configs.TOPIC_CONFIGS[change.name].default
-            if change.name in topic_configs.TOPIC_CONFIGS
-            else ""
-        )
-        value = default if change.value is None else change.value
-        if found := topic_configs.problem(change.name, value) or (
-            name in INTERNAL_TOPICS and config_problem(change.name, value)
-        ):
-            raise Refused(Status.INVALID_CONFIG, found)
-        if change.name == topic_configs.FORK_SOURCE and change.value != present.get(change.name):
+        value = _value(name, change)
+        if change.name == topic_configs.FORK_SOURCE and value != present.get(change.name):
             detail = (
                 f"config {change.name} cannot be changed: it is set when a topic is created, and"
                 " says where its log began"
             )
             raise Refused(Status.INVALID_CONFIG, detail)
-        changed[change.name] = value
-        if present.get(change.name) != change.value:
-            records.append(ConfigRecord(resource_type, name, change.name, change.value))
+        if value is None:
+            changed.pop(change.name, None)
+        else:
+            changed[change.name] = value
+        if present.get(change.name) != value:
+            records.append(ConfigRecord(resource_type, name, change.name, value))
     if found := topic_configs.conflict(changed):
         raise Refused(Status.INVALID_CONFIG, found)
     return records
+
+
+def _value(topic: str, change: ConfigChange) -> str | None:
+    """Return the value to store, None for the default. As in Kafka, a config that does not exist
+    can be removed. Raises Refused.
+    """
+    if change.value is not None:
+        if found := topic_configs.problem(change.name, change.value):
+            raise Refused(Status.INVALID_CONFIG, found)
+        value = topic_configs.canonical(change.name, change.value)
+    elif change.name in topic_configs.TOPIC_CONFIGS:
+        value = topic_configs.TOPIC_CONFIGS[change.name].default
+    else:
+        return None
+    if topic in INTERNAL_TOPICS and (found := config_problem(change.name, value)):
+        raise Refused(Status.INVALID_CONFIG, found)
+    return None if change.value is None else value

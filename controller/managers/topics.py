@@ -232,9 +232,10 @@ def _create(
     if is_internal:
         configs.setdefault(CLEANUP_POLICY, COMPACT)
     for name, value in configs.items():
-        if problem := topic_configs.problem(name, value) or (
-            is_internal and config_problem(name, value)
-        ):
+        if problem := topic_configs.problem(name, value):
+            raise Refused(Status.INVALID_CONFIG, problem)
+        configs[name] = topic_configs.canonical(name, value)
+        if is_internal and (problem := config_problem(name, configs[name])):
             raise Refused(Status.INVALID_CONFIG, problem)
     if problem := topic_configs.conflict(configs):
         raise Refused(Status.INVALID_CONFIG, problem)

@@ -1,8 +1,10 @@
 """The configs a topic can have: Kafka's names, types and defaults, and what each one means here.
 
-Invariant: a value that `problem` accepts can be parsed as the type of its config. Names and
-defaults are Kafka 4's, so that tools find what they expect; the doc says where the effect differs.
-Source: Kafka `TopicConfig`, `LogConfig`.
+Invariant: a value that `problem` accepts can be parsed as the type of its config. Names, defaults
+and accepted values are those of Kafka 4.2 without tiered storage, so that tools find what they
+expect; the doc says where the effect differs. The one value that Kafka accepts and this does not
+is the number NaN.
+Source: Kafka `TopicConfig`, `LogConfig`, `ConfigDef.parseType`.
 """
 
 import difflib
@@ -13,10 +15,13 @@ from enum import IntEnum
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
+INT32_MIN = -INT32_MAX - 1
+INT64_MIN = -INT64_MAX - 1
 VALUE_CHARS_MAX = 4_096
 _HOUR_MS = 3_600_000
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}(\.[0-9]{1,19})?")
+_DECIMAL = re.compile(r"([+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)[dDfF]?")
+_THROTTLED = r"[0-9]+:[0-9]+"
 
 
 class ConfigType(IntEnum):
@@ -32,8 +37,10 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """low, high: limits of numbers, both allowed. choices: what a string, or each item of a list,
-    may be; empty for anything.
+    """low, high: limits of numbers, both allowed. also: a number beyond these limits that is
+    allowed. choices: what a boolean, a string or each item of a list may be; empty for anything.
+    item: what an item of a list looks like, or the list is `*`. is_internal: listed only where it
+    is set, as in Kafka.
     """
 
     name: str
@@ -42,54 +49,76 @@ class TopicConfig:
     doc: str
     low: float = 0
     high: float = INT64_MAX
+    also: int | None = None
     choices: tuple[str, ...] = ()
+    item: str = ""
+    is_internal: bool = False
 
     def problem(self, value: str) -> str:
         """Why the value cannot be used, with what is allowed; empty if it can."""
         if len(value) > VALUE_CHARS_MAX:
             return f"config {self.name}: the value has more than {VALUE_CHARS_MAX} characters"
-        if self._accepts(value):
+        if self._parsed(value) is not None:
             return ""
         return f"config {self.name}={value!r} is not valid: {self.allowed}"
+
+    def canonical(self, value: str) -> str:
+        """Return a valid value in the form that Kafka shows: without spaces, `true` for `TRUE`, no
+        item twice.
+        """
+        parsed = self._parsed(value)
+        assert parsed is not None, "the value was checked"
+        return parsed
 
     @property
     def allowed(self) -> str:
         match self.type:
             case ConfigType.BOOLEAN:
-                return "true or false"
+                return " or ".join(self.choices)
             case ConfigType.INT | ConfigType.LONG | ConfigType.DOUBLE:
-                return f"a number from {self.low} to {self.high}"
+                also = "" if self.also is None else f", or {self.also}"
+                return f"a number from {self.low} to {self.high}{also}"
             case ConfigType.LIST if self.choices:
-                return f"one or more of {', '.join(self.choices)}, separated by commas"
-            case ConfigType.STRING if self.choices:
-                return f"one of {', '.join(self.choices)}"
+                return f"some of {', '.join(self.choices)}, separated by commas, or nothing"
+            case ConfigType.LIST:
+                return "*, or PARTITION:BROKER separated by commas, or nothing"
             case _:
-                return "any text"
+                return f"one of {', '.join(self.choices)}"
 
-    def _accepts(self, value: str) -> bool:
+    def _parsed(self, value: str) -> str | None:
+        """Return the canonical form of the value; None if it is not valid. Spaces around it are
+        allowed, as in Kafka.
+        """
+        value = value.strip()
         match self.type:
             case ConfigType.BOOLEAN:
-                return value.lower() in {"true", "false"}
+                return value.lower() if value.lower() in self.choices else None
             case ConfigType.INT | ConfigType.LONG | ConfigType.DOUBLE:
                 number = _number(value, self.type)
-                return number is not None and self.low <= number <= self.high
-            case ConfigType.LIST if self.choices:
-                items = split_list(value)
-                return (
-                    bool(items)
-                    and len(set(items)) == len(items)
-                    and all(item in self.choices for item in items)
-                )
+                if number is None:
+                    return None
+                is_allowed = self.low <= number <= self.high or number == self.also
+                return str(number) if is_allowed else None
+            case ConfigType.LIST:
+                items = [item.strip() for item in value.split(",")] if value else []
+                is_allowed = (bool(self.item) and items == ["*"]) or all(map(self._has, items))
+                return ",".join(dict.fromkeys(items)) if is_allowed else None
             case _:
-                return not self.choices or value in self.choices
+                return value if value in self.choices else None
+
+    def _has(self, item: str) -> bool:
+        """Return whether the list may have this item."""
+        return item in self.choices or (
+            bool(self.item) and re.fullmatch(self.item, item) is not None
+        )
 
 
 def _number(value: str, kind: ConfigType) -> float | int | None:
-    """Return the number; None if it is none. Spaces around it are allowed, as in Kafka."""
-    value = value.strip()
+    """Return the number; None if it is none."""
     if kind != ConfigType.DOUBLE:
         return int(value) if _INTEGER.fullmatch(value) else None
-    return float(value) if _DECIMAL.fullmatch(value) else None
+    found = _DECIMAL.fullmatch(value)
+    return float(found[1]) if found else None
 
 
 def cleanup_policies(configs: Mapping[str, str]) -> frozenset[str]:
@@ -111,16 +140,17 @@ def _int(name: str, default: int, doc: str, *, low: int = 0, high: int = INT32_M
     return TopicConfig(name, ConfigType.INT, str(default), doc, low, high)
 
 
-def _bool(name: str, doc: str) -> TopicConfig:
-    return TopicConfig(name, ConfigType.BOOLEAN, "false", doc)
+def _bool(name: str, doc: str, *choices: str) -> TopicConfig:
+    return TopicConfig(name, ConfigType.BOOLEAN, "false", doc, choices=choices or ("true", "false"))
 
 
 def _string(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
     return TopicConfig(name, ConfigType.STRING, default, doc, choices=choices)
 
 
-def _list(name: str, default: str, doc: str, *choices: str) -> TopicConfig:
-    return TopicConfig(name, ConfigType.LIST, default, doc, choices=choices)
+def _throttled(name: str) -> TopicConfig:
+    doc = f"{_KEPT}no data move between brokers."
+    return TopicConfig(name, ConfigType.LIST, "", doc, item=_THROTTLED)
 
 
 FORK_SOURCE = "penstock.fork.source"
@@ -128,13 +158,14 @@ FORK_SOURCE = "penstock.fork.source"
 _KEPT = "No effect, accepted for Kafka tools: "
 
 _ALL = (
-    _list(
+    TopicConfig(
         "cleanup.policy",
+        ConfigType.LIST,
         "delete",
         "delete: retention deletes old records. compact: the newest record of each key stays, and"
-        " records without a key are refused. Both may be combined.",
-        "compact",
-        "delete",
+        " records without a key are refused. Both may be combined; with neither, all records stay"
+        " until DeleteRecords.",
+        choices=("compact", "delete"),
     ),
     _string(
         "compression.type",
@@ -148,8 +179,14 @@ _ALL = (
         "gzip",
         "producer",
     ),
-    _int(
-        "compression.gzip.level", -1, f"{_KEPT}batches are never compressed again.", low=-1, high=9
+    TopicConfig(
+        "compression.gzip.level",
+        ConfigType.INT,
+        "-1",
+        f"{_KEPT}batches are never compressed again.",
+        low=1,
+        high=9,
+        also=-1,
     ),
     _int("compression.lz4.level", 9, f"{_KEPT}batches are never compressed again.", low=1, high=17),
     _int(
@@ -174,9 +211,18 @@ _ALL = (
         low=1,
     ),
     _long("flush.ms", INT64_MAX, f"{_KEPT}every acknowledged record is in the object store."),
-    _list("follower.replication.throttled.replicas", "", f"{_KEPT}no data move between brokers."),
+    _throttled("follower.replication.throttled.replicas"),
     _int("index.interval.bytes", 4_096, f"{_KEPT}objects carry one index entry for each block."),
-    _list("leader.replication.throttled.replicas", "", f"{_KEPT}no data move between brokers."),
+    TopicConfig(
+        "internal.segment.bytes",
+        ConfigType.INT,
+        "1048576",
+        f"{_KEPT}there are no segments.",
+        low=INT32_MIN,
+        high=INT32_MAX,
+        is_internal=True,
+    ),
+    _throttled("leader.replication.throttled.replicas"),
     _long("local.retention.bytes", -2, f"{_KEPT}brokers keep no local data.", low=-2),
     _long("local.retention.ms", -2, f"{_KEPT}brokers keep no local data.", low=-2),
     _long(
@@ -230,13 +276,17 @@ _ALL = (
     _bool("preallocate", f"{_KEPT}there are no files."),
     _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),
     _bool("remote.log.delete.on.disable", f"{_KEPT}all data are remote."),
-    _bool("remote.storage.enable", f"{_KEPT}all data are remote."),
+    _bool(
+        "remote.storage.enable",
+        "Kafka's tiered storage, which there is none of: all data are in the object store.",
+        "false",
+    ),
     _long(
         "retention.bytes",
         -1,
         "Size of a partition, in bytes of its objects, above which its oldest objects' records are"
-        " deleted; -1 for no limit.",
-        low=-1,
+        " deleted; a negative number for no limit.",
+        low=INT64_MIN,
     ),
     _long(
         "retention.ms",
@@ -274,6 +324,11 @@ def problem(name: str, value: str) -> str:
     near = difflib.get_close_matches(name[:100], TOPIC_CONFIGS, n=1)
     hint = f"did you mean {near[0]}?" if near else "DescribeConfigs of a topic lists all there are"
     return f"there is no topic config {name[:100]!r}: {hint}"
+
+
+def canonical(name: str, value: str) -> str:
+    """Return a value without a `problem` in the form that Kafka shows."""
+    return TOPIC_CONFIGS[name].canonical(value)
 
 
 def conflict(configs: Mapping[str, str]) -> str:

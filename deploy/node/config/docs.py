@@ -90,6 +90,7 @@ def markdown() -> str:
     lines += [
         f"| `{config.name}` | {_code(config.default)} | {_cell(config.allowed)} | {_cell(config.doc)} |"
         for config in TOPIC_CONFIGS.values()
+        if not config.is_internal
     ]
     return "\n".join(lines) + "\n"
 

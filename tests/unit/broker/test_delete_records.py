@@ -181,6 +181,7 @@ KAFKA_ANSWERS = [
     ([("c", [(9, 0)])], {"c": {9: UNKNOWN}}),
     ([("cd", [(0, 2)])], {"cd": {0: (0, 2)}}),
     ([("dc", [(0, 2)])], {"dc": {0: (0, 2)}}),
+    ([("kept", [(0, 2)])], {"kept": {0: (0, 2)}}),
     (
         [("__consumer_offsets", [(0, 0), (1, -1), (99, 0)])],
         {"__consumer_offsets": {0: INTERNAL, 1: INTERNAL, 99: UNKNOWN}},
@@ -217,7 +218,7 @@ async def asked_kafka(world):
     """Ten records in partition 0 of each topic, which has two; the log of `t` begins at 3."""
     broker = await world.broker(1)
     policies = {"t": "delete", "c": "compact", "cd": "compact,delete", "dc": "delete,compact"}
-    for name, policy in policies.items():
+    for name, policy in {**policies, "kept": ""}.items():
         world.topic(name, 2, **{"cleanup.policy": policy})
         await broker.opened(name, 1)
         await broker.opened(name)

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from base.ids import Millis, ObjectId, Offset
-from broker.partition.retention import Retention, is_deletable, retained_from
+from broker.partition.retention import Retention, allows_delete_records, retained_from
 from broker.retention_duty import RetentionDuty
 from broker.wire.error_codes import ErrorCode
 from controller.metadata.streams import LogEntry
@@ -62,11 +62,12 @@ def test_records_without_a_timestamp_are_as_old_as_their_object():
         ({"retention.ms": "5", "retention.bytes": "6"}, Retention(5, 6)),
         ({"cleanup.policy": "compact", "retention.ms": "5"}, Retention(-1, -1)),
         ({"cleanup.policy": "compact,delete", "retention.ms": "5"}, Retention(5, -1)),
+        ({"cleanup.policy": "", "retention.ms": "5"}, Retention(-1, -1)),
     ],
 )
 def test_the_configs_of_a_topic_say_what_it_keeps(configs, expected):
     assert Retention.from_configs(configs) == expected
-    assert is_deletable(configs) == (configs.get("cleanup.policy") != "compact")
+    assert allows_delete_records(configs) == (configs.get("cleanup.policy") != "compact")
 
 
 # --- brokers --------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from controller.api.messages import (
     Status,
 )
 from controller.managers import configs, kv, producer_ids, topics
-from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
 from tests.support.managers_cluster import ManagersCluster
 
@@ -276,7 +275,10 @@ class TestConfigs:
         assert self.alter(cluster, change("retention.ms", "5", topic="zzz")) == [
             Status.UNKNOWN_TOPIC
         ]
-        assert self.alter(cluster, change("no.such", None)) == [Status.INVALID_CONFIG]
+        assert self.alter(cluster, change("no.such", "1")) == [Status.INVALID_CONFIG]
+        assert self.alter(cluster, change("retention.ms", "5", topic="a/b")) == [
+            Status.INVALID_TOPIC_NAME
+        ]
         assert (
             self.alter(cluster, change("retention.ms", "5"), change("retention.ms", "6"))
             == [Status.DUPLICATE_IN_REQUEST] * 2
@@ -294,48 +296,19 @@ class TestConfigs:
         lower = change("min.compaction.lag.ms", None)
         assert self.alter(cluster, lower, high, records=2) == [Status.OK] * 2
 
-    @pytest.mark.parametrize(("name", "value"), [
-        ("retention.ms", "-2"), ("retention.ms", "1.5"), ("retention.ms", str(1 << 63)),
-        ("retention.ms", ""), ("retention.ms", "1_000"),
-        ("cleanup.policy", "shrink"), ("cleanup.policy", ""), ("cleanup.policy", "delete,delete"),
-        ("compression.type", "LZ5"), ("preallocate", "yes"),
-        ("min.cleanable.dirty.ratio", "1.1"), ("min.cleanable.dirty.ratio", "nan"),
-        ("max.message.bytes", str(1 << 31)),
-        ("follower.replication.throttled.replicas", "x" * 4_097),
-    ])  # fmt: skip
-    def test_values_that_are_not_valid(self, name: str, value: str) -> None:
-        assert name in topic_configs.problem(name, value)
+    def test_a_config_that_does_not_exist_can_be_removed(self, cluster: ManagersCluster) -> None:
+        cluster.topic("t")
+        assert self.alter(cluster, change("no.such", None), records=0) == [Status.OK]
 
-    @pytest.mark.parametrize(
-        ("name", "low", "high"),
-        [
-            ("segment.bytes", 1_048_576, (1 << 31) - 1),
-            ("segment.index.bytes", 4, (1 << 31) - 1),
-            ("segment.jitter.ms", 0, (1 << 63) - 1),
-            ("segment.ms", 1, (1 << 63) - 1),
-        ],
-    )
-    def test_configs_of_segments_have_the_limits_of_kafka(
-        self, name: str, low: int, high: int
-    ) -> None:
-        assert "No effect" in topic_configs.TOPIC_CONFIGS[name].doc
-        assert not topic_configs.problem(name, str(low))
-        assert not topic_configs.problem(name, f" {high} ")
-        for value in (low - 1, high + 1, "1e7"):
-            assert name in topic_configs.problem(name, str(value))
-
-    def test_every_default_is_valid(self) -> None:
-        for config in topic_configs.TOPIC_CONFIGS.values():
-            assert config.default == "" or topic_configs.problem(config.name, config.default) == ""
-            assert config.doc
-
-    def test_values_that_are_valid(self) -> None:
-        values = {
-            "cleanup.policy": "compact, delete",
-            "preallocate": "TRUE",
-            "min.cleanable.dirty.ratio": "0.25",
-        }
-        assert not any(topic_configs.problem(name, value) for name, value in values.items())
+    def test_values_are_kept_in_their_canonical_form(self, cluster: ManagersCluster) -> None:
+        configs = {"cleanup.policy": " compact , compact ", "preallocate": "TRUE"}
+        cluster.create(NewTopic(name="t", configs=configs))
+        stored = {"cleanup.policy": "compact", "preallocate": "true"}
+        assert cluster.image.configs.topic("t") == stored
+        again = [change(name, value) for name, value in configs.items()]
+        assert self.alter(cluster, *again, records=0) == [Status.OK] * 2
+        assert self.alter(cluster, change("retention.ms", " +5 "), records=1) == [Status.OK]
+        assert cluster.image.configs.topic("t") == {**stored, "retention.ms": "5"}
 
 
 class TestKeysAndProducerIds:

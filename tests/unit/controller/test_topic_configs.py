@@ -1,0 +1,120 @@
+"""Values of topic configs: what Kafka 4.2 accepts, refuses and shows."""
+
+import pytest
+
+from controller.metadata import topic_configs
+
+MAX = (1 << 63) - 1
+
+ACCEPTED = [
+    ("retention.ms", "-1", "-1"),
+    ("retention.ms", " 5 ", "5"),
+    ("retention.ms", "+5", "5"),
+    ("retention.ms", str(MAX), str(MAX)),
+    ("retention.bytes", "-2", "-2"),
+    ("retention.bytes", str(-MAX - 1), str(-MAX - 1)),
+    ("retention.bytes", "0", "0"),
+    ("cleanup.policy", "", ""),
+    ("cleanup.policy", " ", ""),
+    ("cleanup.policy", "delete,compact", "delete,compact"),
+    ("cleanup.policy", "compact,compact", "compact"),
+    ("cleanup.policy", " compact , delete ", "compact,delete"),
+    ("internal.segment.bytes", "1000", "1000"),
+    ("internal.segment.bytes", "-1", "-1"),
+    ("remote.storage.enable", "false", "false"),
+    ("remote.log.copy.disable", "true", "true"),
+    ("remote.log.delete.on.disable", "true", "true"),
+    ("local.retention.ms", "-2", "-2"),
+    ("local.retention.bytes", "9999999999999", "9999999999999"),
+    ("segment.bytes", "1048576", "1048576"),
+    ("segment.bytes", str((1 << 31) - 1), str((1 << 31) - 1)),
+    ("segment.ms", "1", "1"),
+    ("segment.jitter.ms", "999999999999", "999999999999"),
+    ("segment.index.bytes", "4", "4"),
+    ("min.compaction.lag.ms", "0", "0"),
+    ("min.compaction.lag.ms", str(MAX), str(MAX)),
+    ("max.compaction.lag.ms", "1", "1"),
+    ("min.cleanable.dirty.ratio", "0", "0.0"),
+    ("min.cleanable.dirty.ratio", "1e-3", "0.001"),
+    ("min.cleanable.dirty.ratio", ".5", "0.5"),
+    ("min.cleanable.dirty.ratio", "0.5f", "0.5"),
+    ("delete.retention.ms", "0", "0"),
+    ("max.message.bytes", "0", "0"),
+    ("message.timestamp.type", " CreateTime ", "CreateTime"),
+    ("preallocate", "TRUE", "true"),
+    ("preallocate", " true ", "true"),
+    ("compression.gzip.level", "-1", "-1"),
+    ("compression.gzip.level", "9", "9"),
+    ("leader.replication.throttled.replicas", "*", "*"),
+    ("leader.replication.throttled.replicas", "0:1", "0:1"),
+    ("leader.replication.throttled.replicas", "", ""),
+]
+"""Config, value that Kafka 4.2 accepted, and what DescribeConfigs showed then."""
+
+REFUSED = [
+    *(("retention.ms", value) for value in ("-2", "abc", "", "1.5", "1_000", str(MAX + 1))),
+    *(("retention.bytes", value) for value in ("x", str(MAX + 1))),
+    *(("cleanup.policy", value) for value in ("shrink", "Delete", "none", "compact;delete")),
+    *(("cleanup.policy", value) for value in (",delete", "delete,", "delete,,compact", ",")),
+    ("internal.segment.bytes", "x"),
+    *(("remote.storage.enable", value) for value in ("true", "x")),
+    ("local.retention.ms", "-3"),
+    ("local.retention.bytes", "-3"),
+    *(("segment.bytes", value) for value in ("1048575", "1e7", str(1 << 31))),
+    *(("segment.ms", value) for value in ("0", "-1")),
+    ("segment.jitter.ms", "-1"),
+    ("segment.index.bytes", "3"),
+    ("min.compaction.lag.ms", "-1"),
+    ("max.compaction.lag.ms", "0"),
+    *(("min.cleanable.dirty.ratio", value) for value in ("1.1", "-0.1", "x", "", ".")),
+    ("delete.retention.ms", "-1"),
+    ("file.delete.delay.ms", "-1"),
+    ("flush.messages", "0"),
+    ("flush.ms", "-1"),
+    ("index.interval.bytes", "-1"),
+    *(("max.message.bytes", value) for value in ("-1", str(1 << 31))),
+    *(("message.timestamp.type", value) for value in ("foo", "createtime")),
+    ("message.timestamp.after.max.ms", "-1"),
+    ("message.timestamp.before.max.ms", "-1"),
+    ("min.insync.replicas", "0"),
+    *(("preallocate", value) for value in ("yes", "")),
+    *(("compression.type", value) for value in ("LZ5", "ZSTD", "none")),
+    *(("compression.gzip.level", value) for value in ("0", "10")),
+    ("compression.lz4.level", "0"),
+    *(("compression.zstd.level", value) for value in ("23", "-131073")),
+    ("leader.replication.throttled.replicas", "foo"),
+    ("follower.replication.throttled.replicas", "none"),
+    *((name, "1") for name in ("nope", "Retention.ms", "message.format.version")),
+]
+"""Config and value that Kafka 4.2 refused with INVALID_CONFIG."""
+
+
+@pytest.mark.parametrize(("name", "value", "shown"), ACCEPTED)
+def test_values_that_kafka_accepts(name: str, value: str, shown: str) -> None:
+    assert topic_configs.problem(name, value) == ""
+    assert topic_configs.canonical(name, value) == shown
+    assert topic_configs.canonical(name, shown) == shown
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED)
+def test_values_that_kafka_refuses(name: str, value: str) -> None:
+    assert name in topic_configs.problem(name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("min.cleanable.dirty.ratio", "NaN"),
+        ("follower.replication.throttled.replicas", "1:1," * 1_100),
+    ],
+)
+def test_values_that_only_kafka_accepts(name: str, value: str) -> None:
+    """A log with the ratio NaN is never cleaned. The length of values is limited."""
+    assert name in topic_configs.problem(name, value)
+
+
+def test_every_default_is_valid_and_in_canonical_form() -> None:
+    for config in topic_configs.TOPIC_CONFIGS.values():
+        assert topic_configs.problem(config.name, config.default) == ""
+        assert topic_configs.canonical(config.name, config.default) == config.default
+        assert config.doc
