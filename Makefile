@@ -39,6 +39,10 @@ venv: $(STAMP) ## a virtual environment with the pinned versions of constraints.
 jre: ## Java 17 or newer, which Spark alone needs: found, or installed by the package manager
 	@deploy/ensure-java.sh
 
+.PHONY: jdk
+jdk: ## a JDK 17 and Maven, which the tests with Kafka's Java programs need: found, or installed by the package manager
+	@deploy/ensure-java.sh --jdk
+
 .PHONY: demo
 demo: venv $(if $(findstring --spark,$(ARGS)),jre) ## real flights in, every broker killed with SIGKILL, every record read back; ARGS=--spark: by Spark, straight from the bucket
 	$(BIN)/penstock demo $(ARGS)
@@ -79,6 +83,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores
+	@deploy/ensure-java.sh --jdk --if-possible
 	@deploy/ensure-helm.sh --if-possible > /dev/null & $(MAKE) --no-print-directory test-fast && wait $$!
 	@$(MAKE) --no-print-directory -j2 --output-sync=target test-system test-spark
 
@@ -90,11 +95,16 @@ test-fast: venv
 test-system: venv
 	$(BIN)/pytest -q tests/system $(ARGS)
 	$(BIN)/pytest -q tests/helm $(ARGS)
+	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
 
 .PHONY: test-spark
 test-spark: venv
 	$(BIN)/pytest -q tests/spark $(ARGS)
 	$(BIN)/pytest -q tests/table $(ARGS)
+
+.PHONY: interop
+interop: venv jdk ## Kafka's command line tools and a Kafka Streams application in Java, 2 minutes
+	$(BIN)/pytest -q tests/interop $(ARGS)
 
 .PHONY: helm
 helm: venv ## the chart, the image's steps and compose; compiles helm once if Go is at hand

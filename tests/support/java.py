@@ -1,0 +1,65 @@
+"""Run Java programs on the jars of Kafka 4.2: its own command line tools, and applications.
+
+Maven fetches the jars by their coordinates, once (`benchmarks/kafka.py`).
+"""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.kafka import jars
+
+TOOL_TIMEOUT_S = 90
+_JVM = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
+_LOG4J = """
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n
+rootLogger.level=ERROR
+rootLogger.appenderRef.out.ref=out
+"""
+
+
+class JavaHome:
+    """A directory with compiled classes and the settings of logs, in front of Kafka's jars."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "log4j2.properties").write_text(_LOG4J)
+        self.directory = directory
+        self.class_path = f"{directory}:{jars()}"
+
+    def compile(self, source: Path) -> None:
+        command = ["javac", "-cp", self.class_path, "-d", str(self.directory), str(source)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def tool(self, main: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command line tool to its end."""
+        return subprocess.run(
+            (*_JVM, "-cp", self.class_path, main, *arguments),
+            capture_output=True,
+            text=True,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
+        )
+
+    @contextmanager
+    def application(
+        self, main: str, *arguments: str, log: Path
+    ) -> "Iterator[subprocess.Popen[bytes]]":
+        """Run an application; kill it at the end if it still runs. Its output is added to `log`."""
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                (*_JVM, "-cp", self.class_path, main, *arguments),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
