@@ -44,6 +44,7 @@ from stream.batch.header import (
     patch_log_append_time,
     patch_offset_and_epoch,
 )
+from stream.batch.uncompressed_size import uncompressed_bytes
 from stream.errors import BatchCorrupt, StreamError
 from stream.format.transaction_log import (
     AbortedTransaction,
@@ -209,10 +210,10 @@ class PartitionLog:
         event for readers if there is one.
         """
         base_offset = self.data.next_offset
-        max_timestamp_ms = header.max_timestamp_ms
+        oldest_ms, newest_ms = header.min_timestamp_ms, header.max_timestamp_ms
         if self.rules.is_log_append_time:
             patch_log_append_time(records, 0, now_ms)
-            max_timestamp_ms = now_ms
+            oldest_ms = newest_ms = now_ms
         patch_offset_and_epoch(records, 0, base_offset, self._leader_epoch)
         count = header.record_count
         end_offset = Offset(base_offset + count)
@@ -222,7 +223,9 @@ class PartitionLog:
                 base_offset,
                 end_offset,
                 count,
-                Millis(max_timestamp_ms),
+                Millis(oldest_ms),
+                Millis(newest_ms),
+                uncompressed_bytes(header.compression, records),
                 records,
             )
         ]
@@ -319,7 +322,9 @@ class PartitionLog:
         payload = memoryview(
             encode_event(event, base_offset, end_offset, self._leader_epoch, now_ms)
         )
-        return AppendEntry(self.txn.stream_id, base_offset, end_offset, 1, now_ms, payload)
+        return AppendEntry(
+            self.txn.stream_id, base_offset, end_offset, 1, now_ms, now_ms, len(payload), payload
+        )
 
 
 async def restore_log(

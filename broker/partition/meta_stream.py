@@ -93,6 +93,8 @@ class MetaStream:
             Offset(base_offset + len(records)),
             len(records),
             now_ms,
+            now_ms,
+            len(payload),
             memoryview(payload),
         )
 

@@ -37,8 +37,8 @@ _OUTPUT_BYTES_MIN = 64 << 10
 _GROWTH = 4
 _OUTPUT_TOO_SMALL = "failed to write whole buffer"
 
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES = 16
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER_BYTES = 16
 _SNAPPY_RATIO_MAX = 32
 """Largest accepted ratio of a raw snappy block. A copy element of 3 bytes yields at most 64 bytes,
 so a block that declares more than this per byte is invalid.
@@ -147,9 +147,9 @@ class Inflater:
         return min(self._bytes_max, len(self.output) - used)
 
     def _snappy(self, data: memoryview, used: int) -> int:
-        if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
             return self._snappy_block(data, used, self._bytes_max)
-        at, limit = _XERIAL_HEADER_BYTES, used + self._bytes_max
+        at, limit = XERIAL_HEADER_BYTES, used + self._bytes_max
         while at < len(data):
             size_bytes = int.from_bytes(data[at : at + 4], "big")
             at += 4

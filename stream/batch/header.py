@@ -35,6 +35,9 @@ DELETE_HORIZON_MASK = 0x40
 TIMESTAMP_CREATE_TIME = 0
 TIMESTAMP_LOG_APPEND_TIME = 1
 
+OLDEST_UNKNOWN = -(1 << 63)
+"""The bound below which no timestamp lies, because no number does."""
+
 _BATCH_LENGTH_MIN = HEADER_BYTES - BATCH_OVERHEAD
 _OFFSET_MAX = (1 << 63) - 1
 
@@ -94,6 +97,19 @@ class BatchHeader(NamedTuple):
             if self.attributes & TIMESTAMP_TYPE_MASK
             else TIMESTAMP_CREATE_TIME
         )
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """Return a timestamp that no record of the batch is older than; OLDEST_UNKNOWN if the
+        header does not say. -1 without records.
+
+        The base timestamp is none: it is that of the first record, or the delete horizon, and
+        later records may be older. Max timestamp is the only timestamp of a batch with log append
+        time or one record.
+        """
+        if self.record_count <= 1 or self.attributes & TIMESTAMP_TYPE_MASK:
+            return self.max_timestamp_ms
+        return OLDEST_UNKNOWN
 
     @property
     def is_transactional(self) -> bool:

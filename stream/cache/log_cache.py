@@ -37,14 +37,16 @@ _JOIN_DIVISOR = 8
 @dataclass(slots=True)
 class AppendEntry:
     """One or more whole batches of one stream, with their final offsets. `payload` must not change
-    any more: it is never copied.
+    any more: it is never copied. `BlockEntry` explains the other fields.
     """
 
     stream_id: StreamId
     base_offset: Offset
     end_offset: Offset
     record_count: int
+    min_timestamp_ms: Millis
     max_timestamp_ms: Millis
+    uncompressed_bytes: int
     payload: Buffer
 
 
@@ -109,7 +111,7 @@ class _StreamLog:
         return self.head == len(self.entries)
 
 
-_EVICTED = AppendEntry(StreamId(-1), Offset(0), Offset(0), 0, Millis(-1), b"")
+_EVICTED = AppendEntry(StreamId(-1), Offset(0), Offset(0), 0, Millis(-1), Millis(-1), 0, b"")
 
 
 class LogCache:

@@ -405,15 +405,7 @@ class _Output:
         if isinstance(kept, bytearray):
             header = next(iter_headers(kept))[1]
         self._end = Offset(header.next_offset)
-        self._entries.append(
-            RunEntry(
-                Offset(header.base_offset),
-                self._end,
-                header.record_count,
-                Millis(header.max_timestamp_ms),
-                kept,
-            )
-        )
+        self._entries.append(RunEntry.of_batch(kept, header))
 
     def finish(self, end: Offset) -> list[Entry]:
         self._fill(end)
@@ -421,7 +413,7 @@ class _Output:
 
     def _fill(self, end: Offset) -> None:
         for filled_end, payload in fillers(self._end, end, self._leader_epoch):
-            self._entries.append(RunEntry(self._end, filled_end, 0, Millis(-1), payload))
+            self._entries.append(RunEntry.of_batch(payload, next(iter_headers(payload))[1]))
             self._end = filled_end
 
 

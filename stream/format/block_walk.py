@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from base.ids import Millis, Offset
 from stream.batch.header import BatchSpan, batch_span, parse_header
 from stream.batch.records import first_record_at_or_after
+from stream.batch.uncompressed_size import UNCOMPRESSED_UNKNOWN
 from stream.errors import BatchCorrupt, NotContiguous, ObjectCorrupt
 from stream.format.builder import RunEntry
 from stream.format.layout import BlockEntry
@@ -95,19 +96,30 @@ def entry_of(piece: Piece, data: bytes) -> RunEntry:
     """Return the part of the block that belongs to the range, for a rewrite. Raises NotContiguous
     for a hole.
     """
-    wanted = piece.source.range
-    start = expected = max(piece.block.start_offset, wanted.start_offset)
-    end = min(piece.block.end_offset, wanted.end_offset)
+    block, wanted = piece.block, piece.source.range
+    start = expected = max(block.start_offset, wanted.start_offset)
+    end = min(block.end_offset, wanted.end_offset)
     begin = stop = -1
-    records, max_timestamp_ms = 0, -1
+    batches: list[RunEntry] = []
     for at, span in batches_of(piece, data):
         if span.base_offset != expected:
             raise NotContiguous(wanted.stream_id, expected, Offset(span.base_offset))
         begin = at if begin < 0 else begin
         stop = at + span.size_bytes
         expected = Offset(span.next_offset)
-        records += parse_header(data, at).record_count
-        max_timestamp_ms = max(max_timestamp_ms, span.max_timestamp_ms)
+        batch = memoryview(data)[at:stop]
+        batches.append(RunEntry.of_batch(batch, parse_header(batch)))
     if expected != end:
         raise NotContiguous(wanted.stream_id, end, expected)
-    return RunEntry(start, end, records, Millis(max_timestamp_ms), memoryview(data)[begin:stop])
+    sizes = [batch.uncompressed_bytes for batch in batches]
+    return RunEntry(
+        start,
+        end,
+        sum(batch.record_count for batch in batches),
+        min(
+            (batch.min_timestamp_ms for batch in batches if batch.record_count), default=Millis(-1)
+        ),
+        max((batch.max_timestamp_ms for batch in batches), default=Millis(-1)),
+        sum(sizes) if all(sizes) else UNCOMPRESSED_UNKNOWN,
+        memoryview(data)[begin:stop],
+    )

@@ -19,12 +19,15 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
+from stream.batch.header import BatchHeader
+from stream.batch.uncompressed_size import uncompressed_bytes
 from stream.errors import NotContiguous
 from stream.format import layout
 from stream.format.layout import BlockEntry
 from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
 
 _NO_TIME = Millis(0)
+_NO_RECORD_YET = Millis((1 << 63) - 1)
 
 
 class Entry(Protocol):
@@ -39,7 +42,11 @@ class Entry(Protocol):
     @property
     def record_count(self) -> int: ...
     @property
+    def min_timestamp_ms(self) -> Millis: ...
+    @property
     def max_timestamp_ms(self) -> Millis: ...
+    @property
+    def uncompressed_bytes(self) -> int: ...
     @property
     def payload(self) -> Buffer: ...
 
@@ -51,8 +58,23 @@ class RunEntry:
     base_offset: Offset
     end_offset: Offset
     record_count: int
+    min_timestamp_ms: Millis
     max_timestamp_ms: Millis
+    uncompressed_bytes: int
     payload: Buffer
+
+    @staticmethod
+    def of_batch(batch: Buffer, header: BatchHeader) -> "RunEntry":
+        """Return the entry of one batch with this header."""
+        return RunEntry(
+            Offset(header.base_offset),
+            Offset(header.next_offset),
+            header.record_count,
+            Millis(header.min_timestamp_ms),
+            Millis(header.max_timestamp_ms),
+            uncompressed_bytes(header.compression, batch),
+            batch,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +115,9 @@ class _Builder:
         stream_id, chunks, block_bytes_max = run.stream_id, self.chunks, self.block_bytes_max
         start = block_start = end = run.entries[0].base_offset
         run_position = self.position
-        size_bytes = crc = records = run_records = 0
-        max_timestamp_ms = run_timestamp_ms = Millis(-1)
+        size_bytes = crc = records = run_records = plain_bytes = 0
+        is_plain_known, oldest_ms = True, _NO_RECORD_YET
+        newest_ms = run_timestamp_ms = Millis(-1)
         for entry in run.entries:
             payload, payload_bytes = entry.payload, len(entry.payload)
             if entry.base_offset != end or entry.end_offset <= end or not payload_bytes:
@@ -105,7 +128,9 @@ class _Builder:
                         stream_id,
                         block_start,
                         end,
-                        max_timestamp_ms,
+                        oldest_ms,
+                        newest_ms,
+                        plain_bytes if is_plain_known else 0,
                         self.position,
                         size_bytes,
                         records,
@@ -113,21 +138,28 @@ class _Builder:
                     )
                 )
                 run_records += records
-                block_start, size_bytes, crc, records, max_timestamp_ms = end, 0, 0, 0, Millis(-1)
+                block_start, size_bytes, crc, records, plain_bytes = end, 0, 0, 0, 0
+                is_plain_known, oldest_ms, newest_ms = True, _NO_RECORD_YET, Millis(-1)
             crc = crc32c(payload, crc)
             chunks.append(payload)
             size_bytes += payload_bytes
             records += entry.record_count
-            if entry.max_timestamp_ms > max_timestamp_ms:
-                max_timestamp_ms = entry.max_timestamp_ms
-                run_timestamp_ms = max(run_timestamp_ms, max_timestamp_ms)
+            if entry.max_timestamp_ms > newest_ms:
+                newest_ms = entry.max_timestamp_ms
+                run_timestamp_ms = max(run_timestamp_ms, newest_ms)
+            if entry.min_timestamp_ms < oldest_ms and entry.record_count:
+                oldest_ms = entry.min_timestamp_ms
+            plain_bytes += entry.uncompressed_bytes
+            is_plain_known = is_plain_known and entry.uncompressed_bytes > 0
             end = entry.end_offset
         self._add_block(
             BlockEntry(
                 stream_id,
                 block_start,
                 end,
-                max_timestamp_ms,
+                oldest_ms,
+                newest_ms,
+                plain_bytes if is_plain_known else 0,
                 self.position,
                 size_bytes,
                 records,
@@ -146,6 +178,8 @@ class _Builder:
         )
 
     def _add_block(self, block: BlockEntry) -> None:
+        if block.min_timestamp_ms == _NO_RECORD_YET:
+            block = block._replace(min_timestamp_ms=Millis(-1))
         self.index.append(layout.ENTRY.pack(*block))
         self.position += block.size_bytes
 

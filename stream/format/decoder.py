@@ -59,7 +59,7 @@ class NeedMore(NamedTuple):
 
 
 class ObjectIndex:
-    """The index of an object. Entries stay packed (52 bytes per block and one small record per
+    """The index of an object. Entries stay packed (68 bytes per block and one small record per
     stream), so that caching indexes is cheap.
     """
 
@@ -222,9 +222,18 @@ def _check_entries(
     next_position = layout.HEADER_BYTES
     current, first, low, high, records, run_position, newest = -1, 0, 0, 0, 0, next_position, -1
     ordinal = 0
-    for ordinal, (stream, start, end, timestamp_ms, position, size_bytes, count, _) in enumerate(
-        layout.ENTRY.iter_unpack(entries)
-    ):
+    for ordinal, (
+        stream,
+        start,
+        end,
+        _,
+        timestamp_ms,
+        _,
+        position,
+        size_bytes,
+        count,
+        _,
+    ) in enumerate(layout.ENTRY.iter_unpack(entries)):
         follows = stream > current or (stream == current and start == high)
         fits = (
             position == next_position and BATCH_HEADER_BYTES <= size_bytes <= blocks_end - position

@@ -25,21 +25,28 @@ HEADER_BYTES = HEADER.size
 HEADER_CRC = Struct(">I")
 HEADER_CRC_AT = HEADER_BYTES - 4
 
-# stream id, start offset, end offset, max timestamp ms, position, size, record count, CRC32C of the
-# block; sorted by (stream, start)
-ENTRY = Struct(">qqqqQIII")
+# stream id, start offset, end offset, min and max timestamp ms, uncompressed bytes, position, size,
+# record count, CRC32C of the block; sorted by (stream, start)
+ENTRY = Struct(">qqqqqQQIII")
 ENTRY_BYTES = ENTRY.size
 
 
 class BlockEntry(NamedTuple):
     """Where a block of one stream lies: [position, position + size_bytes) of the object holds
     [start_offset, end_offset).
+
+    min_timestamp_ms: no record is older; OLDEST_UNKNOWN if no such bound is known, -1 if no record
+    has a timestamp. uncompressed_bytes: the size of the batches if their records were not
+    compressed, as the compressed bytes declare it, which producers wrote; 0 if one does not. It
+    helps to plan: never allocate by it.
     """
 
     stream_id: StreamId
     start_offset: Offset
     end_offset: Offset
+    min_timestamp_ms: Millis
     max_timestamp_ms: Millis
+    uncompressed_bytes: int
     position: int
     size_bytes: int
     record_count: int
@@ -58,11 +65,11 @@ own.
 """
 
 INDEX_BYTES_MAX = 32 << 20
-"""About 645,000 blocks. Readers refuse a larger index before they fetch or allocate anything."""
+"""About 493,000 blocks. Readers refuse a larger index before they fetch or allocate anything."""
 
 TAIL_BYTES = 64 << 10
 """How many bytes readers request first from the end of an object: one GET brings the footer and an
-index of up to 1,258 blocks.
+index of up to 962 blocks.
 """
 
 NO_SEQUENCE = -1
@@ -70,4 +77,4 @@ NO_SEQUENCE = -1
 
 INDEXED_ROLES = frozenset({ObjectRole.WAL, ObjectRole.STREAM_SET, ObjectRole.STREAM})
 
-assert (HEADER_BYTES, ENTRY_BYTES, FOOTER_BYTES) == (48, 52, 36), "the stored layout has moved"
+assert (HEADER_BYTES, ENTRY_BYTES, FOOTER_BYTES) == (48, 68, 36), "the stored layout has moved"

@@ -44,7 +44,7 @@ _GAP_BYTES = 128 << 10
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectReaderConfig:
     index_cache_bytes_max: int = 32 << 20
-    """Cached indexes, at 52 bytes per block: the indexes of about 500,000 blocks of up to 1 MiB are
+    """Cached indexes, at 68 bytes per block: the indexes of about 400,000 blocks of up to 1 MiB are
     read once.
     """
 
@@ -170,7 +170,7 @@ class ObjectReader:
 
     async def index(self, source: ObjectRange) -> ObjectIndex:
         """Return the index of an object, from the cache or with one GET (two if it has more than
-        1,258 blocks).
+        962 blocks).
         """
         return await self._indexes.get(source.key, lambda _: self._load_index(source))
 

@@ -13,7 +13,6 @@ from base.ids import (
     Millis,
     NodeEpoch,
     NodeId,
-    Offset,
     StreamId,
     WalSequence,
 )
@@ -22,7 +21,7 @@ from lake.arrow.decode import Aborted, Decoder, Place
 from lake.fetch.limits import ReadConfig
 from lake.fetch.slices import Slice
 from objectstore.ports import ObjectStore
-from stream.batch.header import CRC_AT, CRC_START, HEADER, iter_headers
+from stream.batch.header import CRC_AT, CRC_START, iter_headers, parse_header
 from stream.batch.records import Record, decode_records
 from stream.format.builder import (
     BuiltObject,
@@ -90,9 +89,7 @@ def sealed(batch: bytes | bytearray) -> bytes:
 
 
 def entry_of(batch: bytes | bytearray) -> RunEntry:
-    fields = HEADER.unpack_from(batch)
-    base, delta, newest, count = fields[0], fields[6], fields[8], fields[12]
-    return RunEntry(Offset(base), Offset(base + delta + 1), count, Millis(newest), batch)
+    return RunEntry.of_batch(batch, parse_header(batch))
 
 
 def build(

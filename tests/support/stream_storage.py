@@ -64,7 +64,9 @@ def entry(
         Offset(base_offset),
         Offset(last + 1),
         record_count,
+        Millis(timestamp_ms + base_offset),
         Millis(timestamp_ms + last),
+        len(batch),
         memoryview(batch),
     )
 

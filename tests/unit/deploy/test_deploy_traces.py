@@ -84,8 +84,10 @@ class TracedWal:
             )
         )
         at, self.next_offset = self.next_offset, self.next_offset + 1
+        size, now = len(payload), Millis(0)
+        entry = AppendEntry(StreamId(1), Offset(at), Offset(at + 1), 1, now, now, size, payload)
         self.wal.append(
-            ([AppendEntry(StreamId(1), Offset(at), Offset(at + 1), 1, Millis(0), payload)], done),
+            ([entry], done),
             len(payload),
         )
         if trace is not None:

@@ -19,6 +19,7 @@ from base.ids import (
     WalSequence,
 )
 from objectstore.memory import MemoryStore
+from stream.batch.header import parse_header
 from stream.batch.records import Record, encode_batch
 from stream.cache.block_cache import BlockCache
 from stream.compaction.compactor import Compactor
@@ -298,15 +299,7 @@ class CompactionHarness:
                     for j in range(2)
                 ]
                 batch = encode_batch(records, base_offset=base + 2 * i)
-                entries.append(
-                    RunEntry(
-                        Offset(base + 2 * i),
-                        Offset(base + 2 * i + 2),
-                        2,
-                        Millis(1_000 * base + i),
-                        bytes(batch),
-                    )
-                )
+                entries.append(RunEntry.of_batch(bytes(batch), parse_header(batch)))
             runs.append(StreamRun(StreamId(stream_id), entries))
             if in_memory and stream_id != 4:
                 self.in_memory[
@@ -475,10 +468,8 @@ async def test_damage_sets_streams_aside_and_the_rest_goes_on() -> None:
 async def test_a_hole_in_the_data_is_never_bridged() -> None:
     harness = CompactionHarness()
     holed = [encode_batch([Record(base, 0, None, b"v")], base_offset=base) for base in (0, 2)]
-    entries = [
-        RunEntry(Offset(0), Offset(2), 2, Millis(0), bytes(holed[0])),
-        RunEntry(Offset(2), Offset(3), 1, Millis(0), bytes(holed[1])),
-    ]
+    entries = [RunEntry.of_batch(bytes(batch), parse_header(batch)) for batch in holed]
+    entries[0] = replace(entries[0], end_offset=entries[1].base_offset)
     built = build_object(WAL, WRITER, WalSequence(0), Millis(0), [StreamRun(StreamId(1), entries)])
     await harness.store.put("wal/1/1/00000000000000000000", built.chunks)
     harness.metadata.logs[StreamId(1)] = [

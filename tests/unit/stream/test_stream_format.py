@@ -18,6 +18,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
+from stream.batch.header import parse_header as read_header
 from stream.batch.header import patch_offset_and_epoch
 from stream.batch.records import Record, encode_batch
 from stream.errors import NotContiguous, ObjectCorrupt
@@ -54,7 +55,9 @@ def run_of(
                 Offset(start),
                 Offset(start + count),
                 min(records, count),
+                Millis(500 + start),
                 Millis(1_000 + start),
+                len(payload),
                 payload,
             )
         )
@@ -223,7 +226,7 @@ def resealed(header: bytes, blocks: bytes, entries: list[list[int]]) -> bytes:
     return header + blocks + index + bytes(footer)
 
 
-STREAM, START, END, _TIMESTAMP, POSITION, SIZE, RECORDS, _CRC = range(8)
+STREAM, START, END, _OLDEST, _NEWEST, _PLAIN, POSITION, SIZE, RECORDS, _CRC = range(10)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +253,9 @@ def test_hostile_entries_with_right_checksums(ordinal: int, field: int, value: i
 @pytest.mark.parametrize(
     ("index_position", "index_bytes", "version", "entry_bytes"),
     [
-        (0, 100, 1, 52), (48, (1 << 64) - 1, 1, 52), ((1 << 64) - 1, 100, 1, 52),
-        (1 << 40, 100, 1, 52), (800, 100, 2, 52), (800, 100, 1, 53), (800, 99, 1, 52),
-        (800, 48, 1, 52), (10, 890, 1, 52), (48, 48 + 52 * 700_000, 1, 52), (800, 152, 1, 52),
+        (0, 116, 1, 68), (48, (1 << 64) - 1, 1, 68), ((1 << 64) - 1, 116, 1, 68),
+        (1 << 40, 116, 1, 68), (784, 116, 2, 68), (784, 116, 1, 67), (784, 115, 1, 68),
+        (784, 48, 1, 68), (10, 890, 1, 68), (48, 48 + 68 * 500_000, 1, 68), (784, 184, 1, 68),
     ],
 )  # fmt: skip
 def test_hostile_footers_with_right_checksums(
@@ -308,14 +311,12 @@ def test_garbage_is_never_an_object(data: bytes) -> None:
 
 def test_what_the_writer_refuses() -> None:
     good = run_of(1, 0, [(1, b"x" * 61)])
-    gap = StreamRun(
-        StreamId(1), [*good.entries, RunEntry(Offset(2), Offset(3), 1, Millis(0), b"x" * 61)]
-    )
-    overlap = StreamRun(
-        StreamId(1), [*good.entries, RunEntry(Offset(0), Offset(3), 1, Millis(0), b"x" * 61)]
-    )
-    backwards = StreamRun(StreamId(1), [RunEntry(Offset(4), Offset(4), 0, Millis(0), b"x" * 61)])
-    empty = StreamRun(StreamId(1), [RunEntry(Offset(4), Offset(5), 0, Millis(0), b"")])
+    gap = run_of(1, 2, [(1, b"x" * 61)])
+    gap = StreamRun(StreamId(1), [*good.entries, *gap.entries])
+    overlap = run_of(1, 0, [(3, b"x" * 61)])
+    overlap = StreamRun(StreamId(1), [*good.entries, *overlap.entries])
+    backwards = run_of(1, 4, [(0, b"x" * 61)])
+    empty = run_of(1, 4, [(1, b"")])
     for run in (gap, overlap, backwards, empty):
         with pytest.raises(NotContiguous):
             build([run])
@@ -339,7 +340,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
         [Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")]
     )
     patch_offset_and_epoch(batch, 0, 100, 7)
-    entry = RunEntry(Offset(100), Offset(102), 2, Millis(1_700_000_000_005), bytes(batch))
+    entry = RunEntry.of_batch(bytes(batch), read_header(batch))
     writer = BrokerIncarnation(NodeId(3), NodeEpoch(17))
     runs = [StreamRun(StreamId(42), [entry])]
     built = build_object(

@@ -54,7 +54,16 @@ def test_limits_cut_between_batches_but_one_batch_is_always_given() -> None:
     add(
         cache,
         0,
-        AppendEntry(S1, Offset(0), Offset(4), 4, parts[-1].max_timestamp_ms, joined),
+        AppendEntry(
+            S1,
+            Offset(0),
+            Offset(4),
+            4,
+            parts[0].min_timestamp_ms,
+            parts[-1].max_timestamp_ms,
+            len(joined),
+            joined,
+        ),
         entry(1, 4),
     )
     size = len(parts[0].payload)

@@ -18,7 +18,7 @@ from base.ids import (
 from objectstore.errors import ObjectNotFound
 from objectstore.memory import MemoryStore
 from stream.batch.compression import Compression
-from stream.batch.header import iter_headers
+from stream.batch.header import iter_headers, parse_header
 from stream.batch.records import Record, encode_batch
 from stream.cache.block_cache import BlockCache
 from stream.errors import NotContiguous, ObjectCorrupt
@@ -49,13 +49,7 @@ def entry(
     value = random.Random(base).randbytes(size_bytes // RECORDS_PER_BATCH)
     records = [Record(base + i, 1_000 * (base + i), None, value) for i in range(RECORDS_PER_BATCH)]
     batch = encode_batch(records, base_offset=base, compression=compression)
-    return RunEntry(
-        Offset(base),
-        Offset(base + RECORDS_PER_BATCH),
-        RECORDS_PER_BATCH,
-        Millis(records[-1].timestamp_ms),
-        bytes(batch),
-    )
+    return RunEntry.of_batch(bytes(batch), parse_header(batch))
 
 
 async def put(
