@@ -18,6 +18,7 @@ from controller.api.messages import Status
 from objectstore.errors import ObjectStoreError
 from stream.errors import (
     BatchCorrupt,
+    FormatUnknown,
     ObjectCorrupt,
     ObjectLost,
     ObjectMissing,
@@ -101,6 +102,7 @@ _CLASS_CODES: Final[tuple[tuple[type[BaseException], ErrorCode], ...]] = (
     (ObjectCorrupt, ErrorCode.CORRUPT_MESSAGE),
     (ObjectLost, ErrorCode.CORRUPT_MESSAGE),
     (ObjectMissing, ErrorCode.KAFKA_STORAGE_ERROR),
+    (FormatUnknown, ErrorCode.KAFKA_STORAGE_ERROR),
     (WalFull, ErrorCode.REQUEST_TIMED_OUT),
     (StreamError, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     (ObjectStoreError, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -107,6 +107,23 @@ class ObjectCorrupt(StreamError):
         self.position = position
 
 
+class FormatUnknown(StreamError):
+    """The object is sound, but its format is newer than this process. Never treat it as damaged:
+    stop, and let a newer version of Penstock read it.
+    """
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(
+            f"object {key} has {what}, which this version of Penstock does not know. It is not"
+            " damaged: read it with the version of Penstock that wrote it, or a later one"
+        )
+        self.key = key
+        self.what = what
+
+    def __reduce__(self) -> tuple[type["FormatUnknown"], tuple[str, str]]:
+        return FormatUnknown, (self.key, self.what)
+
+
 class ObjectMissing(StreamError):
     """The newest metadata of this process refer to an object that the store does not have. The
     metadata may be behind.

@@ -21,7 +21,7 @@ from lake.manifest.sections import load_root
 from objectstore.errors import ConditionalWritesIgnored, ObjectNotFound, ObjectStoreError
 from objectstore.ports import ObjectStore
 from objectstore.probe import probe_conditional_writes
-from stream.errors import ObjectCorrupt
+from stream.errors import FormatUnknown, ObjectCorrupt
 from stream.format.decoder import parse_header
 from stream.format.keys import (
     lease_prefix,
@@ -144,7 +144,7 @@ async def ask_backup(
 
 
 async def newest_manifest(store: ObjectStore, cluster_id: str) -> ManifestRoot | None:
-    """Return the newest manifest, or None. Raises ObjectStoreError, ObjectCorrupt."""
+    """Return the newest manifest, or None. Raises ObjectStoreError or StreamError."""
     for attempt in range(2):
         key = await _first_key(store, manifest_prefix(cluster_id))
         parsed = None if key is None else parse_manifest_key(key)
@@ -190,7 +190,7 @@ async def broker_clocks(
         key, modified_ms = backlog.newest
         try:
             header = parse_header(await store.get_range(key, 0, HEADER_BYTES), key)
-        except (ObjectNotFound, ObjectCorrupt):
+        except (ObjectNotFound, ObjectCorrupt, FormatUnknown):
             continue
         if header.writer == writer:  # a recovering broker stamps a fence
             ahead_ms = header.created_ms - modified_ms

@@ -260,6 +260,8 @@ def _pack_header(
         created_ms,
         depth,
         0,
+        0,
+        0,
     )
     crc = crc32c(memoryview(header)[: layout.HEADER_CRC_AT])
     layout.HEADER_CRC.pack_into(header, layout.HEADER_CRC_AT, crc)

@@ -1,10 +1,11 @@
 """Decode objects of any age and origin: headers, indexes and blocks, each used only after its
 checksum and bounds are verified.
 
-Invariant: damaged, truncated or hostile bytes raise ObjectCorrupt. Nothing is allocated by a length
-that was not checked against the available bytes. Checksums cover every byte of an object: header,
-index and footer have CRCs of their own, the entries hold those of the blocks, and blocks fill the
-space from the header to the index. Must not do I/O. Layout: `docs/reference/formats.md`.
+Invariant: damaged, truncated or hostile bytes raise ObjectCorrupt, sound ones of a newer format
+FormatUnknown. Nothing is allocated by a length that was not checked against the available bytes.
+Checksums cover every byte of an object: header, index and footer have CRCs of their own, the
+entries hold those of the blocks, and blocks fill the space from the header to the index. Must not
+do I/O. Layout: `docs/reference/formats.md`.
 """
 
 from bisect import bisect_right
@@ -22,7 +23,7 @@ from base.ids import (
     WalSequence,
 )
 from stream.batch.header import HEADER_BYTES as BATCH_HEADER_BYTES
-from stream.errors import ObjectCorrupt
+from stream.errors import FormatUnknown, ObjectCorrupt
 from stream.format import layout
 from stream.format.layout import BlockEntry
 from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
@@ -69,7 +70,7 @@ class ObjectIndex:
         self, header: ObjectHeader, object_size_bytes: int, key: str, entries: bytes, footer: bytes
     ) -> None:
         """entries: the packed index entries, whose CRC was checked. Raises ObjectCorrupt if they
-        contradict each other or the size.
+        contradict each other or the position of the index in the footer.
         """
         self.header = header
         self.object_size_bytes = object_size_bytes
@@ -78,7 +79,7 @@ class ObjectIndex:
         self._entries = entries
         self._spans: dict[StreamId, tuple[int, int]] = {}
         self.ranges: tuple[StreamRange, ...] = _check_entries(
-            entries, self._spans, object_size_bytes, key
+            entries, self._spans, layout.FOOTER.unpack(footer)[0] if footer else 0, key
         )
 
     @property
@@ -117,10 +118,10 @@ class ObjectIndex:
 
 
 def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
-    """Return the header at the start of `data`. Raises ObjectCorrupt."""
+    """Return the header at the start of `data`. Raises ObjectCorrupt or FormatUnknown."""
     if len(data) < layout.HEADER_BYTES:
         raise ObjectCorrupt(key, 0, f"{len(data)} bytes, a header has {layout.HEADER_BYTES}")
-    magic, version, role, node_id, node_epoch, sequence, created_ms, depth, crc = (
+    magic, version, role, node_id, node_epoch, sequence, created_ms, depth, required, _, crc = (
         layout.HEADER.unpack_from(data)
     )
     if magic != layout.MAGIC:
@@ -130,7 +131,10 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
     if crc32c(memoryview(data)[: layout.HEADER_CRC_AT]) != crc:
         raise ObjectCorrupt(key, 0, "the header does not match its checksum")
     if version != layout.VERSION:
-        raise ObjectCorrupt(key, 8, f"format version {version}, this reader knows {layout.VERSION}")
+        raise FormatUnknown(key, f"format version {version}")
+    unknown = required & ~layout.FEATURES_KNOWN
+    if unknown:
+        raise FormatUnknown(key, f"required features {unknown:#010x}")
     try:
         known_role = ObjectRole(role)
     except ValueError:
@@ -141,7 +145,7 @@ def parse_header(data: Buffer, key: str = "") -> ObjectHeader:
 
 def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectIndex | NeedMore:
     """Return the index from the last bytes of an object; `tail` may be all of it. The index of a
-    fence has no blocks. Raises ObjectCorrupt.
+    fence has no blocks. Raises ObjectCorrupt or FormatUnknown.
     """
     tail = memoryview(tail)
     if object_size_bytes == layout.HEADER_BYTES and len(tail) == object_size_bytes:
@@ -160,7 +164,7 @@ def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectInd
     if tail_position > footer_position:
         return NeedMore(footer_position)
     footer = bytes(tail[footer_position - tail_position :])
-    index_position, crc = _parse_footer(footer, footer_position, key)
+    index_position, crc, entry_bytes = _parse_footer(footer, footer_position, key)
     if index_position < tail_position:
         return NeedMore(index_position)
     index = tail[index_position - tail_position : footer_position - tail_position]
@@ -169,11 +173,20 @@ def parse_tail(tail: Buffer, object_size_bytes: int, key: str = "") -> ObjectInd
     header = parse_header(index, key)
     if header.role not in layout.INDEXED_ROLES:
         raise ObjectCorrupt(key, index_position, f"role {header.role.name} with an index")
-    return ObjectIndex(header, object_size_bytes, key, bytes(index[layout.HEADER_BYTES :]), footer)
+    entries = _known_part(bytes(index[layout.HEADER_BYTES :]), entry_bytes)
+    return ObjectIndex(header, object_size_bytes, key, entries, footer)
 
 
-def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, int]:
-    """Return (index position, index CRC), checked against the size of the object and the limit."""
+def _known_part(entries: bytes, entry_bytes: int) -> bytes:
+    """Return the entries without fields that a later writer added at their end."""
+    if entry_bytes == layout.ENTRY_BYTES:
+        return entries
+    starts = range(0, len(entries), entry_bytes)
+    return b"".join(entries[at : at + layout.ENTRY_BYTES] for at in starts)
+
+
+def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, int, int]:
+    """Return (index position, index CRC, entry size), checked against the object and the limit."""
     index_position, index_bytes, crc, version, entry_bytes, footer_crc, magic = (
         layout.FOOTER.unpack(footer)
     )
@@ -185,17 +198,17 @@ def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, i
         )
     if crc32c(footer[: layout.FOOTER_CRC_AT]) != footer_crc:
         raise ObjectCorrupt(key, footer_position, "the footer does not match its checksum")
-    if version != layout.VERSION or entry_bytes != layout.ENTRY_BYTES:
+    if version != layout.VERSION:
+        raise FormatUnknown(key, f"format version {version}")
+    if entry_bytes < layout.ENTRY_BYTES:
         raise ObjectCorrupt(
-            key,
-            footer_position,
-            f"format version {version} with entries of {entry_bytes} bytes is unknown",
+            key, footer_position, f"entries of {entry_bytes} bytes are too short for version 1"
         )
-    if not layout.HEADER_BYTES + layout.ENTRY_BYTES <= index_bytes <= layout.INDEX_BYTES_MAX:
+    if not layout.HEADER_BYTES + entry_bytes <= index_bytes <= layout.INDEX_BYTES_MAX:
         raise ObjectCorrupt(
             key, footer_position, f"an index of {index_bytes} bytes is outside the limits"
         )
-    if (index_bytes - layout.HEADER_BYTES) % layout.ENTRY_BYTES:
+    if (index_bytes - layout.HEADER_BYTES) % entry_bytes:
         raise ObjectCorrupt(
             key, footer_position, f"an index of {index_bytes} bytes does not hold whole entries"
         )
@@ -205,11 +218,11 @@ def _parse_footer(footer: bytes, footer_position: int, key: str) -> tuple[int, i
             footer_position,
             f"an index of {index_bytes} bytes at {index_position} does not end at the footer",
         )
-    return index_position, crc
+    return index_position, crc, entry_bytes
 
 
 def _check_entries(
-    entries: bytes, spans: dict[StreamId, tuple[int, int]], object_size_bytes: int, key: str
+    entries: bytes, spans: dict[StreamId, tuple[int, int]], blocks_end: int, key: str
 ) -> tuple[StreamRange, ...]:
     """Fill `spans` (stream to ordinals) and return the ranges. Blocks must be adjacent, and streams
     sorted and without gaps.
@@ -218,7 +231,6 @@ def _check_entries(
     each.
     """
     ranges: list[StreamRange] = []
-    blocks_end = object_size_bytes - layout.FOOTER_BYTES - layout.HEADER_BYTES - len(entries)
     next_position = layout.HEADER_BYTES
     current, first, low, high, records, run_position, newest = -1, 0, 0, 0, 0, next_position, -1
     ordinal = 0
@@ -322,7 +334,9 @@ def check_block(entry: BlockEntry, data: Buffer, key: str = "") -> None:
 
 
 def verify_object(data: Buffer, key: str = "") -> ObjectIndex:
-    """Check every byte of a whole object and return its index. Raises ObjectCorrupt."""
+    """Check every byte of a whole object and return its index. Raises ObjectCorrupt or
+    FormatUnknown.
+    """
     data = memoryview(data)
     index = parse_tail(data, len(data), key)
     if isinstance(index, NeedMore):

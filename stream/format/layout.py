@@ -4,7 +4,9 @@ describes it in prose.
     header | blocks, without gaps | index = copy of the header + one entry per block | footer
 
 A fence object is a header alone. All numbers are big-endian. **Stored: never change a struct
-without a new VERSION.**
+without a new VERSION.** In every version, header and footer have these sizes, and magic, version
+and CRC these places, so that a reader can tell a newer object from a damaged one. Entries may grow
+at their end: the footer says how long they are.
 Must not contain logic: writer and reader share only this module.
 """
 
@@ -18,12 +20,17 @@ MAGIC = b"PENSTOCK"
 END_MAGIC = b"KCOTSNEP"
 VERSION = 1
 
-# magic, version, role, reserved (0), node id, node epoch, WAL sequence, created ms, depth, CRC32C
-# of the 44 bytes before it
-HEADER = Struct(">8sHBxiqqqII")
+# magic, version, role, reserved (0), node id, node epoch, WAL sequence, created ms, depth, required
+# and optional features, CRC32C of the 52 bytes before it
+HEADER = Struct(">8sHBxiqqqIIII")
 HEADER_BYTES = HEADER.size
 HEADER_CRC = Struct(">I")
 HEADER_CRC_AT = HEADER_BYTES - 4
+
+FEATURES_KNOWN = 0
+"""Bits of required features that this reader understands. A reader refuses an object with any
+other, and ignores optional features that it does not know.
+"""
 
 # stream id, start offset, end offset, min and max timestamp ms, uncompressed bytes, position, size,
 # record count, CRC32C of the block; sorted by (stream, start)
@@ -77,4 +84,4 @@ NO_SEQUENCE = -1
 
 INDEXED_ROLES = frozenset({ObjectRole.WAL, ObjectRole.STREAM_SET, ObjectRole.STREAM})
 
-assert (HEADER_BYTES, ENTRY_BYTES, FOOTER_BYTES) == (48, 68, 36), "the stored layout has moved"
+assert (HEADER_BYTES, ENTRY_BYTES, FOOTER_BYTES) == (56, 68, 36), "the stored layout has moved"

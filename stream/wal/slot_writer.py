@@ -20,7 +20,7 @@ from base.ids import WalSequence
 from objectstore.errors import ObjectStoreError, PreconditionFailed
 from objectstore.ports import ObjectStore
 from stream.config import StreamConfig
-from stream.errors import ObjectCorrupt, WalFailed, WalFenced
+from stream.errors import FormatUnknown, ObjectCorrupt, WalFailed, WalFenced
 from stream.format.builder import BuiltObject
 from stream.format.decoder import NeedMore, parse_tail
 from stream.format.layout import FOOTER_BYTES, TAIL_BYTES
@@ -150,8 +150,8 @@ class SlotWriter:
     async def _try(self, key: str, sequence: WalSequence, built: BuiltObject) -> None:
         """PUT once. If the slot is taken, compare the object in it.
 
-        Only a sound object decides: a damaged answer raises ObjectCorrupt, and the caller tries
-        again.
+        Only a sound object decides, of whatever version: a damaged answer raises ObjectCorrupt, and
+        the caller tries again.
         """
         try:
             await self._store.put_if_absent(key, built.chunks)
@@ -163,7 +163,11 @@ class SlotWriter:
                 raise ObjectCorrupt(
                     key, 0, f"the answer has {len(tail.data)} bytes of a tail of {tail.size_bytes}"
                 ) from None
-            found = parse_tail(tail.data, tail.size_bytes, key)
+            try:
+                found = parse_tail(tail.data, tail.size_bytes, key)
+            except FormatUnknown as error:
+                # It is sound and not ours: most likely the fence of a newer broker.
+                raise WalFenced(sequence, f"an object with {error.what}") from None
             by = "an object that is not ours"
             if not isinstance(found, NeedMore):
                 by = (

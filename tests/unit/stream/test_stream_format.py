@@ -2,6 +2,7 @@
 wrong lengths are not trusted.
 """
 
+import pickle
 import re
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from base.ids import (
 from stream.batch.header import parse_header as read_header
 from stream.batch.header import patch_offset_and_epoch
 from stream.batch.records import Record, encode_batch
-from stream.errors import NotContiguous, ObjectCorrupt
+from stream.errors import FormatUnknown, NotContiguous, ObjectCorrupt
 from stream.format import layout
 from stream.format.builder import (
     BuiltObject,
@@ -40,6 +41,12 @@ from stream.format.decoder import (
 )
 from stream.format.layout import ENTRY, ENTRY_BYTES, FOOTER, FOOTER_BYTES, HEADER_BYTES
 from stream.ports import BrokerIncarnation, ObjectRole, StreamRange
+from tests.support.newer_formats import (
+    OPTIONAL_AT,
+    REQUIRED_AT,
+    VERSION_AT,
+    with_header_field,
+)
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats.md"
 WRITER = BrokerIncarnation(NodeId(3), NodeEpoch(9))
@@ -202,7 +209,7 @@ def test_a_block_with_a_flipped_bit_is_refused() -> None:
     block = verify_object(SMALL).blocks()[0]
     data = SMALL[block.position : block.position + block.size_bytes]
     check_block(block, data)
-    with pytest.raises(ObjectCorrupt, match="object key is corrupt at byte 48"):
+    with pytest.raises(ObjectCorrupt, match="object key is corrupt at byte 56"):
         check_block(block, flip(data, 100), "key")
     with pytest.raises(ObjectCorrupt):
         check_block(block, data[:-1])
@@ -235,7 +242,7 @@ STREAM, START, END, _OLDEST, _NEWEST, _PLAIN, POSITION, SIZE, RECORDS, _CRC = ra
         (0, STREAM, -5), (0, STREAM, 8), (1, STREAM, 1), (2, STREAM, 2),
         (0, START, -1), (0, START, 11), (0, START, 1 << 62), (1, START, 10), (1, START, 12),
         (0, END, 10), (0, END, 9), (2, START, 2),
-        (0, POSITION, 0), (0, POSITION, 49), (1, POSITION, 48), (1, POSITION, (1 << 64) - 1),
+        (0, POSITION, 0), (0, POSITION, 57), (1, POSITION, 56), (1, POSITION, (1 << 64) - 1),
         (0, SIZE, 0), (0, SIZE, 60), (0, SIZE, 62), (2, SIZE, 65), (2, SIZE, (1 << 32) - 1),
         (2, RECORDS, 3), (2, RECORDS, (1 << 32) - 1),
     ],
@@ -253,9 +260,9 @@ def test_hostile_entries_with_right_checksums(ordinal: int, field: int, value: i
 @pytest.mark.parametrize(
     ("index_position", "index_bytes", "version", "entry_bytes"),
     [
-        (0, 116, 1, 68), (48, (1 << 64) - 1, 1, 68), ((1 << 64) - 1, 116, 1, 68),
-        (1 << 40, 116, 1, 68), (784, 116, 2, 68), (784, 116, 1, 67), (784, 115, 1, 68),
-        (784, 48, 1, 68), (10, 890, 1, 68), (48, 48 + 68 * 500_000, 1, 68), (784, 184, 1, 68),
+        (0, 124, 1, 68), (56, (1 << 64) - 1, 1, 68), ((1 << 64) - 1, 124, 1, 68),
+        (1 << 40, 124, 1, 68), (776, 124, 1, 67), (776, 124, 1, 0), (776, 123, 1, 68),
+        (776, 56, 1, 68), (10, 890, 1, 68), (56, 56 + 68 * 500_000, 1, 68), (776, 192, 1, 68),
     ],
 )  # fmt: skip
 def test_hostile_footers_with_right_checksums(
@@ -265,16 +272,73 @@ def test_hostile_footers_with_right_checksums(
         FOOTER.pack(index_position, index_bytes, 0, version, entry_bytes, 0, layout.END_MAGIC)
     )
     footer[24:28] = crc32c(bytes(footer[:24])).to_bytes(4, "big")
-    for size_bytes in (900 + FOOTER_BYTES, 1 << 40, 96 + FOOTER_BYTES):
+    for size_bytes in (900 + FOOTER_BYTES, 1 << 40, 112 + FOOTER_BYTES):
         with pytest.raises(ObjectCorrupt):
             parse_tail(bytes(footer), size_bytes)
+
+
+FENCE = fence_object(WRITER, WalSequence(12))
+
+
+@pytest.mark.parametrize("data", [SMALL, FENCE], ids=["object", "fence"])
+@pytest.mark.parametrize("bit", [0, 7, 31])
+def test_an_unknown_required_feature_stops_a_reader(data: bytes, bit: int) -> None:
+    newer = with_header_field(data, REQUIRED_AT, (1 << bit).to_bytes(4, "big"))
+    for read in (verify_object, lambda d, key: parse_tail(d, len(d), key), parse_header):
+        with pytest.raises(FormatUnknown, match=f"wal/1.*{1 << bit:#010x}.*not damaged.*later"):
+            read(newer, "wal/1")
+
+
+@pytest.mark.parametrize("data", [SMALL, FENCE], ids=["object", "fence"])
+def test_a_reader_ignores_unknown_optional_features(data: bytes) -> None:
+    newer = with_header_field(data, OPTIONAL_AT, b"\xff\xff\xff\xff")
+    assert newer != data
+    assert verify_object(newer).blocks() == verify_object(data).blocks()
+    assert verify_object(newer).header == verify_object(data).header
+
+
+def test_a_newer_version_is_not_damage() -> None:
+    for data in (SMALL, FENCE):
+        newer = with_header_field(data, VERSION_AT, b"\x00\x02")
+        with pytest.raises(FormatUnknown, match="format version 2"):
+            parse_header(newer, "wal/1")
+    footer = bytearray(SMALL)
+    footer[-15] = 2
+    footer[-12:-8] = crc32c(bytes(footer[-36:-12])).to_bytes(4, "big")
+    with pytest.raises(FormatUnknown, match="format version 2"):
+        parse_tail(bytes(footer), len(footer), "wal/1")
+    # A flipped bit in the same byte is damage.
+    for bit in range(8 * (len(SMALL) - 16), 8 * (len(SMALL) - 14)):
+        with pytest.raises(ObjectCorrupt):
+            verify_object(flip(SMALL, bit))
+
+
+def test_the_error_for_newer_formats_survives_pickling() -> None:
+    error = FormatUnknown("data/x", "format version 9")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.key) == (FormatUnknown, str(error), "data/x")
+
+
+def test_fields_at_the_end_of_longer_entries_are_ignored() -> None:
+    index = verify_object(SMALL)
+    blocks = index.blocks()
+    end = blocks[-1].position + blocks[-1].size_bytes
+    header = SMALL[:HEADER_BYTES]
+    entries = header + b"".join(ENTRY.pack(*block) + b"newer" for block in blocks)
+    footer = bytearray(
+        FOOTER.pack(end, len(entries), crc32c(entries), 1, ENTRY_BYTES + 5, 0, layout.END_MAGIC)
+    )
+    footer[24:28] = crc32c(bytes(footer[:24])).to_bytes(4, "big")
+    longer = verify_object(SMALL[:end] + entries + bytes(footer))
+    assert longer.blocks() == blocks
+    assert longer.ranges == index.ranges
 
 
 @pytest.mark.parametrize("role", [0, 4, 5, 255])
 def test_roles_that_have_no_index(role: int) -> None:
     header = bytearray(SMALL[:HEADER_BYTES])
     header[10] = role
-    header[44:48] = crc32c(bytes(header[:44])).to_bytes(4, "big")
+    header[52:56] = crc32c(bytes(header[:52])).to_bytes(4, "big")
     index = verify_object(SMALL)
     end = index.blocks()[-1].position + index.blocks()[-1].size_bytes
     with pytest.raises(ObjectCorrupt):
@@ -296,7 +360,7 @@ def test_a_header_from_another_object_is_noticed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tail_bytes", "size_bytes"), [(0, 0), (47, 47), (48, 49), (48, 40), (100, 99), (100, 100)]
+    ("tail_bytes", "size_bytes"), [(0, 0), (55, 55), (56, 57), (56, 40), (100, 99), (100, 100)]
 )
 def test_impossible_sizes(tail_bytes: int, size_bytes: int) -> None:
     with pytest.raises(ObjectCorrupt):

@@ -27,7 +27,7 @@ from lake.manifest.plan import (
     joined_tail,
     plan,
 )
-from stream.errors import ObjectCorrupt
+from stream.errors import FormatUnknown, ObjectCorrupt
 from stream.format.keys import manifest_key, parse_manifest_key
 from stream.format.manifest import codec
 from stream.format.manifest.codec import Draft
@@ -43,6 +43,12 @@ from stream.format.manifest.model import (
     TopicEntry,
 )
 from stream.ports import OWN_STREAM
+from tests.support.newer_formats import (
+    MANIFEST_OPTIONAL_AT,
+    MANIFEST_REQUIRED_AT,
+    MANIFEST_VERSION_AT,
+    with_footer_field,
+)
 
 TOPIC_ID = UUID(int=7)
 KEY = "manifest/c/x"
@@ -114,11 +120,14 @@ def test_what_is_written_is_read() -> None:
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
     data, _, root = written()
-    assert data[:16] == b"PNSTMNFT" + bytes.fromhex("0002 000000000000")
-    footer = data[-52:]
-    at, stored, raw, crc, epoch, version, form, _, end = codec.FOOTER.unpack(footer)
-    assert (epoch, version, form, end) == (2, 1, 2, b"TFMNTSNP")
-    assert at + stored == len(data) - 52
+    assert data[:16] == b"PNSTMNFT" + bytes.fromhex("0003 000000000000")
+    footer = data[-60:]
+    at, stored, raw, crc, epoch, version, required, optional, form, _, end = codec.FOOTER.unpack(
+        footer
+    )
+    assert (epoch, version, form, end) == (2, 1, 3, b"TFMNTSNP")
+    assert (required, optional) == (0, 0)
+    assert at + stored == len(data) - 60
     assert crc32c(data[at : at + stored]) == crc
     plain = bytes(cramjam.zstd.decompress(data[at : at + stored]))
     assert len(plain) == raw
@@ -134,6 +143,25 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     )
     assert page.endswith(b"data/b2a10000/6699\ndata/b2a10000/6700\ndata/b2a10000/6701")
     assert root.moment == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("at", "field", "what"),
+    [
+        (MANIFEST_REQUIRED_AT, b"\x00\x00\x00\x10", "required features 0x00000010"),
+        (MANIFEST_VERSION_AT, b"\x00\x04", "format version 4"),
+    ],
+)
+def test_a_newer_manifest_is_refused_but_not_damaged(at: int, field: bytes, what: str) -> None:
+    newer = with_footer_field(written()[0], at, field)
+    with pytest.raises(FormatUnknown, match=f"{KEY} has {what}.*not damaged"):
+        read(newer)
+
+
+def test_a_reader_ignores_unknown_optional_features() -> None:
+    data, shard, root = written()
+    newer = with_footer_field(data, MANIFEST_OPTIONAL_AT, b"\xff\xff\xff\xff")
+    assert read(newer) == (root, shard, entries(0, 10, 20, 30))
 
 
 def test_keys_begin_with_the_newest() -> None:

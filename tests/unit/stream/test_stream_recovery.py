@@ -14,11 +14,12 @@ from objectstore.errors import Unavailable
 from objectstore.faults import Fault, FaultyStore, Selection
 from objectstore.memory import MemoryStore
 from objectstore.ports import ObjectStore, ObjectTail
-from stream.errors import NotContiguous, WalDamaged, WalFenced
+from stream.errors import FormatUnknown, NotContiguous, WalDamaged, WalFenced
 from stream.format.decoder import parse_header
 from stream.format.keys import wal_key
 from stream.ports import CommitObjects
 from stream.recovery.recoverer import CacheSlot, RecoveryReport, recover_wal
+from tests.support.newer_formats import REQUIRED_AT, with_header_field
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, NOW_MS, GatedStore, Node, entry, settle
 from tests.support.waiting import until
@@ -127,6 +128,30 @@ async def test_who_recovered_small_slots_reads_them_without_a_get(
     for stream_id in STREAMS:
         assert await read_back(recoverer, stream_id) == list(range(6))
     assert (walked, store.get_count) == (9, 9)
+
+
+@pytest.mark.parametrize("newer_slot", [0, 2])
+async def test_a_slot_of_a_newer_format_stops_the_recovery(
+    controller: MemoryController, nodes: list[Node], newer_slot: int
+) -> None:
+    store = MemoryStore()
+    dead, recoverer = Node(store, controller, 1), Node(store, controller, 2)
+    nodes += [dead, recoverer]
+    await dead.open(1)
+    for _ in range(3):
+        await dead.write(1)
+    await dead.storage.abandon()
+    key = wal_key(dead.identity, WalSequence(newer_slot))
+    written = await store.get(key)
+    await store.put(key, with_header_field(written, REQUIRED_AT, b"\x00\x00\x00\x04"))
+    with pytest.raises(FormatUnknown, match=f"{key}.*0x00000004"):
+        await recover(store, recoverer, dead)
+    # Nothing was given up, and no fence says where the WAL ends.
+    slots = [info.key async for info in store.list("wal/")]
+    assert len(slots) == 3
+    await store.put(key, written)
+    assert (await recover(store, recoverer, dead)).end == 3
+    assert await read_back(recoverer, 1) == [0, 1, 2]
 
 
 async def test_what_lies_behind_a_hole_was_never_acknowledged(

@@ -35,6 +35,7 @@ from stream.errors import (
 from stream.format.builder import fence_object
 from stream.format.keys import wal_key
 from stream.ports import BrokerIncarnation, ObjectRole, OpenStream, PreparedObject
+from tests.support.newer_formats import VERSION_AT, with_header_field
 from tests.support.stream_metadata import MemoryController
 from tests.support.stream_storage import FAST, GatedStore, Node, entry, offsets, settle
 from tests.support.waiting import until
@@ -220,6 +221,22 @@ async def test_a_fenced_writer_acknowledges_nothing_even_if_later_slots_are_writ
         node.append(1)
     with pytest.raises(WalFenced):
         await node.storage.flush()
+
+
+async def test_a_fence_of_a_newer_format_fences_the_writer(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    store = MemoryStore()
+    node = Node(store, controller)
+    nodes.append(node)
+    await node.open(1)
+    newer = with_header_field(fence_object(OTHER, WalSequence(0)), VERSION_AT, b"\x00\x02")
+    await store.put_if_absent(wal_key(node.identity, WalSequence(0)), newer)
+    node.append(1)
+    await until(lambda: node.storage.fenced)
+    assert node.acknowledged == []
+    assert isinstance(node.failed[0][2], WalFenced)
+    assert "format version 2" in str(node.failed[0][2])
 
 
 async def test_a_slot_that_cannot_be_written_ends_the_writer(

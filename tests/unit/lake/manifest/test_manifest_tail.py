@@ -1,5 +1,7 @@
 """The tails of WALs as readers walk them."""
 
+import pytest
+
 from base.ids import (
     Millis,
     NodeEpoch,
@@ -11,11 +13,13 @@ from lake.manifest import tail
 from lake.manifest.tail import WalTails
 from objectstore.memory import MemoryStore
 from stream.batch.records import Record, encode_batch
+from stream.errors import FormatUnknown
 from stream.format.builder import StreamRun, build_object
 from stream.format.decoder import verify_object
 from stream.format.keys import wal_key
 from stream.format.manifest.model import LiveWal
 from stream.ports import ObjectRole
+from tests.support.newer_formats import REQUIRED_AT, with_header_field
 from tests.support.reader_objects import entry_of
 
 WAL = LiveWal(NodeId(1), NodeEpoch(7), WalSequence(3))
@@ -48,6 +52,12 @@ async def test_small_slots_are_kept_whole_if_they_are_intact() -> None:
     tails, keys = await walked(slot(3), bytes(damaged), large, slot(6))
     assert [item.key for item in tails.ranges_of(StreamId(4))] == keys
     assert [tails.body_of(key) for key in keys] == [slot(3), None, None, slot(6)]
+
+
+async def test_a_slot_of_a_newer_format_stops_the_walk() -> None:
+    newer = with_header_field(slot(4), REQUIRED_AT, b"\x80\x00\x00\x00")
+    with pytest.raises(FormatUnknown, match="0x80000000"):
+        await walked(slot(3), newer, slot(5))
 
 
 async def test_what_is_kept_is_bounded_and_the_oldest_goes_first() -> None:
