@@ -1,5 +1,6 @@
 """List the topics of a cluster from the manifest in its object store."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -13,19 +14,24 @@ class Topic(NamedTuple):
         name: The name that clients use.
         topic_id: The id. A topic that is deleted and created again gets a new one.
         partition_count: The number of partitions, which are numbered from 0.
+        configs: All configs by Kafka's names, such as `cleanup.policy`, `retention.ms` and
+            `message.timestamp.type`, with the defaults of those that are not set.
+        is_internal: Whether only coordinators write to the topic, as to `__consumer_offsets`.
     """
 
     name: str
     topic_id: UUID
     partition_count: int
+    configs: Mapping[str, str]
+    is_internal: bool
 
 
 def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
     """List the topics of a cluster from the newest manifest in its object store. No broker is
     contacted.
 
-    Internal topics, such as `__consumer_offsets`, are included. A topic appears within about 1 s of
-    its creation: controllers publish a manifest every `manifest.interval.ms`.
+    Internal topics, such as `__consumer_offsets`, are included. A topic or a changed config appears
+    within about 1 s: controllers publish a manifest every `manifest.interval.ms`.
 
     Args:
         store: The URL of the object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
@@ -43,6 +49,17 @@ def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
         >>> from penstock import topics
         >>> {topic.name: topic.partition_count for topic in topics("file:/data/objects")}
         {'clicks': 12, 'orders': 3}
+        >>> {topic.name: topic.configs["cleanup.policy"] for topic in topics("file:/data/objects")}
+        {'clicks': 'delete', 'orders': 'compact'}
     """
-    found = StoreCluster(store, cluster_id).topics()
-    return [Topic(topic.name, topic.topic_id, topic.partition_count) for topic in found]
+    root = StoreCluster(store, cluster_id).newest_root()
+    return [
+        Topic(
+            topic.name,
+            topic.topic_id,
+            topic.partition_count,
+            root.configs_of(topic),
+            topic.is_internal,
+        )
+        for topic in sorted(root.topics, key=lambda topic: topic.name)
+    ]

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from base.ids import Offset, StreamId
+from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.records import (
+    ConfigRecord,
     ObjectCommitted,
     PartitionRecord,
     RangeEntry,
@@ -40,6 +42,8 @@ class ManifestChanges:
     wals: bool = False
     topic_ids: set[UUID] = field(default_factory=set[UUID])
     """Topics that were created or removed."""
+    configured_topics: set[str] = field(default_factory=set[str])
+    """Names of topics whose configs changed."""
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     stream_ids: set[StreamId] = field(default_factory=set[StreamId])
     rewritten: dict[StreamId, tuple[Offset, Offset]] = field(
@@ -63,6 +67,8 @@ class ManifestChanges:
                     self.partitions.add(PartitionKey(record.topic_id, record.partition))
                 case TopicRecord() | TopicRemoved():
                     self.topic_ids.add(record.topic_id)
+                case ConfigRecord(resource_type=resource_type) if resource_type == TOPIC_RESOURCE:
+                    self.configured_topics.add(record.resource_name)
                 case _:
                     continue
             noted = True

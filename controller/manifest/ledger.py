@@ -19,8 +19,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from base.ids import StreamId
 from controller.manifest.changes import ManifestChanges
 from controller.metadata.image import MetadataImage
+from controller.metadata.internal_topics import INTERNAL_TOPICS
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.streams import LogEntry, StreamState
 from controller.metadata.topics import PartitionKey, PartitionMetadata
@@ -146,6 +148,7 @@ class _Shard:
 @dataclass(slots=True)
 class _Topic:
     name: str
+    configs: dict[str, str]
     shards: list[_Shard] = field(default_factory=list[_Shard])
     entry: TopicEntry | None = None
     """The topic's entry in the root, or None if it has to be made again."""
@@ -189,6 +192,8 @@ class Ledger:
             return
         for topic_id in changes.topic_ids:
             self._add_topic(topic_id, image)
+        for name in changes.configured_topics:
+            self._configure(name, image)
         for key in changes.partitions:
             self._touch(key, image)
         for stream_id in changes.stream_ids:
@@ -196,11 +201,7 @@ class Ledger:
             if stream is not None and stream.kind in _KINDS:
                 self._touch(PartitionKey(stream.topic_id, stream.partition), image)
         for stream_id, (low, high) in changes.rewritten.items():
-            stream = image.streams.get(stream_id)
-            if stream is not None and stream.kind in _KINDS and stream.topic_id in self._topics:
-                partition = self._topics[stream.topic_id].of(stream.partition)
-                rewritten = partition.data if stream.kind == "data" else partition.txn
-                rewritten.drop_pages_between(low, high)
+            self._drop_rewritten(stream_id, low, high, image)
         if self._dirty:
             self._empty_versions(version)
 
@@ -283,9 +284,26 @@ class Ledger:
                 }
             return
         if topic_id not in self._topics:
-            self._topics[topic_id] = _Topic(state.name)
+            self._topics[topic_id] = _Topic(state.name, dict(image.configs.topic(state.name)))
             for number in range(len(state.partitions)):
                 self._touch(PartitionKey(topic_id, number), image)
+
+    def _drop_rewritten(
+        self, stream_id: StreamId, low: Offset, high: Offset, image: MetadataImage
+    ) -> None:
+        """Drop the pages of [low, high), whose objects were replaced."""
+        stream = image.streams.get(stream_id)
+        if stream is not None and stream.kind in _KINDS and stream.topic_id in self._topics:
+            partition = self._topics[stream.topic_id].of(stream.partition)
+            rewritten = partition.data if stream.kind == "data" else partition.txn
+            rewritten.drop_pages_between(low, high)
+
+    def _configure(self, name: str, image: MetadataImage) -> None:
+        state = image.topics.by_name(name)
+        topic = None if state is None else self._topics.get(state.topic_id)
+        if topic is not None:
+            topic.configs, topic.entry = dict(image.configs.topic(name)), None
+            self.changed = True
 
     def _touch(self, key: PartitionKey, image: MetadataImage) -> None:
         state = image.topics.by_id(key.topic_id)
@@ -419,7 +437,12 @@ class Ledger:
     def _entry(topic_id: UUID, topic: _Topic) -> TopicEntry:
         count = sum(len(shard.partitions) for shard in topic.shards)
         topic.entry = TopicEntry(
-            topic.name, topic_id, count, tuple(shard.section for shard in topic.shards)
+            topic.name,
+            topic_id,
+            count,
+            tuple(shard.section for shard in topic.shards),
+            topic.configs,
+            topic.name in INTERNAL_TOPICS,
         )
         return topic.entry
 

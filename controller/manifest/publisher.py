@@ -28,6 +28,7 @@ from controller.manifest.changes import ManifestChanges
 from controller.manifest.ledger import Ledger
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import MetadataOffset, Record
+from controller.metadata.topic_configs import CONFIG_DEFAULTS
 from controller.writer.runtime import Runtime
 from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
@@ -208,6 +209,7 @@ class ManifestPublisher:
             moment.wals,
             self._ledger.topic_entries(),
             moment.wal_grace_ms,
+            CONFIG_DEFAULTS,
         )
         self._unsent = draft.finish(root)
         return True

@@ -312,6 +312,7 @@ _ALL = (
 )
 
 TOPIC_CONFIGS: Mapping[str, TopicConfig] = {config.name: config for config in _ALL}
+CONFIG_DEFAULTS = {config.name: config.default for config in _ALL}
 
 
 def problem(name: str, value: str) -> str:

@@ -21,7 +21,7 @@ from lake.fetch.slices import Slice
 from lake.manifest.leases import HeldLease
 from lake.manifest.plan import OffsetRange
 from lake.manifest.view import ClusterView, PartitionOffsets
-from stream.format.manifest.model import ManifestRoot, TopicEntry
+from stream.format.manifest.model import ManifestRoot
 from stream.format.transaction_log import AbortedTransaction
 
 DEADLINE_S: Final = 300.0
@@ -51,9 +51,9 @@ class StoreCluster:
     store_url: str
     cluster_id: str = ""
 
-    def topics(self) -> list[TopicEntry]:
-        """Return all topics by name, from a fresh view. Raise as `partitions` does."""
-        return background().run(self._topics(), DEADLINE_S)
+    def newest_root(self) -> ManifestRoot:
+        """Return the manifest of a fresh view. Raise as `partitions` does."""
+        return background().run(self._newest_root(), DEADLINE_S)
 
     def partitions(self, topic: str, *, committed: bool = False) -> list[PartitionOffsets]:
         """Return the partitions from a fresh view. With `committed`, include last stable offsets.
@@ -119,10 +119,8 @@ class StoreCluster:
             )
         return view
 
-    async def _topics(self) -> list[TopicEntry]:
-        view = await self.view()
-        await view.refresh()
-        return view.topics()
+    async def _newest_root(self) -> ManifestRoot:
+        return await (await self.view()).refresh()
 
     async def _partitions(self, topic: str, committed: bool) -> list[PartitionOffsets]:
         view = await self.view()

@@ -29,7 +29,8 @@ def test_a_producer_and_a_scan_over_a_cluster_in_memory() -> None:
         with pytest.raises(ClusterFailed, match="running already"):
             cluster.start()
         admin = AdminClient({"bootstrap.servers": servers})
-        admin.create_topics([NewTopic("orders", 3)])["orders"].result(30)
+        topic = NewTopic("orders", 3, config={"retention.ms": "-1"})
+        admin.create_topics([topic])["orders"].result(30)
         producer = Producer({"bootstrap.servers": servers})
         for number in range(COUNT):
             producer.produce("orders", str(number), partition=number % 3)
@@ -39,6 +40,10 @@ def test_a_producer_and_a_scan_over_a_cluster_in_memory() -> None:
             assert time.monotonic() < deadline
         (orders,) = [topic for topic in topics(store) if topic.name == "orders"]
         assert orders.partition_count == 3
+        assert not orders.is_internal
+        assert orders.configs["retention.ms"] == "-1"
+        assert orders.configs["cleanup.policy"] == "delete"
+        assert orders.configs["message.timestamp.type"] == "CreateTime"
         values = scan(store, "orders").to_table()["value"].to_pylist()
         assert sorted(int(value) for value in values) == list(range(COUNT))
         directory = Path(store.removeprefix("file:"))

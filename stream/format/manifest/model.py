@@ -65,12 +65,16 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
-    """shards: partitions 0-255, 256-511 and so on."""
+    """shards: partitions 0-255, 256-511 and so on. configs: those that were set, as Kafka names
+    them; the others have the root's defaults. is_internal: only coordinators write to it.
+    """
 
     name: str
     topic_id: UUID
     partition_count: int
     shards: tuple[SectionRef, ...]
+    configs: dict[str, str]
+    is_internal: bool
 
 
 class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
@@ -78,7 +82,8 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
 
     metadata_offset: the manifest includes everything below it in the metadata log. published_ms:
     when it was captured, by the clock of the controller. wal_grace_ms: the slots of `wals` exist at
-    least this long after this root was the newest.
+    least this long after this root was the newest. config_defaults: every config that a topic can
+    have, with its default.
     """
 
     cluster_id: str
@@ -89,11 +94,18 @@ class ManifestRoot(msgspec.Struct, frozen=True, array_like=True):
     wals: tuple[LiveWal, ...]
     topics: tuple[TopicEntry, ...]
     wal_grace_ms: int = 60_000
+    config_defaults: dict[str, str] = {}
 
     @property
     def moment(self) -> tuple[int, int]:
         """Grows with each publication."""
         return self.controller_epoch, self.version
+
+    def configs_of(self, topic: TopicEntry) -> dict[str, str]:
+        """Return all configs of a topic of this root, with the defaults of those that are not
+        set.
+        """
+        return {**self.config_defaults, **topic.configs}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from controller.api.messages import AlterConfigs, ConfigChange
+from controller.managers.configs import alter_configs
 from controller.manifest.publisher import ManifestPublisher, Superseded
+from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from controller.metadata.records import ConfigRecord
+from controller.metadata.topic_configs import CONFIG_DEFAULTS
 from lake.manifest.errors import ManifestNotFound, ManifestWentBack, SeveralClusters
 from lake.manifest.plan import OffsetRange
 from lake.manifest.sections import load_root
@@ -58,6 +63,44 @@ async def test_nothing_is_written_when_nothing_changed_and_little_when_little_di
     await view.refresh()
     ends = [state.end_offset for state in await view.partitions(["t"])]
     assert ends == [{290: 60, 3: 750}.get(partition, 50) for partition in range(300)]
+
+
+async def test_configs_of_topics_reach_readers_with_the_next_version() -> None:
+    published, store = PublishedCluster(), MemoryStore()
+    published.cluster.topic("__consumer_offsets")
+    publisher = published.publisher(store, 1)
+    await publisher.publish()
+
+    def change(name: str, value: str | None) -> None:
+        item = ConfigChange(resource_type=TOPIC_RESOURCE, resource_name="t", name=name, value=value)
+        published.cluster.apply(
+            alter_configs(published.cluster.image, AlterConfigs(changes=[item])).records
+        )
+
+    async def configs() -> dict[str, dict[str, str]]:
+        root = await load_root(store, "test", max(await versions(store)))
+        return {topic.name: topic.configs for topic in root.topics}
+
+    assert await configs() == {"t": {}, "__consumer_offsets": {"cleanup.policy": "compact"}}
+    change("cleanup.policy", "compact")
+    change("retention.ms", "5000")
+    assert await publisher.publish()
+    assert (await configs())["t"] == {"cleanup.policy": "compact", "retention.ms": "5000"}
+    change("cleanup.policy", None)
+    assert await publisher.publish()
+    assert (await configs())["t"] == {"retention.ms": "5000"}
+    root = await load_root(store, "test", 3)
+    plain, internal = root.topics
+    assert root.configs_of(plain) == CONFIG_DEFAULTS | {"retention.ms": "5000"}
+    assert (plain.is_internal, internal.is_internal) == (False, True)
+
+
+async def test_a_config_of_another_resource_changes_no_manifest() -> None:
+    published, store = PublishedCluster(), MemoryStore()
+    publisher = published.publisher(store, 1)
+    await publisher.publish()
+    published.cluster.apply([ConfigRecord(BROKER_RESOURCE, "1", "a", "b")])
+    assert not await publisher.publish()
 
 
 async def test_a_plan_of_many_pages_after_compaction() -> None:

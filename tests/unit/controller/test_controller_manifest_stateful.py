@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from base.ids import Millis
+from controller.api.messages import AlterConfigs, ConfigChange
+from controller.managers.configs import alter_configs
 from controller.manifest import ledger as ledger_module
 from controller.manifest.changes import ManifestChanges
 from controller.manifest.ledger import Ledger
+from controller.metadata.configs import TOPIC_RESOURCE
 from lake.manifest import view as view_module
 from lake.manifest.errors import OffsetsLost, OffsetsMissing, UnknownPartition
 from lake.manifest.plan import OffsetRange
@@ -44,6 +47,7 @@ class Published(Managers):
         self.epoch, self.version = 1, 0
         self.view: ClusterView | None = None
         self.expected: dict[str, Any] = {}
+        self.expected_configs: dict[str, dict[str, str]] = {}
         self._begin()
         apply = self.cluster.apply
 
@@ -73,6 +77,14 @@ class Published(Managers):
         self.epoch += 1
         self._begin()
 
+    @rule(name=st.sampled_from("abc"), value=st.sampled_from(["compact", "delete", None]))
+    def configure(self, name: str, value: str | None) -> None:
+        change = ConfigChange(
+            resource_type=TOPIC_RESOURCE, resource_name=name, name="cleanup.policy", value=value
+        )
+        request = AlterConfigs(changes=[change])
+        self.submit(alter_configs(self.image, request))
+
     @rule(entries_max=st.sampled_from([1, 3, 1_000, 1_000]))
     def publish_a_step(self, entries_max: int) -> None:
         changes, self.changes = self.changes, ManifestChanges()
@@ -97,6 +109,9 @@ class Published(Managers):
         self.expected = {
             topic.name: [self._said_of(partition) for partition in topic.partitions]
             for topic in self.image.topics
+        }
+        self.expected_configs = {
+            topic.name: dict(self.image.configs.topic(topic.name)) for topic in self.image.topics
         }
         self.view = self.view or ClusterView(self.store)
         self.check(self.view)
@@ -133,6 +148,7 @@ class Published(Managers):
         root = await view.refresh()
         assert root.moment == (max(root.controller_epoch, 1), self.version)
         assert [topic.name for topic in view.topics()] == sorted(self.expected)
+        assert {topic.name: topic.configs for topic in root.topics} == self.expected_configs
         for name, partitions in self.expected.items():
             states = await view.partitions([name])
             assert [(s.stream_id, s.leader, s.log_start, s.committed_end) for s in states] == [
@@ -238,6 +254,9 @@ def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> Non
             )
         published.open_all(0)
 
+    def configure() -> None:
+        published.configure(rng.choice("abc"), rng.choice(["compact", "delete", None]))
+
     def trim() -> None:
         for topic in published.image.topics:
             for partition in topic.partitions:
@@ -249,7 +268,7 @@ def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> Non
                     )
 
     steps = {
-        commit: 60, compact: 8, topic: 1, published.tick: 2, trim: 1, failover: 1,
+        commit: 60, compact: 8, topic: 1, published.tick: 2, trim: 1, failover: 1, configure: 3,
         (lambda: published.time(rng.choice([1, 1_000, 4_000_000]))): 1,
         (lambda: published.publish_a_step(rng.choice([1, 5, 1_000, 1_000]))): 12,
     }  # fmt: skip

@@ -86,7 +86,9 @@ def a_shard(draft: Draft) -> Shard:
 def written(version: int = 1) -> tuple[bytes, Shard, ManifestRoot]:
     draft = Draft(version)
     shard = a_shard(draft)
-    topic = TopicEntry("flights", TOPIC_ID, 2, (draft.add(codec.encode_shard(shard)),))
+    configs = {"cleanup.policy": "compact"}
+    section = draft.add(codec.encode_shard(shard))
+    topic = TopicEntry("flights", TOPIC_ID, 2, (section,), configs, is_internal=False)
     wal = LiveWal(NodeId(3), NodeEpoch(17), WalSequence(5))
     root = ManifestRoot("c", 2, version, 99, Millis(1_700_000_000_123), (wal,), (topic,))
     return b"".join(draft.finish(root)), shard, root
@@ -132,7 +134,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
     plain = bytes(cramjam.zstd.decompress(data[at : at + stored]))
     assert len(plain) == raw
     assert plain.startswith(
-        bytes.fromhex("98 a1 63 02 01 63 cf 0000018bcfe5687b 91 93 03 11 05 91 94 a7")
+        bytes.fromhex("99 a1 63 02 01 63 cf 0000018bcfe5687b 91 93 03 11 05 91 96 a7")
         + b"flights\xd9\x24"
     )
     page = bytes(

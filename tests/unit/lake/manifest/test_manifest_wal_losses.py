@@ -71,7 +71,8 @@ async def publish(
         shard = Shard(
             UUID(int=number), 0, (PartitionEntry(0, leader, 0, data, stream(10 + number, 0)),)
         )
-        entries.append(TopicEntry(name, UUID(int=number), 1, (draft.add(encode_shard(shard)),)))
+        section = draft.add(encode_shard(shard))
+        entries.append(TopicEntry(name, UUID(int=number), 1, (section,), {}, is_internal=False))
     wals = (LiveWal(*ONE, WalSequence(first_slot)), LiveWal(*TWO, WalSequence(0)))
     root = ManifestRoot("c", 1, version, version, Millis(0), wals, tuple(entries), GRACE_MS)
     await store.put(manifest_key("c", version), b"".join(draft.finish(root)))
