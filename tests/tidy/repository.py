@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_SOURCES = {"__pycache__", "build", "dist", "site", "node_modules"}
+NOT_SOURCES = {"__pycache__", "bucket", "build", "dist", "site", "node_modules"}
 
 
 @cache
@@ -27,7 +27,9 @@ def packages() -> tuple[str, ...]:
 
 @cache
 def files() -> tuple[Path, ...]:
-    """Return all files below the root, without caches, environments and build results."""
+    """Return all files below the root, without caches, environments, build results and the buckets
+    of conformance vectors.
+    """
     found = []
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [
