@@ -80,6 +80,7 @@ reference: venv ## rewrite the pages of docs/reference that are generated from t
 	$(BIN)/python -m deploy.reference.cli > docs/reference/cli.md
 	$(BIN)/python -m deploy.reference.errors > docs/reference/errors.md
 	$(BIN)/python -m deploy.reference.kafka_apis > docs/reference/kafka-apis.md
+	$(BIN)/python -m deploy.reference.metadata_records > docs/reference/metadata-records.md
 
 .PHONY: test
 test: check jre ## everything that CI runs: 18 to 25 minutes on 2 cores

@@ -10,14 +10,20 @@ import pytest
 from broker.wire.apis import APIS
 from broker.wire.error_codes import ErrorCode
 from deploy.cli.app import app
-from deploy.reference import cli, errors, kafka_apis
+from deploy.reference import cli, errors, kafka_apis, metadata_records
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = ROOT / "docs" / "reference"
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("cli", cli), ("kafka-apis", kafka_apis), ("errors", errors)]
+    ("name", "module"),
+    [
+        ("cli", cli),
+        ("kafka-apis", kafka_apis),
+        ("errors", errors),
+        ("metadata-records", metadata_records),
+    ],
 )
 def test_page_is_up_to_date(name: str, module: object) -> None:
     """Run `make reference` after a change."""
