@@ -3,8 +3,6 @@ wrong lengths are not trusted.
 """
 
 import pickle
-import re
-from pathlib import Path
 
 import pytest
 from crc32c import crc32c
@@ -19,9 +17,6 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from stream.batch.header import parse_header as read_header
-from stream.batch.header import patch_offset_and_epoch
-from stream.batch.records import Record, encode_batch
 from stream.errors import FormatUnknown, NotContiguous, ObjectCorrupt
 from stream.format import layout
 from stream.format.builder import (
@@ -48,7 +43,6 @@ from tests.support.newer_formats import (
     with_header_field,
 )
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats.md"
 WRITER = BrokerIncarnation(NodeId(3), NodeEpoch(9))
 
 
@@ -396,19 +390,3 @@ def test_what_the_writer_refuses() -> None:
         build([good], ObjectRole.FENCE)
     with pytest.raises(ValueError, match="STREAM"):
         build([good, run_of(2, 0, [(1, b"x" * 61)])], ObjectRole.STREAM)
-
-
-def test_the_bytes_are_those_of_the_documentation() -> None:
-    """Stored bytes must not change: readers in other languages follow docs/reference/formats.md."""
-    batch = encode_batch(
-        [Record(0, 1_700_000_000_000, b"k", b"v"), Record(1, 1_700_000_000_005, None, b"")]
-    )
-    patch_offset_and_epoch(batch, 0, 100, 7)
-    entry = RunEntry.of_batch(bytes(batch), read_header(batch))
-    writer = BrokerIncarnation(NodeId(3), NodeEpoch(17))
-    runs = [StreamRun(StreamId(42), [entry])]
-    built = build_object(
-        ObjectRole.WAL, writer, WalSequence(5), Millis(1_700_000_000_009), runs, depth=2
-    )
-    dump = re.findall(r"^[0-9a-f]{4}  ((?:[0-9a-f]{2} ?)+)", DOCUMENT.read_text(), re.MULTILINE)
-    assert bytes.fromhex("".join(dump)) == joined(built)
