@@ -33,8 +33,8 @@ A reader stops at a tag that it does not know.
 Applied in the order of the log, the records give the state of the cluster.
 
 Types are those of MessagePack: `text` is str, `bytes` is bin, and a UUID is 16 bytes of bin.
-Names that end in `_ms` are milliseconds: times since 1970, or durations.
-Names that end in `_bytes` are bytes, and those that end in `_count` are numbers of records.
+Names that end in *ms* are milliseconds: times since 1970, or durations.
+Those that end in *bytes* are bytes, and *record count* is a number of records.
 End offsets are exclusive.
 
 ## Records
@@ -51,7 +51,7 @@ _PLAIN: Final[dict[object, str]] = {
 
 
 def markdown() -> str:
-    kinds = [kind for kind in get_args(records.Record) if isinstance(kind, type)]
+    kinds = [kind for kind in _structs() if kind in get_args(records.Record)]
     parts = [kind for kind in _structs() if kind not in kinds and not kind.__name__.startswith("_")]
     return (
         _HEAD
@@ -91,7 +91,8 @@ def _row(kind: type[msgspec.Struct], field: FieldInfo, at: int) -> str:
     else:
         default = ""
     hint = get_type_hints(kind)[field.name]
-    return f"| {at} | `{field.name}` | {_type(hint)} | {default} | {meaning} |\n"
+    name = field.name.replace("_", " ")
+    return f"| {at} | {name} | {_type(hint)} | {default} | {meaning} |\n"
 
 
 def _json(value: object) -> str:
