@@ -79,6 +79,7 @@ from deploy.doctor.wal_survey import (
 from objectstore.memory import MemoryStore
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectInfo
 from stream.format.keys import data_key, wal_key
+from stream.format.layout import HEADER_BYTES
 from stream.ports import BrokerIncarnation
 
 NOW_MS = 1_800_000_000_000
@@ -637,7 +638,7 @@ def test_of_wals_only_slots_below_the_end_are_orphans_never_a_fence() -> None:
     found = {
         **WHOLE,
         **slots(DEAD, 0, 4, 5, 6),
-        **slots(DEAD, 2, size_bytes=48),
+        **slots(DEAD, 2, size_bytes=HEADER_BYTES),
         **slots(ONE, 1, 3, 4),
     }
     inventory = listed(image, found)

@@ -18,6 +18,7 @@ from objectstore.ports import ObjectStore
 from stream.errors import NotContiguous, ObjectCorrupt, WalDamaged
 from stream.format.decoder import NeedMore, parse_tail
 from stream.format.keys import wal_key
+from stream.format.layout import HEADER_BYTES
 from stream.ports import StreamRange
 from stream.recovery.recoverer import RecoveryReport, recover_wal
 from stream.recovery.salvage import BadSlot, Salvage
@@ -129,7 +130,7 @@ async def test_a_lost_slot_is_not_fenced_over(
     assert controller.wals[dead.identity].end is None
     assert controller.streams[StreamId(1)].opened, "nobody leads it"
     assert controller.streams[StreamId(1)].end_offset == lost
-    assert (await store.get_tail(key_of(dead, 32), 100)).size_bytes == 48, (
+    assert (await store.get_tail(key_of(dead, 32), 100)).size_bytes == HEADER_BYTES, (
         "a zombie can acknowledge nothing more"
     )
     await store.put_if_absent(key_of(dead, lost), good)
