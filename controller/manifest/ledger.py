@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from base.ids import StreamId
+from base.ids import Offset, StreamId
 from controller.manifest.changes import ManifestChanges
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS

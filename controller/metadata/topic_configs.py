@@ -83,7 +83,7 @@ class TopicConfig:
             case ConfigType.LIST:
                 return "*, or PARTITION:BROKER separated by commas, or nothing"
             case _:
-                return f"one of {', '.join(self.choices)}"
+                return f"one of {', '.join(self.choices)}" if self.choices else "any text"
 
     def _parsed(self, value: str) -> str | None:
         """Return the canonical form of the value; None if it is not valid. Spaces around it are
@@ -104,7 +104,7 @@ class TopicConfig:
                 is_allowed = (bool(self.item) and items == ["*"]) or all(map(self._has, items))
                 return ",".join(dict.fromkeys(items)) if is_allowed else None
             case _:
-                return value if value in self.choices else None
+                return value if not self.choices or value in self.choices else None
 
     def _has(self, item: str) -> bool:
         """Return whether the list may have this item."""
@@ -267,11 +267,13 @@ _ALL = (
         f"{_KEPT}durability comes from the object store, not from replicas.",
         low=1,
     ),
-    _string(
+    TopicConfig(
         FORK_SOURCE,
+        ConfigType.STRING,
         "",
         "The topic that this one was forked from. Penstock's own, set only when a topic is created:"
         " the new topic begins with the log of that one.",
+        is_internal=True,
     ),
     _bool("preallocate", f"{_KEPT}there are no files."),
     _bool("remote.log.copy.disable", f"{_KEPT}all data are remote."),

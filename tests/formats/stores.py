@@ -4,7 +4,7 @@ reader without a broker must find in it, or the kind of error.
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from stream.format.manifest.model import (
     StreamEntry,
     TopicEntry,
 )
-from stream.ports import BrokerIncarnation, ObjectRole
+from stream.ports import OWN_STREAM, BrokerIncarnation, ObjectRole
 from tests.formats.batches import (
     BASE_MS,
     CREATED_MS,
@@ -83,9 +83,13 @@ class Log:
             array("q", [part.size_bytes for part in parts]),
             array("q", [part.max_timestamp_ms for part in parts]),
             array("q", [size_bytes for _, _, size_bytes, _ in chosen]),
+            array("q", [self._stored_as(part) for part in parts]),
             bytes([role for _, role, *_ in chosen]),
             [key for key, *_ in chosen],
         )
+
+    def _stored_as(self, part: Any) -> int:
+        return OWN_STREAM if part.stream_id == self.stream_id else part.stream_id
 
     def _end(self, parts: Sequence[Any]) -> int:
         return parts[-1].end_offset if parts else self.log_start
@@ -169,6 +173,13 @@ class Bucket:
         if committed:
             self.commit(key, ObjectRole.WAL, built)
         return key
+
+    def fork(self, source: int, stream_id: int, end: int) -> None:
+        """Let a stream begin with the ranges of another one below `end`."""
+        for key, role, size_bytes, part in self.logs[source].ranges:
+            if part.start_offset < end:
+                kept = replace(part, end_offset=min(end, part.end_offset))
+                self.logs[stream_id].ranges.append((key, role, size_bytes, kept))
 
     def fence(self, sequence: int) -> None:
         key = wal_key(ONE, WalSequence(sequence))
@@ -255,6 +266,7 @@ def stores() -> Iterator[StoreVector]:
     yield _plain()
     yield _transactions()
     yield _compacted()
+    yield _forked()
     yield from _tails()
     yield from _broken()
 
@@ -317,6 +329,25 @@ def _transactions() -> StoreVector:
     bucket.publish(first_slot=4)
     parts = {("payments", 0): found(data, stable_end=7, aborted=[one])}
     return StoreVector("transactions", bucket.objects, bucket.expected(parts))
+
+
+def _forked() -> StoreVector:
+    source, fork = Topic("orders", 1), Topic("orders-test", 2)
+    bucket = Bucket(source, fork)
+    data = [run(0, 4), run(4, 6), run(6, 8)]
+    bucket.commit_object(31, {source.data(): data[:1]})
+    bucket.commit_object(32, {source.data(): data[1:]})
+    # The fork ends between two batches of the second object.
+    bucket.fork(source.data(), fork.data(), 6)
+    own = run(6, 9)
+    bucket.commit_object(33, {fork.data(): [own]})
+    bucket.slot(0, {fork.data(): [run(9, 10)]})
+    bucket.publish()
+    parts = {
+        ("orders", 0): found(data),
+        ("orders-test", 0): found([*data[:2], own, run(9, 10)]),
+    }
+    return StoreVector("forked", bucket.objects, bucket.expected(parts))
 
 
 def _compacted() -> StoreVector:

@@ -53,7 +53,7 @@ class Forking(ManagersCluster):
         (forked,) = self.partitions("f")
         return forked
 
-    def trim(self, partition: PartitionRecord, start: int) -> None:
+    def trim_to(self, partition: PartitionRecord, start: int) -> None:
         request = TrimStream(
             node_id=self.node.node_id,
             node_epoch=self.node.node_epoch,
@@ -70,7 +70,7 @@ def cluster() -> Forking:
 
 
 def test_a_fork_refers_to_the_objects_below_its_end(cluster: Forking) -> None:
-    cluster.trim(cluster.source, 13)
+    cluster.trim_to(cluster.source, 13)
     forked = cluster.fork(25)
     log = cluster.image.streams.known(forked.data_stream_id)
     assert (log.start_offset, log.end_offset, log.epoch, log.opened) == (13, 25, -1, False)
@@ -97,7 +97,7 @@ def test_objects_live_until_neither_refers_to_them(cluster: Forking) -> None:
     cluster.tick()
     assert cluster.image.objects.count(ObjectPhase.DESTROYED) == 0
     cluster.open_led(cluster.node)
-    cluster.trim(forked, 10)
+    cluster.trim_to(forked, 10)
     cluster.tick()
     assert cluster.image.objects.count(ObjectPhase.DESTROYED) == 1
     cluster.delete("f")
@@ -124,7 +124,7 @@ def test_a_fork_of_a_fork_names_the_stream_that_wrote(cluster: Forking) -> None:
 
 @pytest.mark.parametrize("end", [0, 30])
 def test_a_fork_without_records_survives_a_snapshot(cluster: Forking, end: int) -> None:
-    cluster.trim(cluster.source, end)
+    cluster.trim_to(cluster.source, end)
     forked = cluster.fork(end)
     log = cluster.image.streams.known(forked.data_stream_id)
     assert (log.next_offset, log.entries) == (end, [])
@@ -161,7 +161,7 @@ def test_configs_of_the_source_are_taken_over(cluster: Forking) -> None:
 def test_forks_that_do_not_fit_are_refused(
     cluster: Forking, end: int, changes: dict[str, object], status: Status
 ) -> None:
-    cluster.trim(cluster.source, 10)
+    cluster.trim_to(cluster.source, 10)
     before = len(cluster.image.streams)
     cluster.create(cluster.request(end, **changes), status)
     assert len(cluster.image.streams) == before

@@ -24,7 +24,7 @@ from stream.format.manifest.model import (
     TopicEntry,
 )
 from stream.format.transaction_log import AbortedTransaction, TransactionEvent, encode_event
-from stream.ports import BrokerIncarnation, ObjectRole
+from stream.ports import OWN_STREAM, BrokerIncarnation, ObjectRole
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "formats.md"
 MS = 1_700_000_000_000
@@ -75,11 +75,11 @@ def manifest() -> tuple[bytes, bytes, bytes]:
         column(77),
         column(MS + 5),
         column(293),
+        column(OWN_STREAM),
         b"\x03",
         ["data/b2a10000/6699"],
     )
-    nothing = Entries(column(0), array("q"), array("q"), array("q"), array("q"), b"", ())
-    data, txn = StreamEntry(42, 0, 2, (), entries), StreamEntry(43, 0, 0, (), nothing)
+    data, txn = StreamEntry(42, 0, 2, (), entries), StreamEntry(43, 0, 0, (), Entries.empty(0))
     topic_id = UUID("00112233-4455-6677-8899-aabbccddeeff")
     shard = codec.encode_shard(Shard(topic_id, 0, (PartitionEntry(0, 3, 7, data, txn),)))
     draft = codec.Draft(1)

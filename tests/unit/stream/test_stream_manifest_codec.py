@@ -141,7 +141,7 @@ def test_the_bytes_are_those_of_the_documentation() -> None:
         cramjam.zstd.decompress(section(data, read(data)[1].partitions[0].data.pages[0].section))
     )
     assert page.startswith(
-        bytes.fromhex("94 00 c4 78") + (10).to_bytes(8, "big") + (20).to_bytes(8, "big")
+        bytes.fromhex("94 00 c4 90") + (10).to_bytes(8, "big") + (20).to_bytes(8, "big")
     )
     assert page.endswith(b"data/b2a10000/6699\ndata/b2a10000/6700\ndata/b2a10000/6701")
     assert root.moment == (2, 1)
