@@ -32,7 +32,7 @@ from controller.metadata.topic_configs import CONFIG_DEFAULTS
 from controller.writer.runtime import Runtime
 from objectstore.errors import ObjectNotFound, ObjectStoreError, PreconditionFailed
 from objectstore.ports import DELETE_BATCH_COUNT, ObjectStore
-from stream.errors import ObjectCorrupt
+from stream.errors import FormatUnknown, ObjectCorrupt
 from stream.format.keys import manifest_key, manifest_prefix, parse_manifest_key
 from stream.format.manifest import codec
 from stream.format.manifest.codec import Draft
@@ -123,7 +123,7 @@ class ManifestPublisher:
             except Superseded as error:
                 _log.warning("manifest_superseded", reason=str(error))
                 return
-            except ObjectStoreError as error:
+            except (ObjectStoreError, FormatUnknown) as error:
                 _log.warning("manifest_not_published", error=str(error))
                 self._wake.set()
             await asyncio.sleep(max(0.0, began + interval_s - self._now()))

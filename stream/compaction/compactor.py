@@ -12,7 +12,7 @@ time and holds `round_bytes_max` twice (blocks and the body of a PUT). Source: A
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import structlog
 
@@ -35,11 +35,19 @@ from stream.compaction.rewrite import (
     nothing_cached,
     read_entries,
 )
-from stream.errors import NotContiguous, ObjectCorrupt, StreamFenced, WalFenced
+from stream.errors import (
+    FormatUnknown,
+    NotContiguous,
+    ObjectCorrupt,
+    StreamFenced,
+    WalFenced,
+)
 from stream.ports import BrokerIncarnation, CommitObjects, NewObject, ObjectRange, StreamMetadata
 from stream.read.object_reader import ObjectReader
 
 _log = structlog.get_logger(__name__)
+
+_Unreadable: TypeAlias = ObjectCorrupt | FormatUnknown | NotContiguous
 
 _STREAMS_PER_TURN = 20
 """How many streams are planned before other tasks run on the event loop."""
@@ -149,8 +157,8 @@ class Compactor:
                 throttled=True,
             )
             objects = await self._write(outputs, entries)
-        except (ObjectCorrupt, NotContiguous) as error:
-            self._set_aside_damaged(outputs, error)
+        except (ObjectCorrupt, FormatUnknown, NotContiguous) as error:
+            self._set_aside_blamed(outputs, error)
             raise
         self._check_still_owned(outputs)
         await self._metadata.commit(
@@ -241,9 +249,7 @@ class Compactor:
                         "it was closed here during the compaction of its ranges",
                     )
 
-    def _set_aside_damaged(
-        self, outputs: Sequence[Output], error: ObjectCorrupt | NotContiguous
-    ) -> None:
+    def _set_aside_blamed(self, outputs: Sequence[Output], error: _Unreadable) -> None:
         for output in outputs:
             for compaction in output.compactions:
                 if any(_is_blamed(source, error) for source in compaction.sources):
@@ -251,9 +257,9 @@ class Compactor:
                     _log.error("stream_set_aside", stream_id=compaction.stream_id, error=str(error))
 
 
-def _is_blamed(source: ObjectRange, error: ObjectCorrupt | NotContiguous) -> bool:
+def _is_blamed(source: ObjectRange, error: _Unreadable) -> bool:
     return (
-        source.key == error.key
-        if isinstance(error, ObjectCorrupt)
-        else source.range.stream_id == error.stream_id
+        source.range.stream_id == error.stream_id
+        if isinstance(error, NotContiguous)
+        else source.key == error.key
     )

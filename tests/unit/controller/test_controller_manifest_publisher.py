@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from controller.api.messages import AlterConfigs, ConfigChange
 from controller.managers.configs import alter_configs
@@ -24,7 +25,9 @@ from objectstore.ports import Body
 from stream.errors import ObjectCorrupt
 from stream.format.keys import manifest_key, parse_manifest_key
 from tests.support.managers_cluster import snapshot_of
+from tests.support.newer_formats import MANIFEST_REQUIRED_AT, with_footer_field
 from tests.support.published_cluster import GRACE_MS, PublishedCluster
+from tests.support.waiting import until
 
 READ_GRACE_S = 60.0
 
@@ -361,3 +364,23 @@ async def test_a_damaged_newest_version_is_passed_by_the_next_leader() -> None:
         await store.put_if_absent(manifest_key("test", 3), b"")
     with pytest.raises(ObjectNotFound):
         await store.get(manifest_key("test", 4))
+
+
+async def test_a_version_of_a_newer_format_is_not_followed_and_not_forgotten() -> None:
+    """An older controller that took over waits until a newer one leads, or the object is gone."""
+    published, store = PublishedCluster(), MemoryStore()
+    await published.publisher(store, 1).publish()
+    newest = await store.get(manifest_key("test", 1))
+    newer = with_footer_field(newest, MANIFEST_REQUIRED_AT, b"\x80\0\0\0")
+    await store.put(manifest_key("test", 2), newer)
+    publisher = published.publisher(store, 2)
+    with capture_logs() as logs:
+        running = asyncio.ensure_future(publisher.run())
+        await until(lambda: any(entry["event"] == "manifest_not_published" for entry in logs))
+    assert "0x80000000" in str(logs)
+    assert not running.done()
+    await store.delete([manifest_key("test", 2)])
+    await until(lambda: publisher.shown_offset == published.cluster.image.end_offset)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert (await ClusterView(store).refresh()).version == 2
