@@ -26,6 +26,9 @@ OWN_STREAM = StreamId(-1)
 """In a reference to an object: the object holds the range under the id of the stream itself."""
 
 
+NO_OBJECT = ObjectId(-1)
+
+
 class ObjectRole(IntEnum):
     """What an object holds. Object headers and metadata store the numbers: never reuse one."""
 
@@ -81,6 +84,17 @@ class ObjectRange:
     def stream_id_in_object(self) -> StreamId:
         stored = self.stored_stream_id
         return self.range.stream_id if stored == OWN_STREAM else stored
+
+
+class CommittedBorder(NamedTuple):
+    """A border between two batches of the committed part of a stream.
+
+    object_id: the object inside of whose range it lies, `NO_OBJECT` if it lies between two ranges.
+    Log compaction may move borders, but only by an exchange of that range for another object.
+    """
+
+    offset: Offset
+    object_id: ObjectId
 
 
 @dataclass(frozen=True, slots=True)

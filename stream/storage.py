@@ -40,7 +40,7 @@ from stream.errors import (
 )
 from stream.format.decoder import ObjectIndex
 from stream.format.keys import wal_key
-from stream.ports import BrokerIncarnation, OpenStream, StreamMetadata
+from stream.ports import BrokerIncarnation, CommittedBorder, OpenStream, StreamMetadata
 from stream.read.damage import DamageLog
 from stream.read.object_reader import ObjectReader
 from stream.read.stream_reader import StreamReader
@@ -539,6 +539,14 @@ class Storage:
         OffsetOutOfRange, ObjectCorrupt, ObjectMissing (ObjectLost), and errors of the store.
         """
         return await self._reader.read(stream_id, offset, end_offset, max_bytes)
+
+    async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
+        """Return the last border between two batches at or below a committed offset, as the objects
+        have it: the log cache may still have batches that log compaction has joined.
+
+        Costs one block if the offset lies inside of a range. Raises the errors of `read`.
+        """
+        return await self._reader.committed_border(stream_id, offset)
 
     def cache_object(self, key: str, index: ObjectIndex, data: bytes) -> None:
         """Put an object that was read whole into the caches of reads. See

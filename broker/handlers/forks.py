@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from base.ids import NodeId
+from base.ids import NodeId, Offset
 from broker.errors import ErrorCode, KafkaError, code_of, kafka_error
 from broker.handlers.dispatch import encode_response
 from broker.handlers.lease import still_leads, wait_led
@@ -61,6 +61,8 @@ class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
     code: ErrorCode
     message: str
 
+
+_LEADER_CHANGED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
 
 Points: TypeAlias = dict[int, ForkedPartition | PointRefusal]
 """By partition of one topic."""
@@ -230,12 +232,22 @@ async def _ask_leader(
         refusal = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {leader}: {error!r}")
         return dict.fromkeys(wanted, refusal)
     return {
-        item.partition_index: _decode_point(item.fork_point)
-        if not item.error_code
-        else PointRefusal(_CODES[item.error_code], item.error_message)
+        item.partition_index: _point_of(leader, item)
         for answer in response.topics
         for item in answer.partitions
     }
+
+
+def _point_of(
+    leader: NodeId, item: list_offsets.ListOffsetsPartitionResponse
+) -> ForkedPartition | PointRefusal:
+    if item.error_code:
+        code = _CODES.get(item.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return PointRefusal(code, item.error_message)
+    if not item.fork_point:
+        message = f"broker {leader} knows no forks: upgrade it"
+        return PointRefusal(ErrorCode.UNSUPPORTED_VERSION, message)
+    return _decode_point(item.fork_point)
 
 
 # --- the leaders ----------------------------------------------------------------------------------
@@ -276,48 +288,48 @@ async def find_fork_points(node: Node, topic: str, wanted: Mapping[int, WantedPo
     """Return the fork points of partitions that this broker leads, once everything below them is
     committed. Costs one upload for all of them, and the reads of `find_fork_point` for each.
     """
-    limit = asyncio.Semaphore(_POINTS_AT_ONCE_COUNT)
-
-    async def find(
-        number: int, point: WantedPoint
-    ) -> tuple[Partition, ForkedPartition] | PointRefusal:
-        async with limit:
-            found = await wait_led(node, topic, number, asyncio.get_running_loop().time())
-            if not isinstance(found, Partition):
-                return PointRefusal(found, found.message)
-            try:
-                return found, await find_fork_point(node.storage, found, point)
-            except Exception as error:  # noqa: BLE001 - refuse one partition, answer the others
-                return PointRefusal(code_of(error), str(error))
-
-    found = await asyncio.gather(*(find(number, point) for number, point in wanted.items()))
+    now = asyncio.get_running_loop().time()
+    led = {number: await wait_led(node, topic, number, now) for number in wanted}
+    ends = {
+        number: found.high_watermark
+        for number, found in led.items()
+        if isinstance(found, Partition)
+    }
     try:
         await node.storage.upload()
     except StreamError as error:
         return dict.fromkeys(wanted, PointRefusal(code_of(error), str(error)))
-    return {
-        number: item if isinstance(item, PointRefusal) else _committed(node, *item)
-        for number, item in zip(wanted, found, strict=True)
-    }
+    limit = asyncio.Semaphore(_POINTS_AT_ONCE_COUNT)
+
+    async def find(number: int, point: WantedPoint) -> ForkedPartition | PointRefusal:
+        found = led[number]
+        if not isinstance(found, Partition):
+            return PointRefusal(found, found.message)
+        async with limit:
+            if not _has_committed(node, found, ends[number]):
+                return _LEADER_CHANGED
+            try:
+                fork_point = await find_fork_point(node.storage, found, point, ends[number])
+            except Exception as error:  # noqa: BLE001 - refuse one partition, answer the others
+                return PointRefusal(code_of(error), str(error))
+            return fork_point if still_leads(node, found) else _LEADER_CHANGED
+
+    points = await asyncio.gather(*(find(number, point) for number, point in wanted.items()))
+    return dict(zip(wanted, points, strict=True))
 
 
-def _committed(
-    node: Node, partition: Partition, point: ForkedPartition
-) -> ForkedPartition | PointRefusal:
-    """Return the point if this broker still leads, and the metadata have everything below it."""
-    streams = node.image.streams
+def _has_committed(node: Node, partition: Partition, end_offset: Offset) -> bool:
+    """Return whether the metadata have everything below `end_offset`, and its events."""
     data, txn = (
-        streams.get(handle.stream_id) for handle in (partition.log.data, partition.log.txn)
+        node.image.streams.get(handle.stream_id)
+        for handle in (partition.log.data, partition.log.txn)
     )
-    is_committed = (
+    return (
         data is not None
         and txn is not None
-        and data.end_offset >= point.end_offset
-        and txn.end_offset >= point.txn_end_offset
+        and data.end_offset >= end_offset
+        and txn.end_offset >= min(end_offset, partition.log.txn.confirmed_offset)
     )
-    if is_committed and still_leads(node, partition):
-        return point
-    return PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
 
 
 def asks_for_fork_points(topics: Sequence[list_offsets.ListOffsetsTopic]) -> bool:

@@ -29,6 +29,8 @@ from controller.api.errors import ControllerError
 from controller.metadata.topic_configs import FORK_SOURCE, canonical
 
 _TIMEOUT_MS_MIN: Final = 1_000
+_FORK_ATTEMPTS_MAX: Final = 5
+_MOVED: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNSET: Final = -1
 _Created = create_topics.CreatableTopicResult
 _FIRST_WITH_STATES: Final = 6
@@ -69,16 +71,18 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
             wanted.append(_new_topic(node, topic, assignment))
     timeout_s = _timeout_s(node, request.timeout_ms)
     deadline = asyncio.get_running_loop().time() + timeout_s
-    planned = await asyncio.gather(*(_with_fork(node, topic, deadline) for topic in wanted))
-    results |= {item.name: item for item in planned if isinstance(item, _Created)}
-    wanted = [item for item in planned if not isinstance(item, _Created)]
-    if wanted:
-        results |= await _create(
-            node,
-            wanted,
-            validate_only=request.validate_only,
-            timeout_s=timeout_s,
-        )
+    for _ in range(_FORK_ATTEMPTS_MAX if wanted else 0):
+        planned = await asyncio.gather(*(_with_fork(node, topic, deadline) for topic in wanted))
+        results |= {item.name: item for item in planned if isinstance(item, _Created)}
+        ready = [item for item in planned if not isinstance(item, _Created)]
+        if ready:
+            results |= await _create(
+                node, ready, validate_only=request.validate_only, timeout_s=timeout_s
+            )
+        # Log compaction may move the border of a batch between the two steps of a fork.
+        wanted = [topic for topic in wanted if results[topic.name].error_code == _MOVED]
+        if not wanted:
+            break
     return encode_response(
         ctx, create_topics.CreateTopicsResponse(topics=[results[name] for name in counts])
     )

@@ -6,7 +6,7 @@ leader of a fork aborts those transactions, and forgets the sequences of the sou
 producer that writes to the fork begins at 0.
 
 Invariant: the fork point describes exactly the batches below it, whatever is appended meanwhile.
-Must not: commit or upload (the caller does, before it hands the point on).
+Must not: commit or upload (the caller does, before it looks for the point).
 Source: none in Kafka; the rules of transactions are those of KIP-98.
 """
 
@@ -23,6 +23,7 @@ from controller.api.messages import ForkedPartition
 from stream.batch.header import iter_headers
 from stream.errors import OffsetOutOfRange
 from stream.format.transaction_log import NO_OFFSET, decode_events
+from stream.ports import NO_OBJECT
 from stream.storage import Storage
 
 AT_END: Final = -1
@@ -40,15 +41,17 @@ class WantedPoint:
 
 
 async def find_fork_point(
-    storage: Storage, partition: Partition, wanted: WantedPoint
+    storage: Storage, partition: Partition, wanted: WantedPoint, high_watermark: Offset
 ) -> ForkedPartition:
-    """Return the last border of a batch at or below the wanted, with what the fork needs to know.
+    """Return the last border of a batch at or below what is wanted, with what the fork needs to
+    know.
 
-    Costs a look-up of the timestamp, and up to three reads. Raises OffsetOutOfRange for an offset
-    outside of the log, and the errors of `Storage.read`.
+    high_watermark: at most the committed end; the fork ends there or below. Costs a look-up of the
+    timestamp, and up to three reads. Raises OffsetOutOfRange for an offset outside of the log, and
+    the errors of `Storage.read`.
     """
-    data, high_watermark = partition.log.data, partition.high_watermark
-    start, end = data.start_offset, high_watermark
+    data = partition.log.data
+    start, end, object_id = data.start_offset, high_watermark, NO_OBJECT
     if wanted.offset != AT_END:
         if not start <= wanted.offset <= high_watermark:
             raise OffsetOutOfRange(data.stream_id, Offset(wanted.offset), start, high_watermark)
@@ -58,22 +61,18 @@ async def find_fork_point(
             data.stream_id, wanted.timestamp_ms, high_watermark
         )
         end = high_watermark if found is None else found[0]
-    if start < end < high_watermark:
-        end = Offset(max(start, await _batch_start(storage, partition.log, end)))
+    if start < end:
+        end, object_id = await storage.committed_border(data.stream_id, end)
+        end = max(start, end)
     epochs = [entry for entry in partition.log.epochs.entries if entry[1] < end]
     unstable, txn_end = await _unstable_at(storage, partition.log, end)
     return ForkedPartition(
-        end_offset=end, scan_offset=min(end, unstable), txn_end_offset=txn_end, epochs=epochs
+        end_offset=end,
+        scan_offset=min(end, unstable),
+        txn_end_offset=txn_end,
+        epochs=epochs,
+        object_id=object_id,
     )
-
-
-async def _batch_start(storage: Storage, log: PartitionLog, offset: Offset) -> Offset:
-    """Return the base offset of the batch that holds `offset`."""
-    (chunk, *_) = await storage.read(log.data.stream_id, offset, Offset(offset + 1), 1)
-    for _, header in iter_headers(chunk):
-        if header.next_offset > offset:
-            return Offset(header.base_offset)
-    raise AssertionError(f"a read at {offset} returned no batch that holds it")
 
 
 async def _unstable_at(

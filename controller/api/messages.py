@@ -25,6 +25,7 @@ from base.ids import (
     WalSequence,
 )
 from controller.metadata.records import ControllerEpoch, MetadataOffset, NodeListener, RangeEntry
+from stream.ports import NO_OBJECT
 
 
 class Status(IntEnum):
@@ -318,6 +319,8 @@ class ForkedPartition(Message, frozen=True, kw_only=True):
     txn_end_offset: Offset
     """End of the txn stream of the fork, at most `end_offset`."""
     epochs: list[tuple[StreamEpoch, Offset]] = []
+    object_id: ObjectId = NO_OBJECT
+    """The object inside of whose range `end_offset` lies: see `stream.ports.CommittedBorder`."""
 
 
 class TopicFork(Message, frozen=True, kw_only=True):

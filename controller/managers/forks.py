@@ -94,9 +94,17 @@ def _forks(
             if not 0 <= end <= committed:
                 detail = f"{name}: a fork at offset {end}, but only {committed} is committed"
                 raise Refused(Status.OFFSET_NOT_MATCHED, detail)
-        start = image.streams.known(partition.data_stream_id).start_offset
-        if item.end_offset < start:
-            detail = f"{name}: a fork at offset {item.end_offset}, but its log begins at {start}"
+        data = image.streams.known(partition.data_stream_id)
+        if item.end_offset < data.start_offset:
+            detail = (
+                f"{name}: a fork at offset {item.end_offset}, but its log begins at"
+                f" {data.start_offset}"
+            )
+            raise Refused(Status.OFFSET_NOT_MATCHED, detail)
+        # Nothing below the log start is read, so a fork there may lie inside of a batch.
+        last = data.find(max(data.start_offset, Offset(item.end_offset - 1)), item.end_offset, 1)
+        if last and last[0].end_offset > item.end_offset and last[0].object_id != item.object_id:
+            detail = f"{name}: the records at offset {item.end_offset} were compacted meanwhile"
             raise Refused(Status.OFFSET_NOT_MATCHED, detail)
         if not 0 <= item.scan_offset <= item.end_offset >= item.txn_end_offset:
             detail = f"{name}: the offsets {item} contradict each other"

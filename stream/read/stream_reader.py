@@ -21,7 +21,7 @@ from stream.batch.records import first_record_at_or_after
 from stream.cache.log_cache import LogCache
 from stream.config import StreamConfig
 from stream.errors import ObjectCorrupt, ObjectLost, ObjectMissing, OffsetOutOfRange
-from stream.ports import ObjectRange, StreamMetadata
+from stream.ports import NO_OBJECT, CommittedBorder, ObjectRange, StreamMetadata
 from stream.read.damage import DamageKind, DamageLog
 from stream.read.object_reader import ObjectReader
 
@@ -77,6 +77,23 @@ class StreamReader:
                 return [*batches]
             offset = ranges[-1].range.end_offset
         return []
+
+    async def committed_border(self, stream_id: StreamId, offset: Offset) -> CommittedBorder:
+        """See Storage.committed_border."""
+        attempts = _ReadAttempts(self._damage, stream_id)
+        while True:
+            ranges = self._metadata.objects(stream_id, Offset(offset - 1), offset, 1)
+            if not ranges or ranges[0].range.end_offset <= offset:
+                return CommittedBorder(offset, NO_OBJECT)
+            source = ranges[0]
+            try:
+                batches = await self._objects.read([source], offset, 1)
+            except (ObjectNotFound, ObjectCorrupt) as error:
+                attempts.failed(error, offset)
+                continue
+            border = Offset(next(iter_headers(batches[0]))[1].base_offset)
+            is_inside = border > source.range.start_offset
+            return CommittedBorder(border, source.object_id if is_inside else NO_OBJECT)
 
     async def offset_for_timestamp(
         self, stream_id: StreamId, timestamp_ms: int, start_offset: Offset, end_offset: Offset

@@ -15,7 +15,8 @@ from controller.metadata import snapshot
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.records import StreamForked
-from stream.ports import OWN_STREAM
+from stream.ports import OWN_STREAM, CommittedBorder
+from stream.storage import Storage
 
 Patch = tuple[Any, str, Any]
 
@@ -68,10 +69,12 @@ def _snapshots_forget_the_stored_stream() -> list[Patch]:
 
 
 def _batches_cut_at_the_fork() -> list[Patch]:
-    async def start(storage: Any, log: Any, offset: Any) -> Any:
-        return offset
+    async def border(self: Storage, stream_id: Any, offset: Any) -> CommittedBorder:
+        found = await real(self, stream_id, offset)
+        return found._replace(offset=offset)
 
-    return [(fork_point, "_batch_start", start)]
+    real = Storage.committed_border
+    return [(Storage, "committed_border", border)]
 
 
 FORK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {

@@ -87,7 +87,7 @@ FIRST_SEED = {
     "closed_without_flush": 15,
     "image_not_rebuilt_after_leading": 35,
     "snapshot_of_what_is_not_committed": 10,
-    "refused_connection_is_a_proof": 10,
+    "refused_connection_is_a_proof": 30,
     "late_ends_are_carried_out": 5,
     "late_offsets_are_carried_out": 11,
     "stale_coordinator_answers": 10,
@@ -95,7 +95,7 @@ FIRST_SEED = {
     "hears_at_once": 100,
     "slots_behind_a_hole_always_prove_it": 40,
     "restored_disk_votes": 25,
-    "first_batch_of_each_piece_is_loaded": 85,
+    "first_batch_of_each_piece_is_loaded": 40,
 }
 """Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of
 a recovery, and recoveries are short.

@@ -7,8 +7,11 @@ import pytest
 
 from base.ids import Millis
 from broker.cleaner_duty import CleanerDuty
+from broker.handlers.forks import find_fork_points
 from broker.partition.cleaning import CleaningPolicy, DirtyPart, is_due
+from broker.partition.fork_point import WantedPoint
 from broker.wire.error_codes import ErrorCode
+from controller.api import messages as m
 from stream.batch.compression import Compression
 from stream.batch.header import iter_headers
 from stream.batch.records import Record, decode_records, encode_batch
@@ -84,9 +87,7 @@ class Log:
 
     async def upload(self):
         """Put everything into objects. The leader stays, and has it in memory."""
-        await self.leader.storage.flush()
-        self.leader.storage._cut()
-        await self.leader.storage._uploader.drained()
+        await self.leader.storage.upload()
 
     async def clean(self, **limits):
         await self.commit()
@@ -523,3 +524,40 @@ async def test_any_history_keeps_the_newest_record_of_each_key(log, world, seed)
             assert newest[key] == (at, value)
     values = [value for _, value in sorted(newest.values())]
     assert await log.leader.committed("t") == values
+
+
+async def test_a_fork_in_a_cleaned_part_ends_at_a_border_that_is_left(log, world):
+    """The leader has the old batches in memory; in the objects they are one gap."""
+    await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
+    await log.upload()
+    duty = cleaner_of(log.leader)
+    await duty.check()
+    assert duty.removed_records == 8
+    topic_id = world.image.topics.by_name("t").topic_id
+    for number, (offset, end) in enumerate({5: 0, 8: 8, 9: 9, 10: 10}.items()):
+        wanted = WantedPoint(offset=offset)
+        point = (await find_fork_points(log.leader, "t", {0: wanted}))[0]
+        assert isinstance(point, m.ForkedPartition)
+        assert point.end_offset == end
+        name = f"f{number}"
+        world.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
+        world.lead(name, log.brokers[1])
+        assert (await log.brokers[1].opened(name)).high_watermark == end
+        answer = await log.brokers[1].produce(name, keyed((b"own", b"z")))
+        assert answer.error_code == 0
+        found = await log.brokers[1].values_from(name, 0)
+        assert found == [*[b"8", b"y"][: max(0, end - 8)], b"z"]
+
+
+async def test_a_fork_of_what_was_cleaned_meanwhile_is_asked_for_again(log, world):
+    await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
+    await log.upload()
+    wanted = {0: WantedPoint(offset=5)}
+    before = (await find_fork_points(log.leader, "t", wanted))[0]
+    assert isinstance(before, m.ForkedPartition)
+    assert before.end_offset == 5
+    await cleaner_of(log.leader).check()
+    topic_id = world.image.topics.by_name("t").topic_id
+    fork = m.TopicFork(source_topic_id=topic_id, partitions=[before])
+    with pytest.raises(AssertionError, match="compacted meanwhile"):
+        world.topic("f", fork=fork)

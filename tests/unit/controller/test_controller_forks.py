@@ -18,8 +18,14 @@ from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.objects import ObjectPhase
 from controller.metadata.records import PartitionRecord
 from controller.metadata.topic_configs import FORK_SOURCE
-from stream.ports import OWN_STREAM, BrokerIncarnation
-from tests.support.managers_cluster import ManagersCluster, part, snapshot_of, uploaded
+from stream.ports import NO_OBJECT, OWN_STREAM, BrokerIncarnation
+from tests.support.managers_cluster import (
+    ManagersCluster,
+    part,
+    replaced,
+    snapshot_of,
+    uploaded,
+)
 
 
 class Forking(ManagersCluster):
@@ -38,7 +44,9 @@ class Forking(ManagersCluster):
             self.commit(self.node, uploaded(item, ranges))
 
     def request(self, end: int, **changes: object) -> NewTopic:
+        inside = self.image.streams.find(self.data, Offset(end), Offset(end + 1), 1)
         point = ForkedPartition(
+            object_id=inside[0].object_id if inside else NO_OBJECT,
             end_offset=Offset(end),
             scan_offset=Offset(end),
             txn_end_offset=Offset(0),
@@ -171,6 +179,17 @@ def test_a_fork_of_a_deleted_topic_is_refused(cluster: Forking) -> None:
     request = cluster.request(30)
     cluster.delete("t")
     cluster.create(request, Status.UNKNOWN_TOPIC)
+
+
+def test_a_border_that_log_compaction_may_have_moved_is_refused(cluster: Forking) -> None:
+    request = cluster.request(25)
+    (item,) = cluster.prepare(cluster.node)
+    entry = cluster.image.streams.known(cluster.data).entries[-1]
+    source = replaced(cluster.data, entry.object_id, 20, 30)
+    ranges = part(cluster.data, 20, 30)
+    cluster.commit(cluster.node, uploaded(item, ranges), replaced=[source])
+    cluster.create(request, Status.OFFSET_NOT_MATCHED)
+    cluster.create(cluster.request(25))
 
 
 def test_own_ranges_name_no_other_stream(cluster: Forking) -> None:
