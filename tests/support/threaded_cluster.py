@@ -12,7 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from base.ids import NodeId, Offset
@@ -178,9 +185,16 @@ class ThreadedCluster:
         return self.run(looked())
 
     def create(self, topic: str, partitions: int, *, published: bool = True) -> None:
-        """Create the topic. published: return when the manifest has it."""
+        """Create the topic. published: return when the manifest has it.
+
+        A broker repeats a request to a slow controller, and the first one may have been done.
+        """
         admin = self._admin()  # ends its requests when it is deleted
-        _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
+        try:
+            _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
         wait_until(lambda: not published or self.has(topic))
 
     def grow(self, topic: str, partitions: int) -> None:
