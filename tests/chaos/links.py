@@ -30,8 +30,16 @@ from tests.chaos.schedule import CLIENTS
 
 _PIECE_BYTES: Final = 64 * 1024
 _LOOKUP_PAUSE_S: Final = 0.02
+_LOOKUPS_MAX: Final = 5
+"""The kernel may skip a row of /proc/net/tcp while other connections come and go, so a connection
+without a row is looked up again.
+"""
 _LOOPBACK: Final = ("0100007F", "0000000000000000FFFF00000100007F")
 """127.0.0.1 in /proc: as an IPv4 address, and as an IPv6 socket (such as gRPC's) shows it."""
+Ends = tuple[int, int]
+"""The ports of a connection: of the node that dialled it, and of the proxy. The first alone is not
+unique, because connections to different targets may share a local port.
+"""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _END_BEHIND_S: Final = 0.5
 """The pause between the last bytes of a held connection and its end, so that the receiver serves
@@ -46,14 +54,14 @@ class Diallers:
 
     def __init__(self, pids: Callable[[], dict[str, int | None]]) -> None:
         self._pids = pids
-        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._waiting: dict[Ends, asyncio.Future[str]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def of(self, port: int) -> str:
-        """Return the node whose end of a connection has this port, or CLIENTS if there is none."""
+    async def of(self, ends: Ends) -> str:
+        """Return the node that dialled this connection, or CLIENTS if no node did."""
         if sys.platform != "linux":
             return CLIENTS
-        found = self._waiting.setdefault(port, asyncio.get_running_loop().create_future())
+        found = self._waiting.setdefault(ends, asyncio.get_running_loop().create_future())
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._probe())
         return await asyncio.shield(found)
@@ -61,21 +69,21 @@ class Diallers:
     async def _probe(self) -> None:
         while self._waiting:
             waiting, self._waiting = self._waiting, {}
-            names = await asyncio.to_thread(_names_by_port, set(waiting), self._pids())
-            for port, found in waiting.items():
-                found.set_result(names.get(port, CLIENTS))
+            names = await asyncio.to_thread(_names_by_ends, set(waiting), self._pids())
+            for ends, found in waiting.items():
+                found.set_result(names.get(ends, CLIENTS))
             await asyncio.sleep(_LOOKUP_PAUSE_S)
 
 
-def _names_by_port(ports: set[int], pids: dict[str, int | None]) -> dict[int, str]:
-    wanted = {f"socket:[{inode}]": port for port, inode in _inodes(ports).items()}
-    found: dict[int, str] = {}
+def _names_by_ends(connections: set[Ends], pids: dict[str, int | None]) -> dict[Ends, str]:
+    wanted = {f"socket:[{inode}]": ends for ends, inode in _inodes(connections).items()}
+    found: dict[Ends, str] = {}
     for name, pid in pids.items():
         with suppress(OSError):
             for entry in os.scandir(f"/proc/{pid}/fd"):
-                port = wanted.get(_link(entry))
-                if port is not None:
-                    found[port] = name
+                ends = wanted.get(_link(entry))
+                if ends is not None:
+                    found[ends] = name
     return found
 
 
@@ -86,16 +94,24 @@ def _link(entry: os.DirEntry[str]) -> str:
         return ""
 
 
-def _inodes(ports: set[int]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split(maxsplit=10)
-                host, _, port = fields[1].partition(":")
-                if host in _LOOPBACK and int(port, 16) in ports:
-                    found[int(port, 16)] = fields[9]
+def _inodes(connections: set[Ends]) -> dict[Ends, str]:
+    found: dict[Ends, str] = {}
+    for _ in range(_LOOKUPS_MAX):
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            with suppress(OSError):
+                _add_inodes(Path(table).read_text(), connections, found)
+        if len(found) == len(connections):
+            break
     return found
+
+
+def _add_inodes(table: str, connections: set[Ends], found: dict[Ends, str]) -> None:
+    for line in table.splitlines()[1:]:
+        fields = line.split(maxsplit=10)
+        host, _, port = fields[1].partition(":")
+        ends = int(port, 16), int(fields[2].rpartition(":")[2], 16)
+        if host in _LOOPBACK and ends in connections:
+            found[ends] = fields[9]
 
 
 @dataclass(eq=False, slots=True)
@@ -251,7 +267,8 @@ class Network:
             return
         connection: _Connection | None = None
         try:
-            dialled = await self._diallers.of(writer.get_extra_info("peername")[1])
+            ends = writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
+            dialled = await self._diallers.of(ends)
             connection = self._opened(dialled, name, (writer, their_writer))
             await asyncio.gather(
                 self._pump(reader, their_writer, connection, dialled),

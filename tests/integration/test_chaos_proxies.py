@@ -164,6 +164,41 @@ async def test_a_node_that_dials_another_is_told_from_clients(
     await network.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells who dialled")
+async def test_a_node_is_told_from_others_that_use_the_same_local_port() -> None:
+    """The kernel gives one local port to connections with different targets. Closed ones stay in
+    its table for a minute.
+    """
+    server, port = Server(), free_port()
+    network = Network(lambda: {NODE: None, "broker 1": os.getpid()})
+    network.add(NODE, port, await server.start())
+    await network.node_runs(NODE)
+    dialling = dialler(0)
+    local_port = dialling.getsockname()[1]
+    for _ in range(8):
+        with socket.create_server(("127.0.0.1", 0)) as other, dialler(local_port) as closed:
+            closed.connect(other.getsockname())
+            accepted, _ = other.accept()
+            closed.close()
+            assert accepted.recv(1) == b""
+            accepted.close()
+    dialling.connect(("127.0.0.1", port))
+    _, writer = await asyncio.open_connection(sock=dialling)
+    await until(lambda: network.connection_counts.total() == 1)
+    assert network.connection_counts["broker", "broker"] == 1
+    writer.close()
+    server.stop()
+    await network.close()
+
+
+def dialler(port: int) -> socket.socket:
+    """Return a socket with this local port, which other sockets may have too."""
+    dialling = socket.socket()
+    dialling.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    dialling.bind(("127.0.0.1", port))
+    return dialling
+
+
 async def test_a_node_that_does_not_run_refuses(linked: Linked) -> None:
     linked.network.node_ended(NODE)
     with pytest.raises(ConnectionRefusedError):
