@@ -600,7 +600,7 @@ class Storage:
                 handle.committed_offset = run.end_offset
         self._cache.mark_committed(block)
         self._wake_room_waiters()
-        return self._slots.commit(block.end_sequence)
+        return self._slots.commit(block.end_sequence, self._metadata.has_object)
 
     def _on_stream_fenced(self, stream_id: StreamId) -> None:
         handle = self._handles.get(stream_id)

@@ -221,7 +221,7 @@ def _open_transactions_not_restored() -> list[Patch]:
 
 
 def _slots_in_place_deleted_by_their_writer() -> list[Patch]:
-    def commit(self: SlotTable, end: WalSequence) -> list[str]:
+    def commit(self: SlotTable, end: WalSequence, _is_object: Any) -> list[str]:
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:
             keys.append(self._slots.popleft().key)
