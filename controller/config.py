@@ -215,6 +215,13 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     writer that was stopped may land late.
     """
 
+    fence_kept_ms: Annotated[
+        int, Setting("wal.fence.retention.ms", Kind.DURATION, 10_000, 3_650 * 86_400_000)
+    ] = 7 * 86_400_000
+    """How long the fence of a broker start that is over stays in the store, by the store's clock
+    and this controller's. Longer than any broker may be suspended and then go on.
+    """
+
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
     """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer
     much slower than their peers.

@@ -37,6 +37,7 @@ from controller.metadata.records import (
     TopicRemoved,
     WalEnded,
     WalRecord,
+    WalRemoved,
 )
 from controller.metadata.topics import PartitionKey
 from stream.ports import BrokerIncarnation
@@ -88,7 +89,7 @@ class MetadataDelta:
                 self.partitions.add(PartitionKey(record.topic_id, record.partition))
             case NodeRecord() | NodeRemoved():
                 self.node_ids.add(record.node_id)
-            case WalRecord() | WalEnded():
+            case WalRecord() | WalEnded() | WalRemoved():
                 self.wals.add(
                     BrokerIncarnation(NodeId(record.node_id), NodeEpoch(record.node_epoch))
                 )

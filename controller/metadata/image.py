@@ -49,6 +49,7 @@ from controller.metadata.records import (
     TopicRemoved,
     WalEnded,
     WalRecord,
+    WalRemoved,
 )
 from controller.metadata.streams import StreamsImage
 from controller.metadata.topics import TopicsImage
@@ -89,6 +90,7 @@ class MetadataImage:
             NodeRemoved: self.nodes.remove_node,
             WalRecord: self._wal,
             WalEnded: self.nodes.end_wal,
+            WalRemoved: self.nodes.remove_wal,
             StreamCreated: self._stream_created,
             StreamForked: self._stream_forked,
             StreamOpened: self.streams.open,

@@ -189,6 +189,13 @@ class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
     end: WalSequence
 
 
+class WalRemoved(_Record, tag="wal-removed", frozen=True, gc=False):
+    """Forgets a WAL that ended long ago, after all its slots and its fence were deleted."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
+
+
 class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
     """Creates a stream that is closed, with epoch -1, at offset 0. `kind` is "meta", "data" or
     "txn".
@@ -362,6 +369,7 @@ Record = (
     | NodeRemoved
     | WalRecord
     | WalEnded
+    | WalRemoved
     | StreamCreated
     | StreamForked
     | StreamOpened
