@@ -15,6 +15,8 @@ from base.ids import Offset, StreamId
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.records import (
     ConfigRecord,
+    FrozenTopicRecord,
+    FrozenTopicRemoved,
     ObjectCommitted,
     PartitionRecord,
     RangeEntry,
@@ -23,8 +25,10 @@ from controller.metadata.records import (
     StreamClosed,
     StreamForked,
     StreamTrimmed,
+    TopicDeleted,
     TopicRecord,
     TopicRemoved,
+    TopicUndeleted,
     WalEnded,
     WalRecord,
 )
@@ -65,7 +69,14 @@ class ManifestChanges:
                     self.stream_ids.add(record.stream_id)
                 case PartitionRecord():
                     self.partitions.add(PartitionKey(record.topic_id, record.partition))
-                case TopicRecord() | TopicRemoved():
+                case (
+                    TopicRecord()
+                    | TopicRemoved()
+                    | TopicDeleted()
+                    | TopicUndeleted()
+                    | FrozenTopicRecord()
+                    | FrozenTopicRemoved()
+                ):
                     self.topic_ids.add(record.topic_id)
                 case ConfigRecord(resource_type=resource_type) if resource_type == TOPIC_RESOURCE:
                     self.configured_topics.add(record.resource_name)

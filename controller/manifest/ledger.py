@@ -21,11 +21,12 @@ from uuid import UUID
 
 from base.ids import Offset, StreamId
 from controller.manifest.changes import ManifestChanges
+from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.streams import LogEntry, StreamState
-from controller.metadata.topics import PartitionKey, PartitionMetadata
+from controller.metadata.topics import PartitionKey, PartitionMetadata, TopicState
 from stream.format.manifest.codec import Draft, encode_entries, encode_shard
 from stream.format.manifest.model import (
     INLINE_ENTRIES_MAX,
@@ -187,7 +188,7 @@ class Ledger:
             self._topics.clear()
             self._dirty.clear()
             self.changed = True
-            for topic in image.topics:
+            for topic in (*image.topics, *image.frozen_topics):
                 self._add_topic(topic.topic_id, image)
             return
         for topic_id in changes.topic_ids:
@@ -213,7 +214,7 @@ class Ledger:
         taken = 0
         while self._dirty:
             (topic_id, index), numbers = next(iter(self._dirty.items()))
-            topic, state = self._topics[topic_id], image.topics.by_id(topic_id)
+            topic, state = self._topics[topic_id], _described(image, topic_id)
             assert state is not None, f"topic {topic_id} was removed, but its shards are dirty"
             while numbers:
                 if taken >= entries_max:
@@ -275,7 +276,7 @@ class Ledger:
     # --- marking ----------------------------------------------------------------------------------
 
     def _add_topic(self, topic_id: UUID, image: MetadataImage) -> None:
-        state = image.topics.by_id(topic_id)
+        state = _described(image, topic_id)
         self.changed = True
         if state is None:
             if self._topics.pop(topic_id, None) is not None:
@@ -283,8 +284,13 @@ class Ledger:
                     key: numbers for key, numbers in self._dirty.items() if key[0] != topic_id
                 }
             return
-        if topic_id not in self._topics:
-            self._topics[topic_id] = _Topic(state.name, dict(image.configs.topic(state.name)))
+        name, configs = (
+            (state.full_name, state.configs)
+            if isinstance(state, FrozenTopic)
+            else (state.name, image.configs.topic(state.name))
+        )
+        if topic_id not in self._topics or self._topics[topic_id].name != name:
+            self._topics[topic_id] = _Topic(name, dict(configs))
             for number in range(len(state.partitions)):
                 self._touch(PartitionKey(topic_id, number), image)
 
@@ -306,7 +312,7 @@ class Ledger:
             self.changed = True
 
     def _touch(self, key: PartitionKey, image: MetadataImage) -> None:
-        state = image.topics.by_id(key.topic_id)
+        state = _described(image, key.topic_id)
         if state is None:
             return
         if key.topic_id not in self._topics:
@@ -445,6 +451,15 @@ class Ledger:
             topic.name in INTERNAL_TOPICS,
         )
         return topic.entry
+
+
+def _described(image: MetadataImage, topic_id: UUID) -> TopicState | FrozenTopic | None:
+    """Return the topic or the topic of a snapshot. Deleted topics are not in the manifest."""
+    topic = image.topics.by_id(topic_id)
+    if topic is not None:
+        return topic
+    frozen = image.frozen_topics.by_id(topic_id)
+    return None if frozen is None or frozen.is_deleted else frozen
 
 
 def _entries(found: list[LogEntry], objects: ObjectsImage) -> Entries:

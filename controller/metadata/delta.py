@@ -17,6 +17,8 @@ from base.ids import (
 )
 from controller.metadata.records import (
     ConfigRecord,
+    FrozenTopicRecord,
+    FrozenTopicRemoved,
     KeyValueRecord,
     NodeRecord,
     NodeRemoved,
@@ -33,8 +35,10 @@ from controller.metadata.records import (
     StreamOpened,
     StreamRemoved,
     StreamTrimmed,
+    TopicDeleted,
     TopicRecord,
     TopicRemoved,
+    TopicUndeleted,
     WalEnded,
     WalRecord,
     WalRemoved,
@@ -53,7 +57,7 @@ class MetadataDelta:
 
     everything: bool = False
     topic_ids: set[UUID] = field(default_factory=set[UUID])
-    """Topics that were created or removed, or whose partitions changed."""
+    """Topics, frozen ones included, that were created or removed, or whose partitions changed."""
     removed_topic_ids: set[UUID] = field(default_factory=set[UUID])
     partitions: set[PartitionKey] = field(default_factory=set[PartitionKey])
     node_ids: set[NodeId] = field(default_factory=set[NodeId])
@@ -79,9 +83,9 @@ class MetadataDelta:
 
     def _note_cluster(self, record: Record) -> None:
         match record:
-            case TopicRecord():
+            case TopicRecord() | TopicUndeleted() | FrozenTopicRecord() | FrozenTopicRemoved():
                 self.topic_ids.add(record.topic_id)
-            case TopicRemoved():
+            case TopicRemoved() | TopicDeleted():
                 self.topic_ids.add(record.topic_id)
                 self.removed_topic_ids.add(record.topic_id)
             case PartitionRecord():

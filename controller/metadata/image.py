@@ -18,14 +18,17 @@ from base.ids import (
     StreamId,
 )
 from controller.metadata import invariants
-from controller.metadata.configs import ConfigsImage
+from controller.metadata.configs import TOPIC_RESOURCE, ConfigsImage
 from controller.metadata.errors import broken
+from controller.metadata.frozen_topics import FrozenTopicsImage
 from controller.metadata.kv import KeyValueImage
 from controller.metadata.nodes import NodesImage
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.records import (
     ClusterRecord,
     ConfigRecord,
+    FrozenTopicRecord,
+    FrozenTopicRemoved,
     IdsReserved,
     KeyValueRecord,
     MetadataOffset,
@@ -45,8 +48,10 @@ from controller.metadata.records import (
     StreamOpened,
     StreamRemoved,
     StreamTrimmed,
+    TopicDeleted,
     TopicRecord,
     TopicRemoved,
+    TopicUndeleted,
     WalEnded,
     WalRecord,
     WalRemoved,
@@ -71,6 +76,7 @@ class MetadataImage:
     next_node_epoch: NodeEpoch = _FIRST_NODE_EPOCH
     next_producer_id: int = 0
     topics: TopicsImage = field(default_factory=TopicsImage)
+    frozen_topics: FrozenTopicsImage = field(default_factory=FrozenTopicsImage)
     nodes: NodesImage = field(default_factory=NodesImage)
     streams: StreamsImage = field(default_factory=StreamsImage)
     objects: ObjectsImage = field(default_factory=ObjectsImage)
@@ -85,7 +91,11 @@ class MetadataImage:
             ClusterRecord: self._cluster,
             TopicRecord: self.topics.create,
             TopicRemoved: self._topic_removed,
-            PartitionRecord: self.topics.set_partition,
+            FrozenTopicRecord: self.frozen_topics.create,
+            TopicDeleted: self._topic_deleted,
+            TopicUndeleted: self._topic_undeleted,
+            FrozenTopicRemoved: self.frozen_topics.remove,
+            PartitionRecord: self._partition,
             NodeRecord: self._node,
             NodeRemoved: self.nodes.remove_node,
             WalRecord: self._wal,
@@ -176,7 +186,7 @@ class MetadataImage:
 
         The check costs O(size of the image): it is meant for tests and the simulator.
         """
-        invariants.check(self.topics, self.nodes, self.streams, self.objects)
+        invariants.check(self.topics, self.frozen_topics, self.nodes, self.streams, self.objects)
         invariants.check_counters(
             self.streams, self.next_stream_id, self.objects, self.next_object_id
         )
@@ -187,7 +197,26 @@ class MetadataImage:
         self.cluster_id = record.cluster_id
 
     def _topic_removed(self, record: TopicRemoved) -> None:
-        self.configs.remove_topic(self.topics.remove(record).name)
+        self.configs.remove_topic(self.topics.remove(record.topic_id).name)
+
+    def _topic_deleted(self, record: TopicDeleted) -> None:
+        topic = self.topics.remove(record.topic_id)
+        self.frozen_topics.take(topic, self.configs.topic(topic.name), record)
+        self.configs.remove_topic(topic.name)
+
+    def _topic_undeleted(self, record: TopicUndeleted) -> None:
+        topic = self.frozen_topics.give_back(record)
+        self.topics.create(TopicRecord(topic.topic_id, record.name))
+        for partition in topic.partitions:
+            self.topics.set_partition(partition)
+        for name, value in topic.configs.items():
+            self.configs.set(ConfigRecord(TOPIC_RESOURCE, record.name, name, value))
+
+    def _partition(self, record: PartitionRecord) -> None:
+        if record.topic_id in self.frozen_topics:
+            self.frozen_topics.set_partition(record)
+        else:
+            self.topics.set_partition(record)
 
     def _node(self, record: NodeRecord) -> None:
         self.nodes.set_node(record)

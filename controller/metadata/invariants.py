@@ -4,9 +4,11 @@ Limits: a check costs O(size of the image), so it is meant for tests and the sim
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 from base.ids import NodeEpoch, ObjectId, StreamId
 from controller.metadata.errors import broken
+from controller.metadata.frozen_topics import FrozenTopicsImage
 from controller.metadata.nodes import NodesImage
 from controller.metadata.objects import ObjectPhase, ObjectsImage
 from controller.metadata.streams import StreamsImage, StreamState
@@ -21,7 +23,11 @@ from stream.ports import ObjectRole
 
 
 def check(
-    topics: TopicsImage, nodes: NodesImage, streams: StreamsImage, objects: ObjectsImage
+    topics: TopicsImage,
+    frozen_topics: FrozenTopicsImage,
+    nodes: NodesImage,
+    streams: StreamsImage,
+    objects: ObjectsImage,
 ) -> None:
     """Raise InvariantBroken for the first violation."""
     refs: Counter[ObjectId] = Counter()
@@ -30,7 +36,10 @@ def check(
         refs.update(entry.object_id for entry in stream.entries)
     _check_objects(objects, nodes, refs)
     _check_owners(streams, nodes)
-    _check_partitions(topics, streams, nodes)
+    owned = _check_partitions(topics, streams, nodes)
+    owned |= _check_frozen(frozen_topics, topics, streams)
+    if stray := {stream.stream_id for stream in streams} - owned:
+        raise broken(f"streams without a partition: {stray}")
 
 
 def _check_log(stream: StreamState) -> None:
@@ -93,7 +102,10 @@ def _check_owners(streams: StreamsImage, nodes: NodesImage) -> None:
             raise broken(f"stream {stream.stream_id} is open by {stream.owner}, whose WAL ended")
 
 
-def _check_partitions(topics: TopicsImage, streams: StreamsImage, nodes: NodesImage) -> None:
+def _check_partitions(
+    topics: TopicsImage, streams: StreamsImage, nodes: NodesImage
+) -> set[StreamId]:
+    """Return the streams of all partitions."""
     led = {key: leader for leader, keys in topics.leaders().items() for key in keys}
     owned: set[StreamId] = set()
     for topic in topics:
@@ -106,8 +118,39 @@ def _check_partitions(topics: TopicsImage, streams: StreamsImage, nodes: NodesIm
             owned.update(partition.stream_ids)
     if led:
         raise broken(f"the index of leaders names partitions that do not exist: {led}")
-    if stray := {stream.stream_id for stream in streams} - owned:
-        raise broken(f"streams without a partition: {stray}")
+    return owned
+
+
+def _check_frozen(
+    frozen_topics: FrozenTopicsImage, topics: TopicsImage, streams: StreamsImage
+) -> set[StreamId]:
+    """Return the streams of all partitions of frozen topics."""
+    owned: set[StreamId] = set()
+    for topic in frozen_topics:
+        if topics.by_id(topic.topic_id) is not None:
+            raise broken(f"topic {topic.full_name} is frozen and served")
+        for index, partition in enumerate(topic.partitions):
+            name = f"{topic.full_name}-{index}"
+            if partition.partition != index or leader_of(partition) != NO_LEADER:
+                raise broken(f"{name} is frozen and has a leader, or another number")
+            for stream in _streams_of(name, partition, streams):
+                if stream.opened and not topic.is_deleted:
+                    raise broken(f"{name}: stream {stream.stream_id} of a snapshot is open")
+            owned.update(partition.stream_ids)
+    return owned
+
+
+def _streams_of(
+    name: str, partition: PartitionMetadata, streams: StreamsImage
+) -> Iterator[StreamState]:
+    for stream_id in partition.stream_ids:
+        stream = streams.get(stream_id)
+        if stream is None or (stream.topic_id, stream.partition) != (
+            partition.topic_id,
+            partition.partition,
+        ):
+            raise broken(f"{name}: stream {stream_id} is missing or belongs to another partition")
+        yield stream
 
 
 def _check_partition(
@@ -126,18 +169,14 @@ def _check_partition(
         leader != NO_LEADER or partition.move is None or not partition.target_replicas
     ):
         raise broken(f"{name} moves and is led by {leader}, or its move is not told")
-    for stream_id in partition.stream_ids:
-        stream = streams.get(stream_id)
-        if stream is None or (stream.topic_id, stream.partition) != (
-            partition.topic_id,
-            partition.partition,
-        ):
-            raise broken(f"{name}: stream {stream_id} is missing or belongs to another partition")
+    for stream in _streams_of(name, partition, streams):
         if stream.opened and leader == NO_LEADER and partition.target_replicas is None:
-            raise broken(f"{name}: stream {stream_id} is open, nobody leads and nothing moves")
+            raise broken(
+                f"{name}: stream {stream.stream_id} is open, nobody leads and nothing moves"
+            )
         if stream.epoch > partition.leader_epoch:
             raise broken(
-                f"{name}: stream {stream_id} has epoch {stream.epoch}, the partition"
+                f"{name}: stream {stream.stream_id} has epoch {stream.epoch}, the partition"
                 f" {partition.leader_epoch}"
             )
 

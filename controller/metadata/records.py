@@ -52,6 +52,55 @@ class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
     topic_id: UUID
 
 
+class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
+    """Creates a topic that nobody serves and nothing changes: a topic of a snapshot, or a deleted
+    topic that can come back.
+
+    The records of its partitions follow, without leaders. Other records create its streams.
+    """
+
+    topic_id: UUID
+    name: str
+    snapshot: str
+    """Name of the snapshot; empty for a deleted topic."""
+    configs: tuple[tuple[str, str], ...]
+    since_ms: Millis
+    """Wall clock of the active controller, for information: no decision depends on it."""
+    keep_ms: int
+    """Time after which the topic is removed, -1 for never.
+
+    The active controller measures it by its monotonic clock, and each new leader starts again.
+    """
+    offset: MetadataOffset
+    """End of the log before the transaction that froze the topic."""
+
+
+class TopicDeleted(_Record, tag="topic-deleted", frozen=True, gc=False):
+    """Makes a topic a frozen one, with its partitions, configs and streams. Its leaders close the
+    streams. The last three fields are those of FrozenTopicRecord.
+    """
+
+    topic_id: UUID
+    since_ms: Millis
+    keep_ms: int
+    offset: MetadataOffset
+
+
+class TopicUndeleted(_Record, tag="topic-undeleted", frozen=True, gc=False):
+    """Makes a deleted topic a normal one again, under any name. The records of its partitions
+    follow, which elect leaders.
+    """
+
+    topic_id: UUID
+    name: str
+
+
+class FrozenTopicRemoved(_Record, tag="frozen-topic-removed", frozen=True, gc=False):
+    """Removes a frozen topic with its partitions and configs. Other records remove the streams."""
+
+    topic_id: UUID
+
+
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The last planned change of a partition's leader. It is under way until `elected_ms` is set.
 
@@ -364,6 +413,10 @@ Record = (
     ClusterRecord
     | TopicRecord
     | TopicRemoved
+    | FrozenTopicRecord
+    | TopicDeleted
+    | TopicUndeleted
+    | FrozenTopicRemoved
     | PartitionRecord
     | NodeRecord
     | NodeRemoved

@@ -22,6 +22,7 @@ from controller.metadata.objects import ObjectPhase, ObjectState
 from controller.metadata.records import (
     ClusterRecord,
     ConfigRecord,
+    FrozenTopicRecord,
     IdsReserved,
     KeyValueRecord,
     NodeRecord,
@@ -53,7 +54,7 @@ class ImageCopy:
     """Records of which there is one each."""
     nodes: list[NodeRecord]
     wals: list[WalState]
-    topics: list[tuple[TopicRecord, list[PartitionRecord]]]
+    topics: list[tuple[TopicRecord | FrozenTopicRecord, list[PartitionRecord]]]
     streams: list[StreamState]
     objects: list[ObjectState]
     lasts: list[Record]
@@ -70,16 +71,18 @@ class ImageCopy:
         streams = list(map(copy, image.streams))
         for stream in streams:
             stream.entries = stream.entries.copy()  # an empty list is shared as well
+        topics: list[tuple[TopicRecord | FrozenTopicRecord, list[PartitionRecord]]] = [
+            (TopicRecord(topic.topic_id, topic.name), topic.partitions.copy())
+            for topic in image.topics
+        ]
+        topics += [(topic.record(), topic.partitions.copy()) for topic in image.frozen_topics]
         lasts: list[Record] = [ConfigRecord(*config) for config in image.configs.items()]
         lasts += [KeyValueRecord(key, data) for key, data in image.kv.items()]
         return ImageCopy(
             firsts,
             list(image.nodes),
             list(map(copy, image.nodes.wals())),
-            [
-                (TopicRecord(topic.topic_id, topic.name), topic.partitions.copy())
-                for topic in image.topics
-            ],
+            topics,
             streams,
             list(map(copy, image.objects)),
             lasts,

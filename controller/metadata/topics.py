@@ -13,7 +13,7 @@ from uuid import UUID
 
 from base.ids import NodeEpoch, NodeId
 from controller.metadata.errors import broken
-from controller.metadata.records import PartitionRecord, TopicRecord, TopicRemoved
+from controller.metadata.records import PartitionRecord, TopicRecord
 from stream.ports import BrokerIncarnation
 
 NO_LEADER = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
@@ -111,10 +111,10 @@ class TopicsImage:
         self._by_id[record.topic_id] = topic
         self._by_name[record.name] = topic
 
-    def remove(self, record: TopicRemoved) -> TopicState:
-        topic = self._by_id.pop(record.topic_id, None)
+    def remove(self, topic_id: UUID) -> TopicState:
+        topic = self._by_id.pop(topic_id, None)
         if topic is None:
-            raise broken(f"topic {record.topic_id} to be removed does not exist")
+            raise broken(f"topic {topic_id} to be removed does not exist")
         del self._by_name[topic.name]
         for partition in topic.partitions:
             self._unlead(partition)

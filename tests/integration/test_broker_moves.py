@@ -41,19 +41,20 @@ from tests.support.waiting import until
 TIMEOUT_S = 30
 
 
-class GatedStore(MemoryStore):
+class GatedStore:
     """One broker's view of the shared store, which can hold its PUTs."""
 
     def __init__(self, shared: MemoryStore) -> None:
-        super().__init__()
-        self.__dict__ = shared.__dict__ | {"is_open": asyncio.Event()}
+        self._shared = shared
+        self.is_open = asyncio.Event()
         self.is_open.set()
 
-    is_open: asyncio.Event
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared, name)
 
     async def put_if_absent(self, key: str, body: Body) -> str:
         await self.is_open.wait()
-        return await super().put_if_absent(key, body)
+        return await self._shared.put_if_absent(key, body)
 
 
 async def create(cluster: Cluster, name: str, *candidates: int, partitions: int = 1) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_TIMEOUT_S = 20.0
+_TIMEOUT_S = 60.0
 _THREAD_TIMEOUT_S = 60.0
 _PAUSE_MIN_S = 0.001
 _PAUSE_MAX_S = 0.05

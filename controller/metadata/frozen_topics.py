@@ -1,0 +1,170 @@
+"""Hold the frozen topics: those of snapshots, and deleted ones that can come back.
+
+Brokers do not serve a frozen topic, so it is in no list of topics, has no leaders and needs no
+election. Readers of the store find the topic `orders` of the snapshot `nightly` under the name
+`orders@nightly`, which no other topic can have.
+
+Invariants: a partition has no leader. Nothing opens the streams of a snapshot. Those of a deleted
+topic may be open until their last owner has closed them or is recovered. Ranges of frozen topics
+refer to objects like all others. Only `MetadataImage.apply` changes it.
+Source: none in Kafka.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from base.ids import Millis, NodeEpoch, NodeId
+from controller.metadata.errors import broken
+from controller.metadata.records import (
+    FrozenTopicRecord,
+    FrozenTopicRemoved,
+    MetadataOffset,
+    PartitionRecord,
+    TopicDeleted,
+    TopicUndeleted,
+)
+from controller.metadata.topics import TopicState
+
+SEPARATOR: Final = "@"
+"""Between the name of a topic and that of its snapshot. Kafka does not allow it in names of
+topics.
+"""
+
+
+@dataclass(slots=True)
+class FrozenTopic:
+    topic_id: UUID
+    name: str
+    snapshot: str
+    """Empty for a deleted topic."""
+    configs: Mapping[str, str]
+    since_ms: Millis
+    keep_ms: int
+    """-1: kept until it is removed by request."""
+    offset: MetadataOffset
+    """End of the log before the topic was frozen, to measure its age."""
+    partitions: list[PartitionRecord] = field(default_factory=list[PartitionRecord])
+
+    @property
+    def is_deleted(self) -> bool:
+        """Return whether this is a deleted topic, not one of a snapshot."""
+        return not self.snapshot
+
+    @property
+    def full_name(self) -> str:
+        """Return the name for readers of the store."""
+        return f"{self.name}{SEPARATOR}{self.snapshot or self.topic_id}"
+
+    def record(self) -> FrozenTopicRecord:
+        return FrozenTopicRecord(
+            self.topic_id,
+            self.name,
+            self.snapshot,
+            tuple(self.configs.items()),
+            self.since_ms,
+            self.keep_ms,
+            self.offset,
+        )
+
+
+@dataclass(slots=True)
+class FrozenTopicsImage:
+    _by_id: dict[UUID, FrozenTopic] = field(default_factory=dict[UUID, FrozenTopic])
+    _by_full_name: dict[str, FrozenTopic] = field(default_factory=dict[str, FrozenTopic])
+
+    def __iter__(self) -> Iterator[FrozenTopic]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, topic_id: UUID) -> bool:
+        return topic_id in self._by_id
+
+    def by_id(self, topic_id: UUID) -> FrozenTopic | None:
+        return self._by_id.get(topic_id)
+
+    def by_full_name(self, full_name: str) -> FrozenTopic | None:
+        """Return the topic `NAME@SNAPSHOT`, or for a deleted one `NAME@TOPIC_ID`."""
+        return self._by_full_name.get(full_name)
+
+    def deleted(self) -> Iterator[FrozenTopic]:
+        return (topic for topic in self if topic.is_deleted)
+
+    def of_snapshot(self, snapshot: str) -> list[FrozenTopic]:
+        return [topic for topic in self if snapshot and topic.snapshot == snapshot]
+
+    def create(self, record: FrozenTopicRecord) -> None:
+        self._add(
+            FrozenTopic(
+                record.topic_id,
+                record.name,
+                record.snapshot,
+                dict(record.configs),
+                record.since_ms,
+                record.keep_ms,
+                record.offset,
+            )
+        )
+
+    def take(self, topic: TopicState, configs: Mapping[str, str], record: TopicDeleted) -> None:
+        """Take over a deleted topic."""
+        self._add(
+            FrozenTopic(
+                topic.topic_id,
+                topic.name,
+                "",
+                dict(configs),
+                record.since_ms,
+                record.keep_ms,
+                record.offset,
+                [_without_leader(partition) for partition in topic.partitions],
+            )
+        )
+
+    def give_back(self, record: TopicUndeleted) -> FrozenTopic:
+        """Remove a deleted topic, which is a normal one again."""
+        topic = self._remove(record.topic_id)
+        if not topic.is_deleted:
+            raise broken(f"topic {topic.full_name} is one of a snapshot and was never deleted")
+        return topic
+
+    def remove(self, record: FrozenTopicRemoved) -> None:
+        self._remove(record.topic_id)
+
+    def set_partition(self, record: PartitionRecord) -> None:
+        """Add the next partition of a topic."""
+        topic = self._by_id[record.topic_id]
+        if record.partition != len(topic.partitions) or record.leader >= 0:
+            raise broken(
+                f"partition {record.partition} with leader {record.leader} does not fit the frozen"
+                f" topic {topic.full_name}"
+            )
+        topic.partitions.append(record)
+
+    def _add(self, topic: FrozenTopic) -> None:
+        if topic.topic_id in self._by_id or topic.full_name in self._by_full_name:
+            raise broken(f"frozen topic {topic.full_name} ({topic.topic_id}) exists")
+        self._by_id[topic.topic_id] = topic
+        self._by_full_name[topic.full_name] = topic
+
+    def _remove(self, topic_id: UUID) -> FrozenTopic:
+        topic = self._by_id.pop(topic_id, None)
+        if topic is None:
+            raise broken(f"frozen topic {topic_id} does not exist")
+        del self._by_full_name[topic.full_name]
+        return topic
+
+
+def _without_leader(partition: PartitionRecord) -> PartitionRecord:
+    return msgspec.structs.replace(
+        partition,
+        leader=NodeId(-1),
+        leader_node_epoch=NodeEpoch(-1),
+        target_replicas=None,
+        move=None,
+    )
