@@ -216,10 +216,10 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """
 
     fence_kept_ms: Annotated[
-        int, Setting("wal.fence.retention.ms", Kind.DURATION, 10_000, 3_650 * 86_400_000)
+        int, Setting("wal.fence.retention.ms", Kind.DURATION, 86_400_000, 3_650 * 86_400_000)
     ] = 7 * 86_400_000
     """How long the fence of a broker start that is over stays in the store, by the store's clock
-    and this controller's. Longer than any broker may be suspended and then go on.
+    and this controller's. Much longer than a session and than wall clocks are wrong by.
     """
 
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False

@@ -224,7 +224,7 @@ class Janitor:
             if slot.sequence < end:
                 keys.append(info.key)
             else:
-                fence_ms = max(fence_ms, info.modified_ms)
+                fence_ms = max(fence_ms, Millis(info.modified_ms))
         unregistered = await self._runtime.with_committed_image(
             lambda image: [key for key in keys if image.objects.in_place(key) is None]
         )
