@@ -79,6 +79,7 @@ SEEDS_MAX = 25
 FIRST_SEED = {
     "trimmed_without_a_checkpoint": 25,
     "full_map_ignored": 15,
+    "tombstones_dropped_at_once": 70,
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 30,
     "sequences_judged_without_a_lease": 100,
