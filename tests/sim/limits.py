@@ -18,6 +18,10 @@ _MIB = 1 << 20
 PREPARED_TTL_MS = 8_000
 LATE_PUT_GRACE_MS = 30_000
 """Together longer than two of the longest pauses and the deadline of a PUT behind them."""
+FENCE_KEPT_MS = 20_000
+"""Longer than the longest pause of a broker, and than the differences of wall clocks. For the
+scenarios of `tests.sim.leaks`, whose store dates objects back; in others, no fence goes.
+"""
 CLEANER_INTERVAL_S = 0.4
 """How often brokers look for logs to clean."""
 

@@ -30,6 +30,7 @@ from stream.batch.records import Record, encode_batch
 from tests.sim.checkers import Checker, Part
 from tests.sim.clients import RETRIED, may_lag, settle
 from tests.sim.connections import Connection, Unanswered
+from tests.sim.leaks import LEAKING
 from tests.sim.nodes import SimBroker, batches_of, produce_request
 from tests.sim.places import PREFIX, SEPARATOR, place_of
 from tests.sim.topic_admin import TopicAdmin
@@ -37,7 +38,7 @@ from tests.sim.topic_admin import TopicAdmin
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-LIVING: Final = frozenset({"topics"})
+LIVING: Final = frozenset({"topics"}) | LEAKING
 """Scenarios in which topics are created and deleted."""
 
 _NAMES: Final = tuple(f"{PREFIX}{number}" for number in range(2))
