@@ -52,6 +52,9 @@ class Log:
     def leader_epoch(self, partition: int) -> int:
         return 1
 
+    def end_offset(self, partition: int) -> int:
+        return self.end
+
     def append(
         self,
         partition: int,
