@@ -26,7 +26,8 @@ from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from controller.api import messages
 from controller.api.errors import ControllerError
-from controller.metadata.topic_configs import FORK_SOURCE, canonical
+from controller.metadata.frozen_topics import SEPARATOR
+from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE, canonical
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _FORK_ATTEMPTS_MAX: Final = 5
@@ -107,6 +108,14 @@ def _assignment(
 def _new_topic(
     node: Node, topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None
 ) -> messages.NewTopic:
+    if any(item.name == UNDELETE for item in topic.configs):
+        return messages.NewTopic(
+            name=topic.name,
+            partitions=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            assignment=assignment,
+            configs={item.name: item.value for item in topic.configs},
+        )
     default_partitions = topic.num_partitions == _UNSET and assignment is None
     source = next((item.value for item in topic.configs if item.name == FORK_SOURCE), None)
     forked = node.image.topics.by_name(source) if source else None
@@ -150,10 +159,10 @@ async def _create(
             for topic in wanted
         }
     requested = {topic.name: topic for topic in wanted}
-    return {topic.name: _created(topic, requested[topic.name]) for topic in created.topics}
+    return {topic.name: _created(node, topic, requested[topic.name]) for topic in created.topics}
 
 
-def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
+def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
     if topic.status is not messages.Status.OK:
         return _Created(
             topic.name,
@@ -161,11 +170,14 @@ def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Cre
             error_message=topic.detail or None,
             configs=None,
         )
-    overrides = {
-        name: canonical(name, value)
-        for name, value in requested.configs.items()
-        if value is not None
-    }
+    if UNDELETE in requested.configs:
+        overrides = _configs_of(node, topic)
+    else:
+        overrides = {
+            name: canonical(name, value)
+            for name, value in requested.configs.items()
+            if value is not None
+        }
     return _Created(
         topic.name,
         topic_id=topic.topic_id,
@@ -179,6 +191,12 @@ def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Cre
             for entry in configs.topic_entries(overrides)
         ],
     )
+
+
+def _configs_of(node: Node, topic: messages.CreatedTopic) -> dict[str, str]:
+    """Return the configs of a topic that came back, or that would (for validate_only)."""
+    found = None if topic.topic_id is None else node.image.frozen_topics.by_id(topic.topic_id)
+    return dict(node.image.configs.topic(topic.name) if found is None else found.configs)
 
 
 # --- delete ---------------------------------------------------------------------------------------
@@ -207,8 +225,11 @@ def _find(
     node: Node, name: str | None, topic_id: UUID | None
 ) -> delete_topics.DeletableTopicResult:
     topics = node.image.topics
+    frozen = None if name is None else node.image.frozen_topics.by_full_name(name)
     if topic_id is not None:
         topic, unknown = topics.by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+    elif frozen is not None and frozen.is_deleted:
+        return delete_topics.DeletableTopicResult(name, frozen.topic_id)
     elif name is not None:
         topic, unknown = topics.by_name(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
@@ -223,12 +244,11 @@ async def _delete(
 ) -> None:
     """Delete the topics and set the errors in the results."""
     ids = list(found)
+    # A deleted topic is named NAME@ID: by its id alone, a repeated request would remove it.
+    purged_ids = [topic_id for topic_id in ids if SEPARATOR in (found[topic_id].name or "")]
+    request = messages.DeleteTopics(topic_ids=ids, purged_ids=purged_ids)
     try:
-        items = (
-            await node.client.delete_topics(
-                messages.DeleteTopics(topic_ids=ids), timeout_s=timeout_s
-            )
-        ).items
+        items = (await node.client.delete_topics(request, timeout_s=timeout_s)).items
     except (ControllerError, TimeoutError) as error:
         for result in found.values():
             result.error_code, result.error_message = code_of(error), str(error)

@@ -365,7 +365,12 @@ class TopicsCreated(Message, frozen=True, kw_only=True):
 
 
 class DeleteTopics(Message, frozen=True, kw_only=True):
+    """Delete topics. purged_ids: those of `topic_ids` that are deleted already and are to be
+    removed for good. A request that is repeated does not do that by itself.
+    """
+
     topic_ids: list[UUID]
+    purged_ids: list[UUID] = []
 
 
 class ItemResults(Message, frozen=True, kw_only=True):

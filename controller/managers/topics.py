@@ -1,8 +1,8 @@
-"""Create and delete topics, and add partitions.
+"""Create topics, bring deleted ones back, and add partitions.
 
 Invariant: One transaction creates a partition with its streams and, if any broker is live, its
-leader; one transaction deletes all of them. Each topic of a request succeeds or fails by itself.
-Internal topics are not deleted and keep their number of partitions. Source: KRaft
+leader. Each topic of a request succeeds or fails by itself.
+Internal topics keep their number of partitions. Source: KRaft
 `ReplicationControlManager`.
 """
 
@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-from base.ids import NodeId, StreamEpoch, StreamId
+from base.ids import Millis, NodeId, StreamEpoch, StreamId
 from controller.api.messages import (
     CreatedTopic,
     CreatePartitions,
     CreateTopics,
-    DeleteTopics,
     ItemResult,
     ItemResults,
     NewPartitions,
@@ -25,6 +24,7 @@ from controller.api.messages import (
     Status,
     TopicsCreated,
 )
+from controller.managers.deleted_topics import PARTITIONS_PER_REQUEST_MAX, Undeletions
 from controller.managers.elections import Elector
 from controller.managers.forks import Fork, configs_of, plan_forks
 from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
@@ -43,18 +43,11 @@ from controller.metadata.records import (
     PartitionRecord,
     Record,
     StreamCreated,
-    StreamRemoved,
     TopicRecord,
-    TopicRemoved,
 )
-from controller.metadata.topics import TopicState
+from controller.metadata.topic_configs import UNDELETE
 
-PARTITIONS_PER_REQUEST_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000
-_KEPT = (
-    "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups"
-    " that are not needed any more"
-)
 _FIXED = (
     "topic {name!r} must keep its {count} partitions: keys are located by their number, and with"
     " another number they would be lost"
@@ -77,7 +70,7 @@ class _Maker:
         self.records: list[Record] = []
         self.placement = Placement(image, live)
         self.partition_count = 0
-        self._elector = Elector(image, live)
+        self.elector = Elector(image, live)
         self._next_stream_id = image.next_stream_id
 
     def reserve(self, count: int) -> None:
@@ -96,7 +89,7 @@ class _Maker:
         replicas: tuple[NodeId, ...],
         fork: Fork | None = None,
     ) -> None:
-        leader = self._elector.choose(replicas)
+        leader = self.elector.choose(replicas)
         meta, data, txn = (StreamId(self._next_stream_id + more) for more in range(3))
         self._next_stream_id = StreamId(txn + 1)
         self.records += [
@@ -127,11 +120,16 @@ def create_topics(
     new_uuid: Callable[[], UUID],
     live: Collection[NodeId],
     defaults: TopicDefaults,
+    now_ms: Millis,
+    move_timeout_ms: int,
 ) -> Result[TopicsCreated]:
-    """Create topics; return an answer per topic in the order of the request. validate_only makes no
-    records.
+    """Create topics, or bring deleted ones back; return an answer per topic in the order of the
+    request. validate_only makes no records.
+
+    move_timeout_ms: of the partitions that come back while their last owner has them open.
     """
     maker = _Maker(image, live)
+    undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)
     counts = Counter(topic.name for topic in request.topics)
     created: list[CreatedTopic] = []
     for topic in request.topics:
@@ -141,7 +139,12 @@ def create_topics(
                     Status.DUPLICATE_IN_REQUEST,
                     f"topic {topic.name!r} is in the request {counts[topic.name]} times",
                 )
-            created.append(_create(image, topic, maker, new_uuid, defaults))
+            wanted = topic.configs.get(UNDELETE)
+            created.append(
+                _create(image, topic, maker, new_uuid, defaults)
+                if wanted is None
+                else _undelete(topic, wanted, maker, undeletions)
+            )
         except Refused as refused:
             created.append(
                 CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail)
@@ -170,50 +173,6 @@ def create_partitions(
         except Refused as refused:
             items.append(ItemResult(status=refused.status, detail=refused.detail))
     return Result([] if request.validate_only else maker.records, value=ItemResults(items=items))
-
-
-def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemResults]:
-    """Delete topics with all their streams. Owners notice that their streams are gone; objects are
-    destroyed when nothing refers to them.
-
-    At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
-    CONTROLLER_BUSY and are deleted by the next request.
-    """
-    records: list[Record] = []
-    items: list[ItemResult] = []
-    seen: set[UUID] = set()
-    partition_count = 0
-    for topic_id in request.topic_ids:
-        topic = image.topics.by_id(topic_id)
-        if topic is None:
-            items.append(
-                ItemResult(status=Status.UNKNOWN_TOPIC, detail=f"no topic has the id {topic_id}")
-            )
-        elif topic.name in INTERNAL_TOPICS:
-            items.append(
-                ItemResult(status=Status.INVALID_TOPIC_NAME, detail=_KEPT.format(name=topic.name))
-            )
-        elif topic_id in seen:
-            items.append(
-                ItemResult(
-                    status=Status.DUPLICATE_IN_REQUEST,
-                    detail=f"topic {topic.name!r} is in the request twice",
-                )
-            )
-        elif (
-            partition_count and partition_count + len(topic.partitions) > PARTITIONS_PER_REQUEST_MAX
-        ):
-            detail = (
-                f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: delete"
-                f" {topic.name!r} with the next one"
-            )
-            items.append(ItemResult(status=Status.CONTROLLER_BUSY, detail=detail))
-        else:
-            seen.add(topic_id)
-            partition_count += len(topic.partitions)
-            records += _removal(topic)
-            items.append(ItemResult())
-    return Result(records, value=ItemResults(items=items))
 
 
 def _create(
@@ -252,6 +211,21 @@ def _create(
         maker.add(topic_id, partition, replicas, None if forks is None else forks[partition])
     return CreatedTopic(
         name=topic.name, topic_id=topic_id, partitions=len(rows), replication_factor=len(rows[0])
+    )
+
+
+def _undelete(
+    topic: NewTopic, wanted: str, maker: _Maker, undeletions: Undeletions
+) -> CreatedTopic:
+    check_topic_name(topic.name)
+    found = undeletions.check(topic, wanted)
+    maker.reserve(len(found.partitions))
+    maker.records += undeletions.records(found, topic.name)
+    return CreatedTopic(
+        name=topic.name,
+        topic_id=found.topic_id,
+        partitions=len(found.partitions),
+        replication_factor=len(found.partitions[0].replicas),
     )
 
 
@@ -317,8 +291,3 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
     maker.reserve(added)
     for index, replicas in enumerate(rows):
         maker.add(topic.topic_id, present + index, replicas)
-
-
-def _removal(topic: TopicState) -> list[Record]:
-    streams = [stream_id for partition in topic.partitions for stream_id in partition.stream_ids]
-    return [*(StreamRemoved(stream_id) for stream_id in streams), TopicRemoved(topic.topic_id)]

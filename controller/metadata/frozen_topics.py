@@ -88,6 +88,11 @@ class FrozenTopicsImage:
     def by_id(self, topic_id: UUID) -> FrozenTopic | None:
         return self._by_id.get(topic_id)
 
+    def deleted_by_id(self, topic_id: UUID) -> FrozenTopic | None:
+        """Return the deleted topic that has this id."""
+        topic = self._by_id.get(topic_id)
+        return topic if topic is not None and topic.is_deleted else None
+
     def by_full_name(self, full_name: str) -> FrozenTopic | None:
         """Return the topic `NAME@SNAPSHOT`, or for a deleted one `NAME@TOPIC_ID`."""
         return self._by_full_name.get(full_name)

@@ -167,6 +167,10 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     move: Move | None = None
     fork: ForkPoint | None = None
     """Set if the partition began as a fork."""
+    undeleted_epoch: StreamEpoch = StreamEpoch(-1)
+    """The first leader epoch since the topic last came back after its deletion; -1: it never did.
+    Transactions that were open then are aborted.
+    """
 
     @property
     def stream_ids(self) -> tuple[StreamId, StreamId, StreamId]:

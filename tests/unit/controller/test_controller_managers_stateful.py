@@ -53,6 +53,7 @@ from controller.managers import (
 )
 from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
+from controller.metadata.topic_configs import UNDELETE
 from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
@@ -174,10 +175,28 @@ class Managers(RuleBasedStateMachine):
             request = CreatePartitions(topics=[NewPartitions(name=name, total=partitions + 1)])
             self.submit(topics.create_partitions(self.image, request, live=self.cluster.live))
 
-    @rule(name=st.sampled_from("abc"))
-    def delete(self, name: str) -> None:
+    @rule(name=st.sampled_from("abc"), grace_ms=st.sampled_from([0, 1_000, 5_000_000]))
+    def delete(self, name: str, grace_ms: int) -> None:
         if self.image.topics.by_name(name) is not None:
-            self.cluster.delete(name)
+            self.cluster.delete(name, grace_ms)
+
+    @precondition(lambda self: len(self.image.frozen_topics))
+    @rule(number=NUMBERS, name=st.sampled_from("abcd"))
+    def undelete(self, number: int, name: str) -> None:
+        deleted = list(self.image.frozen_topics)
+        frozen = deleted[number % len(deleted)]
+        status = Status.OK if self.image.topics.by_name(name) is None else Status.TOPIC_EXISTS
+        ends = {stream.stream_id: stream.end_offset for stream in self.image.streams}
+        configs = {UNDELETE: str(frozen.topic_id)}
+        self.cluster.create(NewTopic(name=name, configs=configs), status)
+        assert ends == {stream.stream_id: stream.end_offset for stream in self.image.streams}
+
+    @precondition(lambda self: len(self.image.frozen_topics))
+    @rule(number=NUMBERS)
+    def purge(self, number: int) -> None:
+        if number % 3 == 0:
+            (frozen, *_) = self.image.frozen_topics
+            assert self.cluster.delete_by_id(frozen.topic_id, purge=True).status == Status.OK
 
     @precondition(lambda self: self.incarnations)
     @rule(number=NUMBERS)
