@@ -22,6 +22,7 @@ from controller.metadata.errors import broken
 from controller.metadata.records import (
     FrozenTopicRecord,
     FrozenTopicRemoved,
+    GroupOffsets,
     MetadataOffset,
     PartitionRecord,
     TopicDeleted,
@@ -48,6 +49,8 @@ class FrozenTopic:
     offset: MetadataOffset
     """End of the log before the topic was frozen, to measure its age."""
     partitions: list[PartitionRecord] = field(default_factory=list[PartitionRecord])
+    group_offsets: tuple[GroupOffsets, ...] = ()
+    """Those of a snapshot: empty for a deleted topic."""
 
     @property
     def is_deleted(self) -> bool:
@@ -68,6 +71,7 @@ class FrozenTopic:
             self.since_ms,
             self.keep_ms,
             self.offset,
+            self.group_offsets,
         )
 
 
@@ -113,6 +117,7 @@ class FrozenTopicsImage:
                 record.since_ms,
                 record.keep_ms,
                 record.offset,
+                group_offsets=record.group_offsets,
             )
         )
 

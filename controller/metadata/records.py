@@ -52,6 +52,14 @@ class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
     topic_id: UUID
 
 
+class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The offsets that a consumer group had committed for one topic of a snapshot."""
+
+    group: str
+    offsets: tuple[tuple[int, Offset], ...]
+    """By partition, in order; partitions without one are left out."""
+
+
 class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
     """Creates a topic that nobody serves and nothing changes: a topic of a snapshot, or a deleted
     topic that can come back.
@@ -73,6 +81,8 @@ class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
     """
     offset: MetadataOffset
     """End of the log before the transaction that froze the topic."""
+    group_offsets: tuple[GroupOffsets, ...] = ()
+    """What consumer groups had committed when the snapshot was created, in order of their names."""
 
 
 class TopicDeleted(_Record, tag="topic-deleted", frozen=True, gc=False):
