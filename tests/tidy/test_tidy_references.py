@@ -40,6 +40,7 @@ NOT_OURS = {
 """File names that are not from this repository, with their origin."""
 
 NO_MODULES = {
+    "penstock.delete.grace.ms": "a topic config",
     "penstock.fork.offsets": "an option of CreateTopics",
     "penstock.fork.source": "a topic config",
     "penstock.fork.timestamp.ms": "an option of CreateTopics",
