@@ -199,6 +199,7 @@ def _controller(rng: Random) -> ControllerConfig:
         session_grace_ms=pick((300, 1_000)),
         read_grace_ms=pick((1, 500, 3_000)),
         late_put_grace_ms=LATE_PUT_GRACE_MS,
+        delete_grace_ms=0,
         janitor_interval_ms=pick((300, 2_000)),
         batch_count_max=pick((1, 4, 512)),
         batch_bytes_max=pick((100, 1 << 20)),
