@@ -47,6 +47,7 @@ NO_MODULES = {
     "penstock.node": "an attribute of spans",
     "penstock.offsets": "a property of Iceberg tables",
     "penstock.streams.svc.cluster.local": "a host name in Kubernetes",
+    "penstock.undelete": "an option of CreateTopics",
 }
 """Dotted names that begin like a package of Penstock but are something else."""
 
