@@ -13,6 +13,7 @@ from controller.metadata.frozen_topics import SEPARATOR
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
 
+_CODES: Final = {int(code): code for code in ErrorCode}
 _TIMEOUT_MS: Final = 30_000
 
 
@@ -86,7 +87,7 @@ def _ask(client: WireClient, full_names: Sequence[str]) -> list[FrozenTopicInfo]
     found: list[FrozenTopicInfo] = []
     for topic in answer.topics:
         if topic.error_code or not topic.frozen_topic:
-            code = next((code for code in ErrorCode if code == topic.error_code), None)
+            code = _CODES.get(topic.error_code)
             reason = "the broker knows no frozen topics: upgrade it" if not code else code.message
             raise KafkaFailed(f"{topic.name!r} is not a frozen topic: {reason}")
         found.append(decode_frozen_topic(topic.frozen_topic))
@@ -94,5 +95,5 @@ def _ask(client: WireClient, full_names: Sequence[str]) -> list[FrozenTopicInfo]
 
 
 def _reason(result: delete_topics.DeletableTopicResult) -> str:
-    code = next((code for code in ErrorCode if code == result.error_code), None)
-    return result.error_message or (f"error {result.error_code}" if code is None else code.message)
+    code = _CODES.get(result.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return f"{result.error_message or code.message} ({code.name})"
