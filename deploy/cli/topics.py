@@ -370,22 +370,23 @@ def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
     from deploy.output import print_json, print_table
     from deploy.output import size as size_text
 
-    topics = [
-        {
-            "name": topic.name,
-            "topic_id": str(topic.topic_id),
-            "deleted": _utc(topic.since_ms),
-            "until": _until(topic),
-            "partitions": len(topic.partitions),
-            "bytes": sum(partition.size_bytes for partition in topic.partitions),
-        }
+    rows = [
+        (
+            topic.name,
+            str(topic.topic_id),
+            _utc(topic.since_ms),
+            _until(topic),
+            len(topic.partitions),
+            sum(partition.size_bytes for partition in topic.partitions),
+        )
         for topic in deleted_topics(bootstrap)
     ]
     if as_json:
-        print_json(topics)
+        keys = ("name", "topic_id", "deleted", "until", "partitions", "bytes")
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
-    rows = [(*list(topic.values())[:-1], size_text(int(topic["bytes"]))) for topic in topics]
-    print_table("", ["topic", "id", "deleted", "until", "partitions", "bytes"], rows)
+    cells = [(*row[:-1], size_text(row[-1])) for row in rows]
+    print_table("", ["topic", "id", "deleted", "until", "partitions", "bytes"], cells)
 
 
 def _until(topic: "FrozenTopicInfo") -> str:
