@@ -123,6 +123,7 @@ def test_nothing_is_wrong_with_a_deleted_topic_that_can_come_back(
     answer = whole(cluster, "--older-than", "0s", code=0)
     assert sentences(answer) == {}
     assert (levels(answer)["manifest"], levels(answer)["objects"]) == ("ok", "ok")
+    assert "; 1 deleted topics (" in json.dumps(answer["checks"])
 
 
 def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(

@@ -35,6 +35,7 @@ from controller.metadata.records import (
     RangeEntry,
     Record,
     StreamCreated,
+    TopicDeleted,
     TopicRecord,
     WalEnded,
     WalRecord,
@@ -493,6 +494,26 @@ def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -
     assert not read_cluster(
         image_of(node(1), TopicRecord(TOPIC_ID, "t"), partition(0, 1)), NOW_MS
     ).may_be_transient
+
+
+def test_deleted_topics_that_can_come_back_are_told_of_and_are_no_finding() -> None:
+    kept = (RangeEntry(StreamId(1), Offset(0), Offset(9), 9, 3_000, Millis(0)),)
+    looked = read_cluster(
+        image_of(
+            node(1),
+            TopicRecord(TOPIC_ID, "t"),
+            partition(0, 1),
+            StreamCreated(StreamId(1), TOPIC_ID, 0, "data"),
+            ObjectCommitted(ObjectId(1), data_key(ObjectId(1)), 1, 3_000, Millis(0), kept),
+            TopicDeleted(TOPIC_ID, Millis(0), 60_000, MetadataOffset(0)),
+        ),
+        NOW_MS,
+    )
+    assert (looked.topic_count, looked.deleted_count, looked.deleted_bytes) == (0, 1, 3_000)
+    assert not looked.may_be_transient
+    found = judge.partitions(lasting_problems(looked, looked), NOW_MS)
+    assert found.level is Level.OK
+    assert found.summary.endswith("; 1 deleted topics (2.9 KiB) can come back")
 
 
 def test_what_passes_between_two_looks_is_no_finding() -> None:
