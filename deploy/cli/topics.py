@@ -369,6 +369,7 @@ def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
     from deploy.clients.frozen_topics import deleted_topics
     from deploy.output import print_json, print_table
     from deploy.output import size as size_text
+    from deploy.top.cost import Prices, storage_usd_month
 
     rows = [
         (
@@ -377,16 +378,18 @@ def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
             _utc(topic.since_ms),
             _until(topic),
             len(topic.partitions),
-            sum(partition.size_bytes for partition in topic.partitions),
+            size_bytes := sum(partition.size_bytes for partition in topic.partitions),
+            storage_usd_month(size_bytes, Prices()),
         )
         for topic in deleted_topics(bootstrap)
     ]
     if as_json:
-        keys = ("name", "topic_id", "deleted", "until", "partitions", "bytes")
+        keys = ("name", "topic_id", "deleted", "until", "partitions", "bytes", "usd_month")
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
-    cells = [(*row[:-1], size_text(row[-1])) for row in rows]
-    print_table("", ["topic", "id", "deleted", "until", "partitions", "bytes"], cells)
+    cells = [(*row[:-2], size_text(row[-2]), f"{row[-1]:,.4f}") for row in rows]
+    columns = ["topic", "id", "deleted", "until", "partitions", "bytes", "USD/month"]
+    print_table("", columns, cells)
 
 
 def _until(topic: "FrozenTopicInfo") -> str:

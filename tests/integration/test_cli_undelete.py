@@ -35,6 +35,8 @@ async def test_delete_list_undelete_and_remove_for_good(cluster: Cluster, tmp_pa
     (found,) = json.loads(await cli.run("topics", "list", "--deleted", "--json"))
     assert (found["name"], found["partitions"]) == ("orders", 2)
     assert found["until"] in first
+    assert found["usd_month"] == found["bytes"] / 1e9 * 0.023
+    assert "USD/month" in await cli.run("topics", "list", "--deleted")
     deleted, until = (datetime.fromisoformat(found[name]) for name in ("deleted", "until"))
     assert (until - deleted).total_seconds() == GRACE_S
     assert until > datetime.now(UTC)
