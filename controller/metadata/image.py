@@ -10,6 +10,7 @@ Source: KRaft `MetadataImage`.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from base.ids import (
     NodeEpoch,
@@ -178,6 +179,14 @@ class MetadataImage:
                 )
             )
         return found
+
+    def topic_name(self, topic_id: UUID) -> str:
+        """Return the name of a topic, also of a frozen one; empty if there is no such topic."""
+        topic = self.topics.by_id(topic_id)
+        if topic is not None:
+            return topic.name
+        frozen = self.frozen_topics.by_id(topic_id)
+        return "" if frozen is None else frozen.full_name
 
     def check_invariants(self) -> None:
         """Raise InvariantBroken if the image contradicts itself.

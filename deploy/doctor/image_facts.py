@@ -6,6 +6,7 @@ Invariant: pure, O(partitions); the result does not refer to the image.
 
 from collections.abc import Iterable
 
+from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.topics import is_moving, leader_of
@@ -74,7 +75,9 @@ def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
 def expected_in_manifest(image: MetadataImage) -> frozenset[tuple[object, ...]]:
     """Return what a manifest must contain: topics with partitions, WALs with first slots."""
     topics: Iterable[tuple[object, ...]] = (
-        (topic.topic_id, len(topic.partitions)) for topic in image.topics
+        (topic.topic_id, len(topic.partitions))
+        for topic in (*image.topics, *image.frozen_topics)
+        if not (isinstance(topic, FrozenTopic) and topic.is_deleted)
     )
     wals: Iterable[tuple[object, ...]] = (
         (wal.writer, int(wal.committed)) for wal in image.nodes.running_wals()
