@@ -18,7 +18,7 @@ import msgspec
 
 from base.ids import NodeId
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from broker.handlers import configs, forks
+from broker.handlers import configs, forks, snapshot_groups
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -26,6 +26,7 @@ from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from controller.api import messages
 from controller.api.errors import ControllerError
+from controller.metadata.frozen_topics import SEPARATOR, FrozenTopic
 from controller.metadata.topic_configs import FORK_SOURCE, canonical
 
 _TIMEOUT_MS_MIN: Final = 1_000
@@ -72,7 +73,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     timeout_s = _timeout_s(node, request.timeout_ms)
     deadline = asyncio.get_running_loop().time() + timeout_s
     for _ in range(_FORK_ATTEMPTS_MAX if wanted else 0):
-        planned = await asyncio.gather(*(_with_fork(node, topic, deadline) for topic in wanted))
+        planned = _all_or_no_snapshots(wanted, await _with_forks(node, wanted, deadline))
         results |= {item.name: item for item in planned if isinstance(item, _Created)}
         ready = [item for item in planned if not isinstance(item, _Created)]
         if ready:
@@ -109,7 +110,10 @@ def _new_topic(
 ) -> messages.NewTopic:
     default_partitions = topic.num_partitions == _UNSET and assignment is None
     source = next((item.value for item in topic.configs if item.name == FORK_SOURCE), None)
-    forked = node.image.topics.by_name(source) if source else None
+    image = node.image
+    forked = (
+        image.topics.by_name(source) or image.frozen_topics.by_full_name(source) if source else None
+    )
     default_count = node.config.num_partitions if forked is None else len(forked.partitions)
     default_factor = topic.replication_factor == _UNSET and assignment is None
     return messages.NewTopic(
@@ -123,19 +127,69 @@ def _new_topic(
     )
 
 
-async def _with_fork(
-    node: Node, topic: messages.NewTopic, deadline: float
-) -> messages.NewTopic | _Created:
-    """Return the topic with the fork points that its configs ask for, or why there are none."""
-    configs = dict(topic.configs)
+async def _with_forks(
+    node: Node, topics: Sequence[messages.NewTopic], deadline: float
+) -> list[messages.NewTopic | _Created]:
+    """Return each topic with the fork points that its configs ask for, or why there are none; a
+    topic of a snapshot also with what groups have committed.
+    """
+    planned: list[messages.NewTopic | _Created] = []
+    asked: dict[int, forks.ForkRequest] = {}
+    groups: dict[str, int] = {}
+    for at, topic in enumerate(topics):
+        configs = dict(topic.configs)
+        try:
+            request = forks.take_fork_request(configs)
+            if request is not None and SEPARATOR in topic.name:
+                forks.check_at_end(request, "a snapshot is of now")
+            fork = None if request is None else forks.fork_of_snapshot(node, request)
+        except KafkaError as error:
+            planned.append(_refused(topic, error))
+            continue
+        planned.append(msgspec.structs.replace(topic, configs=configs, fork=fork))
+        if request is None or fork is not None:
+            continue
+        asked[at] = request
+        source = node.image.topics.by_name(request.source)
+        if SEPARATOR in topic.name and source is not None:
+            groups[source.name] = len(source.partitions)
+    committed: snapshot_groups.Committed = {}
     try:
-        request = forks.take_fork_request(configs)
-        if request is None:
-            return topic
-        fork = await forks.plan_fork(node, request, deadline)
+        if groups:
+            committed = await snapshot_groups.committed_offsets(node, groups, deadline)
+        found = await forks.plan_forks(node, list(asked.values()), deadline) if asked else []
     except KafkaError as error:
-        return _Created(topic.name, error_code=error.code, error_message=str(error))
-    return msgspec.structs.replace(topic, configs=configs, fork=fork)
+        found = [error] * len(asked)
+    for (at, request), fork in zip(asked.items(), found, strict=True):
+        topic = planned[at]
+        if isinstance(topic, _Created) or isinstance(fork, KafkaError):
+            planned[at] = _refused(topics[at], fork) if isinstance(fork, KafkaError) else topic
+            continue
+        offsets = committed.get(request.source, []) if SEPARATOR in topic.name else []
+        planned[at] = msgspec.structs.replace(topic, fork=fork, group_offsets=offsets)
+    return planned
+
+
+def _refused(topic: messages.NewTopic, error: KafkaError) -> _Created:
+    return _Created(topic.name, error_code=error.code, error_message=str(error))
+
+
+def _all_or_no_snapshots(
+    topics: Sequence[messages.NewTopic], planned: Sequence[messages.NewTopic | _Created]
+) -> list[messages.NewTopic | _Created]:
+    """Refuse all topics of snapshots if one of them is refused."""
+    refused = next(
+        (item for item in planned if isinstance(item, _Created) and SEPARATOR in item.name), None
+    )
+    if refused is None:
+        return list(planned)
+    message = f"not created, because {refused.name!r} is not: {refused.error_message}"
+    return [
+        item
+        if isinstance(item, _Created) or SEPARATOR not in topic.name
+        else _Created(topic.name, error_code=refused.error_code, error_message=message)
+        for topic, item in zip(topics, planned, strict=True)
+    ]
 
 
 async def _create(
@@ -214,8 +268,21 @@ def _find(
     else:
         topic, unknown = None, ErrorCode.INVALID_REQUEST
     if topic is None:
+        frozen = _find_frozen(node, name, topic_id)
+        if frozen is not None:
+            return delete_topics.DeletableTopicResult(frozen.full_name, frozen.topic_id)
         return delete_topics.DeletableTopicResult(name, topic_id, unknown, unknown.message)
     return delete_topics.DeletableTopicResult(topic.name, topic.topic_id)
+
+
+def _find_frozen(node: Node, name: str | None, topic_id: UUID | None) -> FrozenTopic | None:
+    """Return the topic of a snapshot."""
+    frozen_topics = node.image.frozen_topics
+    if topic_id is not None:
+        topic = frozen_topics.by_id(topic_id)
+    else:
+        topic = None if name is None else frozen_topics.by_full_name(name)
+    return None if topic is None or topic.is_deleted else topic
 
 
 async def _delete(

@@ -112,8 +112,8 @@ def managers(
         m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(
             image, request, now_ms, live=live()
         ),
-        m.CreateTopics: lambda image, request, _: topics.create_topics(
-            image, request, new_uuid=new_uuid, live=live(), defaults=defaults
+        m.CreateTopics: lambda image, request, now_ms: topics.create_topics(
+            image, request, new_uuid=new_uuid, live=live(), defaults=defaults, now_ms=now_ms
         ),
         m.DeleteTopics: lambda image, request, _: topics.delete_topics(image, request),
         m.CreatePartitions: lambda image, request, _: topics.create_partitions(

@@ -1,18 +1,19 @@
 """Create and delete topics, and add partitions.
 
 Invariant: One transaction creates a partition with its streams and, if any broker is live, its
-leader; one transaction deletes all of them. Each topic of a request succeeds or fails by itself.
+leader; one transaction deletes all of them. Each topic of a request succeeds or fails by itself,
+but topics of snapshots only together.
 Internal topics are not deleted and keep their number of partitions. Source: KRaft
 `ReplicationControlManager`.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from base.ids import NodeId, StreamEpoch, StreamId
+from base.ids import Millis, NodeId, StreamEpoch, StreamId
 from controller.api.messages import (
     CreatedTopic,
     CreatePartitions,
@@ -29,8 +30,10 @@ from controller.managers.elections import Elector
 from controller.managers.forks import Fork, configs_of, plan_forks
 from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
 from controller.managers.result import Refused, Result
+from controller.managers.snapshots import find_snapshot_topic, plan_snapshot_topics
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.frozen_topics import SEPARATOR, FrozenTopic
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import (
     CLEANUP_POLICY,
@@ -40,6 +43,7 @@ from controller.metadata.internal_topics import (
 )
 from controller.metadata.records import (
     ConfigRecord,
+    FrozenTopicRemoved,
     PartitionRecord,
     Record,
     StreamCreated,
@@ -47,7 +51,7 @@ from controller.metadata.records import (
     TopicRecord,
     TopicRemoved,
 )
-from controller.metadata.topics import TopicState
+from controller.metadata.topics import NO_LEADER, TopicState
 
 PARTITIONS_PER_REQUEST_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000
@@ -95,8 +99,10 @@ class _Maker:
         partition: int,
         replicas: tuple[NodeId, ...],
         fork: Fork | None = None,
+        *,
+        is_frozen: bool = False,
     ) -> None:
-        leader = self._elector.choose(replicas)
+        leader = NO_LEADER if is_frozen else self._elector.choose(replicas)
         meta, data, txn = (StreamId(self._next_stream_id + more) for more in range(3))
         self._next_stream_id = StreamId(txn + 1)
         self.records += [
@@ -127,15 +133,21 @@ def create_topics(
     new_uuid: Callable[[], UUID],
     live: Collection[NodeId],
     defaults: TopicDefaults,
+    now_ms: Millis,
 ) -> Result[TopicsCreated]:
-    """Create topics; return an answer per topic in the order of the request. validate_only makes no
-    records.
+    """Create topics; return an answer per topic in the order of the request. Each succeeds by
+    itself, but those of snapshots only together. validate_only makes no records.
     """
     maker = _Maker(image, live)
     counts = Counter(topic.name for topic in request.topics)
+    frozen = [topic for topic in request.topics if SEPARATOR in topic.name]
+    of_snapshots = _freeze(image, frozen, maker, new_uuid, now_ms) if frozen else {}
     created: list[CreatedTopic] = []
     for topic in request.topics:
         try:
+            if topic.name in of_snapshots:
+                created.append(of_snapshots[topic.name])
+                continue
             if counts[topic.name] > 1:
                 raise Refused(
                     Status.DUPLICATE_IN_REQUEST,
@@ -184,7 +196,7 @@ def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemRes
     seen: set[UUID] = set()
     partition_count = 0
     for topic_id in request.topic_ids:
-        topic = image.topics.by_id(topic_id)
+        topic = image.topics.by_id(topic_id) or find_snapshot_topic(image, topic_id)
         if topic is None:
             items.append(
                 ItemResult(status=Status.UNKNOWN_TOPIC, detail=f"no topic has the id {topic_id}")
@@ -255,6 +267,39 @@ def _create(
     )
 
 
+def _freeze(
+    image: MetadataImage,
+    topics: Sequence[NewTopic],
+    maker: _Maker,
+    new_uuid: Callable[[], UUID],
+    now_ms: Millis,
+) -> dict[str, CreatedTopic]:
+    """Create topics of snapshots, all or none. The answers are by name."""
+    try:
+        plans = plan_snapshot_topics(image, topics)
+        for plan in plans:
+            check_topic_name(plan.source_name)
+        maker.reserve(sum(len(plan.forks) for plan in plans))
+    except Refused as refused:
+        return {
+            topic.name: CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail)
+            for topic in topics
+        }
+    created: dict[str, CreatedTopic] = {}
+    for plan in plans:
+        topic_id = new_uuid()
+        maker.records.append(plan.record(topic_id, now_ms, image.end_offset))
+        for partition, fork in enumerate(plan.forks):
+            maker.add(topic_id, partition, fork.source.replicas, fork, is_frozen=True)
+        created[plan.full_name] = CreatedTopic(
+            name=plan.full_name,
+            topic_id=topic_id,
+            partitions=len(plan.forks),
+            replication_factor=len(plan.forks[0].source.replicas),
+        )
+    return created
+
+
 def check_topic_name(name: str) -> None:
     if name in {".", ".."} or _NAME.fullmatch(name) is None:
         detail = (
@@ -319,6 +364,11 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
         maker.add(topic.topic_id, present + index, replicas)
 
 
-def _removal(topic: TopicState) -> list[Record]:
+def _removal(topic: TopicState | FrozenTopic) -> list[Record]:
     streams = [stream_id for partition in topic.partitions for stream_id in partition.stream_ids]
-    return [*(StreamRemoved(stream_id) for stream_id in streams), TopicRemoved(topic.topic_id)]
+    removed = (
+        FrozenTopicRemoved(topic.topic_id)
+        if isinstance(topic, FrozenTopic)
+        else TopicRemoved(topic.topic_id)
+    )
+    return [*(StreamRemoved(stream_id) for stream_id in streams), removed]

@@ -29,11 +29,9 @@ from controller.metadata.records import (
     TopicUndeleted,
 )
 from controller.metadata.topics import TopicState
+from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
-SEPARATOR: Final = "@"
-"""Between the name of a topic and that of its snapshot. Kafka does not allow it in names of
-topics.
-"""
+SEPARATOR: Final = SNAPSHOT_SEPARATOR
 
 
 @dataclass(slots=True)

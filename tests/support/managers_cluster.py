@@ -201,6 +201,7 @@ class ManagersCluster:
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),
+            now_ms=self.now_ms,
         )
         value = self.run(result)
         assert value is not None

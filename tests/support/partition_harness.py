@@ -155,6 +155,7 @@ class PartitionHarness:
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),
+            now_ms=self.now_ms,
         )
         created = self.run(result).topics[0]
         assert created.status is m.Status.OK, created.detail

@@ -74,6 +74,7 @@ class Large(ManagersCluster):
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),
+            now_ms=self.now_ms,
         ).records
         self.apply(self.created)
 

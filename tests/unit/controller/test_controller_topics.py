@@ -102,6 +102,7 @@ class TestCreate:
             new_uuid=cluster.new_uuid,
             live=cluster.live,
             defaults=topics.TopicDefaults(),
+            now_ms=cluster.now_ms,
         )
         value = cluster.run(result)
         assert value is not None
@@ -116,6 +117,7 @@ class TestCreate:
             new_uuid=cluster.new_uuid,
             live=cluster.live,
             defaults=topics.TopicDefaults(),
+            now_ms=cluster.now_ms,
         )
         assert result.records == []
         assert result.value is not None
