@@ -160,13 +160,13 @@ async def _with_forks(
         found = await forks.plan_forks(node, list(asked.values()), deadline) if asked else []
     except KafkaError as error:
         found = [error] * len(asked)
-    for (at, request), fork in zip(asked.items(), found, strict=True):
-        topic = planned[at]
-        if isinstance(topic, _Created) or isinstance(fork, KafkaError):
-            planned[at] = _refused(topics[at], fork) if isinstance(fork, KafkaError) else topic
-            continue
-        offsets = committed.get(request.source, []) if SEPARATOR in topic.name else []
-        planned[at] = msgspec.structs.replace(topic, fork=fork, group_offsets=offsets)
+    for (at, request), outcome in zip(asked.items(), found, strict=True):
+        asking = planned[at]
+        if isinstance(outcome, KafkaError):
+            planned[at] = _refused(topics[at], outcome)
+        elif isinstance(asking, messages.NewTopic):
+            offsets = committed.get(request.source, []) if SEPARATOR in asking.name else []
+            planned[at] = msgspec.structs.replace(asking, fork=outcome, group_offsets=offsets)
     return planned
 
 

@@ -3,6 +3,7 @@ see them.
 """
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
+from deploy.cli.app import app
 from deploy.clients.frozen_topics import frozen_topics
-from deploy.errors import KafkaFailed
+from deploy.errors import DeployError, KafkaFailed, UsageError
 from lake.manifest.errors import UnknownPartition
 from objectstore.memory import MemoryStore
 from penstock import scan, topics
@@ -322,3 +325,95 @@ def test_snapshots_that_cannot_be_are_refused_with_the_reason(threaded: Threaded
     with pytest.raises(KafkaException, match=r"not created, because 'none@s' is not"):
         freeze(bootstrap, "orders@s", "none@s")
     assert [info.snapshot for info in frozen_topics(bootstrap)] == [SNAPSHOT]
+
+
+def cli(threaded: ThreadedCluster, *arguments: str, code: int = 0) -> str:
+    environment = {
+        "PENSTOCK_BOOTSTRAP": threaded.bootstrap,
+        "PENSTOCK_STORE": threaded.store_url,
+        "COLUMNS": "160",
+    }
+    result = CliRunner().invoke(app, list(arguments), env=environment)
+    if isinstance(result.exception, DeployError):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def committed_by(bootstrap: str, group: str, topic: str) -> int:
+    consumer = confluent_consumer(bootstrap, group)
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_S)
+    consumer.close()
+    return found.offset
+
+
+def test_the_command_line_makes_and_restores_snapshots(threaded: ThreadedCluster) -> None:
+    bootstrap = threaded.bootstrap
+    for topic in (TOPIC, "clicks"):
+        create_topic(bootstrap, topic, 1, retention_ms="777777777")
+        produce(bootstrap, topic, [b"a", b"b"])
+    consumer = confluent_consumer(bootstrap, "g")
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    consumer.close()
+    assert cli(threaded, "snapshots", "create", SNAPSHOT).startswith("created nightly: 2 topics")
+    one = json.loads(cli(threaded, "snapshots", "create", "one", "--topics", TOPIC, "--json"))
+    assert (one["snapshot"]["topics"], one["snapshot"]["records"]) == (1, 2)
+    listed = json.loads(cli(threaded, "snapshots", "list", "--json"))
+    assert [(view["name"], view["topics"], view["groups"]) for view in listed] == [
+        (SNAPSHOT, 2, 1),
+        ("one", 1, 1),
+    ]
+    assert "nightly" in cli(threaded, "snapshots", "list")
+    described = json.loads(
+        cli(threaded, "snapshots", "describe", SNAPSHOT, "--topics", TOPIC, "--json")
+    )
+    assert [(topic["topic"], topic["groups"]) for topic in described] == [(TOPIC, {"g": {"0": 1}})]
+    assert "777777777" in cli(threaded, "snapshots", "describe", SNAPSHOT)
+    produce(bootstrap, TOPIC, [b"later"])
+    scanned(threaded)
+    assert cli(threaded, "consume", TOPIC, "--snapshot", SNAPSHOT) == "a\nb\n"
+    line = json.loads(
+        cli(threaded, "consume", TOPIC, "--snapshot", SNAPSHOT, "--json", "--max-messages", "1")
+    )
+    assert (line["topic"], line["offset"], line["value"]) == (TOPIC, 0, "a")
+
+    with pytest.raises(UsageError, match="topic 'clicks' exists"):
+        cli(threaded, "snapshots", "restore", SNAPSHOT)
+    with pytest.raises(UsageError, match="names one topic"):
+        cli(threaded, "snapshots", "restore", SNAPSHOT, "--as", "x")
+    cli(
+        threaded,
+        "snapshots",
+        "restore",
+        SNAPSHOT,
+        "--topics",
+        TOPIC,
+        "--as",
+        "copy",
+        "--with-groups",
+    )
+    assert read(bootstrap, "copy", 1) == {0: [b"a", b"b"]}
+    assert committed_by(bootstrap, "g", "copy") == 1
+    consumer = confluent_consumer(bootstrap, "g")
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
+    consumer.close()
+    restored = json.loads(
+        cli(threaded, "snapshots", "restore", SNAPSHOT, "--replace", "--with-groups", "--json")
+    )
+    assert [(view["topic"], view["groups"], view["problems"]) for view in restored] == [
+        ("clicks", 0, []),
+        (TOPIC, 1, []),
+    ]
+    assert read(bootstrap, TOPIC, 1) == {0: [b"a", b"b"]}
+    assert committed_by(bootstrap, "g", TOPIC) == 1
+    assert cli(threaded, "snapshots", "delete", SNAPSHOT, "--yes").startswith("deleted nightly")
+    for arguments, error in {
+        ("describe", SNAPSHOT): "snapshot 'nightly' does not exist",
+        ("describe", "on"): "did you mean one",
+        ("create", "one"): "was not created: .*exists",
+        ("create", "bad name"): "'bad name'|TOPIC_EXCEPTION",
+        ("create", "s", "--topics", "none"): "there is no topic 'none'",
+        ("describe", "one", "--topics", "clicks"): "'clicks' is not in snapshot 'one'",
+    }.items():
+        with pytest.raises(DeployError, match=error):
+            cli(threaded, "snapshots", *arguments)
