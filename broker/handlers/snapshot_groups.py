@@ -10,7 +10,7 @@ Source: none in Kafka.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -27,6 +27,7 @@ from controller.metadata.records import GroupOffsets
 _GROUPS_PER_REQUEST_COUNT: Final = 20
 _RETRY_PAUSE_S: Final = 0.1
 _CODES: Final = {int(code): code for code in ErrorCode}
+_NOT_FOUND: Final = int(ErrorCode.GROUP_ID_NOT_FOUND)
 
 Committed: TypeAlias = dict[str, list[GroupOffsets]]
 """By topic, and there in order of the groups' names."""
@@ -38,12 +39,14 @@ class _NotReady(Exception):
     """Raised when a coordinator cannot answer for all its groups now."""
 
 
-async def committed_offsets(node: Node, topics: Mapping[str, int], deadline: float) -> Committed:
-    """Return what each group has committed for topics, which come with the number of their
-    partitions. Tries again while coordinators change, until `deadline` (`loop.time()`).
+async def committed_offsets(node: Node, names: Collection[str], deadline: float) -> Committed:
+    """Return what each group has committed for these topics. Tries again while coordinators change,
+    until `deadline` (`loop.time()`).
 
     Raises KafkaError: REQUEST_TIMED_OUT, or what a coordinator refuses with.
     """
+    found = [node.image.topics.by_name(name) for name in names]
+    topics = {topic.name: len(topic.partitions) for topic in found if topic is not None}
     reason = "nothing answered"
     peers = node.connect_peers()
     try:
@@ -141,7 +144,7 @@ async def _fetch(
         offset_fetch.OffsetFetchResponse,
     )
     for group in answer.groups:
-        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        if group.error_code == _NOT_FOUND:
             continue
         if group.error_code:
             code = _CODES.get(group.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -135,39 +135,47 @@ async def _with_forks(
     """
     planned: list[messages.NewTopic | _Created] = []
     asked: dict[int, forks.ForkRequest] = {}
-    groups: dict[str, int] = {}
     for at, topic in enumerate(topics):
-        configs = dict(topic.configs)
         try:
-            request = forks.take_fork_request(configs)
-            if request is not None and SEPARATOR in topic.name:
-                forks.check_at_end(request, "a snapshot is of now")
-            fork = None if request is None else forks.fork_of_snapshot(node, request)
+            found, request = _fork_asked(node, topic)
         except KafkaError as error:
             planned.append(_refused(topic, error))
             continue
-        planned.append(msgspec.structs.replace(topic, configs=configs, fork=fork))
-        if request is None or fork is not None:
-            continue
-        asked[at] = request
-        source = node.image.topics.by_name(request.source)
-        if SEPARATOR in topic.name and source is not None:
-            groups[source.name] = len(source.partitions)
+        planned.append(found)
+        if request is not None and found.fork is None:
+            asked[at] = request
+    frozen = {request.source for at, request in asked.items() if SEPARATOR in topics[at].name}
     committed: snapshot_groups.Committed = {}
     try:
-        if groups:
-            committed = await snapshot_groups.committed_offsets(node, groups, deadline)
-        found = await forks.plan_forks(node, list(asked.values()), deadline) if asked else []
+        if frozen:
+            committed = await snapshot_groups.committed_offsets(node, frozen, deadline)
+        points = await forks.plan_forks(node, list(asked.values()), deadline) if asked else []
     except KafkaError as error:
-        found = [error] * len(asked)
-    for (at, request), outcome in zip(asked.items(), found, strict=True):
+        points = [error] * len(asked)
+    for (at, request), fork in zip(asked.items(), points, strict=True):
         asking = planned[at]
-        if isinstance(outcome, KafkaError):
-            planned[at] = _refused(topics[at], outcome)
+        if isinstance(fork, KafkaError):
+            planned[at] = _refused(topics[at], fork)
         elif isinstance(asking, messages.NewTopic):
             offsets = committed.get(request.source, []) if SEPARATOR in asking.name else []
-            planned[at] = msgspec.structs.replace(asking, fork=outcome, group_offsets=offsets)
+            planned[at] = msgspec.structs.replace(asking, fork=fork, group_offsets=offsets)
     return planned
+
+
+def _fork_asked(
+    node: Node, topic: messages.NewTopic
+) -> tuple[messages.NewTopic, forks.ForkRequest | None]:
+    """Return the topic without the options of a fork, and what they ask for. A fork of a snapshot
+    has its fork points already. Raises KafkaError.
+    """
+    configs = dict(topic.configs)
+    request = forks.take_fork_request(configs)
+    if request is None:
+        return topic, None
+    if SEPARATOR in topic.name:
+        forks.check_at_end(request, "a snapshot is of now")
+    fork = forks.fork_of_snapshot(node, request)
+    return msgspec.structs.replace(topic, configs=configs, fork=fork), request
 
 
 def _refused(topic: messages.NewTopic, error: KafkaError) -> _Created:

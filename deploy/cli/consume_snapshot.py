@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -62,8 +62,9 @@ def _rows(store: str, topic: str, snapshot: str) -> Iterator[dict[str, object]]:
 
 
 def _json_line(row: dict[str, object]) -> bytes:
-    timestamp, headers = row["timestamp"], row["headers"]
+    timestamp = row["timestamp"]
     assert isinstance(timestamp, datetime)
+    headers = cast("list[dict[str, object]] | None", row["headers"])
     record = {
         "topic": row["topic"],
         "partition": row["partition"],
@@ -71,10 +72,7 @@ def _json_line(row: dict[str, object]) -> bytes:
         "timestamp_ms": (timestamp - _EPOCH) // timedelta(milliseconds=1),
         "key": _text(row["key"]),
         "value": _text(row["value"]),
-        "headers": [
-            [header["key"], _text(header["value"])]
-            for header in (headers if isinstance(headers, list) else [])
-        ],
+        "headers": [[header["key"], _text(header["value"])] for header in headers or ()],
     }
     return msgspec.json.encode(record)
 

@@ -14,6 +14,7 @@ from deploy.errors import KafkaFailed
 
 FORK_SOURCE: Final = "penstock.fork.source"
 _TIMEOUT_MS: Final = 30_000
+_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
@@ -64,6 +65,6 @@ def delete_all(bootstrap: str, names: Sequence[str]) -> None:
 
 
 def _reason(number: int, message: str | None) -> str:
-    code = next((code for code in ErrorCode if code == number), None)
+    code = _CODES.get(number)
     name = str(number) if code is None else code.name
     return f"{message or ('' if code is None else code.message)} ({name})"

@@ -1,6 +1,7 @@
 """Ask a broker for the frozen topics: those of snapshots, and deleted ones that can come back."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
@@ -8,6 +9,8 @@ from broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
 from broker.wire.gen import metadata
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
+
+_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[FrozenTopicInfo]:
@@ -28,7 +31,7 @@ def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[Frozen
     found: list[FrozenTopicInfo] = []
     for topic in answer.topics:
         if topic.error_code or not topic.frozen_topic:
-            code = next((code for code in ErrorCode if code == topic.error_code), None)
+            code = _CODES.get(topic.error_code)
             reason = "the broker knows no frozen topics: upgrade it" if not code else code.message
             raise KafkaFailed(f"{topic.name!r} is not a frozen topic: {reason}")
         found.append(decode_frozen_topic(topic.frozen_topic))

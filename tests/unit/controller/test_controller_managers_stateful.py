@@ -22,8 +22,11 @@ from controller.api.messages import (
     Commit,
     CommitRecovered,
     CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
     DrainBroker,
     ElectPreferred,
+    ForkedPartition,
     NewPartitions,
     NewTopic,
     OpenStreamItem,
@@ -32,6 +35,7 @@ from controller.api.messages import (
     PartitionTarget,
     RemoveBroker,
     Status,
+    TopicFork,
     TrimStream,
     UnregisterBroker,
 )
@@ -53,6 +57,7 @@ from controller.managers import (
 )
 from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
+from controller.metadata.topic_configs import FORK_SOURCE
 from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
@@ -178,6 +183,61 @@ class Managers(RuleBasedStateMachine):
     def delete(self, name: str) -> None:
         if self.image.topics.by_name(name) is not None:
             self.cluster.delete(name)
+
+    @rule(name=st.sampled_from("abc"), snapshot=st.sampled_from("st"))
+    def snapshot(self, name: str, snapshot: str) -> None:
+        """Freeze a topic at its committed end, and open nothing of it."""
+        if self._fork(name, f"{name}@{snapshot}"):
+            frozen = self.image.frozen_topics.by_full_name(f"{name}@{snapshot}")
+            first = frozen.partitions[0].data_stream_id
+            assert not self.image.streams.get(first).opened
+
+    @rule(name=st.sampled_from("abc"), snapshot=st.sampled_from("st"), fork=st.sampled_from("abc"))
+    def restore(self, name: str, snapshot: str, fork: str) -> None:
+        self._fork(f"{name}@{snapshot}", fork)
+
+    @rule(name=st.sampled_from("abc"), snapshot=st.sampled_from("st"))
+    def delete_snapshot(self, name: str, snapshot: str) -> None:
+        frozen = self.image.frozen_topics.by_full_name(f"{name}@{snapshot}")
+        if frozen is not None:
+            request = DeleteTopics(topic_ids=[frozen.topic_id])
+            assert self.submit(topics.delete_topics(self.image, request))
+
+    def _fork(self, source: str, name: str) -> bool:
+        """Fork a topic, or one of a snapshot, at the committed ends. Return whether it worked."""
+        found = self.image.topics.by_name(source) or self.image.frozen_topics.by_full_name(source)
+        if found is None:
+            return False
+        ends = [
+            (
+                self.image.streams.get(partition.data_stream_id).end_offset,
+                self.image.streams.get(partition.txn_stream_id).end_offset,
+            )
+            for partition in found.partitions
+        ]
+        points = [
+            ForkedPartition(
+                end_offset=data, scan_offset=Offset(min(data, 1)), txn_end_offset=min(data, txn)
+            )
+            for data, txn in ends
+        ]
+        topic = NewTopic(
+            name=name,
+            partitions=len(points),
+            configs={FORK_SOURCE: source},
+            fork=TopicFork(source_topic_id=found.topic_id, partitions=points),
+        )
+        result = topics.create_topics(
+            self.image,
+            CreateTopics(topics=[topic]),
+            new_uuid=self.cluster.new_uuid,
+            live=self.cluster.live,
+            defaults=topics.TopicDefaults(),
+            now_ms=self.cluster.now_ms,
+        )
+        assert self.submit(result)
+        assert result.value is not None
+        return result.value.topics[0].status == Status.OK
 
     @precondition(lambda self: self.incarnations)
     @rule(number=NUMBERS)
@@ -571,7 +631,9 @@ class Managers(RuleBasedStateMachine):
         for node in self.alive():
             self.cluster.open_led(node)
         for stream in image.streams:
-            assert stream.owner == leader_of(self.partition_of(stream))
+            partition = self.partition_of(stream)
+            leader = NO_LEADER if partition is None else leader_of(partition)
+            assert stream.owner == leader, "nobody opens the streams of a snapshot"
 
     @invariant()
     def ends_and_starts_never_go_back(self) -> None:

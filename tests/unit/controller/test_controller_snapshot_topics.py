@@ -13,6 +13,7 @@ from controller.api.messages import (
     Status,
     TopicFork,
 )
+from controller.disaster_recovery.plan import missing_objects, without_missing
 from controller.managers import snapshots, topics
 from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.objects import ObjectPhase
@@ -200,3 +201,22 @@ def test_partitions_of_snapshots_are_limited(
     assert (first.status, second.status) == (Status.INVALID_PARTITIONS,) * 2
     assert "delete snapshots" in first.detail
     cluster.snapshot("t@b")
+
+
+def test_a_recovery_names_what_a_snapshot_has_lost(cluster: Snapping) -> None:
+    (frozen,) = cluster.snapshot("t@nightly")
+    cluster.delete("t")
+    partition = frozen.partitions[0]
+    first = cluster.image.streams.known(partition.data_stream_id).entries[0].object_id
+    others = {state.object_id for state in cluster.image.objects if state.object_id != first}
+    missing = missing_objects(cluster.image, others, frozenset())
+    assert [(gap.topic, gap.start_offset, gap.end_offset) for gap in missing] == [
+        ("t@nightly", 0, 10)
+    ]
+    records, _ = without_missing(cluster.image, missing)
+    assert {record.stream_id for record in records} == {
+        partition.data_stream_id,
+        partition.txn_stream_id,
+    }
+    cluster.apply(records)
+    assert snapshot_of(cluster.image) == cluster.image

@@ -25,6 +25,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     ClusterRecord,
     ControllerEpoch,
+    FrozenTopicRecord,
     MetadataOffset,
     Move,
     NodeRecord,
@@ -55,7 +56,7 @@ from deploy.doctor.facts import (
     WalFacts,
 )
 from deploy.doctor.findings import KINDS, CheckResult, Level
-from deploy.doctor.image_facts import lasting_problems, read_cluster
+from deploy.doctor.image_facts import expected_in_manifest, lasting_problems, read_cluster
 from deploy.doctor.inventory import (
     PARTS,
     Backlog,
@@ -734,3 +735,16 @@ async def test_an_object_that_is_there_when_it_is_asked_for_is_not_missing() -> 
     await store.put("data/a", b"x")
     asked = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]
     assert await confirm_missing(store, asked) == asked[1:]
+
+
+def test_topics_of_snapshots_are_expected_in_the_manifest_and_named() -> None:
+    frozen = [
+        FrozenTopicRecord(UUID(int=70 + at), "t", name, (), Millis(0), -1, MetadataOffset(0))
+        for at, name in enumerate(("nightly", ""))
+    ]
+    image = image_of(*LOG, ENDED, *frozen)
+    expected = {item[0] for item in expected_in_manifest(image)}
+    assert UUID(int=70) in expected
+    assert UUID(int=71) not in expected, "a deleted topic"
+    assert image.topic_name(UUID(int=70)) == "t@nightly"
+    assert image.topic_name(UUID(int=72)) == ""
