@@ -164,7 +164,7 @@ class StreamConfig:
     upload_blocks_in_flight_max: Annotated[
         int, Setting("upload.max.blocks.in.flight", Kind.INT, 1, 100)
     ] = 3
-    """Blocks that are prepared and PUT at once. Commits are strictly sequential."""
+    """Blocks between preparation and commit at once. Commits are strictly sequential."""
 
     upload_puts_in_flight_max: Annotated[
         int, Setting("upload.max.puts.in.flight", Kind.INT, 1, 100)

@@ -185,12 +185,15 @@ class Uploader:
         skip the slots of that block.
         """
         try:
-            uploaded, prepared_at = await self._upload(block)
-            if before is not None and not await asyncio.shield(before):
-                return False
-            async with self._commits.lock:
-                await self._commit(block, uploaded, prepared_at)
-                keys = self._on_committed(block)
+            # Until the commit: prepared objects of blocks far ahead of it would expire, and all
+            # that had waited would be uploaded again, one after the other.
+            async with self._uploads:
+                uploaded, prepared_at = await self._upload(block)
+                if before is not None and not await asyncio.shield(before):
+                    return False
+                async with self._commits.lock:
+                    await self._commit(block, uploaded, prepared_at)
+                    keys = self._on_committed(block)
         except WalFenced as error:
             self._on_failed(error)
             return False
@@ -232,20 +235,19 @@ class Uploader:
         self.counts.latencies["commit"].observe((self._loop.time() - began) * 1_000)
 
     async def _upload(self, block: CacheSegment) -> tuple[list[UploadedObject], float]:
-        async with self._uploads:
-            planned = plan_objects(block, self._config)
-            if not planned:
-                return [], self._loop.time()
-            prepared = await self._until_done(
-                "prepare", lambda: self._metadata.prepare_objects(len(planned))
-            )
-            prepared_at = self._loop.time()
-            async with asyncio.TaskGroup() as group:
-                puts = [
-                    group.create_task(self._put(target, plan))
-                    for target, plan in zip(prepared, planned, strict=True)
-                ]
-            return [put.result() for put in puts], prepared_at
+        planned = plan_objects(block, self._config)
+        if not planned:
+            return [], self._loop.time()
+        prepared = await self._until_done(
+            "prepare", lambda: self._metadata.prepare_objects(len(planned))
+        )
+        prepared_at = self._loop.time()
+        async with asyncio.TaskGroup() as group:
+            puts = [
+                group.create_task(self._put(target, plan))
+                for target, plan in zip(prepared, planned, strict=True)
+            ]
+        return [put.result() for put in puts], prepared_at
 
     async def _put(self, target: PreparedObject, plan: PlannedObject) -> UploadedObject:
         async with self._puts:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 FORK_PREFIX: Final = "fork"
 FORKS_MAX: Final = 5
+_OWN_IDS: Final = 1_000_000
 _CREATE_VERSION: Final = 7
 _DELETE_VERSION: Final = 6
 
@@ -57,6 +58,8 @@ class KnownFork:
     """Offsets that were asked for."""
     ends: list[int] = field(default_factory=list[int])
     """Fork points, once the metadata have them."""
+    is_of_transactions: bool = False
+    """Whether the source is the transactional topic, or a fork of it."""
     is_doomed: bool = False
 
     @property
@@ -125,6 +128,11 @@ class Forks:
                     world.log_start((source, index)),
                     max(fork.acked_ends[index], world.log_start((source, index))),
                 )
+            fork.is_of_transactions = (
+                self.known[source].is_of_transactions
+                if source in self.known
+                else source in {topic for topic, _ in world.txn_parts}
+            )
             self.known[fork.name] = fork
             await self._ask_for(fork)
             made = [item for item in self.known.values() if item.ends and not item.is_doomed]
@@ -166,7 +174,8 @@ class Forks:
             request = create_topics.CreateTopicsRequest([topic], 5_000, validate_only=False)
             answer = await self._ask(apis.CREATE_TOPICS, _CREATE_VERSION, request)
             if answer is not None:
-                world.trace("fork", fork.name, answer.topics[0].error_code)
+                made = answer.topics[0]
+                world.trace("fork", fork.name, made.error_code, made.error_message)
             if fork.wanted and any(
                 world.log_start((fork.source, index)) > offset
                 for index, offset in fork.wanted.items()
@@ -204,10 +213,14 @@ class Forks:
     async def _write(self, number: int, stop: asyncio.Event) -> None:
         """Write to a fork, with an id that may also write to the source."""
         name = f"{FORK_PREFIX}{number}"
-        producer = Producer(self._world, number, idempotent=True, name=name)
+        producer: Producer | None = None
         while not stop.is_set():
             fork = self.known.get(name)
             if fork is not None and fork.ends and not fork.is_doomed:
+                if producer is None:
+                    # The ids of transactional producers are taken, with epochs of their own.
+                    own = number + _OWN_IDS if fork.is_of_transactions else number
+                    producer = Producer(self._world, own, idempotent=True, name=name)
                 writing = asyncio.ensure_future(producer.write([self._rng.choice(fork.parts)]))
                 while not writing.done() and not fork.is_doomed:  # noqa: ASYNC110 - virtual time
                     await asyncio.sleep(0.05)

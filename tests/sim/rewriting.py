@@ -90,13 +90,14 @@ class SimRewriter:
         began_ms = self.now_ms()
         exchanges: list[Exchange] = []
         for compaction, target in zip(compactions, prepared, strict=True):
+            was_faulty = bool(self.world.weather.faults)  # faults may end while it reads
             result = await self._written(
                 RewriteTask(0, compaction, target, began_ms, began_ms + PREPARED_TTL_MS // 2)
             )
             if result.new is not None:
                 exchanges.append(Exchange(result.new, compaction.sources))
             # A faulty store may damage two answers in a row.
-            elif not result.gone and not result.late and not self.world.weather.faults:
+            elif not (result.gone or result.late or was_faulty or self.world.weather.faults):
                 self.world.fail(f"{self.process.name} finds damage: {result.detail}")
         if not exchanges:
             return

@@ -257,7 +257,11 @@ class World:
             return None, -1
         age = 0 if exact or rng.random() < 0.8 else rng.randrange(len(self._images))
         node_id, epoch = self._images[-1 - age][1].get(part, (-1, -1))
-        old = [zombie for zombie in self.zombies if zombie.node_id == node_id]
+        old = [
+            zombie
+            for zombie in self.zombies
+            if zombie.node_id == node_id and not (self.calm and zombie.process.dead)
+        ]
         if old and not exact and rng.random() < 0.3:
             return old[-1], epoch
         return self.brokers.get(node_id), epoch

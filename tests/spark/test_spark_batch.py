@@ -279,23 +279,23 @@ def test_deleted_records_are_a_data_loss(spark: SparkSession, cluster: ThreadedC
 
 def test_what_compaction_removed_is_no_loss(spark: SparkSession, cluster: ThreadedCluster) -> None:
     create_topic(
-        cluster.bootstrap, "keyed", cleanup_policy="compact", min_cleanable_dirty_ratio="0"
+        cluster.bootstrap, "newest", cleanup_policy="compact", min_cleanable_dirty_ratio="0"
     )
     records = [
-        {"topic": "keyed", "key": b"%d" % (number % 4), "value": b"%d" % number}
+        {"topic": "newest", "key": b"%d" % (number % 4), "value": b"%d" % number}
         for number in range(50)
     ]
     cluster.produce(records[:30], **{"compression.type": "lz4"})
     cluster.produce(records[30:])
-    cluster.compact("keyed")
+    cluster.compact("newest")
     newest = [(0, offset) for offset in range(46, 50)]
-    wait_until(lambda: places(reader(spark, cluster, subscribe="keyed").load()) == newest)
+    wait_until(lambda: places(reader(spark, cluster, subscribe="newest").load()) == newest)
     frame = reader(
         spark,
         cluster,
-        subscribe="keyed",
-        startingOffsets='{"keyed":{"0":7}}',
-        endingOffsets='{"keyed":{"0":48}}',
+        subscribe="newest",
+        startingOffsets='{"newest":{"0":7}}',
+        endingOffsets='{"newest":{"0":48}}',
     ).load()
     assert places(frame) == newest[:2]
     assert frame.count() == 2

@@ -190,6 +190,7 @@ class ThreadedCluster:
         A broker repeats a request to a slow controller, and the first one may have been done.
         """
         admin = self._admin()  # ends its requests when it is deleted
+        assert topic not in admin.list_topics(timeout=30).topics, f"{topic!r} is another test's"
         try:
             _wait(admin.create_topics([NewTopic(topic, partitions, 1)]).values())
         except KafkaException as error:

@@ -65,3 +65,23 @@ async def test_a_repeated_commit_of_a_forgotten_object_adds_nothing_twice() -> N
     assert len(controller.streams[stream_id].ranges) == 1
     assert await node.read_all(stream_id) == [0, 1, 2]
     await node.storage.abandon()
+
+
+async def test_blocks_far_ahead_of_the_commit_are_not_prepared() -> None:
+    """Their objects would expire before their turn, and each would be uploaded a second time."""
+    controller, store = MemoryController(), MemoryStore()
+    stream_id = controller.create_stream(1)
+    node = Node(
+        store, controller, config=replace(FAST, block_bytes_max=1, upload_blocks_in_flight_max=2)
+    )
+    await node.open(stream_id)
+    node.metadata.refuse("commit", 60)
+    for _ in range(8):
+        await node.write(stream_id, 1)
+    await until(lambda: len(node.metadata.disturbances) < 20)
+    assert len([item async for item in store.list("data/")]) == 2
+    await until(lambda: len(controller.commits) == 8)
+    written = [item.object_id for commit in controller.commits for item in commit.objects]
+    assert written == list(range(1, 9))
+    assert await node.read_all(stream_id) == list(range(8))
+    await node.storage.abandon()
