@@ -6,6 +6,11 @@ from collections.abc import Callable
 
 from base.ids import Millis
 
+SUSPENSION_MIN_S = 12 * 3_600.0
+"""A wall clock that goes ahead by more than this shows a suspension, or a wrong time that a session
+survives: its next heartbeat is a few milliseconds away.
+"""
+
 WallClock = Callable[[], Millis]
 """Return milliseconds since 1970, for records and metadata, never for a wait. The clock may jump by
 an hour at any moment.
@@ -26,6 +31,27 @@ def steady(now_ms: WallClock, now: MonotonicClock) -> WallClock:
     """
     began_ms, began = now_ms(), now()
     return lambda: Millis(began_ms + int((now() - began) * 1_000))
+
+
+def counting_suspensions(now_ms: WallClock, now: MonotonicClock) -> MonotonicClock:
+    """Return a monotonic clock that also counts the time for which a machine was suspended, as far
+    as the wall clock shows it: by how much that has gone ahead, when it is more than
+    SUSPENSION_MIN_S. Smaller steps are corrections of the wall clock.
+    """
+    skipped_s = 0.0
+    ahead_min_s = now_ms() / 1_000 - now()
+
+    def read() -> float:
+        nonlocal skipped_s, ahead_min_s
+        time_s = now()
+        ahead_s = now_ms() / 1_000 - time_s
+        if ahead_s - ahead_min_s > SUSPENSION_MIN_S:
+            skipped_s += ahead_s - ahead_min_s
+            ahead_min_s = ahead_s
+        ahead_min_s = min(ahead_min_s, ahead_s)
+        return time_s + skipped_s
+
+    return read
 
 
 def monotonic_ms() -> int:

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 import structlog
 
-from base.clock import WallClock, steady, wall_ms
+from base.clock import WallClock, counting_suspensions, steady, wall_ms
 from base.ids import (
     Millis,
     NodeEpoch,
@@ -232,7 +232,11 @@ class Broker:
         await probe_conditional_writes(self.store, PROBE_PREFIX, uuid4().hex)
         await self.server.bind()
         me = await self._register()
-        self.follower = MetadataFollower(self.client, me)
+        self.follower = MetadataFollower(
+            self.client,
+            me,
+            now=counting_suspensions(self.now_ms, asyncio.get_running_loop().time),
+        )
         self._cleanup.push_async_callback(self.follower.stop)
         self.client.bind(self.follower)
         await self.follower.start(self.config.registration_timeout_ms / 1_000)
@@ -271,6 +275,7 @@ class Broker:
             now_ms=self.now_ms,
             rng=self._rng,
             on_fenced=self._on_storage_fenced,
+            check_session=self.follower.report_session,
             tracing=self._tracing,
         )
         self._cleanup.push_async_callback(self.storage.abandon)

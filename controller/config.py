@@ -215,6 +215,27 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     writer that was stopped may land late.
     """
 
+    fence_kept_ms: Annotated[
+        int, Setting("wal.fence.retention.ms", Kind.DURATION, 86_400_000, 3_650 * 86_400_000)
+    ] = 7 * 86_400_000
+    """How long the fence of a broker start that is over stays in the store, by the store's clock
+    and this controller's. Much longer than a session and than wall clocks are wrong by.
+    """
+
+    delete_grace_ms: Annotated[
+        int, Setting("delete.grace.ms", Kind.DURATION, 0, 366 * 86_400_000)
+    ] = 3_600_000
+    """How long deleted topics can come back (`penstock topics undelete`), and keep their objects;
+    0: they are gone at once. A topic may have its own `penstock.delete.grace.ms`.
+    """
+
+    deleted_partitions_max: Annotated[
+        int, Setting("deleted.partitions.max", Kind.INT, 0, 1_000_000)
+    ] = 10_000
+    """Partitions that deleted topics may have together; beyond, the oldest of these topics are gone
+    at once.
+    """
+
     auto_balance: Annotated[bool, Setting("auto.balance.enable", Kind.BOOL)] = False
     """Move partitions by itself so that brokers carry equal loads, and relieve brokers that answer
     much slower than their peers.

@@ -5,8 +5,10 @@ answer is one JSON document.
 """
 
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Self
 
 import msgspec
@@ -95,6 +97,33 @@ class Progress:
         self._bar = Bars(*columns, console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task(self._what, total=self._total, completed=self._done)
         self._bar.start()
+
+
+@contextmanager
+def waiting(what: str) -> Generator[None, None, None]:
+    """Show on stderr what one long request is about, and how long it takes, from 1 s on; nothing
+    without a terminal.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+
+    def show() -> None:
+        began = time.monotonic()
+        while not done.wait(_SLOW_S):
+            print(
+                f"\r{what}: {time.monotonic() - began:.0f} s ", end="", file=sys.stderr, flush=True
+            )
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    shower = threading.Thread(target=show, daemon=True)
+    shower.start()
+    try:
+        yield
+    finally:
+        done.set()
+        shower.join()
 
 
 def size(count_bytes: int) -> str:

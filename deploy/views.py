@@ -95,8 +95,10 @@ class ClusterView:
 
 
 def view_streams(image: MetadataImage, topic_name: str) -> list[StreamView] | None:
-    """Return the topic's streams by partition, or None if it does not exist."""
-    topic = image.topics.by_name(topic_name)
+    """Return the topic's streams by partition, or None if it does not exist. A frozen topic has a
+    name such as `orders@nightly`.
+    """
+    topic = image.topics.by_name(topic_name) or image.frozen_topics.by_full_name(topic_name)
     if topic is None:
         return None
     states = [state for state in image.streams if state.topic_id == topic.topic_id]

@@ -5,18 +5,21 @@ from typing import NamedTuple
 from uuid import UUID
 
 from lake.arrow.cluster import StoreCluster
+from stream.format.manifest.model import split_name
 
 
 class Topic(NamedTuple):
     """A topic of a cluster.
 
     Attributes:
-        name: The name that clients use.
+        name: The name that clients use; for a topic of a snapshot, that of the topic.
         topic_id: The id. A topic that is deleted and created again gets a new one.
         partition_count: The number of partitions, which are numbered from 0.
         configs: All configs by Kafka's names, such as `cleanup.policy`, `retention.ms` and
             `message.timestamp.type`, with the defaults of those that are not set.
         is_internal: Whether only coordinators write to the topic, as to `__consumer_offsets`.
+        snapshot: The name of the snapshot that the topic belongs to; empty for a topic that clients
+            use.
     """
 
     name: str
@@ -24,9 +27,10 @@ class Topic(NamedTuple):
     partition_count: int
     configs: Mapping[str, str]
     is_internal: bool
+    snapshot: str = ""
 
 
-def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
+def topics(store: str, *, cluster_id: str = "", snapshots: bool = False) -> list[Topic]:
     """List the topics of a cluster from the newest manifest in its object store. No broker is
     contacted.
 
@@ -36,9 +40,10 @@ def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
     Args:
         store: The URL of the object store: `s3://BUCKET?endpoint=URL` or `file:DIR`.
         cluster_id: The cluster, needed only if the store holds several.
+        snapshots: Include the topics of snapshots.
 
     Returns:
-        The topics, sorted by name.
+        The topics, sorted by name and snapshot.
 
     Raises:
         ManifestNotFound: The store holds no cluster, or not this one.
@@ -53,13 +58,18 @@ def topics(store: str, *, cluster_id: str = "") -> list[Topic]:
         {'clicks': 'delete', 'orders': 'compact'}
     """
     root = StoreCluster(store, cluster_id).newest_root()
-    return [
-        Topic(
-            topic.name,
-            topic.topic_id,
-            topic.partition_count,
-            root.configs_of(topic),
-            topic.is_internal,
-        )
-        for topic in sorted(root.topics, key=lambda topic: topic.name)
-    ]
+    found: list[Topic] = []
+    for topic in root.topics:
+        name, snapshot = split_name(topic.name)
+        if snapshots or not snapshot:
+            found.append(
+                Topic(
+                    name,
+                    topic.topic_id,
+                    topic.partition_count,
+                    root.configs_of(topic),
+                    topic.is_internal,
+                    snapshot,
+                )
+            )
+    return sorted(found, key=lambda topic: (topic.name, topic.snapshot))

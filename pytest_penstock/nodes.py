@@ -96,6 +96,7 @@ class Nodes:
             listeners=(f"{HOST}:0",),
             session_timeout_ms=SESSION_TIMEOUT_MS,
             session_grace_ms=SESSION_GRACE_MS,
+            delete_grace_ms=0,
         )
         controller = ControllerServer(config, self._store)
         await controller.start()

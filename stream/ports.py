@@ -216,6 +216,10 @@ class StreamMetadata(Protocol):
 
     def committed_end(self, stream_id: StreamId) -> Offset: ...
 
+    def has_object(self, wal_key: str) -> bool:
+        """Return True if the local image has this WAL slot as an object, referred to or not."""
+        ...
+
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         """Return the open streams of this writer, each with max(committed end, start): recovery of
         its WAL looks for records from there.

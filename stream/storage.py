@@ -74,10 +74,15 @@ class Storage:
         now_ms: WallClock,
         rng: Random,
         on_fenced: Callable[[StreamError], None],
+        check_session: Callable[[], None] = lambda: None,
         tracing: Tracing | None = None,
     ) -> None:
         """on_fenced: called once, when this broker start can never acknowledge or commit again,
         because it is fenced or a slot cannot be written.
+
+        check_session: called before each acknowledgment; calls `stop_acknowledging` if the session
+        is over, so that a process that was paused does not depend on which of its tasks wakes
+        first.
         """
         self.tracing = tracing
         self._store = store
@@ -85,6 +90,7 @@ class Storage:
         self._identity = identity
         self._config = config
         self._on_fenced = on_fenced
+        self._check_session = check_session
         self._now_ms = now_ms
         self._rng = rng
         self._loop = asyncio.get_running_loop()
@@ -457,6 +463,7 @@ class Storage:
             )
 
     def _on_durable(self, bulk: DurableBulk) -> None:
+        self._check_session()
         if self._acknowledging.is_set() and not self._held:
             self._acknowledge(bulk)
         else:
@@ -600,7 +607,7 @@ class Storage:
                 handle.committed_offset = run.end_offset
         self._cache.mark_committed(block)
         self._wake_room_waiters()
-        return self._slots.commit(block.end_sequence)
+        return self._slots.commit(block.end_sequence, self._metadata.has_object)
 
     def _on_stream_fenced(self, stream_id: StreamId) -> None:
         handle = self._handles.get(stream_id)

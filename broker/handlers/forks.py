@@ -13,8 +13,9 @@ Must not: decide whether the topic may be created (the controller does).
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -62,10 +63,14 @@ class PointRefusal(msgspec.Struct, frozen=True, array_like=True):
     message: str
 
 
+_NO_ANSWER: Final = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader answered")
 _LEADER_CHANGED: Final = PointRefusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its leader changed")
 
 Points: TypeAlias = dict[int, ForkedPartition | PointRefusal]
 """By partition of one topic."""
+
+WantedPoints: TypeAlias = tuple[str, Mapping[int, WantedPoint]]
+"""A topic, and what is wanted of its partitions."""
 
 _CODES: Final = {int(code): code for code in ErrorCode}
 _encode_point = msgspec.msgpack.Encoder().encode
@@ -130,99 +135,167 @@ def _invalid(message: str) -> KafkaError:
     return kafka_error(ErrorCode.INVALID_CONFIG, message)
 
 
-# --- the broker that creates the topic ------------------------------------------------------------
+# --- the broker that creates the topics -----------------------------------------------------------
 
 
-async def plan_fork(node: Node, request: ForkRequest, deadline: float) -> TopicFork:
-    """Ask the leaders of the source for their fork points, again while leaders change, until
-    `deadline` (`loop.time()`).
-
-    Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (a partition that the source does
-    not have), OFFSET_OUT_OF_RANGE, REQUEST_TIMED_OUT.
+def fork_of_snapshot(node: Node, request: ForkRequest) -> TopicFork | None:
+    """Return where a topic of a snapshot is left: at its end, where nothing moves any more. None if
+    the source is no topic of a snapshot. Raises KafkaError.
     """
-    topic = node.image.topics.by_name(request.source)
-    if topic is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        raise kafka_error(code, f"there is no topic {request.source!r} to fork")
-    count = len(topic.partitions)
-    if stray := sorted(number for number in request.wanted if number >= count):
-        raise _invalid(
-            f"{FORK_OFFSETS} names partition {stray[0]}, topic {request.source!r} has {count}"
+    source = node.image.frozen_topics.by_full_name(request.source)
+    if source is None or source.is_deleted:
+        return None
+    check_at_end(request, f"topic {request.source!r} of a snapshot is forked at its end")
+    streams, points = node.image.streams, list[ForkedPartition]()
+    for partition in source.partitions:
+        left = partition.fork
+        assert left is not None, "a topic of a snapshot begins as a fork"
+        points.append(
+            ForkedPartition(
+                end_offset=left.end_offset,
+                scan_offset=left.scan_offset,
+                txn_end_offset=streams.known(partition.txn_stream_id).end_offset,
+                epochs=list(left.epochs),
+            )
         )
-    points: dict[int, ForkedPartition] = {}
-    last = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, "no leader answered")
+    return TopicFork(source_topic_id=source.topic_id, partitions=points)
+
+
+def check_at_end(request: ForkRequest, reason: str) -> None:
+    """Raise InvalidConfig if the request names offsets or a time."""
+    if request.wanted or request.timestamp_ms != AT_END:
+        raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} are not allowed: {reason}")
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is known of one fork so far."""
+
+    request: ForkRequest
+    topic_id: UUID
+    count: int
+    points: dict[int, ForkedPartition] = field(default_factory=dict[int, ForkedPartition])
+    last: PointRefusal = _NO_ANSWER
+    problem: KafkaError | None = None
+
+    def missing(self) -> list[int]:
+        if self.problem is not None or len(self.points) == self.count:
+            return []
+        return [number for number in range(self.count) if number not in self.points]
+
+    def take(self, found: Points) -> None:
+        for number, point in found.items():
+            if isinstance(point, ForkedPartition):
+                self.points[number] = point
+            elif point.code in _MISSING:
+                self.last = point
+            else:
+                message = f"{self.request.source}-{number}: {point.message}"
+                self.problem = kafka_error(point.code, message)
+
+    def give_up(self) -> None:
+        missing = self.missing()
+        if not missing:
+            return
+        message = (
+            f"{len(missing)} of {self.count} partitions of {self.request.source!r} named no fork"
+            f" point in time, the first is {missing[0]}: {self.last.message}"
+        )
+        self.problem = kafka_error(ErrorCode.REQUEST_TIMED_OUT, message)
+
+    def outcome(self) -> TopicFork | KafkaError:
+        if self.problem is not None:
+            return self.problem
+        points = [self.points[number] for number in range(self.count)]
+        return TopicFork(source_topic_id=self.topic_id, partitions=points)
+
+
+async def plan_forks(
+    node: Node, requests: Sequence[ForkRequest], deadline: float
+) -> list[TopicFork | KafkaError]:
+    """Ask the leaders of the sources for their fork points, one request to each for all forks, and
+    again while leaders change, until `deadline` (`loop.time()`).
+
+    The error of a fork is UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG (a partition that the source
+    does not have), OFFSET_OUT_OF_RANGE or REQUEST_TIMED_OUT.
+    """
+    found = [_begin(node, request) for request in requests]
+    plans = [item for item in found if isinstance(item, _Plan)]
     peers = node.connect_peers()
     try:
         async with asyncio.timeout_at(deadline):
-            while True:
-                missing = [number for number in range(count) if number not in points]
-                for number, found in (await _ask_leaders(node, peers, request, missing)).items():
-                    if isinstance(found, ForkedPartition):
-                        points[number] = found
-                    elif found.code not in _MISSING:
-                        raise kafka_error(found.code, f"{request.source}-{number}: {found.message}")
-                    else:
-                        last = found
-                if len(points) == count:
-                    break
-                await asyncio.sleep(_RETRY_PAUSE_S)
+            while any(plan.missing() for plan in plans):
+                await _ask_leaders(node, peers, plans)
+                if any(plan.missing() for plan in plans):
+                    await asyncio.sleep(_RETRY_PAUSE_S)
     except TimeoutError:
-        without = [number for number in range(count) if number not in points]
-        message = (
-            f"{len(without)} of {count} partitions of {request.source!r} named no fork point in"
-            f" time, the first is {without[0]}: {last.message}"
-        )
-        raise kafka_error(ErrorCode.REQUEST_TIMED_OUT, message) from None
+        for plan in plans:
+            plan.give_up()
     finally:
         peers.close()
-    return TopicFork(
-        source_topic_id=topic.topic_id, partitions=[points[number] for number in range(count)]
-    )
+    return [item.outcome() if isinstance(item, _Plan) else item for item in found]
 
 
-async def _ask_leaders(
-    node: Node, peers: PeerConnections, request: ForkRequest, numbers: Iterable[int]
-) -> Points:
+def _begin(node: Node, request: ForkRequest) -> _Plan | KafkaError:
     topic = node.image.topics.by_name(request.source)
     if topic is None:
-        message = f"topic {request.source!r} was deleted"
-        return {
-            number: PointRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-            for number in numbers
-        }
-    by_leader: dict[NodeId, dict[int, WantedPoint]] = {}
-    for number in numbers:
-        leader = topic.partitions[number].leader
-        if leader >= 0:
-            by_leader.setdefault(leader, {})[number] = request.point_of(number)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return kafka_error(code, f"there is no topic {request.source!r} to fork")
+    count = len(topic.partitions)
+    if stray := sorted(number for number in request.wanted if number >= count):
+        return _invalid(
+            f"{FORK_OFFSETS} names partition {stray[0]}, topic {request.source!r} has {count}"
+        )
+    return _Plan(request, topic.topic_id, count)
+
+
+async def _ask_leaders(node: Node, peers: PeerConnections, plans: Iterable[_Plan]) -> None:
+    by_leader: dict[NodeId, list[tuple[_Plan, dict[int, WantedPoint]]]] = {}
+    for plan in plans:
+        topic = node.image.topics.by_name(plan.request.source)
+        if topic is None:
+            message = f"topic {plan.request.source!r} was deleted"
+            plan.problem = kafka_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            continue
+        led: dict[NodeId, dict[int, WantedPoint]] = {}
+        for number in plan.missing():
+            leader = topic.partitions[number].leader
+            if leader >= 0:
+                led.setdefault(leader, {})[number] = plan.request.point_of(number)
+        for leader, wanted in led.items():
+            by_leader.setdefault(leader, []).append((plan, wanted))
     answers = await asyncio.gather(
         *(
-            _ask_leader(node, peers, leader, request.source, wanted)
-            for leader, wanted in by_leader.items()
+            _ask_leader(
+                node, peers, leader, [(plan.request.source, wanted) for plan, wanted in items]
+            )
+            for leader, items in by_leader.items()
         )
     )
-    return {number: found for points in answers for number, found in points.items()}
+    for items, found in zip(by_leader.values(), answers, strict=True):
+        for (plan, _), points in zip(items, found, strict=True):
+            plan.take(points)
 
 
 async def _ask_leader(
-    node: Node,
-    peers: PeerConnections,
-    leader: NodeId,
-    topic: str,
-    wanted: Mapping[int, WantedPoint],
-) -> Points:
+    node: Node, peers: PeerConnections, leader: NodeId, wanted: Sequence[WantedPoints]
+) -> list[Points]:
     if leader == node.node_id:
-        return await find_fork_points(node, topic, wanted)
-    partitions = [
-        list_offsets.ListOffsetsPartition(
-            number, timestamp=point.timestamp_ms, fork_offset=point.offset
+        return await find_fork_points(node, wanted)
+    topics = [
+        list_offsets.ListOffsetsTopic(
+            topic,
+            [
+                list_offsets.ListOffsetsPartition(
+                    number, timestamp=point.timestamp_ms, fork_offset=point.offset
+                )
+                for number, point in points.items()
+            ],
         )
-        for number, point in wanted.items()
+        for topic, points in wanted
     ]
     request = list_offsets.ListOffsetsRequest(
-        replica_id=-1,
-        topics=[list_offsets.ListOffsetsTopic(topic, partitions)],
-        timeout_ms=_TIMEOUT_MS_MAX,
+        replica_id=-1, topics=topics, timeout_ms=_TIMEOUT_MS_MAX
     )
     try:
         response = await peers.ask(
@@ -230,12 +303,11 @@ async def _ask_leader(
         )
     except (PeerGone, OSError, EOFError, WireError) as error:
         refusal = PointRefusal(ErrorCode.LEADER_NOT_AVAILABLE, f"broker {leader}: {error!r}")
-        return dict.fromkeys(wanted, refusal)
-    return {
-        item.partition_index: _point_of(leader, item)
+        return [dict.fromkeys(points, refusal) for _, points in wanted]
+    return [
+        {item.partition_index: _point_of(leader, item) for item in answer.partitions}
         for answer in response.topics
-        for item in answer.partitions
-    }
+    ]
 
 
 def _point_of(
@@ -257,18 +329,23 @@ async def answer_fork_points(
     node: Node, ctx: RequestContext, request: list_offsets.ListOffsetsRequest
 ) -> Response:
     """Answer a ListOffsets request of another broker that asks for fork points."""
-    topics: list[list_offsets.ListOffsetsTopicResponse] = []
-    for topic in request.topics:
-        wanted = {
-            item.partition_index: WantedPoint(item.fork_offset, item.timestamp)
-            for item in topic.partitions
-        }
-        points = await find_fork_points(node, topic.name, wanted)
-        topics.append(
-            list_offsets.ListOffsetsTopicResponse(
-                topic.name, [_answer(number, points[number]) for number in wanted]
-            )
+    wanted = [
+        (
+            topic.name,
+            {
+                item.partition_index: WantedPoint(item.fork_offset, item.timestamp)
+                for item in topic.partitions
+            },
         )
+        for topic in request.topics
+    ]
+    found = await find_fork_points(node, wanted)
+    topics = [
+        list_offsets.ListOffsetsTopicResponse(
+            name, [_answer(number, points[number]) for number in numbers]
+        )
+        for (name, numbers), points in zip(wanted, found, strict=True)
+    ]
     return encode_response(ctx, list_offsets.ListOffsetsResponse(topics=topics))
 
 
@@ -284,38 +361,50 @@ def _answer(
     )
 
 
-async def find_fork_points(node: Node, topic: str, wanted: Mapping[int, WantedPoint]) -> Points:
-    """Return the fork points of partitions that this broker leads, once everything below them is
-    committed. Costs one upload for all of them, and the reads of `find_fork_point` for each.
+async def find_fork_points(node: Node, wanted: Sequence[WantedPoints]) -> list[Points]:
+    """Return the fork points of partitions that this broker leads, by topic in this order, once
+    everything below them is committed. Costs one upload for all of them, and the reads of
+    `find_fork_point` for each.
     """
     now = asyncio.get_running_loop().time()
-    led = {number: await wait_led(node, topic, number, now) for number in wanted}
-    ends = {
-        number: found.high_watermark
-        for number, found in led.items()
-        if isinstance(found, Partition)
-    }
+    led = [
+        {number: await wait_led(node, topic, number, now) for number in points}
+        for topic, points in wanted
+    ]
+    ends = [
+        {at: found.high_watermark for at, found in topic.items() if isinstance(found, Partition)}
+        for topic in led
+    ]
     try:
         await node.storage.upload()
     except StreamError as error:
-        return dict.fromkeys(wanted, PointRefusal(code_of(error), str(error)))
+        refusal = PointRefusal(code_of(error), str(error))
+        return [dict.fromkeys(points, refusal) for _, points in wanted]
     limit = asyncio.Semaphore(_POINTS_AT_ONCE_COUNT)
 
-    async def find(number: int, point: WantedPoint) -> ForkedPartition | PointRefusal:
-        found = led[number]
+    async def find(at: int, number: int, point: WantedPoint) -> ForkedPartition | PointRefusal:
+        found = led[at][number]
         if not isinstance(found, Partition):
             return PointRefusal(found, found.message)
         async with limit:
-            if not _has_committed(node, found, ends[number]):
+            if not _has_committed(node, found, ends[at][number]):
                 return _LEADER_CHANGED
             try:
-                fork_point = await find_fork_point(node.storage, found, point, ends[number])
+                fork_point = await find_fork_point(node.storage, found, point, ends[at][number])
             except Exception as error:  # noqa: BLE001 - refuse one partition, answer the others
                 return PointRefusal(code_of(error), str(error))
             return fork_point if still_leads(node, found) else _LEADER_CHANGED
 
-    points = await asyncio.gather(*(find(number, point) for number, point in wanted.items()))
-    return dict(zip(wanted, points, strict=True))
+    keys = [
+        (at, number, point)
+        for at, (_, points) in enumerate(wanted)
+        for number, point in points.items()
+    ]
+    answers: list[Points] = [{} for _ in wanted]
+    found = await asyncio.gather(*(find(*key) for key in keys))
+    for (at, number, _), point in zip(keys, found, strict=True):
+        answers[at][number] = point
+    return answers
 
 
 def _has_committed(node: Node, partition: Partition, end_offset: Offset) -> bool:

@@ -26,6 +26,7 @@ from broker.config import BrokerConfig
 from broker.coordination.internal_topics import INTERNAL_TOPICS
 from broker.errors import ErrorCode, code_of, code_of_status
 from broker.handlers import advertised
+from broker.handlers.frozen_topics import describe_frozen_topics
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
 from broker.partition.leaders import announced_leader
@@ -109,6 +110,8 @@ def make_metadata_handler() -> Callable[[Node, RequestContext], Response | Await
         request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
         answer = _Answer(node, ctx, request, cache)
         requested = request.topics
+        if request.frozen_topics:
+            return answer.of_frozen_topics(requested or ())
         if requested is None or (not requested and ctx.api_version < _FIRST_WITH_EMPTY_AS_NONE):
             return answer.encode([answer.known(topic) for topic in node.image.topics])
         missing = _creatable(node, request, requested)
@@ -179,6 +182,10 @@ class _Answer:
         self, requested: Sequence[MetadataRequestTopic], names: list[str]
     ) -> Response:
         return self.encode(self.topics_for(requested, await _create(self._node, names)))
+
+    async def of_frozen_topics(self, requested: Sequence[MetadataRequestTopic]) -> Response:
+        found = await describe_frozen_topics(self._node, requested)
+        return self.encode([EncodedTopic(head, ()) for head in found])
 
     def topics_for(
         self, requested: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]

@@ -18,7 +18,7 @@ import msgspec
 
 from base.ids import NodeId
 from broker.errors import ErrorCode, KafkaError, code_of, code_of_status
-from broker.handlers import configs, forks
+from broker.handlers import configs, forks, snapshot_groups
 from broker.handlers.dispatch import encode_response
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -26,7 +26,8 @@ from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from controller.api import messages
 from controller.api.errors import ControllerError
-from controller.metadata.topic_configs import FORK_SOURCE, canonical
+from controller.metadata.frozen_topics import SEPARATOR, FrozenTopic
+from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE, canonical
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _FORK_ATTEMPTS_MAX: Final = 5
@@ -72,7 +73,7 @@ async def handle_create_topics(node: Node, ctx: RequestContext) -> Response:
     timeout_s = _timeout_s(node, request.timeout_ms)
     deadline = asyncio.get_running_loop().time() + timeout_s
     for _ in range(_FORK_ATTEMPTS_MAX if wanted else 0):
-        planned = await asyncio.gather(*(_with_fork(node, topic, deadline) for topic in wanted))
+        planned = _all_or_no_snapshots(wanted, await _with_forks(node, wanted, deadline))
         results |= {item.name: item for item in planned if isinstance(item, _Created)}
         ready = [item for item in planned if not isinstance(item, _Created)]
         if ready:
@@ -107,9 +108,20 @@ def _assignment(
 def _new_topic(
     node: Node, topic: create_topics.CreatableTopic, assignment: list[list[NodeId]] | None
 ) -> messages.NewTopic:
+    if any(item.name == UNDELETE for item in topic.configs):
+        return messages.NewTopic(
+            name=topic.name,
+            partitions=topic.num_partitions,
+            replication_factor=topic.replication_factor,
+            assignment=assignment,
+            configs={item.name: item.value for item in topic.configs},
+        )
     default_partitions = topic.num_partitions == _UNSET and assignment is None
     source = next((item.value for item in topic.configs if item.name == FORK_SOURCE), None)
-    forked = node.image.topics.by_name(source) if source else None
+    image = node.image
+    forked = (
+        image.topics.by_name(source) or image.frozen_topics.by_full_name(source) if source else None
+    )
     default_count = node.config.num_partitions if forked is None else len(forked.partitions)
     default_factor = topic.replication_factor == _UNSET and assignment is None
     return messages.NewTopic(
@@ -123,19 +135,77 @@ def _new_topic(
     )
 
 
-async def _with_fork(
-    node: Node, topic: messages.NewTopic, deadline: float
-) -> messages.NewTopic | _Created:
-    """Return the topic with the fork points that its configs ask for, or why there are none."""
-    configs = dict(topic.configs)
+async def _with_forks(
+    node: Node, topics: Sequence[messages.NewTopic], deadline: float
+) -> list[messages.NewTopic | _Created]:
+    """Return each topic with the fork points that its configs ask for, or why there are none; a
+    topic of a snapshot also with what groups have committed.
+    """
+    planned: list[messages.NewTopic | _Created] = []
+    asked: dict[int, forks.ForkRequest] = {}
+    for at, topic in enumerate(topics):
+        try:
+            found, request = _fork_asked(node, topic)
+        except KafkaError as error:
+            planned.append(_refused(topic, error))
+            continue
+        planned.append(found)
+        if request is not None and found.fork is None:
+            asked[at] = request
+    frozen = {request.source for at, request in asked.items() if SEPARATOR in topics[at].name}
+    committed: snapshot_groups.Committed = {}
     try:
-        request = forks.take_fork_request(configs)
-        if request is None:
-            return topic
-        fork = await forks.plan_fork(node, request, deadline)
+        if frozen:
+            committed = await snapshot_groups.committed_offsets(node, frozen, deadline)
+        points = await forks.plan_forks(node, list(asked.values()), deadline) if asked else []
     except KafkaError as error:
-        return _Created(topic.name, error_code=error.code, error_message=str(error))
-    return msgspec.structs.replace(topic, configs=configs, fork=fork)
+        points = [error] * len(asked)
+    for (at, request), fork in zip(asked.items(), points, strict=True):
+        plan = planned[at]
+        if isinstance(fork, KafkaError):
+            planned[at] = _refused(topics[at], fork)
+        elif isinstance(plan, messages.NewTopic):
+            offsets = committed.get(request.source, []) if SEPARATOR in plan.name else []
+            planned[at] = msgspec.structs.replace(plan, fork=fork, group_offsets=offsets)
+    return planned
+
+
+def _fork_asked(
+    node: Node, topic: messages.NewTopic
+) -> tuple[messages.NewTopic, forks.ForkRequest | None]:
+    """Return the topic without the options of a fork, and what they ask for. A fork of a snapshot
+    has its fork points already. Raises KafkaError.
+    """
+    configs = dict(topic.configs)
+    request = forks.take_fork_request(configs)
+    if request is None:
+        return topic, None
+    if SEPARATOR in topic.name:
+        forks.check_at_end(request, "a snapshot is of now")
+    fork = forks.fork_of_snapshot(node, request)
+    return msgspec.structs.replace(topic, configs=configs, fork=fork), request
+
+
+def _refused(topic: messages.NewTopic, error: KafkaError) -> _Created:
+    return _Created(topic.name, error_code=error.code, error_message=str(error))
+
+
+def _all_or_no_snapshots(
+    topics: Sequence[messages.NewTopic], planned: Sequence[messages.NewTopic | _Created]
+) -> list[messages.NewTopic | _Created]:
+    """Refuse all topics of snapshots if one of them is refused."""
+    refused = next(
+        (item for item in planned if isinstance(item, _Created) and SEPARATOR in item.name), None
+    )
+    if refused is None:
+        return list(planned)
+    message = f"not created, because {refused.name!r} is not: {refused.error_message}"
+    return [
+        item
+        if isinstance(item, _Created) or SEPARATOR not in topic.name
+        else _Created(topic.name, error_code=refused.error_code, error_message=message)
+        for topic, item in zip(topics, planned, strict=True)
+    ]
 
 
 async def _create(
@@ -150,10 +220,10 @@ async def _create(
             for topic in wanted
         }
     requested = {topic.name: topic for topic in wanted}
-    return {topic.name: _created(topic, requested[topic.name]) for topic in created.topics}
+    return {topic.name: _created(node, topic, requested[topic.name]) for topic in created.topics}
 
 
-def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
+def _created(node: Node, topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Created:
     if topic.status is not messages.Status.OK:
         return _Created(
             topic.name,
@@ -161,11 +231,14 @@ def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Cre
             error_message=topic.detail or None,
             configs=None,
         )
-    overrides = {
-        name: canonical(name, value)
-        for name, value in requested.configs.items()
-        if value is not None
-    }
+    if UNDELETE in requested.configs:
+        overrides = _configs_of(node, topic)
+    else:
+        overrides = {
+            name: canonical(name, value)
+            for name, value in requested.configs.items()
+            if value is not None
+        }
     return _Created(
         topic.name,
         topic_id=topic.topic_id,
@@ -179,6 +252,12 @@ def _created(topic: messages.CreatedTopic, requested: messages.NewTopic) -> _Cre
             for entry in configs.topic_entries(overrides)
         ],
     )
+
+
+def _configs_of(node: Node, topic: messages.CreatedTopic) -> dict[str, str]:
+    """Return the configs of a topic that came back, or that would (for validate_only)."""
+    found = None if topic.topic_id is None else node.image.frozen_topics.by_id(topic.topic_id)
+    return dict(node.image.configs.topic(topic.name) if found is None else found.configs)
 
 
 # --- delete ---------------------------------------------------------------------------------------
@@ -213,9 +292,23 @@ def _find(
         topic, unknown = topics.by_name(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     else:
         topic, unknown = None, ErrorCode.INVALID_REQUEST
-    if topic is None:
-        return delete_topics.DeletableTopicResult(name, topic_id, unknown, unknown.message)
-    return delete_topics.DeletableTopicResult(topic.name, topic.topic_id)
+    if topic is not None:
+        return delete_topics.DeletableTopicResult(topic.name, topic.topic_id)
+    frozen = _find_frozen(node, name, topic_id)
+    if frozen is not None:
+        return delete_topics.DeletableTopicResult(frozen.full_name, frozen.topic_id)
+    return delete_topics.DeletableTopicResult(name, topic_id, unknown, unknown.message)
+
+
+def _find_frozen(node: Node, name: str | None, topic_id: UUID | None) -> FrozenTopic | None:
+    """Return the topic of a snapshot, or a deleted one that is named NAME@ID: by its id alone, a
+    repeated request would remove it for good.
+    """
+    frozen_topics = node.image.frozen_topics
+    if topic_id is None:
+        return None if name is None else frozen_topics.by_full_name(name)
+    topic = frozen_topics.by_id(topic_id)
+    return None if topic is None or topic.is_deleted else topic
 
 
 async def _delete(
@@ -223,12 +316,10 @@ async def _delete(
 ) -> None:
     """Delete the topics and set the errors in the results."""
     ids = list(found)
+    purged_ids = [topic_id for topic_id in ids if SEPARATOR in (found[topic_id].name or "")]
+    request = messages.DeleteTopics(topic_ids=ids, purged_ids=purged_ids)
     try:
-        items = (
-            await node.client.delete_topics(
-                messages.DeleteTopics(topic_ids=ids), timeout_s=timeout_s
-            )
-        ).items
+        items = (await node.client.delete_topics(request, timeout_s=timeout_s)).items
     except (ControllerError, TimeoutError) as error:
         for result in found.values():
             result.error_code, result.error_message = code_of(error), str(error)

@@ -1,9 +1,11 @@
-"""Find where a partition can be forked, and end what a fork has inherited.
+"""Find where a partition can be forked, and end what a fork, or a topic that came back after its
+deletion, has inherited.
 
 A fork is left at the border of a batch, and refers to committed objects only. What was open there,
 its source may still commit; the fork cannot, because the producer does not know it. So the first
 leader of a fork aborts those transactions, and forgets the sequences of the source's producers: a
-producer that writes to the fork begins at 0.
+producer that writes to the fork begins at 0. A topic that came back has lost what was not committed
+when it was deleted: its coordinators have forgotten it as a part of their transactions.
 
 Invariant: the fork point describes exactly the batches below it, whatever is appended meanwhile.
 Must not: commit or upload (the caller does, before it looks for the point).
@@ -111,26 +113,44 @@ async def _unstable_at(
 
 
 def inherited_transactions(partition: Partition) -> Sequence[int]:
-    """Return the producers whose transaction began before the fork and is open."""
+    """Return the producers whose transaction is open and began before the fork, or before the topic
+    was deleted and came back.
+    """
     fork = partition.record.fork
-    if fork is None:
+    end = max(NO_OFFSET if fork is None else fork.end_offset, _undeleted_offset(partition))
+    if end == NO_OFFSET:
         return ()
     return [
         producer_id
         for producer_id, first_offset in partition.log.producers.open_transactions()
-        if first_offset < fork.end_offset
+        if first_offset < end
     ]
 
 
+def _undeleted_offset(partition: Partition) -> int:
+    """Return the offset at which the topic came back; `NO_OFFSET` if it never did, or if only later
+    records are left, whose leader has ended what was open.
+    """
+    since = partition.record.undeleted_epoch
+    for at, (epoch, start_offset) in enumerate(partition.log.epochs.entries if since >= 0 else ()):
+        if epoch >= since:
+            return start_offset if at or epoch == partition.leader_epoch else NO_OFFSET
+    return NO_OFFSET
+
+
 def end_inherited(storage: Storage, partition: Partition, now_ms: Millis) -> None:
-    """Append abort markers for the transactions that were open where the fork was made. Does not
-    wait for them: nothing of them is stable until they are durable.
+    """Append abort markers for the transactions that were open where the fork was made, or when the
+    topic was deleted. Does not wait for them: nothing of them is stable until they are durable.
+
+    The coordinator of a topic that came back may still know the transaction, and the producer may
+    go on with it: the marker fences it, so that no transaction is committed in part.
 
     May be repeated at each opening. Raises KafkaError if a marker is refused.
     """
+    fences = partition.record.undeleted_epoch >= 0
     for producer_id in inherited_transactions(partition):
         append = PartitionAppend(_ignore_settled)
-        marker = partition.log.producers.abort_marker(producer_id)
+        marker = partition.log.producers.abort_marker(producer_id, fences=fences)
         append.run(storage, [(partition, marker)], now_ms)
         outcome = append.outcomes[0]
         if outcome.code is not ErrorCode.NONE:

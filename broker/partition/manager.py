@@ -452,6 +452,7 @@ class PartitionManager:
             (notice is not None and notice.is_over)
             or not open_partition.partition.accepts_records
             or not open_partition.partition.log.is_dirty
+            or not self._has_its_name(open_partition.partition)
         ):
             return False
         record = self._image().topics.partition(hosted.key)
@@ -460,6 +461,13 @@ class PartitionManager:
             and is_moving(record)
             and record.leader_epoch == open_partition.record.leader_epoch
         )
+
+    def _has_its_name(self, partition: Partition) -> bool:
+        """Return False if the topic was deleted and came back under another name: what clients
+        send under the old one is not for it.
+        """
+        topic = self._image().topics.by_id(partition.record.topic_id)
+        return topic is not None and topic.name == partition.topic_name
 
     def _start_notice(self, batch: list[HostedPartition]) -> None:
         def on_over() -> None:

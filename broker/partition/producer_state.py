@@ -31,6 +31,7 @@ SEQUENCES_COUNT: Final = 1 << 31
 """Sequence numbers are 0 .. 2^31-1 and wrap to 0."""
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
+PRODUCER_EPOCH_MAX: Final = (1 << 15) - 1
 _RUN_LENGTH_MAX: Final = 1 << 30
 
 
@@ -243,10 +244,15 @@ class ProducerState:
             del self._producers[producer_id]
         return len(silent)
 
-    def abort_marker(self, producer_id: int) -> Marker:
-        """Return a marker that aborts the producer's open transaction without its coordinator."""
+    def abort_marker(self, producer_id: int, *, fences: bool = False) -> Marker:
+        """Return a marker that aborts the producer's open transaction without its coordinator.
+
+        fences: the producer's next batch is refused until it has the next epoch, which it gets when
+        it has aborted its transaction.
+        """
         producer = self._producers[producer_id]
-        return Marker(producer_id, producer.epoch, False, max(producer.coordinator_epoch, 0))
+        epoch = min(producer.epoch + fences, PRODUCER_EPOCH_MAX)
+        return Marker(producer_id, epoch, False, max(producer.coordinator_epoch, 0))
 
     def leave_source(self) -> None:
         """Keep only what a fork inherits: the open transactions, which it has to abort. Their

@@ -126,6 +126,12 @@ _OWN_FIELDS: Final = {
         _own("object_count", 0, Kind.INT64, "-1", first=2, last=4),
         _own("wal_bytes", 1, Kind.INT64, "-1", first=2, last=4),
     ),
+    ("Metadata", "request", "MetadataRequest"): (
+        _own("frozen_topics", 0, Kind.BOOL, "False", first=9, last=13),
+    ),
+    ("Metadata", "response", "MetadataResponseTopic"): (
+        _own("frozen_topic", 0, Kind.BYTES, 'b""', first=9, last=13),
+    ),
     ("ListOffsets", "request", "ListOffsetsPartition"): (
         _own("fork_offset", 0, Kind.INT64, "-2", first=6, last=11),
     ),

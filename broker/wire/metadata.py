@@ -20,6 +20,7 @@ from broker.wire.gen.metadata import (
 from broker.wire.primitives import Writer
 
 _FLEXIBLE_FROM = 9
+_FROZEN_TOPIC_TAG = 10_000
 _CODE_INDEX_LEADER = struct.Struct(">hii")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -88,5 +89,12 @@ def _write_topic(writer: Writer, topic: EncodedTopic, version: int, *, flexible:
     writer += b"".join(topic.partitions)
     if version >= 8:
         writer += _I32.pack(head.topic_authorized_operations)
-    if flexible:
+    if not flexible:
+        return
+    if not head.frozen_topic:
         writer.append(0)
+        return
+    field = Writer()
+    field.byte_string(head.frozen_topic, flexible)
+    writer.uvarint(1)
+    writer.tagged(_FROZEN_TOPIC_TAG, field)

@@ -292,7 +292,7 @@ class MetadataFollower:
                 raise
         else:
             self.failed.set_result(None)
-        self._report_session()
+        self.report_session()
         self._release_waiters()
 
     async def _follow_once(self) -> bool:
@@ -338,7 +338,7 @@ class MetadataFollower:
         if end is _StreamEnd.FENCED:
             _log.warning("session_refused", node=self._node, detail=detail)
             self._lease.end()
-            self._report_session()
+            self.report_session()
             return
         if address == self._session_at or not self._session_at:
             self._lease.stream_broke(
@@ -421,7 +421,7 @@ class MetadataFollower:
         if batch.heard and self._node is not None:
             self._lease.answered(batch.heard)
             self._session_at = address
-        self._report_session()
+        self.report_session()
 
     def _apply(self, batch: m.MetadataBatch) -> None:
         """Apply a batch of the log. The first one after a snapshot makes the snapshot the image."""
@@ -473,9 +473,10 @@ class MetadataFollower:
         while not self._lease.ended:
             left_s = self._lease.until - self._now()
             await asyncio.sleep(min(self._interval_s / 5, max(left_s, 0.01)))
-            self._report_session()
+            self.report_session()
 
-    def _report_session(self) -> None:
+    def report_session(self) -> None:
+        """Tell the listeners at once if the session is lost or gained. Cost: one clock read."""
         has_session = self.can_write()
         if (has_session, self.fenced) == self._session_reported:
             return

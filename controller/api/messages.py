@@ -24,7 +24,13 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from controller.metadata.records import ControllerEpoch, MetadataOffset, NodeListener, RangeEntry
+from controller.metadata.records import (
+    ControllerEpoch,
+    GroupOffsets,
+    MetadataOffset,
+    NodeListener,
+    RangeEntry,
+)
 from stream.ports import NO_OBJECT
 
 
@@ -334,6 +340,9 @@ class NewTopic(Message, frozen=True, kw_only=True):
     """Describe a new topic. partitions, replication_factor: -1 for the cluster's defaults.
     assignment: explicit candidates of each partition, in order. fork: the topic begins with the log
     of another one, and has its configs except for those in `configs`.
+
+    A name with `@` is that of a topic of a snapshot, which is frozen: `fork` is needed, and
+    `group_offsets` is kept with it.
     """
 
     name: str
@@ -342,10 +351,13 @@ class NewTopic(Message, frozen=True, kw_only=True):
     assignment: list[list[NodeId]] | None = None
     configs: dict[str, str | None] = {}
     fork: TopicFork | None = None
+    group_offsets: list[GroupOffsets] = []
 
 
 class CreateTopics(Message, frozen=True, kw_only=True):
-    """Create topics, with at most 10,000 partitions in one request."""
+    """Create topics, with at most 10,000 partitions in one request. All topics of snapshots are
+    created or none.
+    """
 
     topics: list[NewTopic]
     validate_only: bool = False
@@ -365,7 +377,12 @@ class TopicsCreated(Message, frozen=True, kw_only=True):
 
 
 class DeleteTopics(Message, frozen=True, kw_only=True):
+    """Delete topics. purged_ids: those of `topic_ids` that are deleted already and are to be
+    removed for good. A request that is repeated does not do that by itself.
+    """
+
     topic_ids: list[UUID]
+    purged_ids: list[UUID] = []
 
 
 class ItemResults(Message, frozen=True, kw_only=True):

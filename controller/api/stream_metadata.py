@@ -180,6 +180,10 @@ class ControllerStreamMetadata:
         state = self._follower.image.streams.get(stream_id)
         return Offset(0) if state is None else state.end_offset
 
+    def has_object(self, wal_key: str) -> bool:
+        """See StreamMetadata.has_object."""
+        return self._follower.image.objects.in_place(wal_key) is not None
+
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         """See StreamMetadata.streams_owned_by."""
         streams = self._follower.image.streams

@@ -412,9 +412,8 @@ class _Checkpoints:
 
 
 def _gap(image: MetadataImage, stream: StreamState, start: Offset, end: Offset, what: str) -> Gap:
-    topic = image.topics.by_id(stream.topic_id)
     return Gap(
-        "" if topic is None else topic.name,
+        image.topic_name(stream.topic_id),
         stream.partition,
         stream.stream_id,
         start,
@@ -502,7 +501,7 @@ def without_missing(
     starts: dict[StreamId, Offset] = {}
     for gap in missing:
         stream = image.streams.known(gap.stream_id)
-        topic = image.topics.by_id(stream.topic_id)
+        topic = image.topics.by_id(stream.topic_id) or image.frozen_topics.by_id(stream.topic_id)
         together = [gap.stream_id]
         if topic is not None and stream.kind != "meta":
             partition = topic.partitions[stream.partition]

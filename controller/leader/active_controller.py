@@ -96,6 +96,7 @@ class ActiveController:
         self._timeline = Timeline()
         self.epoch = quorum.leadership.epoch
         self.sessions = _fresh_sessions(config, image, now)
+        self._now_ms = now_ms
         self.runtime = Runtime(quorum, image, config, now_ms)
         self.runtime.failed.add_done_callback(self._runtime_over)
         log = BackupLog(store, config.cluster_id)
@@ -138,6 +139,7 @@ class ActiveController:
             self._store,
             timeline=self._timeline,
             now=self._now,
+            now_ms=self._now_ms,
             holds=holds,
             wal_hold=manifest_hold,
         )

@@ -27,6 +27,7 @@ from controller.leader.server import Handle
 from controller.managers import (
     commits,
     configs,
+    deleted_topics,
     kv,
     nodes,
     objects,
@@ -112,10 +113,18 @@ def managers(
         m.CommitRecovered: lambda image, request, now_ms: recovery.commit_recovered(
             image, request, now_ms, live=live()
         ),
-        m.CreateTopics: lambda image, request, _: topics.create_topics(
-            image, request, new_uuid=new_uuid, live=live(), defaults=defaults
+        m.CreateTopics: lambda image, request, now_ms: topics.create_topics(
+            image,
+            request,
+            new_uuid=new_uuid,
+            live=live(),
+            defaults=defaults,
+            now_ms=now_ms,
+            move_timeout_ms=config.move_timeout_ms,
         ),
-        m.DeleteTopics: lambda image, request, _: topics.delete_topics(image, request),
+        m.DeleteTopics: lambda image, request, now_ms: deleted_topics.delete_topics(
+            image, request, now_ms, grace_ms=config.delete_grace_ms
+        ),
         m.CreatePartitions: lambda image, request, _: topics.create_partitions(
             image, request, live=live()
         ),

@@ -7,13 +7,15 @@ confirmed the delete; after a crash in between, the delete is repeated, which is
 are deleted only after the record that allows it is in the backup: a recovery from the store finds
 everything that its image refers to, and every slot that is not committed there (ADR 0013). Of an
 ended WAL, slots that are registered as objects stay, and so do the slot at which it ended and
-everything that could be taken for its fence: a fence must outlive every paused writer. What a lease
-or the newest manifest may still need stays as well (`holds`). The manifest is asked before the
-leases: a reader that wrote its lease and then finds its root to be the newest is safe.
+everything that could be taken for its fence: a fence must outlive every paused writer. These and
+the WAL itself go when no slot is an object any more and the fence is older than
+`wal.fence.retention.ms`, by the wall clocks of the store and of this controller. What a lease or
+the newest manifest may still need stays as well (`holds`). The manifest is asked before the leases:
+a reader that wrote its lease and then finds its root to be the newest is safe.
 
 Must not delete by LIST anywhere else. Cost: one DELETE request per 1,000 objects; one LIST of the
-leases while something is due; one LIST per ended WAL and start. Source: AutoMQ
-`S3ObjectControlManager`.
+leases while something is due; one LIST per ended WAL and start, and one when it goes. Source:
+AutoMQ `S3ObjectControlManager`.
 """
 
 import asyncio
@@ -21,11 +23,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from base.clock import MonotonicClock
-from base.ids import ObjectId, WalSequence
+from base.clock import MonotonicClock, WallClock
+from base.ids import Millis, ObjectId, WalSequence
 from controller.api.messages import Status
 from controller.backup.writer import Backup
 from controller.config import ControllerConfig
+from controller.managers.nodes import removable_wals, remove_wals
 from controller.managers.objects import deletable, objects_removed
 from controller.managers.result import Result
 from controller.metadata.image import MetadataImage
@@ -58,6 +61,7 @@ class Janitor:
         *,
         timeline: Timeline,
         now: MonotonicClock,
+        now_ms: WallClock,
         holds: Sequence[Hold] = (),
         wal_hold: Hold | None = None,
     ) -> None:
@@ -68,11 +72,13 @@ class Janitor:
         self._store = store
         self._timeline = timeline
         self._now = now
+        self._now_ms = now_ms
         self._holds = holds
         self._wal_hold = wal_hold
         self._seen_ended: dict[BrokerIncarnation, tuple[float, MetadataOffset]] = {}
         """When each ended WAL was first seen, and the end of the log at that time."""
-        self._cleaned: set[BrokerIncarnation] = set()
+        self._cleaned: dict[BrokerIncarnation, tuple[float, Millis]] = {}
+        """When leftovers of each ended WAL were deleted, and the store's time of its fence."""
 
     async def run(self) -> None:
         """Delete until cancelled or until the runtime ends. Errors of the store are retried in the
@@ -83,6 +89,7 @@ class Janitor:
                 while await self.delete_destroyed():
                     pass
                 await self.clean_ended_wals()
+                await self.remove_old_wals()
             except ObjectStoreError as error:
                 _log.warning("janitor_round_failed", error=str(error))
             except TimeoutError:
@@ -156,11 +163,44 @@ class Janitor:
             if protected_from is not None and seen_offset > protected_from:
                 continue
             await self._backed_up(offset)
-            deleted += await self._clean_wal(writer, end)
+            count, fence_ms = await self._clean_wal(writer, end)
+            deleted += count
             cleaned += 1
-            self._cleaned.add(writer)
+            self._cleaned[writer] = now, fence_ms
             del self._seen_ended[writer]
         return deleted
+
+    async def remove_old_wals(self) -> int:
+        """Delete the fences of WALs that ended long ago, and forget these WALs. Return their
+        number.
+        """
+        now, limit_ms = self._now(), self._now_ms() - self._config.fence_kept_ms
+        old = [
+            writer
+            for writer, (since, fence_ms) in self._cleaned.items()
+            if fence_ms < limit_ms and (now - since) * 1_000 >= self._config.late_put_grace_ms
+        ]
+        if not old:
+            return 0
+        writers, offset = await self._runtime.with_committed_image(
+            lambda image: (removable_wals(image, old)[:WALS_PER_ROUND_MAX], image.end_offset)
+        )
+        if not writers:
+            return 0
+        await self._backed_up(offset)
+        for writer in writers:
+            keys = [info.key async for info in self._store.list(wal_prefix(writer))]
+            for at in range(0, len(keys), DELETE_BATCH_COUNT):
+                await self._store.delete(keys[at : at + DELETE_BATCH_COUNT])
+        reply = await self._runtime.submit(
+            "RemoveWals", lambda image, _: Result(remove_wals(image, writers))
+        )
+        if reply.status is not Status.OK:
+            return 0
+        for writer in writers:
+            del self._cleaned[writer]
+        _log.info("old_wals_removed", count=len(writers))
+        return len(writers)
 
     async def _backed_up(self, offset: MetadataOffset) -> None:
         """Wait until the backup has the image up to `offset`. Raises TimeoutError while the store
@@ -169,15 +209,22 @@ class Janitor:
         async with asyncio.timeout(self._config.request_timeout_ms / 1_000):
             await self._backup.covered(offset)
 
-    async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> int:
+    async def _clean_wal(self, writer: BrokerIncarnation, end: WalSequence) -> tuple[int, Millis]:
         """Delete the slots below the end. The fence is at the end; after it there are at most
-        useless slots of a paused writer.
+        useless slots of a paused writer. Return the number of deleted slots, and the time of the
+        newest of what is left at the end and behind it; 0 after an orderly end, which needs no
+        fence.
         """
         keys: list[str] = []
+        fence_ms = Millis(0)
         async for info in self._store.list(wal_prefix(writer)):
             slot = parse_wal_key(info.key)
-            if slot is not None and slot.writer == writer and slot.sequence < end:
+            if slot is None or slot.writer != writer:
+                continue
+            if slot.sequence < end:
                 keys.append(info.key)
+            else:
+                fence_ms = max(fence_ms, Millis(info.modified_ms))
         unregistered = await self._runtime.with_committed_image(
             lambda image: [key for key in keys if image.objects.in_place(key) is None]
         )
@@ -190,4 +237,4 @@ class Janitor:
                 node_epoch=writer.node_epoch,
                 deleted=len(unregistered),
             )
-        return len(unregistered)
+        return len(unregistered), fence_ms

@@ -1,5 +1,6 @@
 """Run the periodic work of the active controller: fence dead brokers and those that do not close
-moving partitions, assign recoveries of WALs, hold due elections, expire and destroy objects.
+moving partitions, assign recoveries of WALs, hold due elections, remove deleted
+topics for good, expire and destroy objects.
 
 Invariants: A manager makes every decision; the writer runs it and commits it like a request. Each
 transaction is bounded and repeated while it finds work. The work depends on the current state, not
@@ -21,6 +22,7 @@ from base.ids import Millis, NodeEpoch, NodeId
 from controller.api.errors import NotLeader, QuorumClosed
 from controller.api.messages import Status
 from controller.config import ControllerConfig
+from controller.managers.deleted_topics import remove_deleted
 from controller.managers.elections import elect_leaderless
 from controller.managers.nodes import fence_brokers
 from controller.managers.objects import destroy_unreferenced, expire_prepared
@@ -79,6 +81,10 @@ class Ticks:
                 lambda image, now_ms: expire_prepared(
                     image, now_ms, self._age_s, OBJECTS_PER_TRANSACTION_MAX
                 ),
+            ),
+            (
+                "RemoveDeletedTopics",
+                lambda image, _: remove_deleted(image, self._age_s, config.deleted_partitions_max),
             ),
             (
                 "DestroyUnreferenced",

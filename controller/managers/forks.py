@@ -8,8 +8,9 @@ Must not: read or write objects. Cost: one record for each stream, whatever the 
 it costs about 2 us for each range of the source.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from base.ids import Offset, StreamEpoch, StreamId
 from controller.api.messages import ForkedPartition, NewTopic, Status
@@ -18,7 +19,6 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS
 from controller.metadata.records import ForkPoint, PartitionRecord, StreamForked
 from controller.metadata.topic_configs import FORK_SOURCE
-from controller.metadata.topics import TopicState
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,31 @@ class Fork:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The topic that a fork begins with: one that brokers serve, or one of a snapshot."""
+
+    topic_id: UUID
+    name: str
+    configs: Mapping[str, str]
+    partitions: Sequence[PartitionRecord]
+
+    @staticmethod
+    def find(image: MetadataImage, topic_id: UUID) -> "Source | None":
+        topic = image.topics.by_id(topic_id)
+        if topic is not None:
+            configs = image.configs.topic(topic.name)
+            return Source(topic_id, topic.name, configs, topic.partitions)
+        frozen = image.frozen_topics.by_id(topic_id)
+        if frozen is None or frozen.is_deleted:
+            return None
+        return Source(topic_id, frozen.full_name, frozen.configs, frozen.partitions)
+
+
 def configs_of(image: MetadataImage, topic: NewTopic) -> dict[str, str]:
     """Return the configs of a new topic: those of the request, over those of the source."""
-    source = None if topic.fork is None else image.topics.by_id(topic.fork.source_topic_id)
-    configs = {} if source is None else dict(image.configs.topic(source.name))
+    source = None if topic.fork is None else Source.find(image, topic.fork.source_topic_id)
+    configs = {} if source is None else dict(source.configs)
     if source is not None:
         configs[FORK_SOURCE] = source.name
     for name, value in topic.configs.items():
@@ -65,11 +86,14 @@ def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
             detail = f"config {FORK_SOURCE}={named!r} without the offsets of a fork"
             raise Refused(Status.INVALID_REQUEST, detail)
         return None
-    source = image.topics.by_id(wanted.source_topic_id)
+    source = Source.find(image, wanted.source_topic_id)
     if source is None or named not in (None, source.name):
         raise Refused(Status.UNKNOWN_TOPIC, f"there is no topic {named or 'of this id'!r} to fork")
     if source.name in INTERNAL_TOPICS:
-        detail = f"topic {source.name!r} holds the state of coordinators and cannot be forked"
+        detail = (
+            f"topic {source.name!r} holds the state of coordinators: it cannot be forked, or be in"
+            " a snapshot"
+        )
         raise Refused(Status.INVALID_TOPIC_NAME, detail)
     if len(wanted.partitions) != len(source.partitions):
         detail = (
@@ -80,9 +104,7 @@ def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
     return _forks(image, source, wanted.partitions)
 
 
-def _forks(
-    image: MetadataImage, source: TopicState, wanted: Sequence[ForkedPartition]
-) -> list[Fork]:
+def _forks(image: MetadataImage, source: Source, wanted: Sequence[ForkedPartition]) -> list[Fork]:
     forks: list[Fork] = []
     for partition, item in zip(source.partitions, wanted, strict=True):
         name = f"{source.name}-{partition.partition}"

@@ -24,7 +24,14 @@ from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, Elector
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
-from controller.metadata.records import NodeRecord, NodeRemoved, Record, WalEnded, WalRecord
+from controller.metadata.records import (
+    NodeRecord,
+    NodeRemoved,
+    Record,
+    WalEnded,
+    WalRecord,
+    WalRemoved,
+)
 from controller.metadata.topics import NO_LEADER, PartitionMetadata, in_order
 from stream.ports import BrokerIncarnation
 
@@ -122,6 +129,22 @@ def unregister_broker(
     if not remaining:
         records += [WalEnded(me.node_id, me.node_epoch, request.wal_end), NodeRemoved(me.node_id)]
     return Result(records, value=Progress(remaining=remaining))
+
+
+def removable_wals(
+    image: MetadataImage, writers: Iterable[BrokerIncarnation]
+) -> list[BrokerIncarnation]:
+    """Return those of the WALs that ended and of which no slot is an object any more, in order."""
+    used = image.objects.wals()
+    wals = (image.nodes.wal(writer) for writer in set(writers) - used)
+    return sorted(wal.writer for wal in wals if wal is not None and wal.ended)
+
+
+def remove_wals(image: MetadataImage, writers: Iterable[BrokerIncarnation]) -> list[Record]:
+    """Forget WALs whose slots and fences are deleted. Skip those that may not go or are gone."""
+    return [
+        WalRemoved(writer.node_id, writer.node_epoch) for writer in removable_wals(image, writers)
+    ]
 
 
 def remove_broker(image: MetadataImage, request: RemoveBroker) -> Result[None]:

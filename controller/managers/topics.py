@@ -1,23 +1,22 @@
-"""Create and delete topics, and add partitions.
+"""Create topics, bring deleted ones back, and add partitions.
 
 Invariant: One transaction creates a partition with its streams and, if any broker is live, its
-leader; one transaction deletes all of them. Each topic of a request succeeds or fails by itself.
-Internal topics are not deleted and keep their number of partitions. Source: KRaft
+leader. Each topic of a request succeeds or fails by itself, but topics of snapshots only together.
+Internal topics keep their number of partitions. Source: KRaft
 `ReplicationControlManager`.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from base.ids import NodeId, StreamEpoch, StreamId
+from base.ids import Millis, NodeId, StreamEpoch, StreamId
 from controller.api.messages import (
     CreatedTopic,
     CreatePartitions,
     CreateTopics,
-    DeleteTopics,
     ItemResult,
     ItemResults,
     NewPartitions,
@@ -25,12 +24,15 @@ from controller.api.messages import (
     Status,
     TopicsCreated,
 )
+from controller.managers.deleted_topics import PARTITIONS_PER_REQUEST_MAX, Undeletions
 from controller.managers.elections import Elector
 from controller.managers.forks import Fork, configs_of, plan_forks
 from controller.managers.placement import REPLICATION_FACTOR_MAX, Placement
 from controller.managers.result import Refused, Result
+from controller.managers.snapshots import plan_snapshot_topics
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.frozen_topics import SEPARATOR
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import (
     CLEANUP_POLICY,
@@ -43,18 +45,12 @@ from controller.metadata.records import (
     PartitionRecord,
     Record,
     StreamCreated,
-    StreamRemoved,
     TopicRecord,
-    TopicRemoved,
 )
-from controller.metadata.topics import TopicState
+from controller.metadata.topic_configs import UNDELETE
+from controller.metadata.topics import NO_LEADER
 
-PARTITIONS_PER_REQUEST_MAX = 10_000
 PARTITIONS_PER_TOPIC_MAX = 10_000
-_KEPT = (
-    "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups"
-    " that are not needed any more"
-)
 _FIXED = (
     "topic {name!r} must keep its {count} partitions: keys are located by their number, and with"
     " another number they would be lost"
@@ -77,7 +73,7 @@ class _Maker:
         self.records: list[Record] = []
         self.placement = Placement(image, live)
         self.partition_count = 0
-        self._elector = Elector(image, live)
+        self.elector = Elector(image, live)
         self._next_stream_id = image.next_stream_id
 
     def reserve(self, count: int) -> None:
@@ -95,8 +91,10 @@ class _Maker:
         partition: int,
         replicas: tuple[NodeId, ...],
         fork: Fork | None = None,
+        *,
+        is_frozen: bool = False,
     ) -> None:
-        leader = self._elector.choose(replicas)
+        leader = NO_LEADER if is_frozen else self.elector.choose(replicas)
         meta, data, txn = (StreamId(self._next_stream_id + more) for more in range(3))
         self._next_stream_id = StreamId(txn + 1)
         self.records += [
@@ -127,21 +125,37 @@ def create_topics(
     new_uuid: Callable[[], UUID],
     live: Collection[NodeId],
     defaults: TopicDefaults,
+    now_ms: Millis,
+    move_timeout_ms: int,
 ) -> Result[TopicsCreated]:
-    """Create topics; return an answer per topic in the order of the request. validate_only makes no
+    """Create topics, or bring deleted ones back; return an answer per topic in the order of the
+    request. Each succeeds by itself, but those of snapshots only together. validate_only makes no
     records.
+
+    move_timeout_ms: of the partitions that come back while their last owner has them open.
     """
     maker = _Maker(image, live)
+    undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)
     counts = Counter(topic.name for topic in request.topics)
+    frozen = [topic for topic in request.topics if SEPARATOR in topic.name]
+    of_snapshots = _freeze(image, frozen, maker, new_uuid, now_ms) if frozen else {}
     created: list[CreatedTopic] = []
     for topic in request.topics:
         try:
+            if topic.name in of_snapshots:
+                created.append(of_snapshots[topic.name])
+                continue
             if counts[topic.name] > 1:
                 raise Refused(
                     Status.DUPLICATE_IN_REQUEST,
                     f"topic {topic.name!r} is in the request {counts[topic.name]} times",
                 )
-            created.append(_create(image, topic, maker, new_uuid, defaults))
+            wanted = topic.configs.get(UNDELETE)
+            created.append(
+                _create(image, topic, maker, new_uuid, defaults)
+                if wanted is None
+                else _undelete(topic, wanted, maker, undeletions)
+            )
         except Refused as refused:
             created.append(
                 CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail)
@@ -170,50 +184,6 @@ def create_partitions(
         except Refused as refused:
             items.append(ItemResult(status=refused.status, detail=refused.detail))
     return Result([] if request.validate_only else maker.records, value=ItemResults(items=items))
-
-
-def delete_topics(image: MetadataImage, request: DeleteTopics) -> Result[ItemResults]:
-    """Delete topics with all their streams. Owners notice that their streams are gone; objects are
-    destroyed when nothing refers to them.
-
-    At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
-    CONTROLLER_BUSY and are deleted by the next request.
-    """
-    records: list[Record] = []
-    items: list[ItemResult] = []
-    seen: set[UUID] = set()
-    partition_count = 0
-    for topic_id in request.topic_ids:
-        topic = image.topics.by_id(topic_id)
-        if topic is None:
-            items.append(
-                ItemResult(status=Status.UNKNOWN_TOPIC, detail=f"no topic has the id {topic_id}")
-            )
-        elif topic.name in INTERNAL_TOPICS:
-            items.append(
-                ItemResult(status=Status.INVALID_TOPIC_NAME, detail=_KEPT.format(name=topic.name))
-            )
-        elif topic_id in seen:
-            items.append(
-                ItemResult(
-                    status=Status.DUPLICATE_IN_REQUEST,
-                    detail=f"topic {topic.name!r} is in the request twice",
-                )
-            )
-        elif (
-            partition_count and partition_count + len(topic.partitions) > PARTITIONS_PER_REQUEST_MAX
-        ):
-            detail = (
-                f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: delete"
-                f" {topic.name!r} with the next one"
-            )
-            items.append(ItemResult(status=Status.CONTROLLER_BUSY, detail=detail))
-        else:
-            seen.add(topic_id)
-            partition_count += len(topic.partitions)
-            records += _removal(topic)
-            items.append(ItemResult())
-    return Result(records, value=ItemResults(items=items))
 
 
 def _create(
@@ -253,6 +223,54 @@ def _create(
     return CreatedTopic(
         name=topic.name, topic_id=topic_id, partitions=len(rows), replication_factor=len(rows[0])
     )
+
+
+def _undelete(
+    topic: NewTopic, wanted: str, maker: _Maker, undeletions: Undeletions
+) -> CreatedTopic:
+    check_topic_name(topic.name)
+    found = undeletions.check(topic, wanted)
+    maker.reserve(len(found.partitions))
+    maker.records += undeletions.records(found, topic.name)
+    return CreatedTopic(
+        name=topic.name,
+        topic_id=found.topic_id,
+        partitions=len(found.partitions),
+        replication_factor=len(found.partitions[0].replicas),
+    )
+
+
+def _freeze(
+    image: MetadataImage,
+    topics: Sequence[NewTopic],
+    maker: _Maker,
+    new_uuid: Callable[[], UUID],
+    now_ms: Millis,
+) -> dict[str, CreatedTopic]:
+    """Create topics of snapshots, all or none. The answers are by name."""
+    try:
+        plans = plan_snapshot_topics(image, topics)
+        for plan in plans:
+            check_topic_name(plan.source_name)
+        maker.reserve(sum(len(plan.forks) for plan in plans))
+    except Refused as refused:
+        return {
+            topic.name: CreatedTopic(name=topic.name, status=refused.status, detail=refused.detail)
+            for topic in topics
+        }
+    created: dict[str, CreatedTopic] = {}
+    for plan in plans:
+        topic_id = new_uuid()
+        maker.records.append(plan.record(topic_id, now_ms, image.end_offset))
+        for partition, fork in enumerate(plan.forks):
+            maker.add(topic_id, partition, fork.source.replicas, fork, is_frozen=True)
+        created[plan.full_name] = CreatedTopic(
+            name=plan.full_name,
+            topic_id=topic_id,
+            partitions=len(plan.forks),
+            replication_factor=len(plan.forks[0].source.replicas),
+        )
+    return created
 
 
 def check_topic_name(name: str) -> None:
@@ -317,8 +335,3 @@ def _grow(image: MetadataImage, request: NewPartitions, maker: _Maker) -> None:
     maker.reserve(added)
     for index, replicas in enumerate(rows):
         maker.add(topic.topic_id, present + index, replicas)
-
-
-def _removal(topic: TopicState) -> list[Record]:
-    streams = [stream_id for partition in topic.partitions for stream_id in partition.stream_ids]
-    return [*(StreamRemoved(stream_id) for stream_id in streams), TopicRemoved(topic.topic_id)]

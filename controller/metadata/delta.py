@@ -41,6 +41,7 @@ from controller.metadata.records import (
     TopicUndeleted,
     WalEnded,
     WalRecord,
+    WalRemoved,
 )
 from controller.metadata.topics import PartitionKey
 from stream.ports import BrokerIncarnation
@@ -92,7 +93,7 @@ class MetadataDelta:
                 self.partitions.add(PartitionKey(record.topic_id, record.partition))
             case NodeRecord() | NodeRemoved():
                 self.node_ids.add(record.node_id)
-            case WalRecord() | WalEnded():
+            case WalRecord() | WalEnded() | WalRemoved():
                 self.wals.add(
                     BrokerIncarnation(NodeId(record.node_id), NodeEpoch(record.node_epoch))
                 )

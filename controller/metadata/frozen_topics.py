@@ -22,17 +22,16 @@ from controller.metadata.errors import broken
 from controller.metadata.records import (
     FrozenTopicRecord,
     FrozenTopicRemoved,
+    GroupOffsets,
     MetadataOffset,
     PartitionRecord,
     TopicDeleted,
     TopicUndeleted,
 )
 from controller.metadata.topics import TopicState
+from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
-SEPARATOR: Final = "@"
-"""Between the name of a topic and that of its snapshot. Kafka does not allow it in names of
-topics.
-"""
+SEPARATOR: Final = SNAPSHOT_SEPARATOR
 
 
 @dataclass(slots=True)
@@ -48,6 +47,8 @@ class FrozenTopic:
     offset: MetadataOffset
     """End of the log before the topic was frozen, to measure its age."""
     partitions: list[PartitionRecord] = field(default_factory=list[PartitionRecord])
+    group_offsets: tuple[GroupOffsets, ...] = ()
+    """Those of a snapshot: empty for a deleted topic."""
 
     @property
     def is_deleted(self) -> bool:
@@ -68,6 +69,7 @@ class FrozenTopic:
             self.since_ms,
             self.keep_ms,
             self.offset,
+            self.group_offsets,
         )
 
 
@@ -87,6 +89,11 @@ class FrozenTopicsImage:
 
     def by_id(self, topic_id: UUID) -> FrozenTopic | None:
         return self._by_id.get(topic_id)
+
+    def deleted_by_id(self, topic_id: UUID) -> FrozenTopic | None:
+        """Return the deleted topic that has this id."""
+        topic = self._by_id.get(topic_id)
+        return topic if topic is not None and topic.is_deleted else None
 
     def by_full_name(self, full_name: str) -> FrozenTopic | None:
         """Return the topic `NAME@SNAPSHOT`, or for a deleted one `NAME@TOPIC_ID`."""
@@ -108,6 +115,7 @@ class FrozenTopicsImage:
                 record.since_ms,
                 record.keep_ms,
                 record.offset,
+                group_offsets=record.group_offsets,
             )
         )
 

@@ -10,6 +10,7 @@ Source: KRaft `MetadataImage`.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from base.ids import (
     NodeEpoch,
@@ -54,6 +55,7 @@ from controller.metadata.records import (
     TopicUndeleted,
     WalEnded,
     WalRecord,
+    WalRemoved,
 )
 from controller.metadata.streams import StreamsImage
 from controller.metadata.topics import TopicsImage
@@ -99,6 +101,7 @@ class MetadataImage:
             NodeRemoved: self.nodes.remove_node,
             WalRecord: self._wal,
             WalEnded: self.nodes.end_wal,
+            WalRemoved: self.nodes.remove_wal,
             StreamCreated: self._stream_created,
             StreamForked: self._stream_forked,
             StreamOpened: self.streams.open,
@@ -178,6 +181,14 @@ class MetadataImage:
                 )
             )
         return found
+
+    def topic_name(self, topic_id: UUID) -> str:
+        """Return the name of a topic, also of a frozen one; empty if there is no such topic."""
+        topic = self.topics.by_id(topic_id)
+        if topic is not None:
+            return topic.name
+        frozen = self.frozen_topics.by_id(topic_id)
+        return "" if frozen is None else frozen.full_name
 
     def check_invariants(self) -> None:
         """Raise InvariantBroken if the image contradicts itself.

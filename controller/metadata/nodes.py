@@ -2,8 +2,8 @@
 
 Invariant: the registered incarnation of a node is the one with its highest epoch, and a WAL that
 ended never begins again. Only `MetadataImage.apply` changes it.
-Limits: one `WalState` of about 100 bytes is kept forever for each broker start, as are the fence
-objects in the store.
+Limits: one `WalState` of about 100 bytes for each broker start in `wal.fence.retention.ms`, and for
+older ones whose slots are still referred to.
 Source: KRaft `ClusterImage`, AutoMQ `NodeControlManager`.
 """
 
@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 
 from base.ids import NodeId, WalSequence
 from controller.metadata.errors import broken
-from controller.metadata.records import NodeRecord, NodeRemoved, WalEnded, WalRecord
+from controller.metadata.records import (
+    NodeRecord,
+    NodeRemoved,
+    WalEnded,
+    WalRecord,
+    WalRemoved,
+)
 from stream.ports import BrokerIncarnation
 
 NodeState = NodeRecord
@@ -119,3 +125,10 @@ class NodesImage:
         if wal is None:
             raise broken(f"WAL {writer} to be ended is not running")
         wal.end = record.end
+
+    def remove_wal(self, record: WalRemoved) -> None:
+        writer = BrokerIncarnation(record.node_id, record.node_epoch)
+        wal = self._wals.get(writer)
+        if wal is None or not wal.ended:
+            raise broken(f"WAL {writer} to be removed does not exist or has not ended")
+        del self._wals[writer]

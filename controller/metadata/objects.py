@@ -95,6 +95,11 @@ class ObjectsImage:
         object_id = self._in_place.get(key)
         return None if object_id is None else self._objects[object_id]
 
+    def wals(self) -> set[BrokerIncarnation]:
+        """Return the writers of the WALs of which slots are objects, in any phase."""
+        states = (self._objects[object_id] for object_id in self._in_place.values())
+        return {state.wal for state in states if state.wal is not None}
+
     def count(self, phase: ObjectPhase) -> int:
         counts = {
             ObjectPhase.PREPARED: len(self._prepared),

@@ -52,6 +52,14 @@ class TopicRemoved(_Record, tag="topic-removed", frozen=True, gc=False):
     topic_id: UUID
 
 
+class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The offsets that a consumer group had committed for one topic of a snapshot."""
+
+    group: str
+    offsets: tuple[tuple[int, Offset], ...]
+    """By partition, in order; partitions without one are left out."""
+
+
 class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
     """Creates a topic that nobody serves and nothing changes: a topic of a snapshot, or a deleted
     topic that can come back.
@@ -73,6 +81,8 @@ class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
     """
     offset: MetadataOffset
     """End of the log before the transaction that froze the topic."""
+    group_offsets: tuple[GroupOffsets, ...] = ()
+    """What consumer groups had committed when the snapshot was created, in order of their names."""
 
 
 class TopicDeleted(_Record, tag="topic-deleted", frozen=True, gc=False):
@@ -167,6 +177,10 @@ class PartitionRecord(_Record, tag="partition", frozen=True, gc=False):
     move: Move | None = None
     fork: ForkPoint | None = None
     """Set if the partition began as a fork."""
+    undeleted_epoch: StreamEpoch = StreamEpoch(-1)
+    """The first leader epoch since the topic last came back after its deletion; -1: it never did.
+    Transactions that were open then are aborted.
+    """
 
     @property
     def stream_ids(self) -> tuple[StreamId, StreamId, StreamId]:
@@ -236,6 +250,13 @@ class WalEnded(_Record, tag="wal-ended", frozen=True, gc=False):
     node_id: NodeId
     node_epoch: NodeEpoch
     end: WalSequence
+
+
+class WalRemoved(_Record, tag="wal-removed", frozen=True, gc=False):
+    """Forgets a WAL that ended long ago, after all its slots and its fence were deleted."""
+
+    node_id: NodeId
+    node_epoch: NodeEpoch
 
 
 class StreamCreated(_Record, tag="stream", frozen=True, gc=False):
@@ -415,6 +436,7 @@ Record = (
     | NodeRemoved
     | WalRecord
     | WalEnded
+    | WalRemoved
     | StreamCreated
     | StreamForked
     | StreamOpened

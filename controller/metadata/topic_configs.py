@@ -154,6 +154,9 @@ def _throttled(name: str) -> TopicConfig:
 
 
 FORK_SOURCE = "penstock.fork.source"
+DELETE_GRACE = "penstock.delete.grace.ms"
+UNDELETE = "penstock.undelete"
+"""Not a config of a topic: in CreateTopics it names the deleted topic that comes back."""
 
 _KEPT = "No effect, accepted for Kafka tools: "
 
@@ -273,6 +276,15 @@ _ALL = (
         "",
         "The topic that this one was forked from. Penstock's own, set only when a topic is created:"
         " the new topic begins with the log of that one.",
+        is_internal=True,
+    ),
+    TopicConfig(
+        DELETE_GRACE,
+        ConfigType.LONG,
+        "-1",
+        "How long the topic, once deleted, can come back (`penstock topics undelete`); 0: it"
+        " cannot; -1: as long as the setting `delete.grace.ms` says. Penstock's own.",
+        low=-1,
         is_internal=True,
     ),
     _bool("preallocate", f"{_KEPT}there are no files."),

@@ -22,6 +22,7 @@ from deploy.cli import (
     nodes,
     produce,
     reassign,
+    snapshots,
     snippets,
     streams,
     table,
@@ -62,6 +63,7 @@ app.command("dev")(dev.dev)
 app.command("demo")(demo.demo)
 app.command("snippets")(snippets.snippets)
 app.add_typer(topics.app, name="topics")
+app.add_typer(snapshots.app, name="snapshots")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(streams.app, name="streams")

@@ -36,6 +36,20 @@ def consume(
         float | None,
         typer.Option(help="Stop after this many seconds without a record.", show_default=False),
     ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(
+            help="Print the topic as it is in this snapshot, read from the store.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Annotated[
+        str,
+        typer.Option(
+            envvar="PENSTOCK_STORE",
+            help="For --snapshot: store of the brokers; default: that of `penstock dev`.",
+        ),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print each record as one JSON object per line.")
     ] = False,
@@ -46,6 +60,13 @@ def consume(
     """
     if max_messages is not None and max_messages < 1:
         raise UsageError(f"--max-messages {max_messages} is not allowed: 1 or more")
+    if snapshot is not None:
+        if group is not None:
+            raise UsageError("--group: nobody commits offsets for a snapshot, leave it out")
+        from deploy.cli.consume_snapshot import print_snapshot
+
+        print_snapshot(topic, snapshot, store, max_messages, as_json=as_json)
+        return
     from deploy.clients.kafka import Kafka
 
     kafka = Kafka(bootstrap)

@@ -1,4 +1,6 @@
-"""Run `penstock topics`: create, fork, list, describe and delete topics; delete records."""
+"""Run `penstock topics`: create, fork, list, describe, delete and undelete topics; delete
+records.
+"""
 
 from datetime import UTC, datetime
 from time import monotonic
@@ -10,13 +12,15 @@ from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
 from deploy.errors import UsageError
 
 if TYPE_CHECKING:
+    from broker.wire.frozen_topics import FrozenTopicInfo
     from deploy.clients.kafka import Kafka
     from deploy.topic_sizes import SizeView
 
 TIME_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 app = typer.Typer(
-    help="Create, fork, list, describe and delete topics; delete records.", no_args_is_help=True
+    help="Create, fork, list, describe, delete and undelete topics; delete records.",
+    no_args_is_help=True,
 )
 
 
@@ -124,8 +128,18 @@ def fork(
 
 
 @app.command("list")
-def list_topics(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+def list_topics(
+    *,
+    deleted: Annotated[
+        bool, typer.Option("--deleted", help="List the deleted topics that can come back instead.")
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
     """List all topics."""
+    if deleted:
+        _list_deleted(bootstrap, as_json=as_json)
+        return
     from deploy.clients.kafka import Kafka
     from deploy.output import print_json, print_table
 
@@ -259,14 +273,132 @@ def delete_records(
 
 
 @app.command("delete")
-def delete(name: str, *, bootstrap: Bootstrap = BOOTSTRAP) -> None:
-    """Delete a topic and everything in it."""
-    from deploy.clients.kafka import Kafka
+def delete(
+    name: Annotated[
+        str,
+        typer.Argument(help="The topic; NAME@TOPIC_ID removes a deleted topic for good."),
+    ],
+    *,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic and everything in it.
 
+    It can come back until its grace (`delete.grace.ms`, or its own `penstock.delete.grace.ms`) is
+    over: see `penstock topics undelete`.
+    """
+    from deploy.clients.frozen_topics import delete_topic, deleted_topics, full_name
+    from deploy.clients.kafka import Kafka
+    from deploy.output import print_json
+
+    is_purge = name in map(full_name, deleted_topics(bootstrap))
+    if not is_purge:
+        Kafka(bootstrap).topic(name)
+    found = delete_topic(bootstrap, name)
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "topic_id": None if found is None else found.topic_id,
+                "until": None if found is None else _until(found),
+            }
+        )
+    elif is_purge:
+        print(f"removed {name} for good")
+    elif found is None:
+        print(f"deleted {name}")
+    else:
+        print(
+            f"deleted {name}; until {_until(found)} `penstock topics undelete {name}` brings it"
+            " back"
+        )
+
+
+@app.command("undelete")
+def undelete(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help=(
+                "The deleted topic: its name, for the one that was deleted last, or its id of"
+                " `penstock topics list --deleted`."
+            )
+        ),
+    ],
+    *,
+    new_name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="NEW", help="Bring it back under this name.", show_default=False
+        ),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a deleted topic back, with its records, configs and offsets of consumer groups.
+
+    Only topics come back: records that retention, compaction or `delete-records` deleted do not.
+    """
+    from deploy.clients.frozen_topics import find_deleted
+    from deploy.clients.kafka import Kafka
+    from deploy.output import print_json
+
+    found = find_deleted(bootstrap, name)
+    returned = new_name or found.name
     kafka = Kafka(bootstrap)
-    kafka.topic(name)
-    kafka.delete_topic(name)
-    print(f"deleted {name}")
+    began = monotonic()
+    kafka.create_topic(returned, -1, -1, {"penstock.undelete": str(found.topic_id)})
+    took_ms = round((monotonic() - began) * 1_000)
+    if as_json:
+        print_json(
+            {
+                "name": returned,
+                "deleted_name": found.name,
+                "topic_id": found.topic_id,
+                "partitions": len(found.partitions),
+                "took_ms": took_ms,
+            }
+        )
+        return
+    was = "" if returned == found.name else f" as {returned}"
+    print(f"undeleted {found.name}{was} with {len(found.partitions)} partitions in {took_ms:,} ms")
+
+
+def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
+    """Print the deleted topics that can come back."""
+    from deploy.clients.frozen_topics import deleted_topics
+    from deploy.output import print_json, print_table
+    from deploy.output import size as size_text
+    from deploy.top.cost import Prices, storage_usd_month
+
+    rows = [
+        (
+            topic.name,
+            str(topic.topic_id),
+            _utc(topic.since_ms),
+            _until(topic),
+            len(topic.partitions),
+            size_bytes := sum(partition.size_bytes for partition in topic.partitions),
+            storage_usd_month(size_bytes, Prices()),
+        )
+        for topic in deleted_topics(bootstrap)
+    ]
+    if as_json:
+        keys = ("name", "topic_id", "deleted", "until", "partitions", "bytes", "usd_month")
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    cells = [(*row[:-2], size_text(row[-2]), f"{row[-1]:,.4f}") for row in rows]
+    columns = ["topic", "id", "deleted", "until", "partitions", "bytes", "USD/month"]
+    print_table("", columns, cells)
+
+
+def _until(topic: "FrozenTopicInfo") -> str:
+    """Return when the grace of a deleted topic is over."""
+    return _utc(topic.since_ms + topic.keep_ms)
+
+
+def _utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _describe_sizes(kafka: "Kafka", name: str | None, price: float, *, as_json: bool) -> None:

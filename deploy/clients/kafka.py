@@ -177,6 +177,19 @@ class Kafka:
                 results[part.partition] = str(error)
         return dict(sorted(results.items()))
 
+    def reset_group(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Set what a consumer group without members has committed for a topic."""
+        from confluent_kafka import ConsumerGroupTopicPartitions
+
+        wanted = [TopicPartition(topic, at, offset) for at, offset in offsets.items()]
+        request = ConsumerGroupTopicPartitions(group, wanted)
+        futures = self._admin.alter_consumer_group_offsets([request], request_timeout=TIMEOUT_S)
+        failed = f"offsets of group {group!r} were not set; stop its members"
+        answer: Any = self._result(futures[group], failed)
+        for part in answer.topic_partitions:
+            if part.error is not None:
+                raise self.failure(part.error, failed)
+
     def _watermarks(self, consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
         position = TopicPartition(topic, partition)
         found = self._call(

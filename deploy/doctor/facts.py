@@ -137,7 +137,9 @@ class WalFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """The metadata at one moment. leaderless, hanging: by (topic, partition)."""
+    """The metadata at one moment. leaderless, hanging: by (topic, partition). deleted_count,
+    deleted_bytes: deleted topics that can come back, and the bytes of their ranges.
+    """
 
     cluster_id: str
     end_offset: int
@@ -149,6 +151,8 @@ class ClusterFacts:
     hanging: Mapping[tuple[str, int], MoveFacts]
     moving_count: int
     wals: Mapping[BrokerIncarnation, WalFacts]
+    deleted_count: int = 0
+    deleted_bytes: int = 0
 
     @property
     def may_be_transient(self) -> bool:

@@ -1,11 +1,12 @@
 """Extract facts from a metadata image: brokers, partitions without a leader, hanging moves, running
 WALs.
 
-Invariant: pure, O(partitions); the result does not refer to the image.
+Invariant: pure, O(partitions + ranges of deleted topics); the result does not refer to the image.
 """
 
 from collections.abc import Iterable
 
+from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.image import MetadataImage
 from controller.metadata.nodes import NodeState
 from controller.metadata.topics import is_moving, leader_of
@@ -30,6 +31,7 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
                     hanging[key] = MoveFacts(move.source, move.target, move.started_ms)
             elif not image.nodes.is_alive(leader_of(partition)):
                 leaderless.add(key)
+    deleted = list(image.frozen_topics.deleted())
     return ClusterFacts(
         cluster_id=image.cluster_id,
         end_offset=image.end_offset,
@@ -46,6 +48,19 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
             )
             for wal in image.nodes.running_wals()
         },
+        deleted_count=len(deleted),
+        deleted_bytes=sum(_size_bytes(image, topic) for topic in deleted),
+    )
+
+
+def _size_bytes(image: MetadataImage, topic: FrozenTopic) -> int:
+    streams = (
+        image.streams.get(stream_id)
+        for partition in topic.partitions
+        for stream_id in partition.stream_ids
+    )
+    return sum(
+        entry.size_bytes for stream in streams if stream is not None for entry in stream.entries
     )
 
 
@@ -68,13 +83,17 @@ def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
             for writer, wal in second.wals.items()
             if wal.is_alive or (writer in first.wals and not first.wals[writer].is_alive)
         },
+        deleted_count=second.deleted_count,
+        deleted_bytes=second.deleted_bytes,
     )
 
 
 def expected_in_manifest(image: MetadataImage) -> frozenset[tuple[object, ...]]:
     """Return what a manifest must contain: topics with partitions, WALs with first slots."""
     topics: Iterable[tuple[object, ...]] = (
-        (topic.topic_id, len(topic.partitions)) for topic in image.topics
+        (topic.topic_id, len(topic.partitions))
+        for topic in (*image.topics, *image.frozen_topics)
+        if not (isinstance(topic, FrozenTopic) and topic.is_deleted)
     )
     wals: Iterable[tuple[object, ...]] = (
         (wal.writer, int(wal.committed)) for wal in image.nodes.running_wals()

@@ -327,11 +327,11 @@ def lost_ranges(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Lo
     gone = frozenset(object_ids)
     found: list[LostRange] = []
     for stream in image.streams if gone else ():
-        topic = image.topics.by_id(stream.topic_id)
+        name = image.topic_name(stream.topic_id) or "?"
         for entry in stream.entries:
             if entry.object_id in gone:
                 state = image.objects.get(entry.object_id)
-                name, key = "?" if topic is None else topic.name, "" if state is None else state.key
+                key = "" if state is None else state.key
                 start = max(entry.start_offset, stream.start_offset)
                 found.append(
                     LostRange(name, stream.partition, stream.kind, start, entry.end_offset, key)

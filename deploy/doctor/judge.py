@@ -289,6 +289,11 @@ def partitions(
     )
     if lasting:
         summary += f", {len(lasting):,} cannot open"
+    if cluster.deleted_count:
+        summary += (
+            f"; {cluster.deleted_count:,} deleted topics ({size(cluster.deleted_bytes)}) can come"
+            " back"
+        )
     if unreadable:
         summary += f"; {len(unreadable):,} objects cannot be read"
     return result(f.PARTITIONS, summary, found)

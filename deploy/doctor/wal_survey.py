@@ -133,8 +133,7 @@ def _tails(image: MetadataImage, losses: Iterable[Loss]) -> list[LostTail]:
     tails: list[LostTail] = []
     for loss in losses:
         stream = image.streams.known(loss.stream_id)
-        topic = image.topics.by_id(stream.topic_id)
-        name = "?" if topic is None else topic.name
+        name = image.topic_name(stream.topic_id) or "?"
         keys = tuple(slot.key for slot in loss.slots)
         tails.append(LostTail(name, stream.partition, loss.start_offset, loss.end_offset, keys))
     return sorted(tails, key=lambda item: (item.topic, item.partition))

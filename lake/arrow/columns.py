@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lake.arrow.pyarrow_untyped import Array, Schema, pa
+from stream.format.manifest.model import split_name
 
 HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 FIELDS: Final = (
@@ -85,7 +86,10 @@ class Places:
         self._columns: dict[str | int, Array] = {}
 
     def begin(self, row: int, topic: str, partition: int) -> None:
-        """Assign this row and those behind it to a partition, until another one begins."""
+        """Assign this row and those behind it to a partition, until another one begins. Records of
+        a snapshot have the name of the topic.
+        """
+        topic, _ = split_name(topic)
         last = self._runs[-1] if self._runs else None
         if last is None or last[_PARTITION] != partition or last[_TOPIC] != topic:
             if last is not None and last[_START] == row:

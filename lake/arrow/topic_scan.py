@@ -39,7 +39,7 @@ from lake.manifest.errors import (
 from lake.manifest.plan import OffsetRange
 from lake.manifest.view import PartitionOffsets
 from objectstore.errors import ObjectStoreError
-from stream.format.manifest.model import ManifestRoot
+from stream.format.manifest.model import ManifestRoot, in_snapshot
 
 _log = get_logger()
 
@@ -68,6 +68,7 @@ def scan(
     end: Place = "latest",
     columns: Sequence[str] | None = None,
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+    snapshot: str = "",
     views: bool = False,
     cluster_id: str = "",
     config: ReadConfig | None = None,
@@ -90,6 +91,7 @@ def scan(
             default all but `headers`.
         isolation_level: `read_committed` ends at the last stable offset and leaves out aborted
             transactions, as Kafka's consumers do.
+        snapshot: A snapshot to read the topic from, instead of the topic as it is now.
         views: Return key and value as `binary_view`, which saves a copy; see `ReadConfig.views`.
         cluster_id: The cluster, needed only if the store holds several.
         config: Limits: rows and bytes of a batch, memory, requests in flight.
@@ -100,7 +102,8 @@ def scan(
 
     Raises:
         ValueError: An argument is not allowed.
-        UnknownPartition: The topic or a partition does not exist.
+        UnknownPartition: The topic or a partition does not exist. A new topic or snapshot can be
+            read after about 1 s.
         OffsetsLost: `start` lies below the log start of a partition.
         OffsetsMissing: `end` lies beyond the end of a partition.
         ManifestNotFound: The store holds no such cluster.
@@ -111,6 +114,7 @@ def scan(
         >>> polars.from_arrow(scan("s3://my-bucket", "orders", columns=["key", "value"])).height
         1000
     """
+    topic = in_snapshot(topic, snapshot)
     chosen = DEFAULT if columns is None else tuple(columns)
     config = config or ReadConfig()
     config = replace(config, views=views or config.views)

@@ -61,6 +61,7 @@ from stream.format.manifest.model import (
     Shard,
     StreamEntry,
     TopicEntry,
+    split_name,
 )
 from stream.format.transaction_log import AbortedTransaction
 
@@ -158,13 +159,17 @@ class ClusterView:
         async with self._lock:
             return await self._refresh()
 
-    def topics(self, pattern: str | None = None) -> list[TopicEntry]:
-        """Return all topics by name, or those whose whole name matches the regular expression."""
+    def topics(self, pattern: str | None = None, snapshot: str = "") -> list[TopicEntry]:
+        """Return all topics by name, or those whose whole name matches the regular expression. With
+        a snapshot, return its topics; without one, no topic of any snapshot.
+        """
         matches = re.compile(pattern or ".*").fullmatch
-        return sorted(
-            (topic for topic in self.root.topics if matches(topic.name)),
-            key=lambda topic: topic.name,
-        )
+        found: list[TopicEntry] = []
+        for topic in self.root.topics:
+            name, its_snapshot = split_name(topic.name)
+            if its_snapshot == snapshot and matches(name):
+                found.append(topic)
+        return sorted(found, key=lambda topic: topic.name)
 
     async def partitions(
         self, topics: Sequence[str], *, committed: bool = False
@@ -364,6 +369,9 @@ class ClusterView:
         )
 
     def _check_end(self, topic: str, entry: PartitionEntry, end: int) -> None:
+        """Raise EndInDoubt if a bad slot may hold records behind the end. A snapshot has none."""
+        if split_name(topic)[1]:
+            return
         bad = self._tails.bad_slot_for(entry.leader, StreamId(entry.data.stream_id), end)
         if bad is not None:
             raise EndInDoubt(topic, entry.partition, end, bad.error)

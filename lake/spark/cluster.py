@@ -73,7 +73,8 @@ class SparkCluster(StoreCluster):
         view = await self.view()
         await view.refresh()
         existing = {
-            topic.name: str(topic.topic_id) for topic in view.topics(topics.pattern or None)
+            topic.name: str(topic.topic_id)
+            for topic in view.topics(topics.pattern or None, topics.snapshot)
         }
         if topics.pattern:
             names = sorted(existing.keys() - INTERNAL_TOPICS)
@@ -81,8 +82,9 @@ class SparkCluster(StoreCluster):
             names = list(topics.names) or sorted({item.topic for item in topics.partitions})
         missing = [name for name in names if name not in existing]
         if missing and not missing_ok:
+            where = f"snapshot {topics.snapshot!r}" if topics.snapshot else "the cluster"
             raise OffsetsMismatch(
-                f"topics do not exist: {', '.join(missing)}; the cluster has"
+                f"topics do not exist: {', '.join(missing)}; {where} has"
                 f" {', '.join(sorted(existing)[:20]) or 'none'}"
             )
         names = [name for name in names if name in existing]

@@ -23,6 +23,7 @@ from lake.spark.offsets import (
     parse_timestamps,
     scala_set,
 )
+from stream.format.manifest.model import in_snapshot
 
 STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _KAFKA: Final = (
@@ -56,6 +57,7 @@ _OURS: Final = (
     "initialoffsetslocation",
     "allowvolatilestart",
     "readleasettl",
+    "snapshot",
 )
 _WITHOUT_EFFECT: Final = ("kafkaconsumer.polltimeoutms", "groupidprefix")
 _LEASE_MS_MAX: Final = 7 * 86_400_000
@@ -82,6 +84,8 @@ class Topics:
     names: tuple[str, ...] = ()
     pattern: str = ""
     partitions: tuple[TopicPartition, ...] = ()
+    snapshot: str = ""
+    """Read these topics of a snapshot; names and partitions have its name already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,11 @@ class ReadOptions:
 def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     """Parse the options. Raise InvalidOption."""
     given = {name.lower(): value for name, value in options.items()}
+    snapshot = given.get("snapshot", "").strip()
+    if snapshot and streaming:
+        raise InvalidOption(
+            "option 'snapshot' is for batch queries: a snapshot never gets more records"
+        )
     starting, ending = (_stream_limits if streaming else _batch_limits)(given)
     check_common(given)
     if not streaming:
@@ -164,9 +173,9 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     return ReadOptions(
         store=given["store"].strip(),
         cluster=given.get("cluster", "").strip(),
-        topics=_topics(given),
-        starting=starting,
-        ending=ending,
+        topics=_topics_in(_topics(given), snapshot),
+        starting=_limit_in(starting, snapshot),
+        ending=_limit_in(ending, snapshot),
         latest_if_no_match=_strategy(given) == "latest",
         fail_on_data_loss=_flag(given, "failOnDataLoss", default=True),
         include_headers=_flag(given, "includeHeaders"),
@@ -288,6 +297,30 @@ def _topics(given: Mapping[str, str]) -> Topics:
             f"subscribePattern {value!r} is not a regular expression of Python: {error}"
         ) from None
     return Topics(pattern=value.strip())
+
+
+def _topics_in(topics: Topics, snapshot: str) -> Topics:
+    return Topics(
+        tuple(in_snapshot(name, snapshot) for name in topics.names),
+        topics.pattern,
+        tuple(_partition_in(item, snapshot) for item in topics.partitions),
+        snapshot,
+    )
+
+
+def _limit_in(limit: Limit, snapshot: str) -> Limit:
+    """Return the limit with the names that the topics have in the snapshot."""
+    match limit:
+        case AtOffsets(offsets):
+            return AtOffsets({_partition_in(at, snapshot): to for at, to in offsets.items()})
+        case AtTimestamps(times):
+            return AtTimestamps({_partition_in(at, snapshot): to for at, to in times.items()})
+        case _:
+            return limit
+
+
+def _partition_in(item: TopicPartition, snapshot: str) -> TopicPartition:
+    return TopicPartition(in_snapshot(item.topic, snapshot), item.partition)
 
 
 def _stream_limits(given: Mapping[str, str]) -> tuple[Limit, Limit]:

@@ -67,6 +67,7 @@ from lake.spark.pushdown import OfferedFilters, split_filters
 from lake.spark.schema import checked_columns, source_schema
 from lake.spark.starts import QueryStart
 from lake.spark.tasks import TaskReader, task_of
+from stream.format.manifest.model import split_name
 
 if TYPE_CHECKING:
     from lake.arrow.pyarrow_untyped import RecordBatch
@@ -238,7 +239,9 @@ class BatchReader(DataSourceReader):
         end = query.resolve(query.options.ending, found, starting=False)
         wanted = ranges.batch_ranges(start, end, found.bounds, query.report)
         chosen = [
-            _narrowed(item, pushed) for item in wanted if pushed.selects(item.topic, item.partition)
+            _narrowed(item, pushed)
+            for item in wanted
+            if pushed.selects(split_name(item.topic)[0], item.partition)
         ]
         return query.tasks(
             query.cluster.plan(

@@ -1,13 +1,13 @@
 """Track the durable WAL slots whose data is not uploaded completely: what can be committed in
 place, and what may be deleted.
 
-Invariants: slots are in order. A slot that was committed in place is never returned for deletion,
-because the controller owns it. A slot is returned only when everything below `wal_committed` is
-committed. Must not do I/O.
+Invariants: slots are in order. A slot that the metadata have as an object is never returned for
+deletion, because the controller owns it. A slot is returned only when everything below
+`wal_committed` is committed. Must not do I/O.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from base.ids import StreamId, WalSequence
@@ -52,9 +52,7 @@ class SlotTable:
         return sum(len(wanted & slot.ranges.keys()) for slot in self._slots)
 
     def take_in_place(self, stream_ids: Sequence[StreamId]) -> list[NewObject]:
-        """Return the slots with ranges of these streams as objects to commit, in slot order. This
-        broker never deletes those slots afterwards.
-        """
+        """Return the slots with ranges of these streams as objects to commit, in slot order."""
         wanted = frozenset(stream_ids)
         objects: list[NewObject] = []
         for slot in self._slots:
@@ -72,13 +70,17 @@ class SlotTable:
             for stream_id in wanted & slot.ranges.keys():
                 del slot.ranges[stream_id]
 
-    def commit(self, end: WalSequence) -> list[str]:
+    def commit(self, end: WalSequence, is_object: Callable[[str], bool]) -> list[str]:
         """Note that everything below slot `end` is committed. Return the keys of slots that nothing
         will ever refer to.
+
+        is_object: whether the metadata, with this commit, have the slot with this key as an object.
+        They do not have every slot that was taken in place: the controller skips ranges of streams
+        that were deleted, and ranges that were trimmed. It registers no slot below `end` again.
         """
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:
             slot = self._slots.popleft()
-            if not slot.in_place:
+            if not (slot.in_place and is_object(slot.key)):
                 keys.append(slot.key)
         return keys

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from base.ids import ObjectId
 from deploy.cli.app import app
 from stream.format.keys import data_key, wal_key
+from tests.support.clients import create_topic
 from tests.support.controller_quorum import Quorum
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import wait_until
@@ -108,6 +109,21 @@ def test_a_healthy_cluster_has_no_findings_and_nothing_of_the_probe_stays(
     )
     assert shown.exit_code == 0
     assert shown.stdout.endswith("no problem found\n")
+
+
+def test_nothing_is_wrong_with_a_deleted_topic_that_can_come_back(
+    cluster: ThreadedCluster,
+) -> None:
+    before = cluster.keys("data/")
+    create_topic(cluster.bootstrap, "kept", 1, penstock_delete_grace_ms="3600000")
+    cluster.produce({"topic": "kept", "value": b"v%d" % number} for number in range(100))
+    cluster.until_uploaded("kept", before)
+    cluster.delete("kept")
+    wait_until(lambda: not cluster.has("kept"))
+    answer = whole(cluster, "--older-than", "0s", code=0)
+    assert sentences(answer) == {}
+    assert (levels(answer)["manifest"], levels(answer)["objects"]) == ("ok", "ok")
+    assert "; 1 deleted topics (" in json.dumps(answer["checks"])
 
 
 def test_an_orphan_is_found_when_it_is_old_enough_and_deleted_with_nothing_else(

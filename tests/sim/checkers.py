@@ -77,6 +77,8 @@ class Checker:
         """Say whether nothing below this offset is judged here: a fork has it from its source,
         whose brokers made it durable, or its topic is being deleted.
         """
+        self.is_needed_fence: Callable[[str], bool] = lambda key: True
+        """Say whether this fence is too young to be deleted."""
         self.lost_keys: Container[str] = frozenset()
         """Keys that the store has lost and will get back."""
         bucket.listener = self
@@ -136,8 +138,8 @@ class Checker:
         record = image.nodes.wal(slot.writer)
         if record is not None and not record.ended and slot.sequence >= record.committed:
             self._fail(f"{key} is deleted, recovery would begin at slot {record.committed}")
-        if self._wals[slot.writer].fence == slot.sequence:
-            self._fail(f"{key} is deleted, it is a fence")
+        if self._wals[slot.writer].fence == slot.sequence and self.is_needed_fence(key):
+            self._fail(f"{key} is deleted, it is a fence that a paused broker may have to find")
 
     def is_own_slot(self, writer: BrokerIncarnation, key: str) -> bool:
         data = self._bucket.peek(key)

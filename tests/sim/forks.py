@@ -27,6 +27,7 @@ from stream.batch.records import decode_records
 from tests.sim.checkers import Part, identity_of
 from tests.sim.clients import Producer
 from tests.sim.connections import Unanswered
+from tests.sim.leaks import LEAKING
 from tests.sim.loop import Process
 from tests.sim.nodes import FETCH_VERSION, SimBroker
 
@@ -71,7 +72,7 @@ class Forks:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/forks")
-        self._pace_s = self._rng.choice((0.3, 1.0, 2.5))
+        self._pace_s = max(self._rng.choice((0.3, 1.0, 2.5)), world.chaos_s / (2 * FORKS_MAX))
         self.known: dict[str, KnownFork] = {}
         self._process = Process("forker")
         self._process.network = world.network
@@ -136,7 +137,7 @@ class Forks:
             self.known[fork.name] = fork
             await self._ask_for(fork)
             made = [item for item in self.known.values() if item.ends and not item.is_doomed]
-            if made and rng.random() < 0.25:
+            if made and rng.random() < (0.7 if world.scenario in LEAKING else 0.25):
                 await self._delete(rng.choice(made))
 
     def _sources(self) -> list[str]:
@@ -165,6 +166,11 @@ class Forks:
         if fork.wanted:
             offsets = ",".join(f"{index}:{offset}" for index, offset in fork.wanted.items())
             configs.append(create_topics.CreatableTopicConfig(FORK_OFFSETS, offsets))
+        if world.log_starts is not None:
+            # The fork keeps what its source loses.
+            configs += [
+                create_topics.CreatableTopicConfig(name, "-1") for name in world.log_starts.configs
+            ]
         topic = create_topics.CreatableTopic(fork.name, -1, -1, [], configs)
         while not fork.ends:
             source = self.known.get(fork.source)
@@ -323,6 +329,9 @@ class Forks:
                 found = await self._fetch(broker, part, epoch, offset, is_committed=is_committed)
             if found is None:
                 await asyncio.sleep(0.1)
+                if self._world.log_start(part) > offset:
+                    offset = self._world.log_start(part)
+                    batches.clear()
                 continue
             begun = [] if found.aborted_transactions is None else list(found.aborted_transactions)
             aborting = set[int]()

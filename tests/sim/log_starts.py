@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from controller.metadata.image import MetadataImage
 from controller.metadata.streams import LogEntry
 from tests.sim.checkers import Part
+from tests.sim.leaks import LEAKING
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -26,6 +27,8 @@ class LogStarts:
         self._world = world
         self._age_ms = rng.choice((-1, 1_500, 4_000))
         self._size_bytes = rng.choice((-1, 2_000, 20_000))
+        if world.scenario in LEAKING:
+            self._age_ms, self._size_bytes = rng.choice(((4_000, -1), (-1, 20_000)))
         self._sent_ms: dict[bytes, int] = {}
         self._requested: dict[Part, int] = {}
         self._answered: dict[Part, int] = {}

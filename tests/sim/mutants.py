@@ -39,6 +39,7 @@ from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
+from tests.sim.leak_mutants import LEAK_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
@@ -221,7 +222,7 @@ def _open_transactions_not_restored() -> list[Patch]:
 
 
 def _slots_in_place_deleted_by_their_writer() -> list[Patch]:
-    def commit(self: SlotTable, end: WalSequence) -> list[str]:
+    def commit(self: SlotTable, end: WalSequence, _is_object: Any) -> list[str]:
         keys: list[str] = []
         while self._slots and self._slots[0].sequence < end:
             keys.append(self._slots.popleft().key)
@@ -397,7 +398,7 @@ MUTANTS |= (
     | LATE_MUTANTS
 )
 MUTANTS |= ROLLBACK_MUTANTS | LOST_SLOT_MUTANTS | TOPIC_MUTANTS | LOAD_MUTANTS
-MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS
+MUTANTS |= LOG_START_MUTANTS | COMPACTED_MUTANTS | FORK_MUTANTS | LEAK_MUTANTS
 
 
 @contextmanager

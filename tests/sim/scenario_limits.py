@@ -24,6 +24,7 @@ from tests.sim.scenarios import (
     ROLLED_BACK,
     STEPPING,
 )
+from tests.sim.topic_life import LIVING
 
 
 def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
@@ -50,6 +51,11 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
         return replace(drawn, partitions=min(drawn.partitions, 3), producers=1)
     if scenario in STEPPING:
         return stepping(drawn)
+    if scenario in LIVING:
+        config = msgspec.structs.replace(
+            drawn.controller, delete_grace_ms=rng.choice((0, 1_500, 5_000, 600_000))
+        )
+        return replace(drawn, controller=config)
     limits = replace(drawn, partitions=1, producers=1) if scenario in COORDINATING else drawn
     if scenario in LOADING:
         return loading_limits(limits)

@@ -14,6 +14,7 @@ from tests.sim.checkers import Part
 from tests.sim.clock_steps import step_a_clock
 from tests.sim.damage import strike_object
 from tests.sim.disaster import lose_disks
+from tests.sim.leaks import LEAKING
 from tests.sim.network import Links
 from tests.sim.nodes import COORDINATOR_PARTITIONS
 from tests.sim.rewriting import SimRewriter
@@ -256,6 +257,18 @@ SCENARIOS: Mapping[str, Mapping[str, int]] = {
         "strike": 2,
         "nothing": 2,
     },
+    "leaks": {
+        "delete_records": 6,
+        "crash": 2,
+        "pause": 1,
+        "replace": 1,
+        "move": 3,
+        "move_compacted": 1,
+        "leave": 1,
+        "slow_store": 1,
+        "crash_controller": 1,
+        "nothing": 3,
+    },
     "loads": {
         "move_groups": 3,
         "move_groups_at_end": 3,
@@ -318,13 +331,13 @@ ROLLED_BACK = frozenset({"rollback"})
 LOSING_SLOTS = frozenset({"lost_slots"})
 """The store loses WAL slots and gets them back; some readers read from it meanwhile."""
 
-DELETING = frozenset({"log_life"})
+DELETING = frozenset({"log_life"}) | LEAKING
 """Here old records go, by DeleteRecords, by age and by size: see `tests.sim.log_starts`."""
 
-CLEANING = frozenset({"compacted"})
+CLEANING = frozenset({"compacted"}) | LEAKING
 """Brokers clean the logs of a compacted topic: see `tests.sim.compacted`."""
 
-FORKING = frozenset({"forks"})
+FORKING = frozenset({"forks"}) | LEAKING
 """Topics are forked and deleted while clients use them: see `tests.sim.forks`."""
 
 READING = frozenset({"controller", "quorum"})

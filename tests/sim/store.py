@@ -69,6 +69,14 @@ class Bucket(MemoryStore):
     def keys(self) -> list[str]:
         return list(self._keys)
 
+    def modified_ms(self, key: str) -> int:
+        return self._objects[key].info.modified_ms
+
+    @property
+    def infos(self) -> list[ObjectInfo]:
+        """Return what a complete LIST shows."""
+        return [self._objects[key].info for key in self._keys]
+
     def _write(self, key: str, body: Body) -> str:
         etag = super()._write(key, body)
         if self.listener is not None:

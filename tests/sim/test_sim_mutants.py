@@ -13,6 +13,7 @@ from tests.sim.damage_mutants import DAMAGE_MUTANTS
 from tests.sim.fork_mutants import FORK_MUTANTS
 from tests.sim.group_mutants import GROUP_MUTANTS
 from tests.sim.late_mutants import LATE_MUTANTS
+from tests.sim.leak_mutants import LEAK_MUTANTS
 from tests.sim.load_mutants import LOAD_MUTANTS
 from tests.sim.log_start_mutants import LOG_START_MUTANTS
 from tests.sim.lost_slot_mutants import LOST_SLOT_MUTANTS
@@ -72,6 +73,7 @@ SCENARIO |= dict.fromkeys(ROLLBACK_MUTANTS, "rollback")
 SCENARIO |= dict.fromkeys(LOG_START_MUTANTS, "log_life")
 SCENARIO |= dict.fromkeys(COMPACTED_MUTANTS, "compacted")
 SCENARIO |= dict.fromkeys(FORK_MUTANTS, "forks")
+SCENARIO |= dict.fromkeys(LEAK_MUTANTS, "leaks")
 SCENARIO |= dict.fromkeys(LOST_SLOT_MUTANTS, "lost_slots")
 SCENARIO |= dict.fromkeys(TOPIC_MUTANTS, "topics")
 SCENARIO |= dict.fromkeys(LOAD_MUTANTS, "loads")
@@ -79,6 +81,7 @@ SEEDS_MAX = 25
 FIRST_SEED = {
     "trimmed_without_a_checkpoint": 25,
     "full_map_ignored": 15,
+    "tombstones_dropped_at_once": 70,
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 30,
     "sequences_judged_without_a_lease": 100,

@@ -1,5 +1,5 @@
-"""Administrators of topics that are created and deleted: they ask a controller, or any broker, and
-repeat their requests.
+"""Administrators of topics that are created, deleted and brought back: they ask a controller, or
+any broker, and repeat their requests.
 
 Invariant: one administrator per name, with one request at a time. An answer "done" is judged at
 once against the committed metadata; a request without an answer may take effect later, or never.
@@ -23,6 +23,7 @@ from controller.api.messages import (
     NewTopic,
     Status,
 )
+from controller.metadata.topic_configs import UNDELETE
 from tests.sim.connections import Connection, Unanswered
 from tests.sim.control import addresses
 from tests.sim.loop import Process
@@ -72,6 +73,17 @@ class TopicAdmin:
             await self._here(self._delete(old))
         await self.create_missing()
 
+    async def revive(self, name: str) -> None:
+        """Repeat until the topic was deleted and is back, if it can come back."""
+        known = self._find(name)
+        if known is None or not self._world.limits.controller.delete_grace_ms:
+            return
+        while not known.is_gone:
+            await self._here(self._delete(known))
+        while known.is_gone and known.frozen_s >= 0:
+            await self._here(self._undelete(known))
+        await self.create_missing()
+
     async def _here(self, work: Coroutine[Any, Any, None]) -> None:
         """Run it in the administrators' own process."""
         await self._world.loop.create_task(work, context=self._process.context())
@@ -83,14 +95,53 @@ class TopicAdmin:
         while not stop.is_set():
             known = self._find(name)
             if known is None:
-                await self._create(name)
+                await self._undelete_or_create(name)
             elif self._rng.random() < 0.4:
                 await self._delete(known)
                 if known.is_gone and self._rng.random() < 0.6:
-                    await self._create(name)
+                    await self._undelete_or_create(name)
             else:
                 await self._grow(known)
             await asyncio.sleep(self._pace_s * self._rng.random() * 2)
+
+    # --- undelete ---------------------------------------------------------------------------------
+
+    async def _undelete_or_create(self, name: str) -> None:
+        frozen = [
+            known
+            for known in self._life.incarnations.values()
+            if known.name == name and known.frozen_s >= 0
+        ]
+        if frozen and self._rng.random() < 0.6:
+            await self._undelete(self._rng.choice((frozen[-1], self._rng.choice(frozen))))
+        else:
+            await self._create(name)
+
+    async def _undelete(self, known: "Incarnation") -> None:
+        """Bring a deleted topic back under its name, which is free as far as is known."""
+        known.is_wanted_back = True
+        returns_count = known.returns_count
+        configs = {UNDELETE: str(known.topic_id)}
+        self._world.trace("undelete topic", known.name, known.number)
+        broker = self._broker()
+        if broker is None:
+            request = CreateTopics(topics=[NewTopic(name=known.name, configs=dict(configs))])
+            answer = await self._ask_controller(
+                self._client.create_topics(request, timeout_s=self._timeout_s())
+            )
+            status = None if answer is None else answer.topics[0].status
+        else:
+            items = [
+                create_topics.CreatableTopicConfig(key, value) for key, value in configs.items()
+            ]
+            topic = create_topics.CreatableTopic(known.name, -1, -1, [], items)
+            message = create_topics.CreateTopicsRequest(
+                [topic], self._timeout_ms(), validate_only=False
+            )
+            answer = await self._ask_broker(broker, apis.CREATE_TOPICS, _CREATE_VERSION, message)
+            status = None if answer is None else _status(answer.topics[0])
+        if status is Status.OK and known.returns_count == returns_count:
+            self._world.fail(f"{known} is said to be back, the metadata do not have it")
 
     # --- create -----------------------------------------------------------------------------------
 
@@ -143,6 +194,7 @@ class TopicAdmin:
 
     async def _delete(self, known: "Incarnation") -> None:
         known.is_doomed = True
+        returns_count = known.returns_count
         self._world.trace("delete topic", known.name, known.number)
         leader, _ = self._world.leader((known.name, 0), self._rng, exact=True)
         if leader is not None and not self._world.calm and self._rng.random() < 0.3:
@@ -161,13 +213,15 @@ class TopicAdmin:
             )
             answer = await self._ask_broker(broker, apis.DELETE_TOPICS, _DELETE_VERSION, message)
             status = None if answer is None else _status(answer.responses[0])
-        if status in (Status.OK, Status.UNKNOWN_TOPIC) and not known.is_gone:
+        is_back = known.returns_count != returns_count
+        if status in (Status.OK, Status.UNKNOWN_TOPIC) and not known.is_gone and not is_back:
             self._world.fail(
                 f"the deletion of {known} is answered with {status}, the metadata have it"
             )
         if (
             status is Status.OK
             and broker is not None
+            and not is_back
             and broker.image.topics.by_id(known.topic_id) is not None
         ):
             self._world.fail(f"{broker.process.name} deleted {known} and still has it")

@@ -1,13 +1,15 @@
-"""Topics that are created, grow and are deleted while clients use them, and are created again under
-the same name.
+"""Topics that are created, grow and are deleted while clients use them, are created again under the
+same name, and come back.
 
-An incarnation is a topic from its creation to its deletion. Clients find topics by name, as a
-Produce does; a record names the incarnation that the broker had under that name when the request
-arrived, so a record in any other incarnation is a violation. Checked at once, on every committed
-change: a topic disappears only after a request, with all its streams; partitions never become fewer
-and keep their streams; new partitions have streams that no partition ever had; a partition count is
-one that was requested; configurations of an earlier incarnation do not come back. A broker whose
-image has no such topic neither acknowledges writes to it nor serves reads.
+An incarnation is a topic from its creation to its deletion, and again after its return. Clients
+find topics by name, as a Produce does; a record names the incarnation that the broker had under
+that name when the request arrived, so a record in any other incarnation is a violation. Checked at
+once, on every committed change: a topic disappears only after a request, with all its streams, or
+keeps all of them until its grace is over or it comes back, which it does only after a request and
+under higher leader epochs; partitions never become fewer and keep their streams; new partitions
+have streams that no partition ever had; a partition count is one that was requested; configurations
+of an earlier incarnation do not come back. A broker whose image has no such topic neither
+acknowledges writes to it nor serves reads.
 Checked at the end: each partition of each live topic is writable, and what was acknowledged is
 readable; a deletion without faults takes effect. `Checker` judges the records of an incarnation
 under the name that `place_of` gives it.
@@ -30,6 +32,7 @@ from stream.batch.records import Record, encode_batch
 from tests.sim.checkers import Checker, Part
 from tests.sim.clients import RETRIED, may_lag, settle
 from tests.sim.connections import Connection, Unanswered
+from tests.sim.leaks import LEAKING
 from tests.sim.nodes import SimBroker, batches_of, produce_request
 from tests.sim.places import PREFIX, SEPARATOR, place_of
 from tests.sim.topic_admin import TopicAdmin
@@ -37,7 +40,7 @@ from tests.sim.topic_admin import TopicAdmin
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-LIVING: Final = frozenset({"topics"})
+LIVING: Final = frozenset({"topics"}) | LEAKING
 """Scenarios in which topics are created and deleted."""
 
 _NAMES: Final = tuple(f"{PREFIX}{number}" for number in range(2))
@@ -57,6 +60,14 @@ class Incarnation:
     is_doomed: bool = False
     """Its deletion was requested."""
     is_gone: bool = False
+    is_wanted_back: bool = False
+    """Its return was requested."""
+    frozen_s: float = -1.0
+    """When it was deleted, while it can come back."""
+    deletions_count: int = 0
+    returns_count: int = 0
+    epochs: list[int] = field(default_factory=list[int])
+    """The leader epoch of each partition when the topic was deleted last."""
     streams: list[tuple[StreamId, ...]] = field(default_factory=list[tuple[StreamId, ...]])
 
     def place(self, index: int) -> Part:
@@ -104,9 +115,13 @@ class TopicLife:
 
     def look(self, image: MetadataImage) -> None:
         """Check a change of the committed metadata."""
-        for known in self.live:
-            if image.topics.by_id(known.topic_id) is None:
+        for known in self.incarnations.values():
+            is_there = image.topics.by_id(known.topic_id) is not None
+            if known.frozen_s >= 0:
+                self._judge_frozen(known, image, is_there=is_there)
+            elif not known.is_gone and not is_there:
                 known.is_gone = True
+                known.deletions_count += 1
                 self._judge_end(known, image)
         for name in self.names:
             if (topic := image.topics.by_name(name)) is not None:
@@ -117,16 +132,62 @@ class TopicLife:
             self._world.fail(
                 f"topic {known.name} ({known.topic_id}) is gone, its deletion was not asked for"
             )
-        left = [
+        frozen = image.frozen_topics.deleted_by_id(known.topic_id)
+        if frozen is not None:
+            known.frozen_s = self._world.loop.time()
+            known.epochs = [partition.leader_epoch for partition in frozen.partitions]
+            if frozen.keep_ms != self._world.limits.controller.delete_grace_ms:
+                self._world.fail(f"{known} is kept for {frozen.keep_ms} ms")
+            self._judge_streams(known, image)
+            return
+        left = self._streams_left(known, image)
+        if left:
+            self._world.fail(
+                f"topic {known.name} ({known.topic_id}) is gone, its streams {left} are not"
+            )
+
+    def _judge_frozen(self, known: Incarnation, image: MetadataImage, *, is_there: bool) -> None:
+        """Judge a topic that was deleted and could come back."""
+        if image.frozen_topics.deleted_by_id(known.topic_id) is not None:
+            self._judge_streams(known, image)
+            return
+        kept_s = self._world.loop.time() - known.frozen_s
+        known.frozen_s = -1.0
+        if is_there:
+            known.is_gone = False
+            known.returns_count += 1
+            self._judge_return(known, image)
+        elif kept_s < self._world.limits.controller.delete_grace_ms / 1_000:
+            self._world.fail(f"{known} is gone for good after {kept_s:.3f} s")
+        elif left := self._streams_left(known, image):
+            self._world.fail(f"{known} is gone for good, its streams {left} are not")
+
+    def _judge_return(self, known: Incarnation, image: MetadataImage) -> None:
+        if not known.is_wanted_back:
+            self._world.fail(f"{known} came back, which was not asked for")
+        topic = image.topics.by_id(known.topic_id)
+        for partition, epoch in zip(
+            [] if topic is None else topic.partitions, known.epochs, strict=True
+        ):
+            if partition.leader >= 0 and partition.leader_epoch <= epoch:
+                self._world.fail(
+                    f"{known} came back under leader epoch {partition.leader_epoch}, it was deleted"
+                    f" under {epoch}"
+                )
+
+    def _judge_streams(self, known: Incarnation, image: MetadataImage) -> None:
+        """Check that a deleted topic keeps its streams."""
+        wanted = [stream_id for ids in known.streams for stream_id in ids]
+        if lost := set(wanted) - set(self._streams_left(known, image)):
+            self._world.fail(f"{known} can come back, its streams {lost} are gone")
+
+    def _streams_left(self, known: Incarnation, image: MetadataImage) -> list[StreamId]:
+        return [
             stream_id
             for ids in known.streams
             for stream_id in ids
             if image.streams.get(stream_id) is not None
         ]
-        if left:
-            self._world.fail(
-                f"topic {known.name} ({known.topic_id}) is gone, its streams {left} are not"
-            )
 
     def _judge(self, topic: TopicState, image: MetadataImage) -> None:
         known = self.incarnations.get(topic.topic_id)
@@ -195,8 +256,8 @@ class _Batch:
 
 
 class _Writer:
-    """Write to one partition after the other, and drop a batch only when its topic is gone. Number
-    0 has no sequences.
+    """Write to one partition after the other, and leave a batch only while its topic is gone: it
+    goes on with it if the topic comes back. Number 0 has no sequences.
     """
 
     def __init__(self, world: "World", life: TopicLife, number: int) -> None:
@@ -205,6 +266,7 @@ class _Writer:
         self._number = number
         self._rng = Random(f"{world.seed}/topic writer/{number}")
         self._next: dict[Part, int] = {}
+        self._left: dict[Part, _Batch] = {}
         self._think_s = self._rng.choice((0.02, 0.1, 0.3))
         self._timeout_s = self._rng.choice((0.15, 1.0, 5.0))
 
@@ -217,11 +279,7 @@ class _Writer:
 
     async def write(self, known: Incarnation, index: int) -> None:
         rng, place = self._rng, known.place(index)
-        first, count = self._next.get(place, 0), rng.choice((1, 1, 2, 5))
-        self._next[place] = first + count
-        producer_id = _ID_FIRST + known.number * 100 + self._number if self._number else -1
-        who = f"{'' if self._number else '-'}w{self._number}/{known.number}/{index}"
-        batch = _Batch(who, first, count, producer_id, b"x" * rng.choice((0, 10, 300)))
+        batch = self._left.pop(place, None) or self._batch(known, index)
         while not known.is_gone:
             broker, _ = self._world.leader((known.name, index), rng)
             if broker is not None and await self._attempt(
@@ -229,6 +287,15 @@ class _Writer:
             ):
                 return
             await asyncio.sleep(rng.uniform(0.02, 0.2))
+        self._left[place] = batch
+
+    def _batch(self, known: Incarnation, index: int) -> _Batch:
+        rng, place = self._rng, known.place(index)
+        first, count = self._next.get(place, 0), rng.choice((1, 1, 2, 5))
+        self._next[place] = first + count
+        producer_id = _ID_FIRST + known.number * 100 + self._number if self._number else -1
+        who = f"{'' if self._number else '-'}w{self._number}/{known.number}/{index}"
+        return _Batch(who, first, count, producer_id, b"x" * rng.choice((0, 10, 300)))
 
     async def _attempt(self, broker: SimBroker, place: Part, part: Part, batch: _Batch) -> bool:
         """Send the batch once. Return True if it is acknowledged in this incarnation."""
@@ -357,6 +424,7 @@ class _Reader:
             topics=[fetch.FetchTopic(topic_id=known.topic_id, partitions=items)],
         )
         was_gone = known.is_gone and broker.image.topics.by_id(known.topic_id) is None
+        returns_count = known.returns_count
         try:
             answer = await Connection(self._world, broker).ask(
                 apis.FETCH, _FETCH_BY_ID_VERSION, request, 3
@@ -365,7 +433,8 @@ class _Reader:
             return
         for topic in answer.responses:
             for item in topic.partitions:
-                if was_gone and item.error_code == ErrorCode.NONE:
+                stays_gone = was_gone and known.returns_count == returns_count
+                if stays_gone and item.error_code == ErrorCode.NONE:
                     self._world.fail(
                         f"{broker.process.name} has no topic {known.topic_id} and serves it: {item}"
                     )
@@ -409,14 +478,15 @@ class TopicClients:
         ]
 
     async def check(self) -> None:
-        """Without faults, check that live topics work, and that a topic can be deleted and created
-        again.
+        """Without faults, check that live topics work, and that a topic can be deleted, and created
+        again or brought back.
         """
         if self._admin is None:
             return
         await self._admin.create_missing()
         await self._use()
         await self._admin.renew(self._life.names[0])
+        await self._admin.revive(self._life.names[1])
         await self._use()
 
     async def check_cleaned(self) -> None:

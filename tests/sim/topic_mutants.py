@@ -5,10 +5,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 import controller.managers.topics as topics
 from broker.handlers.fetch import _FetchCall
 from broker.partition.manager import PartitionManager
 from controller.api.messages import NewPartitions
+from controller.leader import ticks
+from controller.managers import deleted_topics
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import PartitionRecord, StreamRemoved
 
@@ -50,7 +54,7 @@ def _reads_find_the_topic_by_its_name() -> list[Patch]:
 
 def _deletion_keeps_streams() -> list[Patch]:
     """Of partitions behind the first, data streams stay."""
-    real = topics._removal
+    real = deleted_topics._removal
 
     def removal(topic: Any) -> list[Any]:
         kept = {partition.data_stream_id for partition in topic.partitions[1:]}
@@ -60,7 +64,50 @@ def _deletion_keeps_streams() -> list[Patch]:
             if not (isinstance(record, StreamRemoved) and record.stream_id in kept)
         ]
 
-    return [(topics, "_removal", removal)]
+    return [(deleted_topics, "_removal", removal)]
+
+
+def _deleted_topic_removed_before_its_grace_is_over() -> list[Patch]:
+    """The chore does not look at the age."""
+    real = deleted_topics.remove_deleted
+    return [(ticks, "remove_deleted", lambda image, _, limit: real(image, lambda _: 1e9, limit))]
+
+
+def _deleted_topic_gives_up_its_objects() -> list[Patch]:
+    """The streams stay, the references of their ranges go."""
+    real = MetadataImage._topic_deleted
+
+    def topic_deleted(self: Any, record: Any) -> None:
+        real(self, record)
+        for partition in self.frozen_topics.by_id(record.topic_id).partitions:
+            for entry in self.streams.known(partition.data_stream_id).entries:
+                self.objects.release(entry.object_id)
+
+    return [(MetadataImage, "_topic_deleted", topic_deleted)]
+
+
+def _undelete_keeps_the_leader_epoch() -> list[Patch]:
+    """The first leader of a topic that came back has the epoch of the last one before."""
+    real = deleted_topics.Undeletions._first_record
+
+    def first_record(self: Any, deleted: PartitionRecord) -> PartitionRecord:
+        record = real(self, deleted)
+        return (
+            record
+            if record.leader < 0
+            else msgspec.structs.replace(record, leader_epoch=deleted.leader_epoch)
+        )
+
+    return [(deleted_topics.Undeletions, "_first_record", first_record)]
+
+
+def _undelete_does_not_wait_for_the_close() -> list[Patch]:
+    """A topic that comes back has a leader at once, whoever has its streams open."""
+
+    def first_record(self: Any, deleted: PartitionRecord) -> PartitionRecord:
+        return self._elector.elect(deleted, self._now_ms)
+
+    return [(deleted_topics.Undeletions, "_first_record", first_record)]
 
 
 def _deletion_keeps_objects() -> list[Patch]:
@@ -115,6 +162,12 @@ TOPIC_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "reads_find_the_topic_by_its_name": _reads_find_the_topic_by_its_name,
     "deletion_keeps_streams": _deletion_keeps_streams,
     "deletion_keeps_objects": _deletion_keeps_objects,
+    "deleted_topic_removed_before_its_grace_is_over": (
+        _deleted_topic_removed_before_its_grace_is_over
+    ),
+    "deleted_topic_gives_up_its_objects": _deleted_topic_gives_up_its_objects,
+    "undelete_keeps_the_leader_epoch": _undelete_keeps_the_leader_epoch,
+    "undelete_does_not_wait_for_the_close": _undelete_does_not_wait_for_the_close,
     "added_partitions_share_streams": _added_partitions_share_streams,
     "repeated_growth_adds_again": _repeated_growth_adds_again,
 }

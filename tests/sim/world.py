@@ -46,8 +46,15 @@ from tests.sim.disk import Disk
 from tests.sim.forks import Forks
 from tests.sim.groups import Groups
 from tests.sim.late import LateChaos, LateConnection
+from tests.sim.leaks import LEAKING, Leak, check_leaks
 from tests.sim.leasing import lease_readers
-from tests.sim.limits import LATE_PUT_GRACE_MS, PREPARED_TTL_MS, draw, draw_coordination
+from tests.sim.limits import (
+    FENCE_KEPT_MS,
+    LATE_PUT_GRACE_MS,
+    PREPARED_TTL_MS,
+    draw,
+    draw_coordination,
+)
 from tests.sim.loads import LoadChaos
 from tests.sim.log_starts import LogStarts
 from tests.sim.loop import Process, VirtualLoop, process_name
@@ -113,7 +120,7 @@ class World:
         self._hash = hashlib.blake2b(digest_size=16)
         self._tail: deque[str] = deque(maxlen=20_000)
         limits = self.limits
-        self.bucket = Bucket(self.now_ms)
+        self.bucket = Bucket(self._store_ms)
         self.weather = StoreWeather(
             self.rng,
             fault_share=limits.store_faults,
@@ -135,6 +142,7 @@ class World:
         self.has_disks = True
         """False between the loss of the controllers' disks and the end of the recovery."""
         self.checker = Checker(self.bucket, lambda: self.metadata.image, self.fail)
+        self.checker.is_needed_fence = self._is_young
         self.life = TopicLife(self, self.checker)
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
         self.stable = StableOffsets(self.fail)
@@ -161,6 +169,8 @@ class World:
             if chaos_s is not None
             else self.rng.uniform(4, 14) * (2 if scenario in scenarios.LONG else 1)
         )
+        self.leak: Leak | None = None
+        """What was found in the bucket at the end."""
         self.phases: list[tuple[str, float, int]] = []
         self.calm = False
         self._over = False
@@ -275,6 +285,16 @@ class World:
                 topic.partitions[part[1]].data_stream_id
             ).start_offset
         )
+
+    def _store_ms(self) -> Millis:
+        """Return the time that the store gives to objects: so long ago that fences go in a run."""
+        kept_ms = self.limits.controller.fence_kept_ms
+        return Millis(self.now_ms() - (kept_ms - FENCE_KEPT_MS if self.scenario in LEAKING else 0))
+
+    def _is_young(self, key: str) -> bool:
+        """Return True if the object is younger than a fence has to become."""
+        age_ms = self.now_ms() - self.bucket.modified_ms(key)
+        return age_ms < self.limits.controller.fence_kept_ms - self.limits.skew_ms
 
     def _new_process(self, name: str) -> Process:
         process = Process(name)
@@ -547,6 +567,8 @@ class World:
         await self._within(_QUIET_LIMIT_S, "not every log can be read", offsets.check())
         self.phase("cleaning")
         await self._clean()
+        if self.scenario in LEAKING:
+            await check_leaks(self, _QUIET_LIMIT_S)
         self.phase("end")
         watching.cancel()
         self.checker.check_metadata()
@@ -661,7 +683,7 @@ class World:
         """Wait until unreferenced objects are gone. What was never committed goes so late that only
         every twentieth run waits for it.
         """
-        is_patient = self.rng.random() < 0.05
+        is_patient = self.rng.random() < 0.05 or self.scenario in LEAKING
         await asyncio.sleep(self._grace_s() if is_patient else 1)
         # With tiny limits, compaction rewrites hundreds of slots, one stream after the other.
         end = self.loop.time() + 5 * _QUIET_LIMIT_S

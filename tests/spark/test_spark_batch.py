@@ -135,6 +135,35 @@ def test_topics_by_pattern_and_by_assignment(
     assert places(assigned) == [row[3:5] for row in consumed if row[3] == 2]
 
 
+def test_a_snapshot_is_read_as_its_topics_were(
+    spark: SparkSession, cluster: ThreadedCluster
+) -> None:
+    create_topic(cluster.bootstrap, "trips", 2)
+    cluster.produce(
+        [{"topic": "trips", "partition": at % 2, "value": b"%d" % at} for at in range(10)]
+    )
+    create_topic(cluster.bootstrap, "trips@monday", -1, penstock_fork_source="trips")
+    cluster.produce([{"topic": "trips", "partition": 0, "value": b"later"}])
+
+    def query(**options: str) -> DataFrame:
+        given = {"store": cluster.store_url, **options}
+        return spark.read.format("penstock").options(**given).load()
+
+    found = query(subscribe="trips", snapshot="monday")
+    assert {row["topic"] for row in found.select("topic").collect()} == {"trips"}
+    expected = sorted((at % 2, at // 2) for at in range(10))
+    assert places(found) == expected
+    assert places(found.where("topic = 'trips' AND partition = 1")) == expected[5:]
+    assert places(query(subscribePattern="trip.", snapshot="monday")) == expected
+    begin = '{"trips":{"0":3}}'
+    some = query(assign='{"trips":[0]}', snapshot="monday", startingOffsets=begin)
+    assert places(some) == [(0, 3), (0, 4)]
+    # Without the option no pattern matches it.
+    assert places(query(subscribePattern="trips.*")) == sorted([*expected, (0, 5)])
+    with pytest.raises(AnalysisException, match="topics do not exist: trips@tuesday"):
+        query(subscribe="trips", snapshot="tuesday").collect()
+
+
 def test_ranges_by_offset_and_by_timestamp(
     spark: SparkSession, cluster: ThreadedCluster, consumed: Sequence[Row]
 ) -> None:

@@ -59,9 +59,10 @@ class Cluster:
         } | broker_settings
         self._controller_port = 0
         self._stores = stores or {}
-        self._controller_settings = {"session_timeout_ms": SESSION_TIMEOUT_MS} | (
-            controller_settings or {}
-        )
+        self._controller_settings = {
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "delete_grace_ms": 0,
+        } | (controller_settings or {})
 
     @property
     def bootstrap(self) -> str:

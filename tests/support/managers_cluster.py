@@ -25,6 +25,7 @@ from controller.api.messages import (
     CreatedTopic,
     CreateTopics,
     DeleteTopics,
+    ItemResult,
     NewTopic,
     OpenedStreamItem,
     OpenStreamItem,
@@ -38,7 +39,16 @@ from controller.api.messages import (
     Status,
     TrimStream,
 )
-from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
+from controller.managers import (
+    commits,
+    deleted_topics,
+    nodes,
+    objects,
+    reassign,
+    recovery,
+    streams,
+    topics,
+)
 from controller.managers.elections import elect_leaderless
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record, encode_record
@@ -59,6 +69,8 @@ from stream.ports import BrokerIncarnation, ObjectRole
 
 T = TypeVar("T")
 MOVE_TIMEOUT_MS = 10_000
+DELETED_PARTITIONS_MAX = 8
+"""More at once than the tests delete, except where the limit is what they are about."""
 
 
 def part(stream_id: int, start: int, end: int) -> RangeEntry:
@@ -190,6 +202,7 @@ class ManagersCluster:
         self.live -= {node.node_id for node in overdue}
         self.apply(recovery.assign_recoveries(self.image, self.live))
         self.apply(elect_leaderless(self.image, self.live, self.now_ms))
+        self.apply(deleted_topics.remove_deleted(self.image, self.age_s, DELETED_PARTITIONS_MAX))
         self.apply(objects.expire_prepared(self.image, self.now_ms, self.age_s, 100))
         self.apply(objects.destroy_unreferenced(self.image, self.now_ms, 100))
 
@@ -201,6 +214,8 @@ class ManagersCluster:
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),
+            now_ms=self.now_ms,
+            move_timeout_ms=MOVE_TIMEOUT_MS,
         )
         value = self.run(result)
         assert value is not None
@@ -216,10 +231,22 @@ class ManagersCluster:
         assert topic is not None
         return list(topic.partitions)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, grace_ms: int = 0) -> None:
         topic = self.image.topics.by_name(name)
         assert topic is not None
-        self.run(topics.delete_topics(self.image, DeleteTopics(topic_ids=[topic.topic_id])))
+        assert self.delete_by_id(topic.topic_id, grace_ms=grace_ms).status == Status.OK
+
+    def delete_by_id(self, *topic_ids: UUID, grace_ms: int = 0, purge: bool = False) -> ItemResult:
+        """Delete topics in one request; return the result of the last one. purge: they are deleted
+        already.
+        """
+        ids = list(topic_ids)
+        request = DeleteTopics(topic_ids=ids, purged_ids=ids if purge else [])
+        value = self.run(
+            deleted_topics.delete_topics(self.image, request, self.now_ms, grace_ms=grace_ms)
+        )
+        assert value is not None
+        return value.items[-1]
 
     def open(self, node: BrokerIncarnation, *pairs: tuple[int, int]) -> list[OpenedStreamItem]:
         items = [

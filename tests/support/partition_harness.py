@@ -33,10 +33,20 @@ from broker.wire.primitives import Reader, Writer
 from controller.api import messages as m
 from controller.api.errors import refusal
 from controller.api.stream_metadata import ControllerStreamMetadata
-from controller.managers import commits, nodes, objects, reassign, recovery, streams, topics
+from controller.managers import (
+    commits,
+    deleted_topics,
+    nodes,
+    objects,
+    reassign,
+    recovery,
+    streams,
+    topics,
+)
 from controller.metadata.delta import MetadataDelta
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import ClusterRecord, ConfigRecord, PartitionRecord, WalRecord
+from controller.metadata.topic_configs import UNDELETE
 from controller.metadata.topics import PartitionKey
 from objectstore.memory import MemoryStore
 from stream.batch.control import decode_marker
@@ -155,17 +165,19 @@ class PartitionHarness:
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),
+            now_ms=self.now_ms,
+            move_timeout_ms=10_000,
         )
         created = self.run(result).topics[0]
         assert created.status is m.Status.OK, created.detail
         return created.topic_id
 
-    def delete(self, name):
-        self.run(
-            topics.delete_topics(
-                self.image, m.DeleteTopics(topic_ids=[self.image.topics.by_name(name).topic_id])
-            )
-        )
+    def delete(self, name, grace_ms=0):
+        request = m.DeleteTopics(topic_ids=[self.image.topics.by_name(name).topic_id])
+        self.run(deleted_topics.delete_topics(self.image, request, self.now_ms, grace_ms=grace_ms))
+
+    def undelete(self, wanted, name):
+        self.topic(name, partitions=-1, **{UNDELETE: wanted})
 
     def configure(self, topic, name, value):
         self.apply([ConfigRecord(2, topic, name, value)])
@@ -187,6 +199,7 @@ class PartitionHarness:
             epoch,
             *old.stream_ids,
             fork=old.fork,
+            undeleted_epoch=old.undeleted_epoch,
         )
         self.apply([changed])
 

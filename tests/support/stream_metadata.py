@@ -322,6 +322,9 @@ class MemoryStreamMetadata:
     def committed_end(self, stream_id: StreamId) -> Offset:
         return self.controller.streams[stream_id].end_offset
 
+    def has_object(self, wal_key: str) -> bool:
+        return wal_key in self.controller.in_place
+
     def streams_owned_by(self, owner: BrokerIncarnation) -> dict[StreamId, Offset]:
         streams = self.controller.streams
         return {

@@ -3,7 +3,7 @@ PUTs until the test releases them.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
 from base.ids import (
@@ -169,6 +169,7 @@ class Node:
         """(stream, end offset) in the order of the acknowledgements."""
         self.failed: list[tuple[int, int, Exception]] = []
         self.handles: dict[int, StreamHandle] = {}
+        self.check_session: Callable[[], None] = lambda: None
         self.storage = Storage(
             store,
             self.metadata,
@@ -177,6 +178,7 @@ class Node:
             now_ms=lambda: Millis(1_700_000_000_000),
             rng=Random(7),
             on_fenced=self.fenced_by.append,
+            check_session=lambda: self.check_session(),
         )
 
     async def open(self, *stream_ids: int, epoch: int = 1) -> list[StreamHandle]:

@@ -40,12 +40,14 @@ NOT_OURS = {
 """File names that are not from this repository, with their origin."""
 
 NO_MODULES = {
+    "penstock.delete.grace.ms": "a topic config",
     "penstock.fork.offsets": "an option of CreateTopics",
     "penstock.fork.source": "a topic config",
     "penstock.fork.timestamp.ms": "an option of CreateTopics",
     "penstock.node": "an attribute of spans",
     "penstock.offsets": "a property of Iceberg tables",
     "penstock.streams.svc.cluster.local": "a host name in Kubernetes",
+    "penstock.undelete": "an option of CreateTopics",
 }
 """Dotted names that begin like a package of Penstock but are something else."""
 

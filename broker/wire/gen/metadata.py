@@ -53,6 +53,7 @@ class MetadataRequest(Struct, gc=False):
     allow_auto_topic_creation: bool = True
     include_cluster_authorized_operations: bool = False
     include_topic_authorized_operations: bool = False
+    frozen_topics: bool = False
 
 
 def _read_MetadataRequest(r: Reader, v: int, f: bool) -> MetadataRequest:
@@ -70,13 +71,21 @@ def _read_MetadataRequest(r: Reader, v: int, f: bool) -> MetadataRequest:
         include_topic_authorized_operations = r.boolean()
     else:
         include_topic_authorized_operations = False
+    frozen_topics = False
     if f:
-        r.skip_tags()
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000 and v >= 9:
+                frozen_topics = r.boolean()
+            else:
+                r.pos = stop
+            r.end_tag(stop)
     return MetadataRequest(
         topics,
         allow_auto_topic_creation,
         include_cluster_authorized_operations,
         include_topic_authorized_operations,
+        frozen_topics,
     )
 
 
@@ -95,7 +104,15 @@ def _write_MetadataRequest(w: Writer, m: MetadataRequest, v: int, f: bool) -> No
     if v >= 8:
         w += _pack_o(m.include_topic_authorized_operations)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if v >= 9 and m.frozen_topics != False:
+            b = Writer()
+            b += _pack_o(m.frozen_topics)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 def decode_request(r: Reader, version: int) -> MetadataRequest:
@@ -190,6 +207,7 @@ class MetadataResponseTopic(Struct, gc=False):
     is_internal: bool = False
     partitions: Sequence[MetadataResponsePartition] = []
     topic_authorized_operations: int = -2147483648
+    frozen_topic: bytes = b""
 
 
 def _read_MetadataResponseTopic(r: Reader, v: int, f: bool) -> MetadataResponseTopic:
@@ -208,9 +226,24 @@ def _read_MetadataResponseTopic(r: Reader, v: int, f: bool) -> MetadataResponseT
         topic_authorized_operations = r.i32()
     else:
         topic_authorized_operations = -2147483648
+    frozen_topic = b""
     if f:
-        r.skip_tags()
-    return MetadataResponseTopic(error_code, name, topic_id, is_internal, partitions, topic_authorized_operations)
+        for _ in range(r.tag_count()):
+            tag, stop = r.tag()
+            if tag == 10000 and v >= 9:
+                frozen_topic = r.byte_string(f)
+            else:
+                r.pos = stop
+            r.end_tag(stop)
+    return MetadataResponseTopic(
+        error_code,
+        name,
+        topic_id,
+        is_internal,
+        partitions,
+        topic_authorized_operations,
+        frozen_topic,
+    )
 
 
 def _write_MetadataResponseTopic(w: Writer, m: MetadataResponseTopic, v: int, f: bool) -> None:
@@ -226,7 +259,15 @@ def _write_MetadataResponseTopic(w: Writer, m: MetadataResponseTopic, v: int, f:
     if v >= 8:
         w += _pack_i(m.topic_authorized_operations)
     if f:
-        w.append(0)
+        n = 0
+        tags = Writer()
+        if v >= 9 and m.frozen_topic != b"":
+            b = Writer()
+            b.byte_string(m.frozen_topic, f)
+            tags.tagged(10000, b)
+            n += 1
+        w.uvarint(n)
+        w += tags
 
 
 class MetadataResponse(Struct, gc=False):

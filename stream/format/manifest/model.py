@@ -10,7 +10,7 @@ Must not know bytes (`codec`) or the store. Source: Iceberg's manifest lists and
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -64,9 +64,27 @@ class LiveWal(msgspec.Struct, frozen=True, array_like=True):
         return BrokerIncarnation(self.node_id, self.node_epoch)
 
 
+SNAPSHOT_SEPARATOR: Final = "@"
+"""Between the name of a topic and that of its snapshot, as in `orders@nightly`. Kafka does not
+allow it in names of topics.
+"""
+
+
+def in_snapshot(topic: str, snapshot: str) -> str:
+    """Return the name of a topic in a snapshot; the topic's own name if the snapshot's is empty."""
+    return f"{topic}{SNAPSHOT_SEPARATOR}{snapshot}" if snapshot else topic
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the names of topic and snapshot; that of the snapshot is empty if there is none."""
+    topic, _, snapshot = name.partition(SNAPSHOT_SEPARATOR)
+    return topic, snapshot
+
+
 class TopicEntry(msgspec.Struct, frozen=True, array_like=True):
     """shards: partitions 0-255, 256-511 and so on. configs: those that were set, as Kafka names
-    them; the others have the root's defaults. is_internal: only coordinators write to it.
+    them; the others have the root's defaults. is_internal: only coordinators write to it. A topic
+    of a snapshot has the name `TOPIC@SNAPSHOT` and no leaders.
     """
 
     name: str

@@ -13,8 +13,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from base.ids import (
+    Millis,
     NodeEpoch,
     NodeId,
+    Offset,
     StreamEpoch,
     StreamId,
 )
@@ -30,6 +32,7 @@ from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.errors import UnsupportedApi, WireError
+from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
 from broker.wire.gen import (
     api_versions,
     create_partitions,
@@ -46,10 +49,14 @@ from controller.api import messages
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     ConfigRecord,
+    FrozenTopicRecord,
+    GroupOffsets,
+    MetadataOffset,
     NodeRecord,
     PartitionRecord,
     Record,
     StreamCreated,
+    TopicDeleted,
     TopicRecord,
 )
 from stream.compaction.plan import CompactionConfig
@@ -674,3 +681,56 @@ async def test_producer_ids_are_given_once_and_blocks_are_used_up(fixture: Fixtu
     await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
     response = await fixture.ask(apis.INIT_PRODUCER_ID, 4, request)
     assert response.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+# --- frozen topics --------------------------------------------------------------------------------
+
+
+async def ask_frozen(fixture: Fixture, *asked: metadata.MetadataRequestTopic) -> Any:
+    request = metadata.MetadataRequest(list(asked), frozen_topics=True)
+    return (await fixture.ask(apis.METADATA, apis.METADATA.max, request)).topics
+
+
+async def test_only_requests_that_ask_for_frozen_topics_see_them(fixture: Fixture) -> None:
+    kept, gone, snapshot_id = fixture.topic("kept"), fixture.topic("gone"), UUID(int=5)
+    groups = (GroupOffsets("g", ((0, Offset(2)),)),)
+    partition = topic_records(snapshot_id, "kept", fixture.image, leader=-1, epoch=-1)
+    fixture.image.apply_all(
+        [
+            TopicDeleted(gone, Millis(7), 1_000, MetadataOffset(0)),
+            FrozenTopicRecord(
+                snapshot_id, "kept", "s", (("a", "b"),), Millis(9), -1, MetadataOffset(0), groups
+            ),
+            *partition[1:],
+        ]
+    )
+    for request in (metadata.MetadataRequest(None), metadata.MetadataRequest(frozen_topics=False)):
+        answer = await fixture.ask(apis.METADATA, 12, request)
+        assert {topic.topic_id for topic in answer.topics} <= {kept}
+    listed = await ask_frozen(fixture)
+    assert [topic.name for topic in listed] == [f"gone@{gone}", "kept@s"]
+    deleted, snapshot = [decode_frozen_topic(topic.frozen_topic) for topic in listed]
+    assert (deleted.name, deleted.snapshot, deleted.topic_id) == ("gone", "", gone)
+    assert (deleted.since_ms, deleted.keep_ms) == (7, 1_000)
+    assert snapshot == FrozenTopicInfo(
+        "kept",
+        "s",
+        snapshot_id,
+        9,
+        -1,
+        {"a": "b"},
+        [FrozenPartition(0, 0, 0, 0)],
+        {"g": {0: 2}},
+    )
+    asked = [
+        metadata.MetadataRequestTopic(name="kept@s"),
+        metadata.MetadataRequestTopic(topic_id=gone, name=None),
+        metadata.MetadataRequestTopic(name="kept"),
+        metadata.MetadataRequestTopic(topic_id=kept, name=None),
+    ]
+    assert [topic.error_code for topic in await ask_frozen(fixture, *asked)] == [
+        0,
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]

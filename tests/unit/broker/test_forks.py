@@ -25,7 +25,7 @@ async def cluster():
 
 async def fork(harness, leader, source, name, wanted=NOWHERE):
     """Fork the only partition of the source. Return its fork point."""
-    point = (await find_fork_points(leader, source, {0: wanted}))[0]
+    point = (await find_fork_points(leader, [(source, {0: wanted})]))[0][0]
     assert not isinstance(point, PointRefusal), point
     topic_id = harness.image.topics.by_name(source).topic_id
     harness.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
@@ -58,16 +58,16 @@ async def test_a_fork_is_left_at_the_border_of_a_batch(cluster):
     for values in ((b"0", b"1", b"2"), (b"3",), (b"4", b"5")):
         await leader.produce("t", batch(*values))
     for offset, end in {0: 0, 1: 0, 2: 0, 3: 3, 4: 4, 5: 4, 6: 6}.items():
-        point = (await find_fork_points(leader, "t", {0: WantedPoint(offset=offset)}))[0]
+        point = (await find_fork_points(leader, [("t", {0: WantedPoint(offset=offset)})]))[0][0]
         assert isinstance(point, m.ForkedPartition)
         assert point.end_offset == end
     for offset in (7, 1 << 40):
-        refused = (await find_fork_points(leader, "t", {0: WantedPoint(offset=offset)}))[0]
+        refused = (await find_fork_points(leader, [("t", {0: WantedPoint(offset=offset)})]))[0][0]
         assert isinstance(refused, PointRefusal)
         assert refused.code is ErrorCode.OFFSET_OUT_OF_RANGE
     partition = await leader.opened("t")
     await leader.partitions.trim(partition, 2)
-    refused = (await find_fork_points(leader, "t", {0: WantedPoint(offset=1)}))[0]
+    refused = (await find_fork_points(leader, [("t", {0: WantedPoint(offset=1)})]))[0][0]
     assert isinstance(refused, PointRefusal)
     await fork(harness, leader, "t", "f", WantedPoint(offset=2))
     harness.lead("f", leader)
@@ -81,11 +81,11 @@ async def test_a_leader_that_is_none_names_no_fork_point(cluster):
     harness.topic("t")
     harness.lead("t", leader)
     await leader.opened("t")
-    refused = (await find_fork_points(other, "t", {0: NOWHERE}))[0]
+    refused = (await find_fork_points(other, [("t", {0: NOWHERE})]))[0][0]
     assert isinstance(refused, PointRefusal)
     assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     leader.is_unsure = True
-    refused = (await find_fork_points(leader, "t", {0: NOWHERE}))[0]
+    refused = (await find_fork_points(leader, [("t", {0: NOWHERE})]))[0][0]
     assert isinstance(refused, PointRefusal)
 
 

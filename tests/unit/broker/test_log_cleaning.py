@@ -536,7 +536,7 @@ async def test_a_fork_in_a_cleaned_part_ends_at_a_border_that_is_left(log, world
     topic_id = world.image.topics.by_name("t").topic_id
     for number, (offset, end) in enumerate({5: 0, 8: 8, 9: 9, 10: 10}.items()):
         wanted = WantedPoint(offset=offset)
-        point = (await find_fork_points(log.leader, "t", {0: wanted}))[0]
+        point = (await find_fork_points(log.leader, [("t", {0: wanted})]))[0][0]
         assert isinstance(point, m.ForkedPartition)
         assert point.end_offset == end
         name = f"f{number}"
@@ -553,7 +553,7 @@ async def test_a_fork_of_what_was_cleaned_meanwhile_is_asked_for_again(log, worl
     await log.produce(*[keyed((b"k", b"%d" % number)) for number in range(9)], keyed((b"x", b"y")))
     await log.upload()
     wanted = {0: WantedPoint(offset=5)}
-    before = (await find_fork_points(log.leader, "t", wanted))[0]
+    before = (await find_fork_points(log.leader, [("t", wanted)]))[0][0]
     assert isinstance(before, m.ForkedPartition)
     assert before.end_offset == 5
     await cleaner_of(log.leader).check()

@@ -36,6 +36,7 @@ from controller.metadata.records import (
     StreamTrimmed,
     TopicRemoved,
     WalEnded,
+    WalRemoved,
 )
 from controller.metadata.snapshot import RANGES_PER_RECORD_MAX, ImageCopy
 from controller.metadata.topics import PartitionKey
@@ -250,6 +251,7 @@ def test_records_are_read_back_and_unknown_ones_are_refused(cluster: ManagersClu
         ObjectDestroyed(ObjectId(0), Millis(1), MetadataOffset(0)),
         ObjectDestroyed(ObjectId(99), Millis(1), MetadataOffset(0)),
         WalEnded(NodeId(9), NodeEpoch(9), WalSequence(0)),
+        WalRemoved(NodeId(1), NodeEpoch(1)),
         PartitionRecord(
             UUID(int=99),
             0,

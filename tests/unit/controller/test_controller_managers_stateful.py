@@ -22,8 +22,11 @@ from controller.api.messages import (
     Commit,
     CommitRecovered,
     CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
     DrainBroker,
     ElectPreferred,
+    ForkedPartition,
     NewPartitions,
     NewTopic,
     OpenStreamItem,
@@ -32,6 +35,7 @@ from controller.api.messages import (
     PartitionTarget,
     RemoveBroker,
     Status,
+    TopicFork,
     TrimStream,
     UnregisterBroker,
 )
@@ -43,6 +47,7 @@ from controller.api.rewrite_messages import (
 )
 from controller.managers import (
     commits,
+    deleted_topics,
     nodes,
     objects,
     reassign,
@@ -53,9 +58,11 @@ from controller.managers import (
 )
 from controller.managers.result import Result
 from controller.metadata.delta import MetadataDelta
+from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE
 from controller.metadata.topics import NO_LEADER, PartitionKey, leader_of
 from stream.ports import BrokerIncarnation, ObjectRole
 from tests.support.managers_cluster import (
+    MOVE_TIMEOUT_MS,
     ManagersCluster,
     close,
     part,
@@ -174,10 +181,88 @@ class Managers(RuleBasedStateMachine):
             request = CreatePartitions(topics=[NewPartitions(name=name, total=partitions + 1)])
             self.submit(topics.create_partitions(self.image, request, live=self.cluster.live))
 
-    @rule(name=st.sampled_from("abc"))
-    def delete(self, name: str) -> None:
+    @rule(name=st.sampled_from("abc"), grace_ms=st.sampled_from([0, 1_000, 5_000_000]))
+    def delete(self, name: str, grace_ms: int) -> None:
         if self.image.topics.by_name(name) is not None:
-            self.cluster.delete(name)
+            self.cluster.delete(name, grace_ms)
+
+    @precondition(lambda self: any(self.image.frozen_topics.deleted()))
+    @rule(number=NUMBERS, name=st.sampled_from("abcd"))
+    def undelete(self, number: int, name: str) -> None:
+        deleted = list(self.image.frozen_topics.deleted())
+        frozen = deleted[number % len(deleted)]
+        status = Status.OK if self.image.topics.by_name(name) is None else Status.TOPIC_EXISTS
+        ends = {stream.stream_id: stream.end_offset for stream in self.image.streams}
+        configs = {UNDELETE: str(frozen.topic_id)}
+        self.cluster.create(NewTopic(name=name, configs=configs), status)
+        assert ends == {stream.stream_id: stream.end_offset for stream in self.image.streams}
+
+    @precondition(lambda self: any(self.image.frozen_topics.deleted()))
+    @rule(number=NUMBERS)
+    def purge(self, number: int) -> None:
+        if number % 3 == 0:
+            (frozen, *_) = self.image.frozen_topics.deleted()
+            assert self.cluster.delete_by_id(frozen.topic_id, purge=True).status == Status.OK
+
+    @rule(name=st.sampled_from("abc"), snapshot=st.sampled_from("st"))
+    def snapshot(self, name: str, snapshot: str) -> None:
+        """Freeze a topic at its committed end, and open nothing of it."""
+        if self._fork(name, f"{name}@{snapshot}"):
+            frozen = self.image.frozen_topics.by_full_name(f"{name}@{snapshot}")
+            first = frozen.partitions[0].data_stream_id
+            assert not self.image.streams.get(first).opened
+
+    @rule(name=st.sampled_from("abc"), snapshot=st.sampled_from("st"), fork=st.sampled_from("abc"))
+    def restore(self, name: str, snapshot: str, fork: str) -> None:
+        self._fork(f"{name}@{snapshot}", fork)
+
+    @rule(name=st.sampled_from("abc"), snapshot=st.sampled_from("st"))
+    def delete_snapshot(self, name: str, snapshot: str) -> None:
+        frozen = self.image.frozen_topics.by_full_name(f"{name}@{snapshot}")
+        if frozen is not None:
+            request = DeleteTopics(topic_ids=[frozen.topic_id])
+            assert self.submit(
+                deleted_topics.delete_topics(
+                    self.image, request, self.cluster.now_ms, grace_ms=1_000
+                )
+            )
+
+    def _fork(self, source: str, name: str) -> bool:
+        """Fork a topic, or one of a snapshot, at the committed ends. Return whether it worked."""
+        found = self.image.topics.by_name(source) or self.image.frozen_topics.by_full_name(source)
+        if found is None:
+            return False
+        ends = [
+            (
+                self.image.streams.get(partition.data_stream_id).end_offset,
+                self.image.streams.get(partition.txn_stream_id).end_offset,
+            )
+            for partition in found.partitions
+        ]
+        points = [
+            ForkedPartition(
+                end_offset=data, scan_offset=Offset(min(data, 1)), txn_end_offset=min(data, txn)
+            )
+            for data, txn in ends
+        ]
+        topic = NewTopic(
+            name=name,
+            partitions=len(points),
+            configs={FORK_SOURCE: source},
+            fork=TopicFork(source_topic_id=found.topic_id, partitions=points),
+        )
+        result = topics.create_topics(
+            self.image,
+            CreateTopics(topics=[topic]),
+            new_uuid=self.cluster.new_uuid,
+            live=self.cluster.live,
+            defaults=topics.TopicDefaults(),
+            now_ms=self.cluster.now_ms,
+            move_timeout_ms=MOVE_TIMEOUT_MS,
+        )
+        assert self.submit(result)
+        assert result.value is not None
+        return result.value.topics[0].status == Status.OK
 
     @precondition(lambda self: self.incarnations)
     @rule(number=NUMBERS)
@@ -534,12 +619,15 @@ class Managers(RuleBasedStateMachine):
             self.image.streams.get(stream_id)
             for stream_id in sorted(self.image.streams.opened_by(node))
         ]
-        moved = [stream for stream in opened if leader_of(self.partition_of(stream)) != node]
+        moved = [stream for stream in opened if self.leader_of(stream) != node]
         closes = [close(stream.stream_id, stream.epoch, stream.next_offset) for stream in moved]
         self._commit(Commit(node_id=node.node_id, node_epoch=node.node_epoch, closes=closes))
 
-    def partition_of(self, stream: Any) -> Any:
-        return self.image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
+    def leader_of(self, stream: Any) -> BrokerIncarnation:
+        """Return the leader of the stream's partition; nobody leads one of a deleted topic."""
+        key = PartitionKey(stream.topic_id, stream.partition)
+        partition = self.image.topics.partition(key)
+        return NO_LEADER if partition is None else leader_of(partition)
 
     def teardown(self) -> None:
         """Check that within the deadlines every partition has exactly one leader, which can open
@@ -571,7 +659,10 @@ class Managers(RuleBasedStateMachine):
         for node in self.alive():
             self.cluster.open_led(node)
         for stream in image.streams:
-            assert stream.owner == leader_of(self.partition_of(stream))
+            is_frozen = stream.topic_id in image.frozen_topics
+            assert is_frozen or stream.owner == self.leader_of(stream)
+            frozen = image.frozen_topics.by_id(stream.topic_id)
+            assert frozen is None or frozen.is_deleted or not stream.opened
 
     @invariant()
     def ends_and_starts_never_go_back(self) -> None:

@@ -238,7 +238,7 @@ def test_long_logs_grow_and_are_rewritten_between_publications(seed: int) -> Non
         if rng.random() < 0.5:
             published.create(rng.choice("abc"), rng.randint(1, 5))
         elif rng.random() < 0.3:
-            published.delete(rng.choice("bc"))
+            published.delete(rng.choice("bc"), rng.choice((0, 5_000_000)))
 
     def failover() -> None:
         published.die(number() * 3)

@@ -24,7 +24,7 @@ from controller.api.messages import (
 )
 from controller.api.transport import MESSAGE_BYTES_MAX
 from controller.config import ControllerConfig
-from controller.managers import reassign, recovery, topics
+from controller.managers import deleted_topics, reassign, recovery, topics
 from controller.managers.elections import ELECTIONS_PER_TRANSACTION_MAX, elect_leaderless
 from controller.managers.result import Result
 from controller.metadata.codec import encode_record
@@ -74,6 +74,8 @@ class Large(ManagersCluster):
             new_uuid=self.new_uuid,
             live=self.live,
             defaults=topics.TopicDefaults(),
+            now_ms=self.now_ms,
+            move_timeout_ms=10_000,
         ).records
         self.apply(self.created)
 
@@ -115,9 +117,8 @@ def test_creating_and_deleting_them_is_one_transaction_within_the_limit(cluster:
     limit = default("transaction_bytes_max")
     assert partitions_in(cluster.created) == PARTITIONS
     assert size_of(cluster.created) < limit
-    deleted = topics.delete_topics(
-        cluster.image, DeleteTopics(topic_ids=[cluster.partitions("t")[0].topic_id])
-    )
+    request = DeleteTopics(topic_ids=[cluster.partitions("t")[0].topic_id])
+    deleted = deleted_topics.delete_topics(cluster.image, request, cluster.now_ms, grace_ms=0)
     assert len(deleted.records) == 3 * PARTITIONS + 1
     assert size_of(deleted.records) < limit
 

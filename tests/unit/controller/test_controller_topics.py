@@ -18,7 +18,7 @@ from controller.api.messages import (
     PutKeyValue,
     Status,
 )
-from controller.managers import configs, kv, producer_ids, topics
+from controller.managers import configs, deleted_topics, kv, producer_ids, topics
 from controller.metadata.configs import TOPIC_RESOURCE
 from tests.support.managers_cluster import ManagersCluster
 
@@ -102,6 +102,8 @@ class TestCreate:
             new_uuid=cluster.new_uuid,
             live=cluster.live,
             defaults=topics.TopicDefaults(),
+            now_ms=cluster.now_ms,
+            move_timeout_ms=10_000,
         )
         value = cluster.run(result)
         assert value is not None
@@ -116,6 +118,8 @@ class TestCreate:
             new_uuid=cluster.new_uuid,
             live=cluster.live,
             defaults=topics.TopicDefaults(),
+            now_ms=cluster.now_ms,
+            move_timeout_ms=10_000,
         )
         assert result.records == []
         assert result.value is not None
@@ -196,7 +200,9 @@ class TestGrowAndDelete:
         created = cluster.create(NewTopic(name="t", configs={"retention.ms": "5"}))
         assert created.topic_id is not None
         request = DeleteTopics(topic_ids=[created.topic_id, created.topic_id, cluster.new_uuid()])
-        value = cluster.run(topics.delete_topics(cluster.image, request))
+        value = cluster.run(
+            deleted_topics.delete_topics(cluster.image, request, cluster.now_ms, grace_ms=0)
+        )
         assert value is not None
         assert [item.status for item in value.items] == [
             Status.OK,
@@ -212,13 +218,15 @@ class TestGrowAndDelete:
     def test_too_much_at_once_is_deleted_by_the_next_request(
         self, cluster: ManagersCluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(topics, "PARTITIONS_PER_REQUEST_MAX", 3)
+        monkeypatch.setattr(deleted_topics, "PARTITIONS_PER_REQUEST_MAX", 3)
         ids = [
             cluster.create(NewTopic(name=f"t{number}", partitions=2)).topic_id
             for number in range(2)
         ]
         request = DeleteTopics(topic_ids=[topic_id for topic_id in ids if topic_id is not None])
-        value = cluster.run(topics.delete_topics(cluster.image, request))
+        value = cluster.run(
+            deleted_topics.delete_topics(cluster.image, request, cluster.now_ms, grace_ms=0)
+        )
         assert value is not None
         assert [item.status for item in value.items] == [Status.OK, Status.CONTROLLER_BUSY]
 
@@ -362,8 +370,7 @@ class TestInternalTopics:
     def test_they_are_not_deleted(self, cluster: ManagersCluster, name: str) -> None:
         created = cluster.create(NewTopic(name=name, partitions=2))
         assert created.topic_id is not None
-        request = DeleteTopics(topic_ids=[created.topic_id])
-        (item,) = cluster.run(topics.delete_topics(cluster.image, request)).items
+        item = cluster.delete_by_id(created.topic_id)
         assert (item.status, len(cluster.partitions(name))) == (Status.INVALID_TOPIC_NAME, 2)
 
     def test_they_keep_their_partitions(self, cluster: ManagersCluster, name: str) -> None:

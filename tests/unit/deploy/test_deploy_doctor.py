@@ -25,6 +25,7 @@ from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     ClusterRecord,
     ControllerEpoch,
+    FrozenTopicRecord,
     MetadataOffset,
     Move,
     NodeRecord,
@@ -35,6 +36,7 @@ from controller.metadata.records import (
     RangeEntry,
     Record,
     StreamCreated,
+    TopicDeleted,
     TopicRecord,
     WalEnded,
     WalRecord,
@@ -55,7 +57,7 @@ from deploy.doctor.facts import (
     WalFacts,
 )
 from deploy.doctor.findings import KINDS, CheckResult, Level
-from deploy.doctor.image_facts import lasting_problems, read_cluster
+from deploy.doctor.image_facts import expected_in_manifest, lasting_problems, read_cluster
 from deploy.doctor.inventory import (
     PARTS,
     Backlog,
@@ -495,6 +497,26 @@ def test_a_look_finds_what_a_dead_broker_leads_and_moves_past_their_deadline() -
     ).may_be_transient
 
 
+def test_deleted_topics_that_can_come_back_are_told_of_and_are_no_finding() -> None:
+    kept = (RangeEntry(StreamId(1), Offset(0), Offset(9), 9, 3_000, Millis(0)),)
+    looked = read_cluster(
+        image_of(
+            node(1),
+            TopicRecord(TOPIC_ID, "t"),
+            partition(0, 1),
+            StreamCreated(StreamId(1), TOPIC_ID, 0, "data"),
+            ObjectCommitted(ObjectId(1), data_key(ObjectId(1)), 1, 3_000, Millis(0), kept),
+            TopicDeleted(TOPIC_ID, Millis(0), 60_000, MetadataOffset(0)),
+        ),
+        NOW_MS,
+    )
+    assert (looked.topic_count, looked.deleted_count, looked.deleted_bytes) == (0, 1, 3_000)
+    assert not looked.may_be_transient
+    found = judge.partitions(lasting_problems(looked, looked), NOW_MS)
+    assert found.level is Level.OK
+    assert found.summary.endswith("; 1 deleted topics (2.9 KiB) can come back")
+
+
 def test_what_passes_between_two_looks_is_no_finding() -> None:
     wal = WalFacts(DEAD, 0, False, NOBODY)
     move = MoveFacts(1, 2, 0)
@@ -734,3 +756,16 @@ async def test_an_object_that_is_there_when_it_is_asked_for_is_not_missing() -> 
     await store.put("data/a", b"x")
     asked = [Expected("data/a", ObjectId(1), 1), Expected("data/b", ObjectId(2), 1)]
     assert await confirm_missing(store, asked) == asked[1:]
+
+
+def test_topics_of_snapshots_are_expected_in_the_manifest_and_named() -> None:
+    frozen = [
+        FrozenTopicRecord(UUID(int=70 + at), "t", name, (), Millis(0), -1, MetadataOffset(0))
+        for at, name in enumerate(("nightly", ""))
+    ]
+    image = image_of(*LOG, ENDED, *frozen)
+    expected = {item[0] for item in expected_in_manifest(image)}
+    assert UUID(int=70) in expected
+    assert UUID(int=71) not in expected, "a deleted topic"
+    assert image.topic_name(UUID(int=70)) == "t@nightly"
+    assert image.topic_name(UUID(int=72)) == ""

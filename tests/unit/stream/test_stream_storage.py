@@ -289,6 +289,20 @@ async def test_nothing_is_acknowledged_while_the_session_is_lost(
     assert node.storage.backlog_bytes == 0
 
 
+async def test_the_session_is_checked_between_a_put_and_its_acknowledgment(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    """A broker that was paused for days may find its slot free: its fence is gone."""
+    node = Node(MemoryStore(), controller)
+    nodes.append(node)
+    await node.open(1)
+    node.check_session = node.storage.stop_acknowledging
+    node.append(1)
+    await until(lambda: node.storage.wal_end == 1 and node.storage.backlog_bytes > 0)
+    await settle()
+    assert node.acknowledged == []
+
+
 async def test_what_is_held_back_fails_when_the_writer_is_fenced(
     controller: MemoryController, nodes: list[Node]
 ) -> None:

@@ -99,9 +99,18 @@ def test_slots_named_in_place_are_never_given_out_for_deletion() -> None:
     assert (taken.key, taken.object_id, taken.ranges) == ("k1", None, (range_of(2, 0),))
     slots.forget([StreamId(2)])
     assert slots.take_in_place([StreamId(2)]) == []
-    assert slots.commit(WalSequence(3)) == ["k0", "k2"]
+    assert slots.commit(WalSequence(3), {"k1"}.__contains__) == ["k0", "k2"]
     assert slots.slot_count == 1
     assert [item.key for item in slots.take_in_place([StreamId(1)])] == ["k3"]
+
+
+def test_slots_whose_streams_are_gone_are_given_out_for_deletion() -> None:
+    slots = SlotTable()
+    for sequence in range(2):
+        slots.add(WalSequence(sequence), f"k{sequence}", 100, [range_of(1, sequence)])
+    assert len(slots.take_in_place([StreamId(1)])) == 2
+    slots.forget([StreamId(1)])
+    assert slots.commit(WalSequence(2), {"k1"}.__contains__) == ["k0"]
 
 
 def test_slots_come_in_order() -> None:

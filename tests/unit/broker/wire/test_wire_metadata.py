@@ -51,7 +51,7 @@ def whole(topics: list[MetadataResponseTopic]) -> MetadataResponse:
 @pytest.mark.parametrize("counts", [[], [0], [1], [200, 0, 3]])
 def test_bytes_are_those_of_the_generated_code(version: int, counts: list[int]) -> None:
     heads = [
-        MetadataResponseTopic(nth, f"topic-{nth}", UUID(int=nth), nth == 0, [], 9)
+        MetadataResponseTopic(nth, f"topic-{nth}", UUID(int=nth), nth == 0, [], 9, b"x" * 200 * nth)
         for nth in range(len(counts))
     ]
     rows = [[partition(index) for index in range(count)] for count in counts]

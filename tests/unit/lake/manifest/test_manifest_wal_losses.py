@@ -45,7 +45,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 ONE, TWO = BrokerIncarnation(NodeId(1), NodeEpoch(7)), BrokerIncarnation(NodeId(2), NodeEpoch(8))
 GRACE_MS = 3_000
-TOPICS = ("busy", "idle", "other")
+TOPICS = ("busy", "idle", "other", "idle@snapshot")
 """Each has one partition; the stream of number i has id i. Broker 1 leads the first two, broker 2
 the last one.
 """
@@ -61,7 +61,7 @@ async def publish(
     *,
     committed: int = 0,
     first_slot: int = 0,
-    leaders: tuple[int, ...] = (1, 1, 2),
+    leaders: tuple[int, ...] = (1, 1, 2, -1),
 ) -> None:
     """Publish a manifest. committed: the end of the first topic's stream."""
     draft = Draft(version)
@@ -172,6 +172,7 @@ async def test_a_damaged_slot_stops_only_what_it_may_concern() -> None:
             await view.partitions([topic])
         assert isinstance(raised.value.error, ObjectCorrupt)
     assert await ends(view, "other") == [10]
+    assert await ends(view, "idle@snapshot") == [0], "no slot can have records of a snapshot"
 
 
 @virtual
@@ -191,7 +192,7 @@ async def test_a_stream_that_goes_on_behind_a_bad_slot_is_not_in_doubt() -> None
 async def test_nobody_leads_so_nothing_says_in_which_wal_it_is() -> None:
     store = await filled()
     await store.delete([key_of(4)])
-    await publish(store, 2, leaders=(1, 1, -1))
+    await publish(store, 2, leaders=(1, 1, -1, -1))
     view = ClusterView(store)
     await view.refresh()
     with pytest.raises(EndInDoubt, match=key_of(4)):
@@ -202,7 +203,7 @@ async def test_nobody_leads_so_nothing_says_in_which_wal_it_is() -> None:
 async def test_records_behind_a_gap_are_in_doubt_whoever_the_manifest_says_leads() -> None:
     store = await filled()
     await store.delete([key_of(4)])
-    await publish(store, 2, leaders=(2, 1, 2))
+    await publish(store, 2, leaders=(2, 1, 2, -1))
     view = ClusterView(store)
     await view.refresh()
     with pytest.raises(EndInDoubt, match=key_of(4)):
@@ -219,7 +220,7 @@ async def test_a_bad_slot_newer_than_the_manifest_concerns_the_leaders_of_the_ne
     await store.put(key_of(11), slot(ONE, 11, 0, 10))
     await store.delete([key_of(10)])
     asyncio.get_running_loop().call_later(
-        2.0, lambda: pending.append(asyncio.ensure_future(publish(store, 2, leaders=(1, 1, 1))))
+        2.0, lambda: pending.append(asyncio.ensure_future(publish(store, 2, leaders=(1, 1, 1, -1))))
     )
     pending: list[asyncio.Future[None]] = []
     view = ClusterView(store)

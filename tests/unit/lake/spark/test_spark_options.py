@@ -255,3 +255,20 @@ def test_what_has_no_effect_is_said_once() -> None:
         "maxOffsetsPerTrigger option ignored in batch queries"
     ]
     assert warnings(BASE | {"kafka.isolation.level": "read_committed"}, streaming=False) == []
+
+
+def test_a_snapshot_gives_topics_and_offsets_the_names_that_they_have_in_it() -> None:
+    in_it = TopicPartition("a@s", 0)
+    given = BASE | {"snapshot": "s", "startingOffsets": '{"a":{"0":3}}'}
+    named = parse(given, streaming=False)
+    assert named.topics == Topics(names=("a@s",), snapshot="s")
+    assert named.starting == AtOffsets({in_it: 3})
+    assigned = parse({"store": "s3://b", "assign": '{"a":[0]}', "snapshot": "s"}, streaming=False)
+    assert assigned.topics == Topics(partitions=(in_it,), snapshot="s")
+    at_times = BASE | {"snapshot": "s", "startingOffsetsByTimestamp": '{"a":{"0":5}}'}
+    assert parse(at_times, streaming=False).starting == AtTimestamps({in_it: 5})
+    by_pattern = {"store": "s3://b", "subscribePattern": "a.*", "snapshot": "s"}
+    assert parse(by_pattern, streaming=False).topics == Topics(pattern="a.*", snapshot="s")
+    assert not warnings(given, streaming=False)
+    with pytest.raises(InvalidOption, match="'snapshot' is for batch queries"):
+        parse(BASE | {"snapshot": "s"}, streaming=True)

@@ -1,0 +1,93 @@
+"""Describe frozen topics, for a Metadata request whose tagged field asks for them instead of the
+topics that brokers serve. Other requests never see them.
+
+Invariant: a long answer leaves the event loop to others every few thousand ranges.
+Source: none in Kafka.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from broker.errors import ErrorCode
+from broker.handlers.node import Node
+from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_frozen_topic
+from broker.wire.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
+from controller.metadata.frozen_topics import FrozenTopic
+from controller.metadata.image import MetadataImage
+
+_ENTRIES_PER_SLICE_COUNT: Final = 5_000
+"""Ranges counted between two turns of the event loop: about 1 ms."""
+
+
+async def describe_frozen_topics(
+    node: Node, requested: Sequence[MetadataRequestTopic]
+) -> list[MetadataResponseTopic]:
+    """Return the frozen topics with these names or ids, all if there are none. A name is that for
+    readers of the store: `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
+    """
+    image = node.image
+    if not requested:
+        found = [await _info(node, topic) for topic in list(image.frozen_topics)]
+        return [answer for answer in found if answer is not None]
+    answers: list[MetadataResponseTopic] = []
+    for item in requested:
+        topic = _find(node.image, item.name, item.topic_id)
+        answer = None if topic is None else await _info(node, topic)
+        answers.append(_unknown(item) if answer is None else answer)
+    return answers
+
+
+def _find(image: MetadataImage, name: str | None, topic_id: UUID | None) -> FrozenTopic | None:
+    if topic_id is not None:
+        return image.frozen_topics.by_id(topic_id)
+    return None if name is None else image.frozen_topics.by_full_name(name)
+
+
+def _unknown(item: MetadataRequestTopic) -> MetadataResponseTopic:
+    code = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if item.topic_id is None
+        else ErrorCode.UNKNOWN_TOPIC_ID
+    )
+    return MetadataResponseTopic(error_code=code, name=item.name, topic_id=item.topic_id)
+
+
+async def _info(node: Node, topic: FrozenTopic) -> MetadataResponseTopic | None:
+    """Describe one topic; None if it was removed meanwhile."""
+    partitions: list[FrozenPartition] = []
+    counted = 0
+    for partition in topic.partitions:
+        stream = node.image.streams.get(partition.data_stream_id)
+        if stream is None:
+            return None
+        partitions.append(
+            FrozenPartition(
+                stream.start_offset,
+                stream.next_offset,
+                sum(entry.size_bytes for entry in stream.entries),
+                sum(entry.record_count for entry in stream.entries),
+            )
+        )
+        counted += 1 + len(stream.entries)
+        if counted >= _ENTRIES_PER_SLICE_COUNT:
+            counted = 0
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    info = FrozenTopicInfo(
+        topic.name,
+        topic.snapshot,
+        topic.topic_id,
+        topic.since_ms,
+        topic.keep_ms,
+        dict(topic.configs),
+        partitions,
+        {
+            group.group: {at: int(offset) for at, offset in group.offsets}
+            for group in topic.group_offsets
+        },
+    )
+    return MetadataResponseTopic(
+        name=topic.full_name, topic_id=topic.topic_id, frozen_topic=encode_frozen_topic(info)
+    )

@@ -1,0 +1,163 @@
+"""Read what all consumer groups have committed for the topics of a new snapshot.
+
+Each coordinator lists its groups; before and after that it tells whether it has loaded all of its
+partitions of the offsets topic, so no group is missed while coordinators change.
+
+Invariants: an offset is at most the high watermark of a fork point that is looked for afterwards.
+Offsets that a transaction commits count once it is committed.
+Must not: wait beyond the deadline of the caller, or keep what groups wrote to other topics.
+Source: none in Kafka.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Final, TypeAlias
+
+from base.ids import NodeId, Offset
+from broker.coordination.internal_topics import OFFSETS_TOPIC
+from broker.errors import ErrorCode, kafka_error
+from broker.handlers.node import Node
+from broker.network.peers import PeerConnections, PeerGone
+from broker.wire import apis
+from broker.wire.errors import WireError
+from broker.wire.gen import list_groups, offset_fetch
+from controller.metadata.records import GroupOffsets
+
+_GROUPS_PER_REQUEST_COUNT: Final = 20
+_RETRY_PAUSE_S: Final = 0.1
+_CODES: Final = {int(code): code for code in ErrorCode}
+_NOT_FOUND: Final = int(ErrorCode.GROUP_ID_NOT_FOUND)
+
+Committed: TypeAlias = dict[str, list[GroupOffsets]]
+"""By topic, and there in order of the groups' names."""
+_Found: TypeAlias = dict[str, dict[str, dict[int, int]]]
+"""Offsets by topic, group and partition."""
+
+
+class _NotReady(Exception):
+    """Raised when a coordinator cannot answer for all its groups now."""
+
+
+async def committed_offsets(node: Node, names: Collection[str], deadline: float) -> Committed:
+    """Return what each group has committed for these topics. Tries again while coordinators change,
+    until `deadline` (`loop.time()`).
+
+    Raises KafkaError: REQUEST_TIMED_OUT, or what a coordinator refuses with.
+    """
+    found = [node.image.topics.by_name(name) for name in names]
+    topics = {topic.name: len(topic.partitions) for topic in found if topic is not None}
+    reason = "nothing answered"
+    peers = node.connect_peers()
+    try:
+        async with asyncio.timeout_at(deadline):
+            while True:
+                try:
+                    return await _read(node, peers, topics)
+                except (_NotReady, PeerGone, OSError, EOFError, WireError) as error:
+                    reason = str(error) or repr(error)
+                await asyncio.sleep(_RETRY_PAUSE_S)
+    except TimeoutError:
+        message = f"the offsets of consumer groups cannot be read in time: {reason}"
+        raise kafka_error(ErrorCode.REQUEST_TIMED_OUT, message) from None
+    finally:
+        peers.close()
+
+
+async def _read(node: Node, peers: PeerConnections, topics: Mapping[str, int]) -> Committed:
+    leaders = _coordinators(node)
+    found: _Found = {}
+    probes = _probe_groups(node, sum(map(len, leaders.values())))
+    for leader, partitions in leaders.items():
+        loaded = [probes[partition] for partition in partitions]
+        await _fetch(peers, leader, loaded, found={}, topics={})
+        request = list_groups.ListGroupsRequest()
+        listed = await peers.ask(
+            leader, apis.LIST_GROUPS, apis.LIST_GROUPS.max, request, list_groups.ListGroupsResponse
+        )
+        if listed.error_code:
+            raise _NotReady(f"broker {leader} lists no groups: error {listed.error_code}")
+        await _fetch(peers, leader, loaded, found={}, topics={})
+        groups = sorted(group.group_id for group in listed.groups)
+        for at in range(0, len(groups), _GROUPS_PER_REQUEST_COUNT):
+            some = groups[at : at + _GROUPS_PER_REQUEST_COUNT]
+            await _fetch(peers, leader, some, found=found, topics=topics)
+    if _coordinators(node) != leaders:
+        raise _NotReady("coordinators changed")
+    return {
+        topic: [
+            GroupOffsets(
+                group, tuple((at, Offset(offset)) for at, offset in sorted(offsets.items()))
+            )
+            for group, offsets in sorted(by_group.items())
+        ]
+        for topic, by_group in found.items()
+    }
+
+
+def _coordinators(node: Node) -> dict[NodeId, list[int]]:
+    """Return the partitions of the offsets topic by leader; none without that topic."""
+    topic = node.image.topics.by_name(OFFSETS_TOPIC)
+    leaders: dict[NodeId, list[int]] = {}
+    for partition in () if topic is None else topic.partitions:
+        if partition.leader < 0:
+            raise _NotReady(f"partition {partition.partition} of {OFFSETS_TOPIC} has no leader")
+        leaders.setdefault(partition.leader, []).append(partition.partition)
+    return leaders
+
+
+def _probe_groups(node: Node, partition_count: int) -> dict[int, str]:
+    """Return the name of a group for each partition of the offsets topic. Nobody joins them: a
+    coordinator that answers for one has loaded that partition.
+    """
+    probes: dict[int, str] = {}
+    names = (f"penstock-snapshot-{number}" for number in count())
+    while len(probes) < partition_count:
+        name = next(names)
+        partition = node.groups.partition_of(name)
+        if partition is None:
+            raise _NotReady(f"{OFFSETS_TOPIC} was deleted")
+        probes.setdefault(partition, name)
+    return probes
+
+
+async def _fetch(
+    peers: PeerConnections,
+    leader: NodeId,
+    groups: Sequence[str],
+    *,
+    found: _Found,
+    topics: Mapping[str, int],
+) -> None:
+    """Add to `found` what these groups have committed for the topics."""
+    request = offset_fetch.OffsetFetchRequest(
+        groups=[
+            offset_fetch.OffsetFetchRequestGroup(group, topics=None if topics else [])
+            for group in groups
+        ]
+    )
+    answer = await peers.ask(
+        leader,
+        apis.OFFSET_FETCH,
+        apis.OFFSET_FETCH.max,
+        request,
+        offset_fetch.OffsetFetchResponse,
+    )
+    for group in answer.groups:
+        if group.error_code == _NOT_FOUND:
+            continue
+        if group.error_code:
+            code = _CODES.get(group.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+            raise _NotReady(f"broker {leader} does not answer for its groups: {code.message}")
+        for topic, partition, offset in _committed(group, topics):
+            found.setdefault(topic, {}).setdefault(group.group_id, {})[partition] = offset
+
+
+def _committed(
+    group: offset_fetch.OffsetFetchResponseGroup, topics: Mapping[str, int]
+) -> Iterator[tuple[str, int, int]]:
+    for topic in group.topics:
+        partition_count = topics.get(topic.name, 0)
+        for item in topic.partitions:
+            if item.committed_offset >= 0 and item.partition_index < partition_count:
+                yield topic.name, item.partition_index, item.committed_offset

@@ -1,0 +1,240 @@
+"""Delete topics, keep them for a grace, bring them back, and remove them for good.
+
+Invariants: a deleted topic keeps its id, streams and objects until its grace is over, counted by
+the timeline of the active controller, or until a request removes it for good. No broker serves it;
+its last owners close the streams, or their WALs are recovered. It comes back under one leader epoch
+more, led only once its streams are closed. A removal takes all streams of a topic in one
+transaction. Source: none in Kafka.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from base.ids import Millis, StreamEpoch
+from controller.api.messages import DeleteTopics, ItemResult, ItemResults, NewTopic, Status
+from controller.managers.elections import Elector
+from controller.managers.objects import Age
+from controller.managers.result import Refused, Result
+from controller.metadata.frozen_topics import FrozenTopic
+from controller.metadata.image import MetadataImage
+from controller.metadata.internal_topics import INTERNAL_TOPICS
+from controller.metadata.records import (
+    FrozenTopicRemoved,
+    Move,
+    PartitionRecord,
+    Record,
+    StreamRemoved,
+    TopicDeleted,
+    TopicRemoved,
+    TopicUndeleted,
+)
+from controller.metadata.topic_configs import DELETE_GRACE, UNDELETE
+from controller.metadata.topics import TopicState
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+_KEPT: Final = (
+    "topic {name!r} holds the state of coordinators and cannot be deleted; delete consumer groups"
+    " that are not needed any more"
+)
+
+
+def delete_topics(
+    image: MetadataImage, request: DeleteTopics, now_ms: Millis, *, grace_ms: int
+) -> Result[ItemResults]:
+    """Delete topics. They can come back until their grace is over; without one, they are removed
+    with all their streams, as are deleted ones on request. Owners notice that their streams are
+    gone; objects are destroyed when nothing refers to them.
+
+    grace_ms: of topics without a grace of their own.
+
+    At most `PARTITIONS_PER_REQUEST_MAX` partitions at a time: topics beyond that get
+    CONTROLLER_BUSY and are deleted by the next request.
+    """
+    deletion = _Deletion(image, now_ms, grace_ms)
+    purged_ids = frozenset(request.purged_ids)
+    items: list[ItemResult] = []
+    for topic_id in request.topic_ids:
+        try:
+            deletion.add(topic_id, is_purge=topic_id in purged_ids)
+            items.append(ItemResult())
+        except Refused as refused:
+            items.append(ItemResult(status=refused.status, detail=refused.detail))
+    return Result(deletion.records, value=ItemResults(items=items))
+
+
+class _Deletion:
+    """Collect the deletions of one transaction."""
+
+    def __init__(self, image: MetadataImage, now_ms: Millis, grace_ms: int) -> None:
+        self.records: list[Record] = []
+        self._image = image
+        self._now_ms = now_ms
+        self._grace_ms = grace_ms
+        self._seen: set[UUID] = set()
+        self._partition_count = 0
+
+    def add(self, topic_id: UUID, *, is_purge: bool) -> None:
+        topic = self._find(topic_id, is_purge=is_purge)
+        if topic is None:
+            raise Refused(Status.UNKNOWN_TOPIC, f"no topic has the id {topic_id}")
+        if topic.name in INTERNAL_TOPICS:
+            raise Refused(Status.INVALID_TOPIC_NAME, _KEPT.format(name=topic.name))
+        if topic_id in self._seen:
+            raise Refused(
+                Status.DUPLICATE_IN_REQUEST, f"topic {topic.name!r} is in the request twice"
+            )
+        count = self._partition_count + len(topic.partitions)
+        if self._partition_count and count > PARTITIONS_PER_REQUEST_MAX:
+            detail = (
+                f"more than {PARTITIONS_PER_REQUEST_MAX} partitions in one request: delete"
+                f" {topic.name!r} with the next one"
+            )
+            raise Refused(Status.CONTROLLER_BUSY, detail)
+        self._seen.add(topic_id)
+        self._partition_count = count
+        self.records += self._records(topic)
+
+    def _find(self, topic_id: UUID, *, is_purge: bool) -> TopicState | FrozenTopic | None:
+        frozen = self._image.frozen_topics.by_id(topic_id)
+        if frozen is not None and (is_purge or not frozen.is_deleted):
+            return frozen
+        return None if is_purge else self._image.topics.by_id(topic_id)
+
+    def _records(self, topic: TopicState | FrozenTopic) -> list[Record]:
+        own_ms = int(self._image.configs.topic(topic.name).get(DELETE_GRACE, -1))
+        keep_ms = self._grace_ms if own_ms < 0 else own_ms
+        if isinstance(topic, TopicState) and keep_ms:
+            return [TopicDeleted(topic.topic_id, self._now_ms, keep_ms, self._image.end_offset)]
+        return _removal(topic)
+
+
+def remove_deleted(image: MetadataImage, age_s: Age, partitions_max: int) -> list[Record]:
+    """Remove the deleted topics whose grace is over, and the oldest ones while all together have
+    more than `partitions_max` partitions. Bounded: call again while it returns records.
+    """
+    topics = sorted(image.frozen_topics.deleted(), key=lambda topic: topic.offset)
+    excess = sum(len(topic.partitions) for topic in topics) - partitions_max
+    records: list[Record] = []
+    partition_count = 0
+    for topic in topics:
+        if excess <= 0 and age_s(topic.offset) * 1_000 < topic.keep_ms:
+            continue
+        count = len(topic.partitions)
+        if partition_count and partition_count + count > PARTITIONS_PER_REQUEST_MAX:
+            break
+        partition_count += count
+        excess -= count
+        records += _removal(topic)
+    return records
+
+
+def find_deleted(image: MetadataImage, wanted: str) -> FrozenTopic | None:
+    """Return the deleted topic with this id, else the last one deleted under this name."""
+    try:
+        found = image.frozen_topics.deleted_by_id(UUID(wanted))
+    except ValueError:
+        found = None
+    named = (topic for topic in image.frozen_topics.deleted() if topic.name == wanted)
+    return found or max(named, key=lambda topic: topic.offset, default=None)
+
+
+class Undeletions:
+    """Bring deleted topics back in one transaction."""
+
+    def __init__(
+        self, image: MetadataImage, elector: Elector, now_ms: Millis, move_timeout_ms: int
+    ) -> None:
+        """move_timeout_ms: of partitions that their last owner still has open."""
+        self._image = image
+        self._elector = elector
+        self._now_ms = now_ms
+        self._deadline_ms = Millis(now_ms + move_timeout_ms)
+        self._seen: set[UUID] = set()
+
+    def check(self, topic: NewTopic, wanted: str) -> FrozenTopic:
+        """Return the deleted topic that comes back under the name of `topic`."""
+        if self._image.topics.by_name(topic.name) is not None:
+            detail = f"topic {topic.name!r} exists: undelete {wanted!r} under another name"
+            raise Refused(Status.TOPIC_EXISTS, detail)
+        found = find_deleted(self._image, wanted)
+        if found is None:
+            detail = (
+                f"no deleted topic has the name or id {wanted!r}: it was never there, or its grace"
+                " is over"
+            )
+            raise Refused(Status.UNKNOWN_TOPIC, detail)
+        if found.topic_id in self._seen:
+            detail = f"the request undeletes the topic {wanted!r} twice"
+            raise Refused(Status.DUPLICATE_IN_REQUEST, detail)
+        _check_request(topic, len(found.partitions))
+        return found
+
+    def records(self, topic: FrozenTopic, name: str) -> list[Record]:
+        """Return the records that bring the topic back under `name`."""
+        self._seen.add(topic.topic_id)
+        return [TopicUndeleted(topic.topic_id, name), *map(self._first_record, topic.partitions)]
+
+    def _first_record(self, deleted: PartitionRecord) -> PartitionRecord:
+        """Elect a leader. While a broker, dead or alive, has the streams open, the partition moves
+        away from it: the transaction that closes them elects.
+        """
+        partition = msgspec.structs.replace(
+            deleted, undeleted_epoch=StreamEpoch(deleted.leader_epoch + 1)
+        )
+        streams = map(self._image.streams.get, partition.stream_ids)
+        owner = next(
+            (stream.owner for stream in streams if stream is not None and stream.opened), None
+        )
+        if owner is None:
+            return self._elector.elect(partition, self._now_ms)
+        target = self._elector.choose(partition.replicas).node_id
+        return msgspec.structs.replace(
+            partition,
+            target_replicas=partition.replicas,
+            move=Move(owner.node_id, target, self._now_ms, self._deadline_ms),
+        )
+
+
+def _check_request(topic: NewTopic, count: int) -> None:
+    """Refuse what a topic that comes back cannot have. count: of its partitions."""
+    if topic.name in INTERNAL_TOPICS:
+        raise Refused(
+            Status.INVALID_TOPIC_NAME,
+            f"topic {topic.name!r} holds the state of coordinators: undelete under another name",
+        )
+    others = sorted(name for name in topic.configs if name != UNDELETE)
+    if others or topic.fork is not None:
+        detail = (
+            f"{UNDELETE} brings a topic back with the configs that it had: leave out"
+            f" {', '.join(others) or 'the fork'}, and alter configs afterwards"
+        )
+        raise Refused(Status.INVALID_CONFIG, detail)
+    if topic.partitions not in (-1, count):
+        detail = (
+            f"{UNDELETE} brings back all {count} partitions, not {topic.partitions}: leave out the"
+            " number, or give -1"
+        )
+        raise Refused(Status.INVALID_PARTITIONS, detail)
+    if topic.replication_factor != -1 or topic.assignment is not None:
+        detail = (
+            f"{UNDELETE} brings back the leader candidates too: leave out the replication factor"
+            " and the assignment, or give -1"
+        )
+        raise Refused(Status.INVALID_REQUEST, detail)
+
+
+def _removal(topic: TopicState | FrozenTopic) -> list[Record]:
+    """Return the records that remove a topic, deleted or not, for good."""
+    records: list[Record] = list(_streams_removed(topic.partitions))
+    if isinstance(topic, TopicState):
+        return [*records, TopicRemoved(topic.topic_id)]
+    return [*records, FrozenTopicRemoved(topic.topic_id)]
+
+
+def _streams_removed(partitions: Sequence[PartitionRecord]) -> list[StreamRemoved]:
+    return [
+        StreamRemoved(stream_id) for partition in partitions for stream_id in partition.stream_ids
+    ]

@@ -1,0 +1,150 @@
+"""Plan the topics of snapshots: frozen forks of topics, with the offsets of consumer groups.
+
+Invariants: a snapshot is created by one transaction and gets no topics afterwards, so it is one
+moment (partition by partition, as for forks). It holds its objects by references like those of any
+topic, so retention, compaction and deletion of its source do not concern it. No broker serves it.
+Must not: read or write objects.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from base.ids import Millis
+from controller.api.messages import NewTopic, Status
+from controller.managers.forks import Fork, plan_forks
+from controller.managers.result import Refused
+from controller.metadata.frozen_topics import SEPARATOR
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import FrozenTopicRecord, GroupOffsets, MetadataOffset
+from controller.metadata.topic_configs import FORK_SOURCE
+
+SNAPSHOT_PARTITIONS_MAX: Final = 100_000
+"""Partitions in all snapshots of a cluster. More are refused with INVALID_PARTITIONS."""
+GROUP_OFFSETS_BYTES_MAX: Final = 512 << 10
+"""Encoded offsets of groups for one topic, which are in one record: 40,000 offsets or more. Beyond
+that the snapshot is refused with INVALID_REQUEST.
+"""
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+_KEEP_FOREVER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTopic:
+    """One topic of a snapshot that may be created."""
+
+    source_name: str
+    snapshot: str
+    configs: tuple[tuple[str, str], ...]
+    forks: Sequence[Fork]
+    group_offsets: tuple[GroupOffsets, ...]
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.source_name}{SEPARATOR}{self.snapshot}"
+
+    def record(self, topic_id: UUID, now_ms: Millis, offset: MetadataOffset) -> FrozenTopicRecord:
+        return FrozenTopicRecord(
+            topic_id,
+            self.source_name,
+            self.snapshot,
+            self.configs,
+            now_ms,
+            _KEEP_FOREVER,
+            offset,
+            self.group_offsets,
+        )
+
+
+def plan_snapshot_topics(image: MetadataImage, topics: Sequence[NewTopic]) -> list[SnapshotTopic]:
+    """Return the topics of snapshots to create. Refuse all of them for the first that cannot be."""
+    present = {topic.snapshot for topic in image.frozen_topics}
+    counts = Counter(topic.name for topic in topics)
+    plans: list[SnapshotTopic] = []
+    for topic in topics:
+        try:
+            if counts[topic.name] > 1:
+                detail = f"topic {topic.name!r} is in the request {counts[topic.name]} times"
+                raise Refused(Status.DUPLICATE_IN_REQUEST, detail)
+            plans.append(_plan(image, topic, present))
+        except Refused as refused:
+            if len(topics) == 1:
+                raise
+            detail = f"no topic of a snapshot was created, because of {topic.name!r}:"
+            raise Refused(refused.status, f"{detail} {refused.detail}") from None
+    kept = sum(len(topic.partitions) for topic in image.frozen_topics if not topic.is_deleted)
+    added = sum(len(plan.forks) for plan in plans)
+    if kept + added > SNAPSHOT_PARTITIONS_MAX:
+        detail = (
+            f"snapshots have {kept} partitions, {added} more are too many: at most"
+            f" {SNAPSHOT_PARTITIONS_MAX} are allowed; delete snapshots that are not needed any more"
+        )
+        raise Refused(Status.INVALID_PARTITIONS, detail)
+    return plans
+
+
+def _plan(image: MetadataImage, topic: NewTopic, present: set[str]) -> SnapshotTopic:
+    source_name, _, snapshot = topic.name.partition(SEPARATOR)
+    _check_names(topic, source_name, snapshot)
+    if snapshot in present:
+        detail = (
+            f"topic {topic.name!r} exists"
+            if image.frozen_topics.by_full_name(topic.name) is not None
+            else f"snapshot {snapshot!r} exists, and gets no topics afterwards: choose another name"
+        )
+        raise Refused(Status.TOPIC_EXISTS, detail)
+    forks = plan_forks(image, topic)
+    if forks is None:
+        detail = f"topic {topic.name!r} of a snapshot needs the offsets of a fork"
+        raise Refused(Status.INVALID_REQUEST, detail)
+    if topic.assignment is not None or topic.partitions not in {-1, len(forks)}:
+        detail = f"a snapshot has the partitions of its source: {len(forks)}, or -1"
+        raise Refused(Status.INVALID_PARTITIONS, detail)
+    configs = tuple(image.configs.topic(source_name).items())
+    groups = tuple(topic.group_offsets)
+    if (size_bytes := len(msgspec.msgpack.encode(groups))) > GROUP_OFFSETS_BYTES_MAX:
+        detail = (
+            f"topic {source_name!r}: the offsets of {len(groups)} consumer groups take {size_bytes}"
+            f" bytes, at most {GROUP_OFFSETS_BYTES_MAX} fit into a snapshot; delete groups that are"
+            " not needed any more"
+        )
+        raise Refused(Status.INVALID_REQUEST, detail)
+    return SnapshotTopic(source_name, snapshot, configs, forks, groups)
+
+
+def _check_names(topic: NewTopic, source_name: str, snapshot: str) -> None:
+    if snapshot in {".", ".."} or _NAME.fullmatch(snapshot) is None or _is_uuid(snapshot):
+        detail = (
+            f"topic name {topic.name[:360]!r} is not allowed: '@' is followed by the name of a"
+            " snapshot, 1 to 100 of a-z, A-Z, 0-9, '.', '_' and '-', and neither '.' nor '..' nor a"
+            " UUID"
+        )
+        raise Refused(Status.INVALID_TOPIC_NAME, detail)
+    source = topic.configs.get(FORK_SOURCE)
+    if not source:
+        detail = (
+            f"topic name {topic.name!r} is that of a topic of a snapshot: set the config"
+            f" {FORK_SOURCE}={source_name}"
+        )
+        raise Refused(Status.INVALID_TOPIC_NAME, detail)
+    if source != source_name:
+        detail = (
+            f"topic {topic.name!r} can only be a snapshot of {source_name!r}, not of {source!r}"
+        )
+        raise Refused(Status.INVALID_CONFIG, detail)
+    if others := [name for name, value in topic.configs.items() if name != FORK_SOURCE and value]:
+        detail = f"a snapshot has the configs of its source: leave out {', '.join(sorted(others))}"
+        raise Refused(Status.INVALID_CONFIG, detail)
+
+
+def _is_uuid(name: str) -> bool:
+    """Return whether a deleted topic could have the name for readers that ends like this."""
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False

@@ -1,0 +1,91 @@
+"""Print the records of a snapshot for `penstock consume`, read from the store: no broker serves
+them.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final, cast
+
+import msgspec
+
+from base.extras import install_hint
+from deploy.errors import DeployError, UsageError
+
+_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+def print_snapshot(
+    topic: str, snapshot: str, store: str, max_messages: int | None, *, as_json: bool
+) -> None:
+    """Print records, one value or JSON object per line, partition by partition. store: empty for
+    that of the local cluster.
+    """
+    address = store or _local_store()
+    try:
+        from objectstore.errors import ObjectStoreError
+        from stream.errors import StreamError
+    except ImportError as error:
+        raise _missing(error) from None
+    printed = 0
+    try:
+        for row in _rows(address, topic, snapshot):
+            if printed == max_messages:
+                break
+            line = _json_line(row) if as_json else _bytes(row["value"]) or b""
+            sys.stdout.buffer.write(line + b"\n")
+            printed += 1
+    except ImportError as error:
+        raise _missing(error) from None
+    except (StreamError, ObjectStoreError, ValueError) as error:
+        raise DeployError(str(error)) from None
+    sys.stdout.buffer.flush()
+    print(f"{printed:,} records", file=sys.stderr)
+
+
+def _local_store() -> str:
+    from deploy.clients import state_file
+
+    state = state_file.read(state_file.default_path(os.environ))
+    if state is None:
+        raise UsageError("--snapshot needs --store or $PENSTOCK_STORE: the store of the brokers")
+    return state.store_url
+
+
+def _rows(store: str, topic: str, snapshot: str) -> Iterator[dict[str, object]]:
+    from lake.arrow.topic_scan import scan
+
+    for batch in scan(store, topic, snapshot=snapshot, columns=_COLUMNS):
+        yield from batch.to_pylist()
+
+
+def _json_line(row: dict[str, object]) -> bytes:
+    timestamp = row["timestamp"]
+    assert isinstance(timestamp, datetime)
+    headers = cast("list[dict[str, object]] | None", row["headers"])
+    record = {
+        "topic": row["topic"],
+        "partition": row["partition"],
+        "offset": row["offset"],
+        "timestamp_ms": (timestamp - _EPOCH) // timedelta(milliseconds=1),
+        "key": _text(row["key"]),
+        "value": _text(row["value"]),
+        "headers": [[header["key"], _text(header["value"])] for header in headers or ()],
+    }
+    return msgspec.json.encode(record)
+
+
+def _bytes(value: object) -> bytes | None:
+    assert value is None or isinstance(value, bytes)
+    return value
+
+
+def _text(value: object) -> str | None:
+    raw = _bytes(value)
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")
+
+
+def _missing(error: ImportError) -> DeployError:
+    return DeployError(f"the package {error.name} is missing: {install_hint('reader')}")

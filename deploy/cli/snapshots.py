@@ -1,0 +1,241 @@
+"""Run `penstock snapshots`: create, list, describe, delete and restore snapshots of topics."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+
+if TYPE_CHECKING:
+    from broker.wire.frozen_topics import FrozenTopicInfo
+
+Name = Annotated[
+    str, typer.Argument(help="The snapshot: 1 to 100 of a-z, A-Z, 0-9, '.', '_', '-'.")
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topics", help="Only these topics, separated by commas. Repeatable."),
+]
+
+app = typer.Typer(
+    help="Create, list, describe, delete and restore snapshots: named moments of topics.",
+    no_args_is_help=True,
+)
+
+
+@app.command("create")
+def create(
+    name: Name,
+    *,
+    topics: Topics = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Create a snapshot of topics: offsets, configs and the offsets of consumer groups.
+
+    Without --topics it has all topics but internal ones. Nothing is copied: the snapshot keeps the
+    objects from being deleted, whatever happens to the topics.
+    """
+    from deploy.output import print_json, size, waiting
+    from deploy.snapshots import create_snapshot, view_snapshots
+
+    began = monotonic()
+    with waiting(f"creating snapshot {name}"):
+        found = create_snapshot(bootstrap, name, _split(topics))
+    (view,) = view_snapshots(found)
+    took_ms = round((monotonic() - began) * 1_000)
+    if as_json:
+        print_json({"snapshot": view, "took_ms": took_ms})
+        return
+    print(
+        f"created {name}: {view.topics:,} topics, {view.partitions:,} partitions,"
+        f" {view.records:,} records, {size(view.size_bytes)}, offsets of {view.groups:,} groups,"
+        f" in {took_ms:,} ms"
+    )
+
+
+@app.command("list")
+def list_snapshots(*, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+    """List all snapshots, the oldest first."""
+    from deploy.clients.frozen_topics import frozen_topics
+    from deploy.output import print_json, print_table, size
+    from deploy.snapshots import view_snapshots
+
+    views = view_snapshots(frozen_topics(bootstrap))
+    if as_json:
+        print_json(views)
+        return
+    rows = [
+        (
+            view.name,
+            _time(view.created_ms),
+            view.topics,
+            view.partitions,
+            view.records,
+            size(view.size_bytes),
+            view.groups,
+        )
+        for view in views
+    ]
+    columns = ["snapshot", "created", "topics", "partitions", "records", "bytes", "groups"]
+    print_table("", columns, rows)
+
+
+@app.command("describe")
+def describe(
+    name: Name,
+    *,
+    topics: Topics = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show the partitions, configs and offsets of consumer groups of a snapshot."""
+    from deploy.output import print_json, print_table, size
+    from deploy.snapshots import find_snapshot
+
+    found = find_snapshot(bootstrap, name, _split(topics))
+    if as_json:
+        print_json([_as_json(topic) for topic in found])
+        return
+    print_table(
+        f"{name}, created {_time(min(topic.since_ms for topic in found))}",
+        ["topic", "partition", "earliest", "latest", "records", "bytes"],
+        [
+            (
+                topic.name,
+                at,
+                part.start_offset,
+                part.end_offset,
+                part.record_count,
+                size(part.size_bytes),
+            )
+            for topic in found
+            for at, part in enumerate(topic.partitions)
+        ],
+    )
+    print_table(
+        "configs",
+        ["topic", "name", "value"],
+        [
+            (topic.name, key, value)
+            for topic in found
+            for key, value in sorted(topic.configs.items())
+        ],
+    )
+    print_table(
+        "offsets of consumer groups",
+        ["group", "topic", "partition", "offset"],
+        [
+            (group, topic.name, at, offset)
+            for topic in found
+            for group, offsets in topic.group_offsets.items()
+            for at, offset in offsets.items()
+        ],
+    )
+
+
+@app.command("delete")
+def delete(
+    name: Name,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a snapshot. It cannot be brought back."""
+    from deploy.output import print_json, size, waiting
+    from deploy.snapshots import delete_snapshot, find_snapshot, view_snapshots
+
+    (view,) = view_snapshots(find_snapshot(bootstrap, name))
+    if not yes and not as_json:
+        typer.confirm(f"delete {name} with {view.records:,} records?", abort=True)
+    with waiting(f"deleting snapshot {name}"):
+        delete_snapshot(bootstrap, name)
+    if as_json:
+        print_json(view)
+        return
+    print(f"deleted {name}: {view.topics:,} topics, {size(view.size_bytes)}")
+
+
+@app.command("restore")
+def restore(
+    name: Name,
+    *,
+    topics: Topics = None,
+    new_name: Annotated[
+        str, typer.Option("--as", metavar="TOPIC", help="The name of the new topic, for one topic.")
+    ] = "",
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Delete topics that exist, with all records they got since."
+        ),
+    ] = False,
+    with_groups: Annotated[
+        bool,
+        typer.Option(
+            "--with-groups",
+            help="Set the offsets of consumer groups to those of the snapshot; none may be active.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Make topics from a snapshot, with its records and configs. The snapshot stays."""
+    from deploy.output import print_json, print_table, waiting
+    from deploy.snapshots import find_snapshot
+    from deploy.snapshots import restore as restore_topics
+
+    found = find_snapshot(bootstrap, name, _split(topics))
+    if replace and not yes and not as_json:
+        typer.confirm(f"delete topics that exist and restore {len(found):,} topics?", abort=True)
+    with waiting(f"restoring {len(found):,} topics of {name}"):
+        views = restore_topics(
+            bootstrap, found, new_name=new_name, replaces=replace, groups=with_groups
+        )
+    if as_json:
+        print_json(views)
+    else:
+        rows = [
+            (view.topic, view.source, view.groups, "; ".join(view.problems) or "-")
+            for view in views
+        ]
+        print_table("", ["topic", "restored from", "groups", "problems"], rows)
+    if any(view.problems for view in views):
+        raise typer.Exit(1)
+
+
+def _split(topics: Sequence[str] | None) -> list[str]:
+    names = [name.strip() for item in topics or () for name in item.split(",")]
+    return list(dict.fromkeys(name for name in names if name))
+
+
+def _time(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _as_json(topic: "FrozenTopicInfo") -> dict[str, object]:
+    return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
+        "created_ms": topic.since_ms,
+        "configs": topic.configs,
+        "partitions": [
+            {
+                "partition": at,
+                "earliest": part.start_offset,
+                "latest": part.end_offset,
+                "records": part.record_count,
+                "bytes": part.size_bytes,
+            }
+            for at, part in enumerate(topic.partitions)
+        ],
+        "groups": {
+            group: {str(at): offset for at, offset in offsets.items()}
+            for group, offsets in topic.group_offsets.items()
+        },
+    }

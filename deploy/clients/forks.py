@@ -1,0 +1,70 @@
+"""Create several forks, or topics of a snapshot, by one request.
+
+Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import create_topics, delete_topics
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+FORK_SOURCE: Final = "penstock.fork.source"
+_TIMEOUT_MS: Final = 30_000
+_CODES: Final = {int(code): code for code in ErrorCode}
+
+
+def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
+    """Create topics that begin with the logs of others; `sources` is by new name. Return why topics
+    were not created, by name.
+    """
+    request = create_topics.CreateTopicsRequest(
+        topics=[
+            create_topics.CreatableTopic(
+                name, -1, -1, [], [create_topics.CreatableTopicConfig(FORK_SOURCE, source)]
+            )
+            for name, source in sources.items()
+        ],
+        timeout_ms=_TIMEOUT_MS,
+    )
+    with WireClient(bootstrap) as client:
+        answer = client.ask(
+            apis.CREATE_TOPICS,
+            request,
+            create_topics.encode_request,
+            create_topics.decode_response,
+        )
+    return {
+        item.name: _reason(item.error_code, item.error_message)
+        for item in answer.topics
+        if item.error_code
+    }
+
+
+def delete_all(bootstrap: str, names: Sequence[str]) -> None:
+    """Delete topics, also those of snapshots. Raise KafkaFailed for the first that is not
+    deleted.
+    """
+    request = delete_topics.DeleteTopicsRequest(
+        topics=[delete_topics.DeleteTopicState(name) for name in names], timeout_ms=_TIMEOUT_MS
+    )
+    with WireClient(bootstrap) as client:
+        answer = client.ask(
+            apis.DELETE_TOPICS,
+            request,
+            delete_topics.encode_request,
+            delete_topics.decode_response,
+        )
+    for item in answer.responses:
+        if item.error_code:
+            reason = _reason(item.error_code, item.error_message)
+            raise KafkaFailed(f"topic {item.name!r} was not deleted: {reason}")
+
+
+def _reason(number: int, message: str | None) -> str:
+    code = _CODES.get(number)
+    name = str(number) if code is None else code.name
+    return f"{message or ('' if code is None else code.message)} ({name})"

@@ -1,0 +1,99 @@
+"""Ask a broker for the frozen topics: those of snapshots, and deleted ones that can come back.
+Delete topics, and find those that come back.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
+from broker.wire.gen import delete_topics, metadata
+from controller.metadata.frozen_topics import SEPARATOR
+from deploy.clients.wire import WireClient
+from deploy.errors import KafkaFailed
+
+_TIMEOUT_MS: Final = 30_000
+_CODES: Final = {int(code): code for code in ErrorCode}
+
+
+def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[FrozenTopicInfo]:
+    """Return frozen topics, sorted by name and snapshot; all if no names are given. A name is
+    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
+
+    Raises KafkaFailed, also for a name that no frozen topic has.
+    """
+    with WireClient(bootstrap) as client:
+        return _ask(client, full_names)
+
+
+def deleted_topics(bootstrap: str) -> list[FrozenTopicInfo]:
+    """Return the deleted topics that can come back, sorted by name and time."""
+    return [topic for topic in frozen_topics(bootstrap) if not topic.snapshot]
+
+
+def full_name(topic: FrozenTopicInfo) -> str:
+    """Return the name for readers of the store."""
+    return f"{topic.name}{SEPARATOR}{topic.snapshot or topic.topic_id}"
+
+
+def find_deleted(bootstrap: str, wanted: str) -> FrozenTopicInfo:
+    """Return the deleted topic with this id or `NAME@TOPIC_ID`, else the last one deleted under
+    this name. Raises KafkaFailed if there is none.
+    """
+    found = deleted_topics(bootstrap)
+    named = [
+        topic for topic in found if wanted in (str(topic.topic_id), full_name(topic))
+    ] or sorted(
+        (topic for topic in found if topic.name == wanted), key=lambda topic: topic.since_ms
+    )
+    if not named:
+        raise KafkaFailed(
+            f"no deleted topic has the name or id {wanted!r}: it was never there, or its grace is"
+            " over; `penstock topics list --deleted` lists those that can come back"
+        )
+    return named[-1]
+
+
+def delete_topic(bootstrap: str, name: str) -> FrozenTopicInfo | None:
+    """Delete a topic; return it if it can come back. A deleted topic, named `NAME@TOPIC_ID`, is
+    removed for good.
+    """
+    request = delete_topics.DeleteTopicsRequest(
+        topics=[delete_topics.DeleteTopicState(name)], timeout_ms=_TIMEOUT_MS
+    )
+    # One connection: only the broker that deleted it is sure to know that it is deleted.
+    with WireClient(bootstrap) as client:
+        answer = client.ask(
+            apis.DELETE_TOPICS,
+            request,
+            delete_topics.encode_request,
+            delete_topics.decode_response,
+        )
+        (result,) = answer.responses
+        if result.error_code:
+            raise KafkaFailed(f"topic {name!r} was not deleted: {_reason(result)}")
+        found = _ask(client, ())
+    return next((topic for topic in found if topic.topic_id == result.topic_id), None)
+
+
+def _ask(client: WireClient, full_names: Sequence[str]) -> list[FrozenTopicInfo]:
+    request = metadata.MetadataRequest(
+        topics=[metadata.MetadataRequestTopic(name=name) for name in full_names],
+        allow_auto_topic_creation=False,
+        frozen_topics=True,
+    )
+    answer = client.ask(apis.METADATA, request, metadata.encode_request, metadata.decode_response)
+    found: list[FrozenTopicInfo] = []
+    for topic in answer.topics:
+        if topic.error_code or not topic.frozen_topic:
+            code = _CODES.get(topic.error_code)
+            reason = "the broker knows no frozen topics: upgrade it" if not code else code.message
+            raise KafkaFailed(f"{topic.name!r} is not a frozen topic: {reason}")
+        found.append(decode_frozen_topic(topic.frozen_topic))
+    return sorted(found, key=lambda topic: (topic.name, topic.snapshot, topic.since_ms))
+
+
+def _reason(result: delete_topics.DeletableTopicResult) -> str:
+    code = _CODES.get(result.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return f"{result.error_message or code.message} ({code.name})"

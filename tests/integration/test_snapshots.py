@@ -1,0 +1,419 @@
+"""Snapshots: named moments of topics that hold their records, as clients and readers of the store
+see them.
+"""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
+
+from deploy.cli.app import app
+from deploy.clients.frozen_topics import frozen_topics
+from deploy.errors import DeployError, KafkaFailed, UsageError
+from lake.manifest.errors import UnknownPartition
+from objectstore.memory import MemoryStore
+from penstock import scan, topics
+from stream.config import StreamConfig
+from tests.integration.test_forks import data_keys, read
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.threaded_cluster import ThreadedCluster
+from tests.support.waiting import until, wait_until
+
+TOPIC = "orders"
+SNAPSHOT = "nightly"
+FROZEN = "orders@nightly"
+PARTITIONS = 3
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Uploads every second, deletes objects within a second."""
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=1_000, wal_delete_grace_ms=500)
+    controller = {"read_grace_ms": 500, "janitor_interval_ms": 200, "maintenance_interval_ms": 200}
+    async with Cluster(
+        tmp_path, brokers=2, stream_config=stream, controller_settings=controller
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def threaded(tmp_path: Path) -> Iterator[ThreadedCluster]:
+    with ThreadedCluster(tmp_path) as cluster:
+        yield cluster
+
+
+def freeze(bootstrap: str, *names: str) -> None:
+    """Create topics of snapshots by one request, as any Kafka client can."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    wanted = [
+        NewTopic(name, -1, -1, config={"penstock.fork.source": name.partition("@")[0]})
+        for name in names
+    ]
+    for future in admin.create_topics(wanted, request_timeout=TIMEOUT_S).values():
+        future.result(TIMEOUT_S)
+
+
+def delete(bootstrap: str, *names: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_topics(list(names)).values():
+        future.result(TIMEOUT_S)
+
+
+def scanned(
+    cluster: ThreadedCluster, topic: str = TOPIC, snapshot: str = SNAPSHOT, partitions: int = 1
+) -> dict[int, list[bytes]]:
+    """Return the values of each partition as a reader of the store finds them."""
+    found: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
+
+    def shows() -> bool:
+        try:
+            table = scan(cluster.store_url, topic, snapshot=snapshot).to_table()
+        except UnknownPartition:  # the manifest does not show the topic yet
+            return False
+        assert set(table["topic"].to_pylist()) <= {topic}
+        table = table.sort_by("offset")
+        for partition, value in zip(
+            table["partition"].to_pylist(), table["value"].to_pylist(), strict=True
+        ):
+            found[partition].append(value)
+        return True
+
+    wait_until(shows)
+    return found
+
+
+class _Writer(threading.Thread):
+    """Produces numbers to all partitions and notes what was acknowledged."""
+
+    def __init__(self, bootstrap: str) -> None:
+        super().__init__()
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        self._halt = threading.Event()
+        self.acknowledged: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+
+    def run(self) -> None:
+        number = 0
+        while not self._halt.is_set():
+            partition, value = number % PARTITIONS, b"%d" % number
+
+            def done(error: object, _: object, at: int = partition, what: bytes = value) -> None:
+                assert error is None
+                self.acknowledged[at].append(what)
+
+            self._producer.produce(TOPIC, value, partition=partition, on_delivery=done)
+            self._producer.flush(TIMEOUT_S)
+            number += 1
+
+    def stop(self) -> None:
+        self._halt.set()
+        self.join()
+
+
+def test_a_snapshot_has_what_was_acknowledged_whatever_happens_then(
+    threaded: ThreadedCluster,
+) -> None:
+    bootstrap = threaded.bootstrap
+    create_topic(bootstrap, TOPIC, PARTITIONS, retention_ms="777777777")
+    writer = _Writer(bootstrap)
+    writer.start()
+    wait_until(lambda: min(map(len, writer.acknowledged.values())) > 20)
+    before = {number: list(values) for number, values in writer.acknowledged.items()}
+    freeze(bootstrap, FROZEN)
+    writer.stop()
+    found = scanned(threaded, partitions=PARTITIONS)
+    for number, values in before.items():
+        assert found[number][: len(values)] == values
+        assert found[number] == writer.acknowledged[number][: len(found[number])]
+    (info,) = frozen_topics(bootstrap)
+    assert (info.name, info.snapshot, info.keep_ms) == (TOPIC, SNAPSHOT, -1)
+    assert info.configs == {"retention.ms": "777777777"}
+    assert [part.record_count for part in info.partitions] == [
+        len(found[number]) for number in range(PARTITIONS)
+    ]
+    assert all(part.size_bytes for part in info.partitions)
+    # What deletes records of the topic leaves the snapshot alone.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    ends = [TopicPartition(TOPIC, number, -1) for number in range(PARTITIONS)]
+    for future in admin.delete_records(ends).values():
+        future.result(TIMEOUT_S)
+    wait_until(lambda: scan(threaded.store_url, TOPIC).to_table().num_rows == 0)
+    assert scanned(threaded, partitions=PARTITIONS) == found
+    delete(bootstrap, TOPIC)
+    assert scanned(threaded, partitions=PARTITIONS) == found
+    # A fork of it is a topic again, under the old name.
+    create_topic(bootstrap, TOPIC, -1, penstock_fork_source=FROZEN)
+    assert read(bootstrap, TOPIC) == found
+    produce(bootstrap, TOPIC, [b"new"])
+    assert read(bootstrap, TOPIC) == {**found, 0: [*found[0], b"new"]}
+    assert scanned(threaded, partitions=PARTITIONS) == found
+    delete(bootstrap, FROZEN)
+    assert frozen_topics(bootstrap) == []
+    with pytest.raises(KafkaFailed, match="'orders@nightly' is not a frozen topic"):
+        frozen_topics(bootstrap, [FROZEN])
+    assert read(bootstrap, TOPIC) == {**found, 0: [*found[0], b"new"]}
+
+
+def test_compaction_of_a_topic_leaves_its_snapshot_alone(threaded: ThreadedCluster) -> None:
+    bootstrap = threaded.bootstrap
+    compact = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
+    create_topic(bootstrap, TOPIC, 1, **compact)
+    writer = Producer({"bootstrap.servers": bootstrap})
+    values = [b"%d" % number for number in range(50)]
+    for value in values:
+        writer.produce(TOPIC, value, key=b"k", partition=0)
+    assert writer.flush(TIMEOUT_S) == 0
+    freeze(bootstrap, FROZEN)
+    threaded.compact(TOPIC)
+    wait_until(lambda: scan(threaded.store_url, TOPIC).to_table().num_rows == 1)
+    assert scanned(threaded) == {0: values}
+
+
+def test_clients_and_patterns_do_not_see_snapshots(threaded: ThreadedCluster) -> None:
+    bootstrap = threaded.bootstrap
+    create_topic(bootstrap, TOPIC, 1)
+    freeze(bootstrap, FROZEN)
+    scanned(threaded)
+    listed = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=TIMEOUT_S)
+    assert set(listed.topics) == {TOPIC}
+    assert [topic.name for topic in topics(threaded.store_url)] == [TOPIC]
+    found = topics(threaded.store_url, snapshots=True)
+    assert [(topic.name, topic.snapshot) for topic in found] == [(TOPIC, ""), (TOPIC, SNAPSHOT)]
+
+
+def test_an_open_transaction_is_not_in_a_snapshot_and_aborted_in_its_fork(
+    threaded: ThreadedCluster,
+) -> None:
+    bootstrap = threaded.bootstrap
+    create_topic(bootstrap, TOPIC, 1)
+    writer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "w"})
+    writer.init_transactions(TIMEOUT_S)
+    for value, is_committed in ((b"committed", True), (b"aborted", False)):
+        writer.begin_transaction()
+        writer.produce(TOPIC, value, partition=0)
+        assert writer.flush(TIMEOUT_S) == 0
+        (writer.commit_transaction if is_committed else writer.abort_transaction)(TIMEOUT_S)
+    writer.begin_transaction()
+    writer.produce(TOPIC, b"open", partition=0)
+    assert writer.flush(TIMEOUT_S) == 0
+    produce(bootstrap, TOPIC, [b"plain"])
+    freeze(bootstrap, FROZEN)
+    writer.commit_transaction(TIMEOUT_S)
+
+    def committed() -> list[bytes]:
+        found = scan(threaded.store_url, TOPIC, snapshot=SNAPSHOT, isolation_level="read_committed")
+        return found.to_table().sort_by("offset")["value"].to_pylist()
+
+    assert scanned(threaded) == {0: [b"committed", b"aborted", b"open", b"plain"]}
+    assert committed() == [b"committed"]
+    create_topic(bootstrap, "fork", -1, penstock_fork_source=FROZEN)
+    assert read(bootstrap, "fork", 1) == {0: [b"committed", b"plain"]}
+    assert read(bootstrap, TOPIC, 1) == {0: [b"committed", b"open", b"plain"]}
+    assert committed() == [b"committed"]
+
+
+def test_a_snapshot_knows_what_groups_had_committed(threaded: ThreadedCluster) -> None:
+    bootstrap = threaded.bootstrap
+    create_topic(bootstrap, TOPIC, 2)
+    create_topic(bootstrap, "other", 1)
+    produce(bootstrap, TOPIC, [b"x"] * 10, partitions=range(2))
+
+    def commit(group: str, *offsets: TopicPartition) -> None:
+        consumer: Consumer = confluent_consumer(bootstrap, group)
+        consumer.commit(offsets=list(offsets), asynchronous=False)
+        consumer.close()
+
+    groups = [f"group-{number}" for number in range(25)]  # more than fit into one request
+    for number, group in enumerate(groups):
+        commit(group, TopicPartition(TOPIC, number % 2, 1 + number % 5))
+    commit("both", TopicPartition(TOPIC, 0, 2), TopicPartition(TOPIC, 1, 4))
+    commit("stranger", TopicPartition("other", 0, 0))
+    freeze(bootstrap, FROZEN)
+    commit("both", TopicPartition(TOPIC, 0, 5))
+    (info,) = frozen_topics(bootstrap)
+    expected = {group: {at % 2: 1 + at % 5} for at, group in enumerate(groups)}
+    assert info.group_offsets == {**expected, "both": {0: 2, 1: 4}}
+
+
+async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+
+    def prepare() -> None:
+        create_topic(bootstrap, TOPIC, 1)
+        create_topic(bootstrap, "clicks", 1)
+        for topic in (TOPIC, "clicks"):
+            produce(bootstrap, topic, [b"x" * 100] * 50)
+        freeze(bootstrap, FROZEN, "clicks@nightly")
+        delete(bootstrap, TOPIC, "clicks")
+
+    await asyncio.to_thread(prepare)
+    image = cluster.broker.image
+    frozen = image.frozen_topics.of_snapshot(SNAPSHOT)
+    assert [topic.name for topic in frozen] == [TOPIC, "clicks"]
+    held = {
+        state.key
+        for state in image.objects
+        for topic in frozen
+        for entry in image.streams.known(topic.partitions[0].data_stream_id).entries
+        if state.object_id == entry.object_id
+    }
+    assert held
+
+    async def settled() -> None:
+        """Wait until the janitor has deleted what nothing refers to."""
+        async with asyncio.timeout(2 * TIMEOUT_S):
+            while await data_keys(cluster) != sorted(  # noqa: ASYNC110 - the janitor's work
+                state.key
+                for state in cluster.broker.image.objects
+                if state.key.startswith("data/") and state.refs
+            ):
+                await asyncio.sleep(0.1)
+
+    await settled()
+    for node_id in list(cluster.brokers):
+        await cluster.stop_broker(node_id)
+        await cluster.start_broker(node_id)
+    await settled()
+    assert {key for key in held if key.startswith("data/")} <= set(await data_keys(cluster))
+    bootstrap = cluster.bootstrap
+
+    def restore() -> None:
+        create_topic(bootstrap, TOPIC, -1, penstock_fork_source=FROZEN)
+        assert read(bootstrap, TOPIC, 1) == {0: [b"x" * 100] * 50}
+        delete(bootstrap, TOPIC, FROZEN, "clicks@nightly")
+
+    await asyncio.to_thread(restore)
+    await until(
+        lambda: not any(state.refs for state in cluster.broker.image.objects if state.key in held)
+    )
+    await settled()
+    assert not held & set(await data_keys(cluster))
+
+
+def test_snapshots_that_cannot_be_are_refused_with_the_reason(threaded: ThreadedCluster) -> None:
+    bootstrap = threaded.bootstrap
+    create_topic(bootstrap, TOPIC, 1)
+    produce(bootstrap, TOPIC, [b"x"])
+    freeze(bootstrap, FROZEN)
+
+    def refusal(name: str, **config: str) -> str:
+        with pytest.raises(KafkaException) as caught:
+            create_topic(bootstrap, name, -1, **config)
+        return f"{caught.value.args[0].name()} {caught.value.args[0].str()}"
+
+    source = {"penstock_fork_source": TOPIC}
+    for name, config, text in (
+        ("a@b", {}, "TOPIC_EXCEPTION topic name 'a@b' is that of a topic of a snapshot"),
+        (FROZEN, source, "TOPIC_ALREADY_EXISTS topic 'orders@nightly' exists"),
+        ("none@s", {"penstock_fork_source": "none"}, "there is no topic 'none' to fork"),
+        ("a@s", source, "INVALID_CONFIG"),
+        ("orders@a@b", source, "TOPIC_EXCEPTION"),
+        ("orders@s", {**source, "penstock_fork_offsets": "0:1"}, "a snapshot is of now"),
+        ("fork", {"penstock_fork_source": FROZEN, "penstock_fork_offsets": "0:1"}, "at its end"),
+        ("fork", {"penstock_fork_source": "orders@none"}, "there is no topic 'orders@none'"),
+        ("@s", {"penstock_fork_source": ""}, "TOPIC_EXCEPTION"),
+    ):
+        assert text in refusal(name, **config)
+    with pytest.raises(KafkaException, match=r"not created, because 'none@s' is not"):
+        freeze(bootstrap, "orders@s", "none@s")
+    assert [info.snapshot for info in frozen_topics(bootstrap)] == [SNAPSHOT]
+
+
+def cli(threaded: ThreadedCluster, *arguments: str, code: int = 0) -> str:
+    environment = {
+        "PENSTOCK_BOOTSTRAP": threaded.bootstrap,
+        "PENSTOCK_STORE": threaded.store_url,
+        "COLUMNS": "160",
+    }
+    result = CliRunner().invoke(app, list(arguments), env=environment)
+    if isinstance(result.exception, DeployError):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def committed_by(bootstrap: str, group: str, topic: str) -> int:
+    consumer = confluent_consumer(bootstrap, group)
+    (found,) = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_S)
+    consumer.close()
+    return found.offset
+
+
+def test_the_command_line_makes_and_restores_snapshots(threaded: ThreadedCluster) -> None:
+    bootstrap = threaded.bootstrap
+    for topic in (TOPIC, "clicks"):
+        create_topic(bootstrap, topic, 1, retention_ms="777777777")
+        produce(bootstrap, topic, [b"a", b"b"])
+    consumer = confluent_consumer(bootstrap, "g")
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 1)], asynchronous=False)
+    consumer.close()
+    assert cli(threaded, "snapshots", "create", SNAPSHOT).startswith("created nightly: 2 topics")
+    one = json.loads(cli(threaded, "snapshots", "create", "one", "--topics", TOPIC, "--json"))
+    assert (one["snapshot"]["topics"], one["snapshot"]["records"]) == (1, 2)
+    listed = json.loads(cli(threaded, "snapshots", "list", "--json"))
+    assert [(view["name"], view["topics"], view["groups"]) for view in listed] == [
+        (SNAPSHOT, 2, 1),
+        ("one", 1, 1),
+    ]
+    assert "nightly" in cli(threaded, "snapshots", "list")
+    described = json.loads(
+        cli(threaded, "snapshots", "describe", SNAPSHOT, "--topics", TOPIC, "--json")
+    )
+    assert [(topic["topic"], topic["groups"]) for topic in described] == [(TOPIC, {"g": {"0": 1}})]
+    assert "777777777" in cli(threaded, "snapshots", "describe", SNAPSHOT)
+    produce(bootstrap, TOPIC, [b"later"])
+    scanned(threaded)
+    assert cli(threaded, "consume", TOPIC, "--snapshot", SNAPSHOT) == "a\nb\n"
+    line = json.loads(
+        cli(threaded, "consume", TOPIC, "--snapshot", SNAPSHOT, "--json", "--max-messages", "1")
+    )
+    assert (line["topic"], line["offset"], line["value"]) == (TOPIC, 0, "a")
+
+    with pytest.raises(UsageError, match="topic 'clicks' exists"):
+        cli(threaded, "snapshots", "restore", SNAPSHOT)
+    with pytest.raises(UsageError, match="names one topic"):
+        cli(threaded, "snapshots", "restore", SNAPSHOT, "--as", "x")
+    cli(
+        threaded,
+        "snapshots",
+        "restore",
+        SNAPSHOT,
+        "--topics",
+        TOPIC,
+        "--as",
+        "copy",
+        "--with-groups",
+    )
+    assert read(bootstrap, "copy", 1) == {0: [b"a", b"b"]}
+    assert committed_by(bootstrap, "g", "copy") == 1
+    consumer = confluent_consumer(bootstrap, "g")
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
+    consumer.close()
+    restored = json.loads(
+        cli(threaded, "snapshots", "restore", SNAPSHOT, "--replace", "--with-groups", "--json")
+    )
+    assert [(view["topic"], view["groups"], view["problems"]) for view in restored] == [
+        ("clicks", 0, []),
+        (TOPIC, 1, []),
+    ]
+    assert read(bootstrap, TOPIC, 1) == {0: [b"a", b"b"]}
+    assert committed_by(bootstrap, "g", TOPIC) == 1
+    assert cli(threaded, "snapshots", "delete", SNAPSHOT, "--yes").startswith("deleted nightly")
+    for arguments, error in {
+        ("describe", SNAPSHOT): "snapshot 'nightly' does not exist",
+        ("describe", "on"): "did you mean one",
+        ("create", "one"): "was not created: .*exists",
+        ("create", "bad name"): "'bad name'|TOPIC_EXCEPTION",
+        ("create", "s", "--topics", "none"): "there is no topic 'none'",
+        ("describe", "one", "--topics", "clicks"): "'clicks' is not in snapshot 'one'",
+    }.items():
+        with pytest.raises(DeployError, match=error):
+            cli(threaded, "snapshots", *arguments)

@@ -1,0 +1,271 @@
+"""Deleted topics come back with everything that was acknowledged, until their grace is over."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from controller.api.messages import CreateTopics, DeleteTopics, NewTopic
+from controller.metadata.frozen_topics import FrozenTopic
+from controller.metadata.topic_configs import UNDELETE
+from objectstore.memory import MemoryStore
+from stream.config import StreamConfig
+from tests.support.clients import (
+    TIMEOUT_S,
+    confluent_consumer,
+    create_topic,
+    produce,
+    read_records,
+)
+from tests.support.cluster import Cluster
+from tests.support.waiting import until, wait_until
+
+TOPIC = "orders"
+PARTITIONS = 2
+COUNT = 200
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Uploads every second, deletes objects within a second, keeps deleted topics for an hour."""
+    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=1_000, wal_delete_grace_ms=500)
+    controller = {
+        "read_grace_ms": 500,
+        "janitor_interval_ms": 200,
+        "maintenance_interval_ms": 200,
+        "delete_grace_ms": 3_600_000,
+    }
+    async with Cluster(
+        tmp_path,
+        brokers=2,
+        stream_config=stream,
+        controller_settings=controller,
+        group_min_session_timeout_ms=1_000,
+        auto_create_topics_enable=False,
+    ) as cluster:
+        yield cluster
+
+
+class Writer:
+    """An idempotent producer that writes numbers to one partition, until it is stopped or its topic
+    is gone. `acknowledged` has what the cluster said it has.
+    """
+
+    def __init__(self, bootstrap: str, partition: int) -> None:
+        settings = {"enable.idempotence": True, "message.timeout.ms": 5_000, "linger.ms": 1}
+        self._producer = Producer({"bootstrap.servers": bootstrap} | settings)
+        self._partition = partition
+        self.acknowledged: list[bytes] = []
+        self.failed = 0
+        self._next = 0
+
+    def _delivered(self, error: object, message: Message) -> None:
+        value = message.value()
+        if error is None and value is not None:
+            self.acknowledged.append(value)
+        else:
+            self.failed += 1
+
+    def write(self, count: int) -> None:
+        """Write some, and wait for their answers."""
+        for _ in range(count):
+            self._producer.produce(
+                TOPIC,
+                b"%d" % self._next,
+                partition=self._partition,
+                on_delivery=self._delivered,
+            )
+            self._next += 1
+            self._producer.poll(0)
+        assert self._producer.flush(TIMEOUT_S) == 0
+
+    def write_until_it_fails(self) -> None:
+        while not self.failed:
+            self.write(5)
+
+
+def delete(bootstrap: str, name: str = TOPIC) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([name])[name].result(TIMEOUT_S)
+
+
+def undelete(bootstrap: str, wanted: str = TOPIC, name: str = TOPIC) -> None:
+    create_topic(bootstrap, name, -1, penstock_undelete=wanted)
+
+
+def read(bootstrap: str, count: int, topic: str = TOPIC, partition: int = 0) -> list[bytes | None]:
+    """Return the first `count` values; there must not be more."""
+    consumer = confluent_consumer(bootstrap, "r")
+    part = TopicPartition(topic, partition, 0)
+    consumer.assign([part])
+    found = read_records(consumer, count)
+    assert (
+        consumer.get_watermark_offsets(part, TIMEOUT_S)[1] == found[-1].offset() + 1 if found else 0
+    )
+    consumer.close()
+    return [message.value() for message in found]
+
+
+async def deleted(cluster: Cluster) -> FrozenTopic:
+    """Return the deleted topic, once every broker knows it."""
+
+    def known() -> bool:
+        return all(len(broker.image.frozen_topics) for broker in cluster.brokers.values())
+
+    await until(known)
+    (found,) = cluster.broker.image.frozen_topics.deleted()
+    return found
+
+
+async def test_all_that_was_acknowledged_is_there_and_clients_go_on(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+
+    def run() -> None:
+        create_topic(bootstrap, TOPIC, PARTITIONS, retention_ms="777777777")
+        consumer = confluent_consumer(bootstrap, "g", enable_auto_commit=False)
+        consumer.subscribe([TOPIC])
+        writers = [Writer(bootstrap, partition) for partition in range(PARTITIONS)]
+        for writer in writers:
+            writer.write(COUNT)
+        read_records(consumer, COUNT)
+        consumer.commit(asynchronous=False)
+        positions = [
+            max(0, part.offset)
+            for part in consumer.committed(
+                [TopicPartition(TOPIC, number) for number in range(PARTITIONS)], TIMEOUT_S
+            )
+        ]
+        consumer.close()
+        threads = [threading.Thread(target=writer.write_until_it_fails) for writer in writers]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: all(len(writer.acknowledged) > COUNT + 20 for writer in writers))
+        delete(bootstrap)
+        for thread in threads:
+            thread.join()
+        before = [list(writer.acknowledged) for writer in writers]
+        undelete(bootstrap)
+        for partition, writer in enumerate(writers):
+            # The topic was gone for clients, so what they sent meanwhile is not there.
+            assert read(bootstrap, len(before[partition]), partition=partition) == before[partition]
+            writer.failed = 0
+            writer.write(10)
+            assert (writer.failed, len(writer.acknowledged)) == (0, len(before[partition]) + 10)
+        consumer = confluent_consumer(bootstrap, "g")
+        consumer.subscribe([TOPIC])
+        rest = sum(len(writer.acknowledged) for writer in writers) - sum(positions)
+        messages = read_records(consumer, rest)
+        for partition, writer in enumerate(writers):
+            values = [item.value() for item in messages if item.partition() == partition]
+            assert values == writer.acknowledged[positions[partition] :]
+        consumer.close()
+
+    await asyncio.to_thread(run)
+    assert cluster.broker.image.configs.topic(TOPIC) == {"retention.ms": "777777777"}
+
+
+@pytest.mark.parametrize("undeleted_first", [True, False])
+async def test_the_leader_may_die_before_it_has_closed(
+    cluster: Cluster, undeleted_first: bool
+) -> None:
+    bootstrap = cluster.bootstrap
+    await asyncio.to_thread(create_topic, bootstrap, TOPIC, 1)
+    values = [b"%d" % number for number in range(COUNT)]
+    await asyncio.to_thread(produce, bootstrap, TOPIC, values)
+    await cluster.until_served(TOPIC)
+    leader = cluster.leader_of(TOPIC)
+    # It is gone before it can see the deletion, so that only its WAL has the records.
+    await cluster.kill_broker(leader)
+    bootstrap = cluster.bootstrap
+    # Admin clients may wait for the dead broker, so ask as the living one does for them.
+    client, topic = cluster.broker.client, cluster.broker.image.topics.by_name(TOPIC)
+    assert topic is not None
+    await client.delete_topics(DeleteTopics(topic_ids=[topic.topic_id]), timeout_s=TIMEOUT_S)
+    frozen = await deleted(cluster)
+    if not undeleted_first:
+        streams = cluster.broker.image.streams
+        await until(
+            lambda: (
+                not any(
+                    streams.known(stream_id).opened for stream_id in frozen.partitions[0].stream_ids
+                )
+            )
+        )
+    returning = NewTopic(name=TOPIC, configs={UNDELETE: TOPIC})
+    answer = await client.create_topics(CreateTopics(topics=[returning]), timeout_s=TIMEOUT_S)
+    assert answer.topics[0].topic_id == topic.topic_id
+    await cluster.until_served(TOPIC)
+    assert await asyncio.to_thread(read, bootstrap, COUNT) == values
+    await asyncio.to_thread(produce, bootstrap, TOPIC, [b"more"])
+    assert await asyncio.to_thread(read, bootstrap, COUNT + 1) == [*values, b"more"]
+    assert cluster.leader_of(TOPIC) != leader
+
+
+async def test_another_topic_may_have_its_name_meanwhile(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+
+    def run() -> None:
+        create_topic(bootstrap, TOPIC)
+        produce(bootstrap, TOPIC, [b"first"])
+        delete(bootstrap)
+        create_topic(bootstrap, TOPIC)
+        produce(bootstrap, TOPIC, [b"second"])
+        with pytest.raises(KafkaException, match="undelete 'orders' under another name"):
+            undelete(bootstrap)
+        undelete(bootstrap, name="orders-first")
+        assert read(bootstrap, 1, "orders-first") == [b"first"]
+        assert read(bootstrap, 1) == [b"second"]
+        with pytest.raises(KafkaException, match="no deleted topic has the name or id 'orders'"):
+            undelete(bootstrap, name="other")
+
+    await asyncio.to_thread(run)
+
+
+async def test_it_can_come_back_after_a_failover_of_the_controller(cluster: Cluster) -> None:
+    bootstrap = cluster.bootstrap
+    await asyncio.to_thread(create_topic, bootstrap, TOPIC)
+    await asyncio.to_thread(produce, bootstrap, TOPIC, [b"kept"])
+    await asyncio.to_thread(delete, bootstrap)
+    await cluster.stop_controller()
+    await cluster.start_controller()
+    await asyncio.to_thread(undelete, bootstrap)
+    assert await asyncio.to_thread(read, bootstrap, 1) == [b"kept"]
+
+
+async def data_keys(cluster: Cluster) -> list[str]:
+    store = cluster.store
+    assert isinstance(store, MemoryStore)
+    return [info.key async for info in store.list("data/")]
+
+
+@pytest.mark.parametrize("way", ["grace", "purge"])
+async def test_its_objects_go_when_its_grace_is_over_or_it_is_removed(
+    cluster: Cluster, way: str
+) -> None:
+    bootstrap = cluster.bootstrap
+    own = {"penstock_delete_grace_ms": "3000" if way == "grace" else "-1"}
+
+    def create() -> None:
+        create_topic(bootstrap, TOPIC, 1, **own)
+        produce(bootstrap, TOPIC, [b"x" * 1_000] * COUNT)
+        delete(bootstrap)
+
+    await asyncio.to_thread(create)
+    frozen = await deleted(cluster)
+    image = cluster.broker.image
+    stream_id = frozen.partitions[0].data_stream_id
+    await until(lambda: not image.streams.known(stream_id).opened)
+    assert sum(state.refs for state in image.objects)
+    if way == "purge":
+        await asyncio.to_thread(delete, bootstrap, f"{TOPIC}@{frozen.topic_id}")
+    await until(lambda: image.streams.get(stream_id) is None)
+    await until(lambda: not any(state.refs for state in image.objects))
+    async with asyncio.timeout(2 * TIMEOUT_S):
+        while await data_keys(cluster):  # noqa: ASYNC110 - the janitor's work
+            await asyncio.sleep(0.1)
+    with pytest.raises(KafkaException, match="no deleted topic"):
+        await asyncio.to_thread(undelete, bootstrap)

@@ -1,0 +1,141 @@
+"""Compare the bytes in the bucket with the bytes that the metadata refer to, after a long life of
+logs that lose records in every way, and after all graces.
+
+Counted as referred to: committed objects that a range names, WAL slots that are not committed, and
+fences of WALs of which slots are objects.
+The backup of the metadata and the manifests are not compared, but have to be few.
+Must not look into processes: it sees the bucket and the committed metadata.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from controller.metadata.image import MetadataImage
+from deploy.doctor.inventory import PARTS, Inventory
+from objectstore.ports import ObjectInfo
+from stream.format.keys import (
+    DATA_ROOT,
+    MANIFEST_ROOT,
+    META_ROOT,
+    WAL_ROOT,
+    parse_data_key,
+    parse_wal_key,
+)
+from stream.ports import BrokerIncarnation
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+LEAKING: Final = frozenset({"leaks"})
+"""Logs lose records in every way, topics are forked and deleted, and the bucket is measured."""
+
+RATIO_MAX: Final = 1.05
+_META_OBJECTS_MAX: Final = 400
+_MANIFESTS_MAX: Final = 200
+"""In a run of a minute or two. A longer one may have one for each second: they stay for
+`manifest.grace.ms`, and begin that time again under a new active controller.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """The result of a run."""
+
+    bucket_bytes: int
+    referred_bytes: int
+    fences: int
+    """Fences of WALs of which nothing else is left, and what paused writers left behind them."""
+    left_over: tuple[str, ...]
+    """Keys that nothing refers to."""
+
+    @property
+    def ratio(self) -> float:
+        return self.bucket_bytes / max(1, self.referred_bytes)
+
+
+def find_leak(image: MetadataImage, infos: list[ObjectInfo]) -> Leak:
+    """Compare a listing with the metadata. Pure."""
+    bucket = referred = fences = 0
+    left_over: list[str] = []
+    used = image.objects.wals()
+    for info in infos:
+        if not info.key.startswith((DATA_ROOT, WAL_ROOT)):
+            continue
+        bucket += info.size_bytes
+        if _is_referred(image, info.key) or _is_needed_fence(image, info.key, used):
+            referred += info.size_bytes
+        elif _is_behind_end(image, info.key):
+            fences += 1
+        else:
+            left_over.append(info.key)
+    return Leak(bucket, referred, fences, tuple(left_over))
+
+
+def _is_referred(image: MetadataImage, key: str) -> bool:
+    object_id = parse_data_key(key)
+    state = image.objects.get(object_id) if object_id is not None else image.objects.in_place(key)
+    if state is not None and state.refs:
+        return True
+    slot = parse_wal_key(key)
+    wal = None if slot is None else image.nodes.wal(slot.writer)
+    return slot is not None and wal is not None and not wal.ended and slot.sequence >= wal.committed
+
+
+def _is_behind_end(image: MetadataImage, key: str) -> bool:
+    """Return True for the fence of a WAL that has ended, and for what a paused writer left behind
+    it.
+    """
+    slot = parse_wal_key(key)
+    wal = None if slot is None else image.nodes.wal(slot.writer)
+    return slot is not None and wal is not None and wal.end is not None and slot.sequence >= wal.end
+
+
+def _is_needed_fence(image: MetadataImage, key: str, used: set[BrokerIncarnation]) -> bool:
+    """Return True for a fence of a WAL of which slots are objects."""
+    slot = parse_wal_key(key)
+    return slot is not None and slot.writer in used and _is_behind_end(image, key)
+
+
+async def check_leaks(world: "World", limit_s: float) -> None:
+    """Wait until only what is needed is left, and report what stays. Note the result."""
+    end = world.loop.time() + limit_s
+    while True:
+        image = world.metadata.image
+        infos = world.bucket.infos
+        leak = world.leak = find_leak(image, infos)
+        is_clean = leak.ratio <= RATIO_MAX and not leak.fences
+        if is_clean and not _doctor_finds(world, infos):
+            break
+        if world.loop.time() >= end:
+            world.fail(
+                f"the bucket has {leak.bucket_bytes} bytes, the metadata refer to"
+                f" {leak.referred_bytes}: {leak.fences} fences and {leak.left_over[:5]} are left;"
+                f" the doctor finds {_doctor_finds(world, infos)[:5]}"
+            )
+            return
+        await asyncio.sleep(1)
+    meta, manifests = (
+        sum(info.key.startswith(root) for info in infos) for root in (META_ROOT, MANIFEST_ROOT)
+    )
+    if meta > _META_OBJECTS_MAX or manifests > max(_MANIFESTS_MAX, world.chaos_s):
+        world.fail(f"{meta} objects of the backup and {manifests} manifests are left")
+
+
+def _doctor_finds(world: "World", infos: list[ObjectInfo]) -> list[str]:
+    """Return what `penstock doctor` would report about this listing."""
+    inventory = Inventory("sim", lambda: world.metadata.image, world.now_ms(), 0)
+    for part in PARTS:
+        for info in infos:
+            if info.key.startswith(part):
+                inventory.add(part, info)
+        inventory.end_part(part)
+    found: list[object] = [
+        *inventory.missing(),
+        *inventory.damaged(),
+        *inventory.orphans(),
+        *inventory.unknown_wal_slots(),
+        *inventory.foreign.items,
+        *inventory.other_clusters,
+    ]
+    return [str(item) for item in found]

@@ -1,0 +1,146 @@
+"""What brokers make of partitions whose topic is deleted and comes back."""
+
+import asyncio
+
+import pytest
+
+from broker.errors import ErrorCode
+from tests.support.partition_harness import PartitionHarness, batch, idempotent, transactional
+from tests.support.waiting import until
+
+GRACE_MS = 60_000
+
+
+@pytest.fixture
+async def cluster():
+    harness = PartitionHarness()
+    brokers = [await harness.broker(number) for number in range(2)]
+    yield harness, *brokers
+    for broker in brokers:
+        await broker.close()
+
+
+async def led(harness, leader):
+    harness.topic("t")
+    harness.lead("t", leader)
+    return await leader.opened("t")
+
+
+def has_open_stream(harness):
+    return any(stream.opened for stream in harness.image.streams)
+
+
+async def test_the_leader_commits_everything_when_its_topic_is_deleted(cluster):
+    harness, leader, other = cluster
+    await led(harness, leader)
+    answers = [leader.start_produce({("t", 0): idempotent(n, b"%d" % n)}) for n in range(20)]
+    await asyncio.gather(*answers[:10])
+    harness.delete("t", GRACE_MS)
+    late = await leader.produce("t", batch(b"late"))
+    assert late.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = [answer[("t", 0)] for answer in await asyncio.gather(*answers)]
+    await until(lambda: not has_open_stream(harness))
+    harness.undelete("t", "u")
+    harness.lead("u", other)
+    await other.opened("u")
+    assert [item.error_code for item in found] == [0] * 20
+    assert await other.values("u") == [b"%d" % n for n in range(20)]
+    repeated = await other.produce("u", idempotent(19, b"19"))
+    assert (repeated.error_code, repeated.base_offset) == (0, 19)
+    assert (await other.produce("u", idempotent(20, b"20"))).base_offset == 20
+
+
+async def test_a_leader_that_dies_before_the_close_loses_nothing(cluster):
+    harness, leader, other = cluster
+    await led(harness, leader)
+    for number in range(5):
+        assert (await leader.produce("t", idempotent(number, b"%d" % number))).error_code == 0
+    await leader.crash()
+    harness.delete("t", GRACE_MS)
+    harness.undelete("t", "t")
+    assert harness.record("t").leader == -1
+    await harness.fail_over(leader, other)
+    assert harness.record("t").leader == other.me.node_id
+    await other.opened("t")
+    assert await other.values("t") == [b"%d" % number for number in range(5)]
+    assert (await other.produce("t", idempotent(5, b"5"))).base_offset == 5
+
+
+async def test_the_wal_of_a_deleted_topic_is_recovered_before_it_comes_back(cluster):
+    harness, leader, other = cluster
+    await led(harness, leader)
+    assert (await leader.produce("t", idempotent(0, b"0"))).error_code == 0
+    await leader.crash()
+    harness.delete("t", GRACE_MS)
+    await harness.fail_over(leader, other)
+    assert not has_open_stream(harness)
+    harness.undelete("t", "t")
+    await other.opened("t")
+    assert await other.values("t") == [b"0"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_transactions_that_were_open_are_aborted_and_their_producers_fenced(cluster, dies):
+    harness, leader, other = cluster
+    await led(harness, leader)
+    assert (await leader.produce("t", transactional(7, 0, b"open"))).error_code == 0
+    assert (await leader.produce("t", transactional(8, 0, b"done"))).error_code == 0
+    assert (await leader.mark("t", 8, commit=True)) == 0
+    harness.delete("t", GRACE_MS)
+    await until(lambda: not has_open_stream(harness))
+    harness.undelete("t", "t")
+    harness.lead("t", leader)
+    await leader.opened("t")
+    reader = leader
+    if dies:
+        await leader.crash()
+        await harness.fail_over(leader, other)
+        harness.lead("t", other)
+        reader = other
+        await other.opened("t")
+    refused = await reader.produce("t", transactional(7, 1, b"more"))
+    assert refused.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (await reader.produce("t", transactional(8, 1, b"next"))).error_code == 0
+    assert (await reader.mark("t", 8, commit=True)) == 0
+    assert (await reader.produce("t", transactional(7, 0, b"anew", epoch=1))).error_code == 0
+    assert (await reader.mark("t", 7, 1, commit=True)) == 0
+    assert await reader.committed("t") == [b"done", b"next", b"anew"]
+
+
+async def test_only_what_was_open_at_the_deletion_is_aborted(cluster):
+    harness, leader, other = cluster
+    await led(harness, leader)
+    assert (await leader.produce("t", batch(b"before"))).error_code == 0
+    harness.delete("t", GRACE_MS)
+    await until(lambda: not has_open_stream(harness))
+    harness.undelete("t", "t")
+    harness.lead("t", leader)
+    partition = await leader.opened("t")
+    assert (await leader.produce("t", transactional(7, 0, b"open", b"too"))).error_code == 0
+    await leader.partitions.trim(partition, 2)
+    harness.lead("t", other)
+    await other.opened("t")
+    assert (await other.produce("t", transactional(7, 2, b"more"))).error_code == 0
+    assert (await other.mark("t", 7, commit=True)) == 0
+    assert await other.committed("t", 2) == [b"too", b"more"]
+
+
+async def test_it_is_not_served_under_its_old_name_meanwhile(cluster):
+    """The broker sees the deletion, the return and a new topic of that name at once."""
+    harness, leader, _ = cluster
+    noticing = await harness.broker(3, notice_ms=5_000)
+    await led(harness, noticing)
+    assert (await noticing.produce("t", batch(b"old"))).error_code == 0
+    with harness.at_once():
+        harness.delete("t", GRACE_MS)
+        harness.undelete("t", "u")
+        harness.topic("t")
+        harness.lead("t", leader)
+    answer = await noticing.produce("t", batch(b"stray"))
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await until(lambda: harness.record("u").leader >= 0)
+    by_id = {broker.me.node_id: broker for broker in cluster[1:]} | {3: noticing}
+    there = by_id[harness.record("u").leader]
+    await there.opened("u")
+    assert await there.values("u") == [b"old"]
+    await noticing.close()
