@@ -260,11 +260,14 @@ def _close_streams(
 
 
 def _depose_brokers(image: MetadataImage) -> list[Record]:
-    """Return records that fence every broker and leave every partition without a leader."""
+    """Return records that fence every broker and leave every partition without a leader. Deleted
+    topics may have come back and been led since the backup, so they skip epochs as well.
+    """
     records: list[Record] = [
         msgspec.structs.replace(node, fenced=True) for node in image.nodes if not node.fenced
     ]
-    records += [_leaderless(partition) for topic in image.topics for partition in topic.partitions]
+    for topic in (*image.topics, *image.frozen_topics.deleted()):
+        records += map(_leaderless, topic.partitions)
     return records
 
 

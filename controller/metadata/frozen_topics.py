@@ -145,14 +145,14 @@ class FrozenTopicsImage:
         self._remove(record.topic_id)
 
     def set_partition(self, record: PartitionRecord) -> None:
-        """Add the next partition of a topic."""
+        """Add the next partition of a topic, or replace one."""
         topic = self._by_id[record.topic_id]
-        if record.partition != len(topic.partitions) or record.leader >= 0:
+        if not 0 <= record.partition <= len(topic.partitions) or record.leader >= 0:
             raise broken(
                 f"partition {record.partition} with leader {record.leader} does not fit the frozen"
                 f" topic {topic.full_name}"
             )
-        topic.partitions.append(record)
+        topic.partitions[record.partition : record.partition + 1] = [record]
 
     def _add(self, topic: FrozenTopic) -> None:
         if topic.topic_id in self._by_id or topic.full_name in self._by_full_name:

@@ -270,6 +270,17 @@ def one() -> tuple[ManagersCluster, BrokerIncarnation, int]:
     return cluster, node, partition.data_stream_id
 
 
+def test_a_deleted_topic_that_may_have_come_back_skips_epochs() -> None:
+    cluster, node, data = one()
+    cluster.delete("t", grace_ms=1_000)
+    image, rebuilt = recovered(snapshot_of(cluster.image), {node: {0: [part(data, 0, 5)]}})
+    (topic,) = image.frozen_topics.deleted()
+    assert topic.partitions[0].leader_epoch == EPOCHS_SKIPPED
+    stream = image.streams.get(StreamId(data))
+    assert stream is not None
+    assert (stream.opened, stream.end_offset, rebuilt.gaps) == (False, 5, [])
+
+
 def test_ids_and_epochs_that_may_have_been_given_out_are_skipped() -> None:
     cluster, node, data = one()
     before = snapshot_of(cluster.image)
