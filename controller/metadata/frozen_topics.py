@@ -28,7 +28,7 @@ from controller.metadata.records import (
     TopicDeleted,
     TopicUndeleted,
 )
-from controller.metadata.topics import TopicState
+from controller.metadata.topics import PartitionKey, TopicState
 from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 SEPARATOR: Final = SNAPSHOT_SEPARATOR
@@ -98,6 +98,14 @@ class FrozenTopicsImage:
     def by_full_name(self, full_name: str) -> FrozenTopic | None:
         """Return the topic `NAME@SNAPSHOT`, or for a deleted one `NAME@TOPIC_ID`."""
         return self._by_full_name.get(full_name)
+
+    def partition(self, key: PartitionKey) -> PartitionRecord | None:
+        topic = self._by_id.get(key.topic_id)
+        return (
+            topic.partitions[key.partition]
+            if topic is not None and 0 <= key.partition < len(topic.partitions)
+            else None
+        )
 
     def deleted(self) -> Iterator[FrozenTopic]:
         return (topic for topic in self if topic.is_deleted)

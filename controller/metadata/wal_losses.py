@@ -55,10 +55,10 @@ def data_streams_of(
     found: dict[StreamId, StreamId] = {}
     for stream_id in stream_ids:
         stream = image.streams.get(stream_id)
-        partition = (
-            None
-            if stream is None
-            else image.topics.partition(PartitionKey(stream.topic_id, stream.partition))
-        )
+        partition = None
+        if stream is not None:
+            key = PartitionKey(stream.topic_id, stream.partition)
+            # The streams of a deleted topic may be open until the WAL of its leader is recovered.
+            partition = image.topics.partition(key) or image.frozen_topics.partition(key)
         found[stream_id] = stream_id if partition is None else partition.data_stream_id
     return found

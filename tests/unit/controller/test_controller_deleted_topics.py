@@ -12,6 +12,7 @@ from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.records import PartitionRecord
 from controller.metadata.topic_configs import DELETE_GRACE, UNDELETE
 from controller.metadata.topics import leader_of
+from controller.metadata.wal_losses import data_streams_of
 from stream.ports import BrokerIncarnation
 from tests.support.managers_cluster import (
     DELETED_PARTITIONS_MAX,
@@ -123,6 +124,16 @@ class TestGrace:
         assert len(cluster.frozen) == 1
         cluster.wait(GRACE_MS)
         assert not cluster.frozen
+
+    def test_streams_of_a_deleted_topic_are_still_those_of_one_partition(
+        self, cluster: Deleting
+    ) -> None:
+        """A lost WAL slot puts all streams of a partition in doubt, or none."""
+        ids = cluster.partition.stream_ids
+        before = data_streams_of(cluster.image, ids)
+        cluster.delete("t", GRACE_MS)
+        assert data_streams_of(cluster.image, ids) == before
+        assert set(before.values()) == {cluster.data_stream_id}
 
 
 class TestRemovalForGood:
