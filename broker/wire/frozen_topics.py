@@ -23,7 +23,7 @@ class FrozenPartition(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class FrozenTopicInfo(msgspec.Struct, frozen=True, array_like=True):
     """A topic of a snapshot, or a deleted topic, whose `snapshot` is empty. keep_ms: how long it is
-    kept after `since_ms`, -1 for ever.
+    kept after `since_ms`, -1 forever.
 
     group_offsets: what consumer groups had committed, by group and partition.
     """
