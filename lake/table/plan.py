@@ -27,6 +27,17 @@ class Bounds(NamedTuple):
     end_offset: int
 
 
+def lost_ranges(
+    topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds]
+) -> list[OffsetRange]:
+    """Return the ranges that the table lacks and that are no longer in the log."""
+    return [
+        OffsetRange(topic, partition, next_offsets[partition], bound.start_offset)
+        for partition, bound in sorted(bounds.items())
+        if next_offsets.get(partition, bound.start_offset) < bound.start_offset
+    ]
+
+
 def wanted_ranges(
     topic: str, next_offsets: Mapping[int, int], bounds: Mapping[int, Bounds], *, skip_lost: bool
 ) -> list[OffsetRange]:

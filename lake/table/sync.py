@@ -5,6 +5,7 @@ Invariants: all state between batches is in the table, so a run may end anywhere
 continue, and several may run at once. Dead letters are committed before the rows of their batch,
 with offsets of their own; a new plan leaves out those that are already there. The first commit
 stores where a table begins, so `--from latest` means the moment of the first run, not of each.
+Lost records that a run skips are stored as such in a commit of their own, before the next rows.
 Source: ADR 0021.
 """
 
@@ -15,6 +16,7 @@ from typing import Final
 
 from base.log import get_logger
 from lake.fetch.slices import Slice
+from lake.manifest.plan import OffsetRange
 from lake.table.commits import commit_batch
 from lake.table.engines import Engine, new_attempt
 from lake.table.errors import CommitConflict, OtherTopic
@@ -32,6 +34,7 @@ from lake.table.plan import (
     cut_batch,
     end_offsets,
     file_tasks,
+    lost_ranges,
     wanted_ranges,
 )
 from lake.table.rows import REJECTS, row_schema
@@ -144,6 +147,9 @@ class TableSync:
         ranges = wanted_ranges(
             self._source.topic, base.offsets, bounds, skip_lost=self._options.skip_lost
         )
+        lost = lost_ranges(self._source.topic, base.offsets, bounds)
+        if lost:
+            base = self._skip(base, topic_id, lost)
         slices = cut_batch(self._source.plan(ranges), self._options.batch_bytes)
         if not slices:
             return None
@@ -185,6 +191,26 @@ class TableSync:
             self._table, self._commit_of(self._prepare(base), topic_id, [], offsets)
         ):
             raise _Overtaken
+        return self._table.state()
+
+    def _skip(self, base: TableState, topic_id: str, lost: list[OffsetRange]) -> TableState:
+        """Commit that the table goes on behind lost records, so that nobody is told of them
+        again.
+        """
+        offsets = dict(base.offsets) | {item.partition: item.end_offset for item in lost}
+        if not commit_batch(
+            self._table, self._commit_of(self._prepare(base), topic_id, [], offsets)
+        ):
+            raise _Overtaken
+        for item in lost:
+            _log.warning(
+                "lost_records_skipped",
+                table=self._table.name,
+                topic=item.topic,
+                partition=item.partition,
+                from_offset=item.start_offset,
+                to_offset=item.end_offset,
+            )
         return self._table.state()
 
     def _tasks(self, base: TableState, known: TableState, slices: list[Slice]) -> list[FileTask]:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import load_catalog
+from structlog.testing import capture_logs
 
-from lake.table.errors import CommitUnknown
+from lake.table.errors import CommitUnknown, RecordsLost
 from lake.table.model import Commit
+from lake.table.plan import Bounds
+from lake.table.source import TopicSource
 from tests.support.table_log import Log
 from tests.support.table_runs import Run, Stopped, check_row
 
@@ -89,6 +92,31 @@ def test_a_table_keeps_its_start_offset_without_records(run: Run) -> None:
     assert run.state_offsets() == run.ends()
     assert run.all() == []
     assert run.rows() == []
+
+
+def test_records_that_were_lost_are_told_of_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One partition has no record any more, one has some, one has lost nothing."""
+    assert run.all(from_latest=True) == []
+    ends = run.ends()
+    bounds = {
+        0: Bounds(ends[0] + 7, ends[0] + 7),
+        1: Bounds(ends[1] + 7, ends[1] + 9),
+        2: Bounds(ends[2], ends[2]),
+    }
+    real = TopicSource.bounds
+    monkeypatch.setattr(TopicSource, "bounds", lambda self: (real(self)[0], bounds))
+    monkeypatch.setattr(TopicSource, "plan", lambda self, ranges: [])
+    with pytest.raises(RecordsLost):
+        run.all()
+    with capture_logs() as events:
+        assert run.all(skip_lost=True) == []
+    assert run.state_offsets() == {0: ends[0] + 7, 1: ends[1] + 7, 2: ends[2]}
+    skipped = [event for event in events if event["event"] == "lost_records_skipped"]
+    assert [(item["partition"], item["from_offset"], item["to_offset"]) for item in skipped] == [
+        (0, ends[0], ends[0] + 7),
+        (1, ends[1], ends[1] + 7),
+    ]
+    assert run.all() == [], "without the option, because nothing is lost any more"
 
 
 @pytest.mark.parametrize("by_day", [False, True])
