@@ -4,6 +4,7 @@ import asyncio
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from base.ids import Millis
 from broker.cleaner_duty import CleanerDuty
@@ -379,7 +380,7 @@ async def test_a_broker_that_closes_the_log_meanwhile_changes_nothing(log, world
     assert [offset for offset, _, _ in await log.pairs()] == [0, 1]
 
 
-async def test_a_damaged_object_stops_the_pass_and_is_named(log, world, caplog):
+async def test_a_damaged_object_stops_the_pass_and_is_set_aside(log, world):
     await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
     await log.commit()
     partition = await log.leader.opened("t")
@@ -393,6 +394,21 @@ async def test_a_damaged_object_stops_the_pass_and_is_named(log, world, caplog):
     await duty.check()
     assert (duty.passes, duty.failures) == (0, 1), "it is set aside"
     assert world.image.streams.known(partition.log.data.stream_id).entries[0] == entry
+
+
+async def test_a_corrupt_batch_in_a_sound_object_stops_the_pass(log, world, monkeypatch):
+    await log.produce(keyed((b"a", b"1")), keyed((b"a", b"2")))
+    await log.commit()
+    stream_id = (await log.leader.opened("t")).log.data.stream_id
+    entries = list(world.image.streams.known(stream_id).entries)
+    (source, *_) = log.leader.metadata.objects(stream_id, 0, 2, 9)
+    monkeypatch.setattr("stream.cleaning.batches.check_crc", lambda batch: False)
+    with capture_logs() as events:
+        await cleaner_of(log.leader).check()
+    (event,) = (item for item in events if item["event"] == "log_not_cleaned_until_restart")
+    assert source.key in event["error"], "the object is named"
+    assert "the batch at offset 0" in event["error"]
+    assert list(world.image.streams.known(stream_id).entries) == entries, "the data stay"
 
 
 async def test_a_lost_answer_of_the_commit_is_no_loss(log, world):
