@@ -116,6 +116,7 @@ def test_nothing_is_wrong_with_a_deleted_topic_that_can_come_back(
 ) -> None:
     before = cluster.keys("data/")
     create_topic(cluster.bootstrap, "kept", 1, penstock_delete_grace_ms="3600000")
+    wait_until(lambda: cluster.has("kept"))
     cluster.produce({"topic": "kept", "value": b"v%d" % number} for number in range(100))
     cluster.until_uploaded("kept", before)
     cluster.delete("kept")

@@ -112,6 +112,10 @@ class Published(Managers):
         }
         self.expected_configs = {
             topic.name: dict(self.image.configs.topic(topic.name)) for topic in self.image.topics
+        } | {
+            topic.full_name: dict(topic.configs)
+            for topic in self.image.frozen_topics
+            if not topic.is_deleted
         }
         self.view = self.view or ClusterView(self.store)
         self.check(self.view)
