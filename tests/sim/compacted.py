@@ -4,7 +4,6 @@ Checked at every read of a whole log: the batches of an answer follow one anothe
 record is one that was sent, at one offset; no key has an older state at the end than what was
 acknowledged when the read began. A key without a record has been deleted since. Readers that take
 longer than `delete.retention.ms` may miss a deletion, as in Kafka; their states are not judged.
-A producer whose records all went repeats its last request later: it is there already.
 Checked at the end: every key has the state that was written last.
 Must not look into brokers: it sees what they answer.
 """
@@ -37,10 +36,6 @@ PARTITIONS: Final = 2
 _KEYS: Final = 24
 """Most records have one of the first few keys; the last ones are rarely written again."""
 _ID: Final = "id"
-_KEYED_ID_FIRST: Final = 1_000
-_GUEST_ID_FIRST: Final = 2_000
-_GUESTS_SHARE: Final = 0.07
-_REPEATS_SHARE: Final = 0.05
 
 State = tuple[int, bool]
 """The number of a record of its producer, and whether it is a tombstone."""
@@ -68,15 +63,6 @@ class CompactedTopic:
         )
         self.sent: dict[Part, dict[bytes, list[State]]] = {part: {} for part in self.parts}
         self.acked: dict[Part, dict[bytes, State]] = {part: {} for part in self.parts}
-
-    def record(
-        self, name: str, part: Part, number: int, at: int, key: bytes, value: bytes | None
-    ) -> Record:
-        """Return the record at a position of a batch, and note that a producer sends it."""
-        identity = f"{name}/{part[1]}/{number}".encode()
-        self._world.checker.sent(part, [identity])
-        self.sent[part].setdefault(key, []).append((number, value is None))
-        return Record(at, self._world.now_ms(), key, value, ((_ID, identity),))
 
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         """Return the work of the clients."""
@@ -180,7 +166,8 @@ class CompactedTopic:
         return offset
 
     def _take_record(self, part: Part, record: Record, states: dict[bytes, State]) -> None:
-        identity = identity_in(record)
+        identity = dict(record.headers)[_ID]
+        assert identity is not None
         assert record.key is not None
         self._world.checker.read(part, record.offset, identity)
         state = (int(identity.rpartition(b"/")[2]), record.value is None)
@@ -207,93 +194,40 @@ class CompactedTopic:
 
 
 class KeyedProducer(Producer):
-    """An idempotent producer of one partition, which now and then lets a guest write."""
+    """An idempotent producer of one partition."""
 
     def __init__(self, world: "World", topic: CompactedTopic, part: Part) -> None:
-        super().__init__(world, _KEYED_ID_FIRST + part[1], idempotent=True)
+        super().__init__(world, 1_000 + part[1], idempotent=True)
         self._topic = topic
         self._part = part
         self._numbers = 0
-        self._sequence = 0
-        self._guest = GuestProducer(world, topic, part)
-        self._replaced: bytes | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            if self._rng.random() < _GUESTS_SHARE:
-                self._replaced = await self._guest.write_one(self._numbers)
-                self._numbers += 1
             before = self._numbers
             await self.write([self._part])
             self._note_acked(before)
-            if self._rng.random() < _REPEATS_SHARE:
-                await self._guest.repeat()
             await asyncio.sleep(self._think_s * self._rng.random() * 2 + 0.01)
-        await self._guest.repeat()
 
     def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
         first, count = self._numbers, self._rng.choice((1, 1, 3))
         self._numbers += count
+        now_ms = self._world.now_ms()
         records: list[Record] = []
+        identities: list[bytes] = []
         for number in range(first, first + count):
             key = b"%d" % int(_KEYS * self._rng.random() ** 3)
-            if self._replaced is not None:
-                key, self._replaced = self._replaced, None
+            identity = f"{self._name}/{part[1]}/{number}".encode()
             is_tombstone = self._rng.random() < 0.3
             value = None if is_tombstone else b"x" * self._rng.choice((1, 200))
-            at = number - first
-            records.append(self._topic.record(self._name, part, number, at, key, value))
-        data = encode_batch(
-            records, producer_id=self._id, producer_epoch=0, base_sequence=self._sequence
-        )
-        self._sequence += count
-        return bytes(data), [identity_in(record) for record in records]
+            records.append(Record(number - first, now_ms, key, value, ((_ID, identity),)))
+            identities.append(identity)
+            self._topic.sent[part].setdefault(key, []).append((number, is_tombstone))
+        self._world.checker.sent(part, identities)
+        data = encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)
+        return bytes(data), identities
 
     def _note_acked(self, first: int) -> None:
         for key, states in self._topic.sent[self._part].items():
             if states[-1][0] >= first:
                 self._topic.acked[self._part][key] = states[-1]
-
-
-class GuestProducer(Producer):
-    """Write a record that the host replaces at once, and repeat the request after any time. Nothing
-    but the sequences that the leader keeps tells that the record was there.
-    """
-
-    def __init__(self, world: "World", topic: CompactedTopic, part: Part) -> None:
-        super().__init__(world, _GUEST_ID_FIRST + part[1], idempotent=True)
-        self._topic = topic
-        self._part = part
-        self._number = 0
-        self._sequence = 0
-        self._last: tuple[bytes, list[bytes]] | None = None
-
-    async def write_one(self, number: int) -> bytes:
-        """Write a record with this number. Return its key, after it was acknowledged."""
-        self._number = number
-        await self.write([self._part])
-        return b"0"
-
-    async def repeat(self) -> None:
-        """Send the last request again until it is answered."""
-        while self._last is not None:
-            broker, _ = self._world.leader(self._part, self._rng)
-            if broker is not None and await self._attempt(broker, {self._part: self._last}):
-                return
-            await asyncio.sleep(self._rng.uniform(0.02, 0.2))
-
-    def _batch(self, part: Part) -> tuple[bytes, list[bytes]]:
-        record = self._topic.record(self._name, part, self._number, 0, b"0", b"x")
-        data = encode_batch(
-            [record], producer_id=self._id, producer_epoch=0, base_sequence=self._sequence
-        )
-        self._sequence += 1
-        self._last = bytes(data), [identity_in(record)]
-        return self._last
-
-
-def identity_in(record: Record) -> bytes:
-    """Return the name that the record has in a header, because a tombstone has no value."""
-    identity = dict(record.headers)[_ID]
-    assert identity is not None
-    return identity

@@ -1,13 +1,14 @@
 """Planted bugs of log compaction, for `tests.sim.mutants`.
 
-Not planted: object compaction that takes a cleaned range from the log cache. It brings back records
-together with their tombstones; tests/unit/broker/test_log_cleaning.py finds it.
+Not planted: a pass without a checkpoint of the producers before it. Only a producer whose newest
+records were all replaced by another one loses its sequence. Nor object compaction that takes a
+cleaned range from the log cache: it brings back records together with their tombstones.
+tests/unit/broker/test_log_cleaning.py finds both.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from broker.partition.opener import PartitionOpener
 from stream.cleaning.cleaner import _Rewriter
 from stream.cleaning.key_map import KeyMap
 
@@ -43,20 +44,8 @@ def _oldest_record_kept() -> list[Patch]:
     return [(KeyMap, "put", put)]
 
 
-def _cleaned_without_a_checkpoint() -> list[Patch]:
-    """The sequence of a producer goes with its last records, and a repeated request is taken for a
-    new one.
-    """
-
-    async def checkpoint_durably(self: PartitionOpener, partition: Any) -> None:
-        pass
-
-    return [(PartitionOpener, "checkpoint_durably", checkpoint_durably)]
-
-
 COMPACTED_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "tombstones_dropped_at_once": _tombstones_dropped_at_once,
     "full_map_ignored": _full_map_ignored,
     "oldest_record_kept": _oldest_record_kept,
-    "cleaned_without_a_checkpoint": _cleaned_without_a_checkpoint,
 }
