@@ -93,8 +93,9 @@ test-fast: venv
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal tests/unit tests/property tests/scenarios tests/sim tests/integration $(ARGS)
 
 .PHONY: test-system
-test-system: venv
-	$(BIN)/pytest -q tests/system $(ARGS)
+test-system: venv chaos-clients
+	PYTHONPATH=build/chaos-clients $(BIN)/pytest -q tests/system/test_system_chaos.py $(ARGS)
+	$(BIN)/pytest -q tests/system --ignore=tests/system/test_system_chaos.py $(ARGS)
 	$(BIN)/pytest -q tests/helm $(ARGS)
 	$(BIN)/pytest -q tests/interop -m "not long" $(ARGS)
 
@@ -121,9 +122,12 @@ sim: venv ## the deterministic simulator, SEEDS=200 of them
 	$(BIN)/python -m tests.sim.raft --seeds $(SEEDS)
 	$(BIN)/python -m tests.sim --jobs $(JOBS) --seeds $(SEEDS) $(ARGS)
 
+.PHONY: chaos-clients
+chaos-clients: venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/chaos-clients -r tests/chaos/requirements.txt
+
 .PHONY: chaos
-chaos: venv ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/chaos-clients -r tests/chaos/requirements.txt
+chaos: chaos-clients ## real processes under faults for MINUTES=10: kill -9, pauses, cut links, a failing store; ARGS='--seed N' repeats
 	PYTHONPATH=build/chaos-clients $(BIN)/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
 .PHONY: bench
