@@ -11,6 +11,7 @@ Must not look into brokers: it sees what they answer, and the metadata.
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -117,8 +118,9 @@ class Forks:
     async def _fork(self, stop: asyncio.Event) -> None:
         world, rng = self._world, self._rng
         for number in range(FORKS_MAX):
-            await asyncio.sleep(self._pace_s * rng.random() * 2)
-            if stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pace_s * rng.random() * 2):
+                    await stop.wait()
                 return
             topics = world.metadata.image.topics
             source = rng.choice([topic for topic in self._sources() if topics.by_name(topic)])

@@ -346,6 +346,8 @@ READING = frozenset({"controller", "quorum"})
 
 class Chaos:
     paces_s = (0.3, 1.0, 3.0)
+    rare_paces_s = (2.0, 6.0)
+    """Where clients have to get something done between two faults."""
 
     def __init__(self, world: "World", weights: Mapping[str, int]) -> None:
         self._world = world
@@ -355,7 +357,8 @@ class Chaos:
     async def run(self, duration_s: float) -> None:
         loop = self._world.loop
         end = loop.time() + duration_s
-        pace_s = self._rng.choice(self.paces_s)
+        is_rare = self._world.scenario in LEAKING
+        pace_s = self._rng.choice(self.rare_paces_s if is_rare else self.paces_s)
         names, weights = list(self._weights), list(self._weights.values())
         while loop.time() < end:
             await asyncio.sleep(self._rng.random() * 2 * pace_s)
