@@ -5,7 +5,6 @@ answer is one JSON document.
 """
 
 import sys
-import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -101,29 +100,20 @@ class Progress:
 
 @contextmanager
 def waiting(what: str) -> Generator[None, None, None]:
-    """Show on stderr what one long request is about, and how long it takes, from 1 s on; nothing
-    without a terminal.
+    """Show on stderr what one long request is about, and how long it takes; nothing without a
+    terminal.
     """
     if not sys.stderr.isatty():
         yield
         return
-    done = threading.Event()
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    def show() -> None:
-        began = time.monotonic()
-        while not done.wait(_SLOW_S):
-            print(
-                f"\r{what}: {time.monotonic() - began:.0f} s ", end="", file=sys.stderr, flush=True
-            )
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-    shower = threading.Thread(target=show, daemon=True)
-    shower.start()
-    try:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        bars.add_task(what, total=None)
         yield
-    finally:
-        done.set()
-        shower.join()
 
 
 def size(count_bytes: int) -> str:

@@ -6,15 +6,14 @@ Must not: print.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from broker.wire.frozen_topics import FrozenTopicInfo
+from controller.metadata.internal_topics import INTERNAL_TOPICS
 from deploy.clients.forks import create_forks, delete_all
-from deploy.clients.frozen_topics import frozen_topics
+from deploy.clients.frozen_topics import frozen_topics, full_name
 from deploy.clients.kafka import Kafka
 from deploy.errors import KafkaFailed, UsageError
-
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+from stream.format.manifest.model import in_snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ def create_snapshot(bootstrap: str, name: str, topics: Sequence[str]) -> list[Fr
     ]
     if not chosen:
         raise UsageError("the cluster has no topics to make a snapshot of")
-    wanted = {f"{topic}@{name}": topic for topic in chosen}
+    wanted = {in_snapshot(topic, name): topic for topic in chosen}
     problems = create_forks(bootstrap, wanted)
     if problems:
         # All are refused for one of them, whose reason does not name another topic.
@@ -101,11 +100,9 @@ def view_snapshots(topics: Iterable[FrozenTopicInfo]) -> list[SnapshotView]:
     return sorted(views, key=lambda view: (view.created_ms, view.name))
 
 
-def delete_snapshot(bootstrap: str, name: str) -> list[FrozenTopicInfo]:
-    """Delete a snapshot and return what it had."""
-    found = find_snapshot(bootstrap, name)
-    delete_all(bootstrap, [f"{topic.name}@{name}" for topic in found])
-    return found
+def delete_snapshot(bootstrap: str, topics: Sequence[FrozenTopicInfo]) -> None:
+    """Delete the topics of a snapshot."""
+    delete_all(bootstrap, [full_name(topic) for topic in topics])
 
 
 def restore(
@@ -136,16 +133,14 @@ def restore(
         )
     if present:
         delete_all(bootstrap, present)
-    problems = create_forks(
-        bootstrap, {name: f"{topic.name}@{topic.snapshot}" for name, topic in names.items()}
-    )
+    problems = create_forks(bootstrap, {name: full_name(topic) for name, topic in names.items()})
     views: list[RestoredView] = []
     for name, topic in names.items():
         found = [problems[name]] if name in problems else []
         count = 0
         if groups and not found:
             count, found = _reset_groups(kafka, name, topic.group_offsets)
-        views.append(RestoredView(name, f"{topic.name}@{topic.snapshot}", count, found))
+        views.append(RestoredView(name, full_name(topic), count, found))
     return views
 
 

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, explain, known_code
 from broker.wire.gen import create_topics, fetch, init_producer_id, metadata, produce
 from broker.wire.primitives import Reader, Writer
 from deploy.clients.wire import WireClient
@@ -27,7 +27,6 @@ from stream.batch.header import iter_headers
 from stream.batch.records import Record as BatchRecord
 from stream.batch.records import decode_records, encode_batch
 
-_CODES: Final[Mapping[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 _RETRY_S: Final = 0.01
 _ANSWER_S: Final = 10.0
 """The deadline of requests that do not depend on the object store."""
@@ -115,7 +114,7 @@ class KafkaClient:
             apis.METADATA, request, metadata.encode_request, metadata.decode_response
         )
         found = answer.topics[0]
-        if _CODES.get(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if known_code(found.error_code) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             near = get_close_matches(name, self._names(), n=1)
             hint = (
                 f"did you mean {near[0]!r}?"
@@ -344,7 +343,7 @@ class KafkaClient:
         positions: dict[int, int],
     ) -> None:
         number = part.partition_index
-        if _CODES.get(part.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if known_code(part.error_code) is ErrorCode.OFFSET_OUT_OF_RANGE:
             positions[number] = max(part.log_start_offset, 0)
             return
         _check(part.error_code, f"{topic}-{number} cannot be read")
@@ -448,8 +447,7 @@ def _check(code: int, failed: str, message: str | None = None) -> None:
     """Raise _Retriable for errors that Kafka's clients retry, and KafkaFailed for the others."""
     if not code:
         return
-    known = _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    text = f"{failed}: {message or known.message} ({known.name})"
-    if known.retriable:
+    text = f"{failed}: {explain(code, message)}"
+    if known_code(code).retriable:
         raise _Retriable(text)
     raise KafkaFailed(text)

@@ -29,6 +29,7 @@ from broker.network.request import RequestContext, Response
 from broker.partition.fork_point import AT_END, WantedPoint, find_fork_point
 from broker.partition.partition import Partition
 from broker.wire import apis
+from broker.wire.error_codes import known_code
 from broker.wire.errors import WireError
 from broker.wire.gen import list_offsets
 from controller.api.messages import ForkedPartition, TopicFork
@@ -72,7 +73,6 @@ Points: TypeAlias = dict[int, ForkedPartition | PointRefusal]
 WantedPoints: TypeAlias = tuple[str, Mapping[int, WantedPoint]]
 """A topic, and what is wanted of its partitions."""
 
-_CODES: Final = {int(code): code for code in ErrorCode}
 _encode_point = msgspec.msgpack.Encoder().encode
 _decode_point = msgspec.msgpack.Decoder(ForkedPartition).decode
 
@@ -314,7 +314,7 @@ def _point_of(
     leader: NodeId, item: list_offsets.ListOffsetsPartitionResponse
 ) -> ForkedPartition | PointRefusal:
     if item.error_code:
-        code = _CODES.get(item.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        code = known_code(item.error_code)
         return PointRefusal(code, item.error_message)
     if not item.fork_point:
         message = f"broker {leader} knows no forks: upgrade it"

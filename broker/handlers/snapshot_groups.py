@@ -20,13 +20,13 @@ from broker.errors import ErrorCode, kafka_error
 from broker.handlers.node import Node
 from broker.network.peers import PeerConnections, PeerGone
 from broker.wire import apis
+from broker.wire.error_codes import known_code
 from broker.wire.errors import WireError
 from broker.wire.gen import list_groups, offset_fetch
 from controller.metadata.records import GroupOffsets
 
 _GROUPS_PER_REQUEST_COUNT: Final = 20
 _RETRY_PAUSE_S: Final = 0.1
-_CODES: Final = {int(code): code for code in ErrorCode}
 _NOT_FOUND: Final = int(ErrorCode.GROUP_ID_NOT_FOUND)
 
 Committed: TypeAlias = dict[str, list[GroupOffsets]]
@@ -107,8 +107,8 @@ def _coordinators(node: Node) -> dict[NodeId, list[int]]:
 
 
 def _probe_groups(node: Node, partition_count: int) -> dict[int, str]:
-    """Return the name of a group for each partition of the offsets topic. Nobody joins them: a
-    coordinator that answers for one has loaded that partition.
+    """Return the name of a group for each partition of the offsets topic. They are never joined:
+    a coordinator that answers for one has loaded that partition.
     """
     probes: dict[int, str] = {}
     names = (f"penstock-snapshot-{number}" for number in count())
@@ -147,7 +147,7 @@ async def _fetch(
         if group.error_code == _NOT_FOUND:
             continue
         if group.error_code:
-            code = _CODES.get(group.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
+            code = known_code(group.error_code)
             raise _NotReady(f"broker {leader} does not answer for its groups: {code.message}")
         for topic, partition, offset in _committed(group, topics):
             found.setdefault(topic, {}).setdefault(group.group_id, {})[partition] = offset

@@ -26,8 +26,9 @@ from broker.wire import framing
 from broker.wire.gen import create_partitions, create_topics, delete_topics
 from controller.api import messages
 from controller.api.errors import ControllerError
-from controller.metadata.frozen_topics import SEPARATOR, FrozenTopic
+from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.topic_configs import FORK_SOURCE, UNDELETE, canonical
+from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 _TIMEOUT_MS_MIN: Final = 1_000
 _FORK_ATTEMPTS_MAX: Final = 5
@@ -152,7 +153,7 @@ async def _with_forks(
         planned.append(found)
         if request is not None and found.fork is None:
             asked[at] = request
-    frozen = {request.source for at, request in asked.items() if SEPARATOR in topics[at].name}
+    frozen = {request.source for at, request in asked.items() if _is_frozen(topics[at].name)}
     committed: snapshot_groups.Committed = {}
     try:
         if frozen:
@@ -165,7 +166,7 @@ async def _with_forks(
         if isinstance(fork, KafkaError):
             planned[at] = _refused(topics[at], fork)
         elif isinstance(plan, messages.NewTopic):
-            offsets = committed.get(request.source, []) if SEPARATOR in plan.name else []
+            offsets = committed.get(request.source, []) if _is_frozen(plan.name) else []
             planned[at] = msgspec.structs.replace(plan, fork=fork, group_offsets=offsets)
     return planned
 
@@ -180,7 +181,7 @@ def _fork_asked(
     request = forks.take_fork_request(configs)
     if request is None:
         return topic, None
-    if SEPARATOR in topic.name:
+    if _is_frozen(topic.name):
         forks.check_at_end(request, "a snapshot is of now")
     fork = forks.fork_of_snapshot(node, request)
     return msgspec.structs.replace(topic, configs=configs, fork=fork), request
@@ -195,14 +196,15 @@ def _all_or_no_snapshots(
 ) -> list[messages.NewTopic | _Created]:
     """Refuse all topics of snapshots if one of them is refused."""
     refused = next(
-        (item for item in planned if isinstance(item, _Created) and SEPARATOR in item.name), None
+        (item for item in planned if isinstance(item, _Created) and _is_frozen(item.name)),
+        None,
     )
     if refused is None:
         return list(planned)
     message = f"not created, because {refused.name!r} is not: {refused.error_message}"
     return [
         item
-        if isinstance(item, _Created) or SEPARATOR not in topic.name
+        if isinstance(item, _Created) or not _is_frozen(topic.name)
         else _Created(topic.name, error_code=refused.error_code, error_message=message)
         for topic, item in zip(topics, planned, strict=True)
     ]
@@ -258,6 +260,11 @@ def _configs_of(node: Node, topic: messages.CreatedTopic) -> dict[str, str]:
     """Return the configs of a topic that came back, or that would (for validate_only)."""
     found = None if topic.topic_id is None else node.image.frozen_topics.by_id(topic.topic_id)
     return dict(node.image.configs.topic(topic.name) if found is None else found.configs)
+
+
+def _is_frozen(name: str) -> bool:
+    """Return whether a topic with this name is one of a snapshot, or a deleted one."""
+    return SNAPSHOT_SEPARATOR in name
 
 
 # --- delete ---------------------------------------------------------------------------------------
@@ -316,7 +323,7 @@ async def _delete(
 ) -> None:
     """Delete the topics and set the errors in the results."""
     ids = list(found)
-    purged_ids = [topic_id for topic_id in ids if SEPARATOR in (found[topic_id].name or "")]
+    purged_ids = [topic_id for topic_id in ids if _is_frozen(found[topic_id].name or "")]
     request = messages.DeleteTopics(topic_ids=ids, purged_ids=purged_ids)
     try:
         items = (await node.client.delete_topics(request, timeout_s=timeout_s)).items

@@ -6,7 +6,7 @@ Source: org.apache.kafka.common.protocol.Errors.
 """
 
 from enum import IntEnum
-from typing import Self
+from typing import Final, Self
 
 
 class ErrorCode(IntEnum):
@@ -348,3 +348,17 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, False, "The supplied topology epoch is invalid."
     STREAMS_TOPOLOGY_FENCED = 132, False, "The supplied topology epoch is outdated."
     SHARE_SESSION_LIMIT_REACHED = 133, True, "The limit of share sessions has been reached."
+
+
+_BY_NUMBER: Final = {int(code): code for code in ErrorCode}
+
+
+def known_code(number: int) -> ErrorCode:
+    """Return the code with this number; UNKNOWN_SERVER_ERROR for one that is not known here."""
+    return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def explain(number: int, message: str | None) -> str:
+    """Return the message of an answer, or that of its code, with the name of the code."""
+    code = known_code(number)
+    return f"{message or code.message} ({code.name})"

@@ -1,6 +1,6 @@
 """Run the periodic work of the active controller: fence dead brokers and those that do not close
-moving partitions, assign recoveries of WALs, hold due elections, remove deleted
-topics for good, expire and destroy objects.
+moving partitions, assign recoveries of WALs, hold due elections, remove deleted topics for good,
+expire and destroy objects.
 
 Invariants: A manager makes every decision; the writer runs it and commits it like a request. Each
 transaction is bounded and repeated while it finds work. The work depends on the current state, not

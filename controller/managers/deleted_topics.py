@@ -7,7 +7,6 @@ more, led only once its streams are closed. A removal takes all streams of a top
 transaction. Source: none in Kafka.
 """
 
-from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -228,13 +227,11 @@ def _check_request(topic: NewTopic, count: int) -> None:
 
 def _removal(topic: TopicState | FrozenTopic) -> list[Record]:
     """Return the records that remove a topic, deleted or not, for good."""
-    records: list[Record] = list(_streams_removed(topic.partitions))
+    records: list[Record] = [
+        StreamRemoved(stream_id)
+        for partition in topic.partitions
+        for stream_id in partition.stream_ids
+    ]
     if isinstance(topic, TopicState):
         return [*records, TopicRemoved(topic.topic_id)]
     return [*records, FrozenTopicRemoved(topic.topic_id)]
-
-
-def _streams_removed(partitions: Sequence[PartitionRecord]) -> list[StreamRemoved]:
-    return [
-        StreamRemoved(stream_id) for partition in partitions for stream_id in partition.stream_ids
-    ]

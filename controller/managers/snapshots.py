@@ -19,10 +19,10 @@ from base.ids import Millis
 from controller.api.messages import NewTopic, Status
 from controller.managers.forks import Fork, plan_forks
 from controller.managers.result import Refused
-from controller.metadata.frozen_topics import SEPARATOR
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import FrozenTopicRecord, GroupOffsets, MetadataOffset
 from controller.metadata.topic_configs import FORK_SOURCE
+from stream.format.manifest.model import in_snapshot, split_name
 
 SNAPSHOT_PARTITIONS_MAX: Final = 100_000
 """Partitions in all snapshots of a cluster. More are refused with INVALID_PARTITIONS."""
@@ -46,7 +46,7 @@ class SnapshotTopic:
 
     @property
     def full_name(self) -> str:
-        return f"{self.source_name}{SEPARATOR}{self.snapshot}"
+        return in_snapshot(self.source_name, self.snapshot)
 
     def record(self, topic_id: UUID, now_ms: Millis, offset: MetadataOffset) -> FrozenTopicRecord:
         return FrozenTopicRecord(
@@ -89,7 +89,7 @@ def plan_snapshot_topics(image: MetadataImage, topics: Sequence[NewTopic]) -> li
 
 
 def _plan(image: MetadataImage, topic: NewTopic, present: set[str]) -> SnapshotTopic:
-    source_name, _, snapshot = topic.name.partition(SEPARATOR)
+    source_name, snapshot = split_name(topic.name)
     _check_names(topic, source_name, snapshot)
     if snapshot in present:
         detail = (

@@ -32,7 +32,6 @@ from controller.managers.result import Refused, Result
 from controller.managers.snapshots import plan_snapshot_topics
 from controller.metadata import topic_configs
 from controller.metadata.configs import TOPIC_RESOURCE
-from controller.metadata.frozen_topics import SEPARATOR
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import (
     CLEANUP_POLICY,
@@ -49,6 +48,7 @@ from controller.metadata.records import (
 )
 from controller.metadata.topic_configs import UNDELETE
 from controller.metadata.topics import NO_LEADER
+from stream.format.manifest.model import SNAPSHOT_SEPARATOR
 
 PARTITIONS_PER_TOPIC_MAX = 10_000
 _FIXED = (
@@ -137,7 +137,7 @@ def create_topics(
     maker = _Maker(image, live)
     undeletions = Undeletions(image, maker.elector, now_ms, move_timeout_ms)
     counts = Counter(topic.name for topic in request.topics)
-    frozen = [topic for topic in request.topics if SEPARATOR in topic.name]
+    frozen = [topic for topic in request.topics if SNAPSHOT_SEPARATOR in topic.name]
     of_snapshots = _freeze(image, frozen, maker, new_uuid, now_ms) if frozen else {}
     created: list[CreatedTopic] = []
     for topic in request.topics:

@@ -12,7 +12,6 @@ Source: none in Kafka.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -29,9 +28,7 @@ from controller.metadata.records import (
     TopicUndeleted,
 )
 from controller.metadata.topics import PartitionKey, TopicState
-from stream.format.manifest.model import SNAPSHOT_SEPARATOR
-
-SEPARATOR: Final = SNAPSHOT_SEPARATOR
+from stream.format.manifest.model import in_snapshot
 
 
 @dataclass(slots=True)
@@ -58,7 +55,7 @@ class FrozenTopic:
     @property
     def full_name(self) -> str:
         """Return the name for readers of the store."""
-        return f"{self.name}{SEPARATOR}{self.snapshot or self.topic_id}"
+        return in_snapshot(self.name, self.snapshot or str(self.topic_id))
 
     def record(self) -> FrozenTopicRecord:
         return FrozenTopicRecord(
@@ -109,9 +106,6 @@ class FrozenTopicsImage:
 
     def deleted(self) -> Iterator[FrozenTopic]:
         return (topic for topic in self if topic.is_deleted)
-
-    def of_snapshot(self, snapshot: str) -> list[FrozenTopic]:
-        return [topic for topic in self if snapshot and topic.snapshot == snapshot]
 
     def create(self, record: FrozenTopicRecord) -> None:
         self._add(

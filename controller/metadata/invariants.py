@@ -172,7 +172,7 @@ def _check_partition(
     for stream in _streams_of(name, partition, streams):
         if stream.opened and leader == NO_LEADER and partition.target_replicas is None:
             raise broken(
-                f"{name}: stream {stream.stream_id} is open, nobody leads and nothing moves"
+                f"{name}: stream {stream.stream_id} is open, without a leader and without a move"
             )
         if stream.epoch > partition.leader_epoch:
             raise broken(

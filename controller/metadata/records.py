@@ -61,8 +61,8 @@ class GroupOffsets(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class FrozenTopicRecord(_Record, tag="frozen-topic", frozen=True, gc=False):
-    """Creates a topic that nobody serves and nothing changes: a topic of a snapshot, or a deleted
-    topic that can come back.
+    """Creates a topic that no broker serves and that does not change: a topic of a snapshot, or a
+    deleted topic that can come back.
 
     The records of its partitions follow, without leaders. Other records create its streams.
     """

@@ -4,11 +4,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, Annotated, cast
 
-import msgspec
 import typer
 
 from deploy.cli.options import BOOTSTRAP, Bootstrap
 from deploy.errors import KafkaFailed, UsageError
+from deploy.record_line import encode_record_line
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -62,7 +62,9 @@ def consume(
         raise UsageError(f"--max-messages {max_messages} is not allowed: 1 or more")
     if snapshot is not None:
         if group is not None:
-            raise UsageError("--group: nobody commits offsets for a snapshot, leave it out")
+            raise UsageError(
+                "--group and --snapshot exclude each other: a snapshot has no committed offsets"
+            )
         from deploy.cli.consume_snapshot import print_snapshot
 
         print_snapshot(topic, snapshot, store, max_messages, as_json=as_json)
@@ -123,17 +125,12 @@ def _print_records(
 def _json_line(message: "Message[bytes, bytes]") -> bytes:
     _kind, timestamp_ms = message.timestamp()
     headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    record = {
-        "topic": message.topic(),
-        "partition": message.partition(),
-        "offset": message.offset(),
-        "timestamp_ms": timestamp_ms,
-        "key": _text(message.key()),
-        "value": _text(message.value()),
-        "headers": [[name, _text(value)] for name, value in headers],
-    }
-    return msgspec.json.encode(record)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")
+    return encode_record_line(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=timestamp_ms,
+        key=message.key(),
+        value=message.value(),
+        headers=headers,
+    )

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, cast
 
-import msgspec
-
 from base.extras import install_hint
 from deploy.errors import DeployError, UsageError
+from deploy.record_line import encode_record_line
 
 _COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
@@ -65,26 +64,20 @@ def _json_line(row: dict[str, object]) -> bytes:
     timestamp = row["timestamp"]
     assert isinstance(timestamp, datetime)
     headers = cast("list[dict[str, object]] | None", row["headers"])
-    record = {
-        "topic": row["topic"],
-        "partition": row["partition"],
-        "offset": row["offset"],
-        "timestamp_ms": (timestamp - _EPOCH) // timedelta(milliseconds=1),
-        "key": _text(row["key"]),
-        "value": _text(row["value"]),
-        "headers": [[header["key"], _text(header["value"])] for header in headers or ()],
-    }
-    return msgspec.json.encode(record)
+    return encode_record_line(
+        topic=cast("str", row["topic"]),
+        partition=cast("int", row["partition"]),
+        offset=cast("int", row["offset"]),
+        timestamp_ms=(timestamp - _EPOCH) // timedelta(milliseconds=1),
+        key=_bytes(row["key"]),
+        value=_bytes(row["value"]),
+        headers=[(cast("str", header["key"]), _bytes(header["value"])) for header in headers or ()],
+    )
 
 
 def _bytes(value: object) -> bytes | None:
     assert value is None or isinstance(value, bytes)
     return value
-
-
-def _text(value: object) -> str | None:
-    raw = _bytes(value)
-    return None if raw is None else raw.decode("utf-8", "backslashreplace")
 
 
 def _missing(error: ImportError) -> DeployError:

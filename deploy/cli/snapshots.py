@@ -149,11 +149,12 @@ def delete(
     from deploy.output import print_json, size, waiting
     from deploy.snapshots import delete_snapshot, find_snapshot, view_snapshots
 
-    (view,) = view_snapshots(find_snapshot(bootstrap, name))
+    found = find_snapshot(bootstrap, name)
+    (view,) = view_snapshots(found)
     if not yes and not as_json:
         typer.confirm(f"delete {name} with {view.records:,} records?", abort=True)
     with waiting(f"deleting snapshot {name}"):
-        delete_snapshot(bootstrap, name)
+        delete_snapshot(bootstrap, found)
     if as_json:
         print_json(view)
         return

@@ -1,4 +1,4 @@
-"""Create several forks, or topics of a snapshot, by one request.
+"""Create several forks, or topics of a snapshot, by one request; delete topics.
 
 Invariant: no call waits longer than its timeout, and every failure is a KafkaFailed.
 """
@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import explain
 from broker.wire.gen import create_topics, delete_topics
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
 
 FORK_SOURCE: Final = "penstock.fork.source"
 _TIMEOUT_MS: Final = 30_000
-_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
@@ -38,7 +37,7 @@ def create_forks(bootstrap: str, sources: Mapping[str, str]) -> dict[str, str]:
             create_topics.decode_response,
         )
     return {
-        item.name: _reason(item.error_code, item.error_message)
+        item.name: explain(item.error_code, item.error_message)
         for item in answer.topics
         if item.error_code
     }
@@ -48,23 +47,22 @@ def delete_all(bootstrap: str, names: Sequence[str]) -> None:
     """Delete topics, also those of snapshots. Raise KafkaFailed for the first that is not
     deleted.
     """
+    with WireClient(bootstrap) as client:
+        delete_on(client, names)
+
+
+def delete_on(
+    client: WireClient, names: Sequence[str]
+) -> Sequence[delete_topics.DeletableTopicResult]:
+    """Delete topics as `delete_all` does, and return the answers in the order of the names."""
     request = delete_topics.DeleteTopicsRequest(
         topics=[delete_topics.DeleteTopicState(name) for name in names], timeout_ms=_TIMEOUT_MS
     )
-    with WireClient(bootstrap) as client:
-        answer = client.ask(
-            apis.DELETE_TOPICS,
-            request,
-            delete_topics.encode_request,
-            delete_topics.decode_response,
-        )
+    answer = client.ask(
+        apis.DELETE_TOPICS, request, delete_topics.encode_request, delete_topics.decode_response
+    )
     for item in answer.responses:
         if item.error_code:
-            reason = _reason(item.error_code, item.error_message)
+            reason = explain(item.error_code, item.error_message)
             raise KafkaFailed(f"topic {item.name!r} was not deleted: {reason}")
-
-
-def _reason(number: int, message: str | None) -> str:
-    code = _CODES.get(number)
-    name = str(number) if code is None else code.name
-    return f"{message or ('' if code is None else code.message)} ({name})"
+    return answer.responses

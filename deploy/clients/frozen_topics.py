@@ -3,18 +3,15 @@ Delete topics, and find those that come back.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import known_code
 from broker.wire.frozen_topics import FrozenTopicInfo, decode_frozen_topic
-from broker.wire.gen import delete_topics, metadata
-from controller.metadata.frozen_topics import SEPARATOR
+from broker.wire.gen import metadata
+from deploy.clients.forks import delete_on
 from deploy.clients.wire import WireClient
 from deploy.errors import KafkaFailed
-
-_TIMEOUT_MS: Final = 30_000
-_CODES: Final = {int(code): code for code in ErrorCode}
+from stream.format.manifest.model import in_snapshot
 
 
 def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[FrozenTopicInfo]:
@@ -34,7 +31,7 @@ def deleted_topics(bootstrap: str) -> list[FrozenTopicInfo]:
 
 def full_name(topic: FrozenTopicInfo) -> str:
     """Return the name for readers of the store."""
-    return f"{topic.name}{SEPARATOR}{topic.snapshot or topic.topic_id}"
+    return in_snapshot(topic.name, topic.snapshot or str(topic.topic_id))
 
 
 def find_deleted(bootstrap: str, wanted: str) -> FrozenTopicInfo:
@@ -59,20 +56,9 @@ def delete_topic(bootstrap: str, name: str) -> FrozenTopicInfo | None:
     """Delete a topic; return it if it can come back. A deleted topic, named `NAME@TOPIC_ID`, is
     removed for good.
     """
-    request = delete_topics.DeleteTopicsRequest(
-        topics=[delete_topics.DeleteTopicState(name)], timeout_ms=_TIMEOUT_MS
-    )
     # One connection: only the broker that deleted it is sure to know that it is deleted.
     with WireClient(bootstrap) as client:
-        answer = client.ask(
-            apis.DELETE_TOPICS,
-            request,
-            delete_topics.encode_request,
-            delete_topics.decode_response,
-        )
-        (result,) = answer.responses
-        if result.error_code:
-            raise KafkaFailed(f"topic {name!r} was not deleted: {_reason(result)}")
+        (result,) = delete_on(client, [name])
         found = _ask(client, ())
     return next((topic for topic in found if topic.topic_id == result.topic_id), None)
 
@@ -87,13 +73,11 @@ def _ask(client: WireClient, full_names: Sequence[str]) -> list[FrozenTopicInfo]
     found: list[FrozenTopicInfo] = []
     for topic in answer.topics:
         if topic.error_code or not topic.frozen_topic:
-            code = _CODES.get(topic.error_code)
-            reason = "the broker knows no frozen topics: upgrade it" if not code else code.message
+            reason = (
+                known_code(topic.error_code).message
+                if topic.error_code
+                else "the broker knows no frozen topics: upgrade it"
+            )
             raise KafkaFailed(f"{topic.name!r} is not a frozen topic: {reason}")
         found.append(decode_frozen_topic(topic.frozen_topic))
     return sorted(found, key=lambda topic: (topic.name, topic.snapshot, topic.since_ms))
-
-
-def _reason(result: delete_topics.DeletableTopicResult) -> str:
-    code = _CODES.get(result.error_code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    return f"{result.error_message or code.message} ({code.name})"

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from broker.wire import apis
-from broker.wire.error_codes import ErrorCode
+from broker.wire.error_codes import ErrorCode, explain, known_code
 from broker.wire.gen import alter_partition_reassignments as alter
 from broker.wire.gen import elect_leaders as elect
 from broker.wire.gen import list_partition_reassignments as listing
@@ -23,7 +23,6 @@ _TIMEOUT_MS: Final = 30_000
 PARTITIONS_PER_REQUEST_MAX: Final = 1_000
 """In reassignments and elections; more partitions take further requests."""
 _PREFERRED: Final = 0
-_CODES: Final[Mapping[int, ErrorCode]] = {int(code): code for code in ErrorCode}
 _T = TypeVar("_T")
 Problems = dict[Key, tuple[ErrorCode, str]]
 """Error code and text of each partition that failed."""
@@ -156,8 +155,7 @@ def _elect_preferred(
 
 
 def _problem(code: int, message: str | None) -> tuple[ErrorCode, str]:
-    known = _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    return known, f"{message or known.message} ({known.name})"
+    return known_code(code), explain(code, message)
 
 
 def _text(code: int, message: str | None) -> str:

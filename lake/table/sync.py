@@ -194,8 +194,8 @@ class TableSync:
         return self._table.state()
 
     def _skip(self, base: TableState, topic_id: str, lost: list[OffsetRange]) -> TableState:
-        """Commit that the table goes on behind lost records, so that nobody is told of them
-        again.
+        """Commit that the table continues behind lost records, so that later runs do not report
+        them again.
         """
         offsets = dict(base.offsets) | {item.partition: item.end_offset for item in lost}
         if not commit_batch(

@@ -15,9 +15,8 @@ from broker.partition.partition import Partition
 from lake.manifest.errors import UnknownPartition
 from objectstore.memory import MemoryStore
 from penstock import scan
-from stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import until, wait_until
 
@@ -30,12 +29,7 @@ FROM_SOURCE = {"penstock_fork_source": SOURCE}
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads every second, deletes objects within a second."""
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=1_000, wal_delete_grace_ms=500)
-    controller = {"read_grace_ms": 500, "janitor_interval_ms": 200, "maintenance_interval_ms": 200}
-    async with Cluster(
-        tmp_path, brokers=2, stream_config=stream, controller_settings=controller
-    ) as cluster:
+    async with deleting_cluster(tmp_path) as cluster:
         yield cluster
 
 

@@ -19,10 +19,9 @@ from deploy.errors import DeployError, KafkaFailed, UsageError
 from lake.manifest.errors import UnknownPartition
 from objectstore.memory import MemoryStore
 from penstock import scan, topics
-from stream.config import StreamConfig
 from tests.integration.test_forks import data_keys, read
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.threaded_cluster import ThreadedCluster
 from tests.support.waiting import until, wait_until
 
@@ -34,12 +33,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads every second, deletes objects within a second."""
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=1_000, wal_delete_grace_ms=500)
-    controller = {"read_grace_ms": 500, "janitor_interval_ms": 200, "maintenance_interval_ms": 200}
-    async with Cluster(
-        tmp_path, brokers=2, stream_config=stream, controller_settings=controller
-    ) as cluster:
+    async with deleting_cluster(tmp_path) as cluster:
         yield cluster
 
 
@@ -256,7 +250,7 @@ async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -
 
     await asyncio.to_thread(prepare)
     image = cluster.broker.image
-    frozen = image.frozen_topics.of_snapshot(SNAPSHOT)
+    frozen = list(image.frozen_topics)
     assert [topic.name for topic in frozen] == [TOPIC, "clicks"]
     held = {
         state.key

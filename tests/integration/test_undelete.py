@@ -13,7 +13,6 @@ from controller.api.messages import CreateTopics, DeleteTopics, NewTopic
 from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.topic_configs import UNDELETE
 from objectstore.memory import MemoryStore
-from stream.config import StreamConfig
 from tests.support.clients import (
     TIMEOUT_S,
     confluent_consumer,
@@ -21,7 +20,7 @@ from tests.support.clients import (
     produce,
     read_records,
 )
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.waiting import until, wait_until
 
 TOPIC = "orders"
@@ -31,19 +30,10 @@ COUNT = 200
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Uploads every second, deletes objects within a second, keeps deleted topics for an hour."""
-    stream = StreamConfig(wal_linger_ms=0, block_age_max_ms=1_000, wal_delete_grace_ms=500)
-    controller = {
-        "read_grace_ms": 500,
-        "janitor_interval_ms": 200,
-        "maintenance_interval_ms": 200,
-        "delete_grace_ms": 3_600_000,
-    }
-    async with Cluster(
+    """Keeps deleted topics for an hour."""
+    async with deleting_cluster(
         tmp_path,
-        brokers=2,
-        stream_config=stream,
-        controller_settings=controller,
+        delete_grace_ms=3_600_000,
         group_min_session_timeout_ms=1_000,
         auto_create_topics_enable=False,
     ) as cluster:

@@ -159,3 +159,25 @@ class Cluster:
 
         await until(lambda: bool(serving()))
         return serving()[0]
+
+
+def deleting_cluster(
+    directory: Path, *, delete_grace_ms: int = 0, **broker_settings: Any
+) -> Cluster:
+    """Return two brokers that upload every second, and a controller that deletes objects within a
+    second.
+    """
+    return Cluster(
+        directory,
+        brokers=2,
+        stream_config=StreamConfig(
+            wal_linger_ms=0, block_age_max_ms=1_000, wal_delete_grace_ms=500
+        ),
+        controller_settings={
+            "read_grace_ms": 500,
+            "janitor_interval_ms": 200,
+            "maintenance_interval_ms": 200,
+            "delete_grace_ms": delete_grace_ms,
+        },
+        **broker_settings,
+    )

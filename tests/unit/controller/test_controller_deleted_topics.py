@@ -283,7 +283,7 @@ class TestUndelete:
     ) -> None:
         cluster.delete("t", GRACE_MS)
         wanted: dict[str, object] = {"name": "t", "configs": {UNDELETE: "t"}} | change
-        assert cluster.create(NewTopic(**wanted), status).topic_id is None  # type: ignore[arg-type]
+        assert cluster.create(NewTopic(**wanted), status).topic_id is None
         assert len(cluster.frozen) == 1
 
     def test_the_number_of_partitions_may_be_named(self, cluster: Deleting) -> None:

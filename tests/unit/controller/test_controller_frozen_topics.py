@@ -61,7 +61,8 @@ class Freezing(ManagersCluster):
                 StreamForked(ids[1], data, Offset(10)),
             ]
         )
-        (frozen,) = self.image.frozen_topics.of_snapshot(name)
+        frozen = self.image.frozen_topics.by_full_name(f"t@{name}")
+        assert frozen is not None
         return frozen
 
     def remove(self, frozen: FrozenTopic) -> None:

@@ -97,7 +97,7 @@ def cluster() -> Snapping:
 
 def test_a_snapshot_is_frozen_with_configs_and_offsets_of_groups(cluster: Snapping) -> None:
     frozen, other = cluster.snapshot("t@nightly", "u@nightly")
-    assert cluster.image.frozen_topics.of_snapshot("nightly") == [frozen, other]
+    assert list(cluster.image.frozen_topics) == [frozen, other]
     assert (frozen.name, frozen.snapshot, frozen.keep_ms) == ("t", "nightly", -1)
     assert frozen.since_ms == cluster.now_ms
     assert frozen.configs == {"retention.ms": "5"}
