@@ -46,6 +46,10 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _DELETE_TRIES_MAX = 5
+_UNDELETED_MAX = 10_000
+"""Slots whose deletion failed that are deleted with the next ones. What is left when the WAL ends,
+and what is more, is the janitor's.
+"""
 _ATTEMPT_S_MAX = 60.0
 UPLOAD_STEPS = ("prepare", "put", "commit")
 
@@ -155,6 +159,8 @@ class Uploader:
         self._puts = asyncio.Semaphore(config.upload_puts_in_flight_max)
         self._last: asyncio.Task[bool] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._undeleted: list[str] = []
+        """Keys of slots whose deletion failed."""
         self.counts = UploadCounts()
 
     def submit(self, block: CacheSegment) -> None:
@@ -309,6 +315,7 @@ class Uploader:
             _log.info("wal_slots_left_to_the_janitor", slot_count=len(keys), reason=repr(error))
             return
         await asyncio.sleep(self._config.wal_delete_grace_ms / 1000)
+        keys, self._undeleted = [*self._undeleted, *keys], []
         backoff = Backoff(
             self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
         )
@@ -322,7 +329,8 @@ class Uploader:
                 await asyncio.sleep(backoff.next_s())
             else:
                 return
-        _log.warning("wal_slots_left_behind", slot_count=len(keys), error=last)
+        _log.warning("wal_slots_not_deleted", slot_count=len(keys), error=last)
+        self._undeleted = [*self._undeleted, *keys][-_UNDELETED_MAX:]
 
     def _track(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)

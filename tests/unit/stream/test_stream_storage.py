@@ -361,6 +361,25 @@ async def test_upload_commits_in_order_and_lets_go_of_the_slots(
     assert await node.read_all(2, 1) == [1, 2]
 
 
+async def test_slots_that_the_store_did_not_delete_go_with_the_next_ones(
+    controller: MemoryController, nodes: list[Node]
+) -> None:
+    store = MemoryStore()
+    faulty = FaultyStore(store, Random(1))
+    config = replace(FAST, wal_delete_grace_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=1)
+    node = Node(faulty, controller, config=config)
+    nodes.append(node)
+    await node.open(1)
+    faulty.script(Fault.THROTTLED, Selection(operations=frozenset({"delete"})), count=5)
+    await node.write(1)
+    await cut(node)
+    await until(lambda: not faulty.scripted_count and bool(node.storage._uploader._undeleted))
+    assert await keys(store, "wal/1/") == [wal_key(node.identity, WalSequence(0))]
+    await node.write(1)
+    await cut(node)
+    await until(lambda: not any(key.startswith("wal/") for key in store._objects))
+
+
 async def test_blocks_are_cut_by_size_and_committed_in_order_though_uploads_are_not(
     controller: MemoryController, nodes: list[Node]
 ) -> None:
