@@ -225,8 +225,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     delete_grace_ms: Annotated[
         int, Setting("delete.grace.ms", Kind.DURATION, 0, 366 * 86_400_000)
     ] = 3_600_000
-    """How long deleted topics can come back (`penstock topics undelete`), and keep their objects;
-    0: they are gone at once. A topic may have its own `penstock.delete.grace.ms`.
+    """How long deleted topics, and records that DeleteRecords deleted, can come back (`penstock
+    topics undelete`), and keep their objects; 0: they are gone at once. A topic may have its own
+    `penstock.delete.grace.ms`.
     """
 
     deleted_partitions_max: Annotated[

@@ -203,8 +203,12 @@ class StreamMetadata(Protocol):
         ...
 
     async def trim_stream(
-        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset
-    ) -> None: ...
+        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset, *, keep: bool = False
+    ) -> None:
+        """Move the start of a stream up. keep: what this cuts off, all of it committed, can come
+        back for a while.
+        """
+        ...
 
     def objects(
         self, stream_id: StreamId, start_offset: Offset, end_offset: Offset, limit: int

@@ -377,13 +377,13 @@ class Storage:
             raise
         return ClosingTimes(flushed - began, self._loop.time() - flushed)
 
-    async def trim(self, handle: StreamHandle, start_offset: Offset) -> None:
+    async def trim(self, handle: StreamHandle, start_offset: Offset, *, keep: bool = False) -> None:
         """Remove everything below `start_offset` for readers. Objects are deleted when they hold
-        nothing else.
+        nothing else. keep: it can come back for a while (`StreamMetadata.trim_stream`).
 
         If this raises, the stream may have been trimmed all the same: see `on_trimmed`.
         """
-        await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset)
+        await self._metadata.trim_stream(handle.stream_id, handle.epoch, start_offset, keep=keep)
         self.on_trimmed(handle.stream_id, start_offset)
 
     def on_trimmed(self, stream_id: StreamId, start_offset: Offset) -> None:
@@ -439,6 +439,10 @@ class Storage:
             await self._acknowledging.wait()
         if self._failure is not None:
             raise self._failure
+
+    def committed_end(self, stream_id: StreamId) -> Offset:
+        """Return the end of what the local image has of the stream."""
+        return self._metadata.committed_end(stream_id)
 
     async def upload(self) -> None:
         """Return when everything appended so far is committed: in objects that the local image

@@ -1,7 +1,8 @@
 """Handle DeleteRecords: move the log start of partitions forward.
 
 Invariants: an answer names only a log start that is committed metadata. The log start never goes
-back, and is at most the high watermark. Every partition gets its own answer.
+back, and is at most the high watermark. Every partition gets its own answer. The controller keeps
+what was deleted for the grace of the topic: a fork can bring it back.
 
 As in Kafka 4.2, partitions of topics that are named twice are joined, the last offset of a
 partition counts, and topics without partitions get no answer. The timeout of the request is at
@@ -113,7 +114,7 @@ async def _trim(
         return {}
     try:
         async with asyncio.timeout_at(deadline):
-            errors = await node.partitions.trim_all(ahead)
+            errors = await node.partitions.trim_all(ahead, keep=True)
     except (StreamError, ControllerError, OSError, TimeoutError) as error:
         errors = [error] * len(ahead)
     return {

@@ -38,6 +38,7 @@ from stream.errors import StreamError
 
 FORK_TIMESTAMP: Final = "penstock.fork.timestamp.ms"
 FORK_OFFSETS: Final = "penstock.fork.offsets"
+FORK_DELETED_RECORDS: Final = "penstock.fork.deleted.records"
 NO_FORK: Final = -2
 """`fork_offset` of a ListOffsets request that does not ask for fork points."""
 
@@ -80,12 +81,14 @@ _decode_point = msgspec.msgpack.Decoder(ForkedPartition).decode
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
     """What the configs of a new topic ask for. wanted: by partition; all others are left at
-    `timestamp_ms`, or at their end.
+    `timestamp_ms`, or at their end. with_kept: it begins with what DeleteRecords deleted, if that
+    can come back.
     """
 
     source: str
     timestamp_ms: int
     wanted: Mapping[int, WantedPoint]
+    with_kept: bool = False
 
     def point_of(self, partition: int) -> WantedPoint:
         return self.wanted.get(partition, WantedPoint(timestamp_ms=self.timestamp_ms))
@@ -95,19 +98,32 @@ def take_fork_request(configs: dict[str, str | None]) -> ForkRequest | None:
     """Take the options of a fork out of the configs of a new topic; None if there are none. Raises
     InvalidConfig.
     """
-    source, timestamp, offsets = (
+    source, timestamp, offsets, kept = (
         configs.get(FORK_SOURCE),
         configs.pop(FORK_TIMESTAMP, None),
         configs.pop(FORK_OFFSETS, None),
+        configs.pop(FORK_DELETED_RECORDS, None),
     )
     if not source:
-        if timestamp is None and offsets is None:
+        if timestamp is None and offsets is None and kept is None:
             return None
-        raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} need {FORK_SOURCE}, a topic to fork")
+        raise _invalid(
+            f"{FORK_TIMESTAMP}, {FORK_OFFSETS} and {FORK_DELETED_RECORDS} need {FORK_SOURCE}, a"
+            " topic to fork"
+        )
     if timestamp is not None and offsets is not None:
         raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} exclude each other")
-    timestamp_ms = AT_END if timestamp is None else _number(FORK_TIMESTAMP, timestamp)
-    return ForkRequest(source, timestamp_ms, {} if offsets is None else _wanted(offsets))
+    if kept not in {None, "true", "false"}:
+        raise _invalid(f"{FORK_DELETED_RECORDS}={kept!r} is not valid: true or false")
+    request = ForkRequest(
+        source,
+        AT_END if timestamp is None else _number(FORK_TIMESTAMP, timestamp),
+        {} if offsets is None else _wanted(offsets),
+        with_kept=kept == "true",
+    )
+    if request.with_kept:
+        check_at_end(request, f"{FORK_DELETED_RECORDS} brings back the whole log")
+    return request
 
 
 def _wanted(offsets: str) -> dict[int, WantedPoint]:
@@ -146,6 +162,7 @@ def fork_of_snapshot(node: Node, request: ForkRequest) -> TopicFork | None:
     if source is None or source.is_deleted:
         return None
     check_at_end(request, f"topic {request.source!r} of a snapshot is forked at its end")
+    check_without_kept(request)
     streams, points = node.image.streams, list[ForkedPartition]()
     for partition in source.partitions:
         left = partition.fork
@@ -165,6 +182,14 @@ def check_at_end(request: ForkRequest, reason: str) -> None:
     """Raise InvalidConfig if the request names offsets or a time."""
     if request.wanted or request.timestamp_ms != AT_END:
         raise _invalid(f"{FORK_TIMESTAMP} and {FORK_OFFSETS} are not allowed: {reason}")
+
+
+def check_without_kept(request: ForkRequest) -> None:
+    """Raise InvalidConfig if the request asks for deleted records."""
+    if request.with_kept:
+        raise _invalid(
+            f"{FORK_DELETED_RECORDS} is not allowed: a snapshot keeps no deleted records"
+        )
 
 
 @dataclass(slots=True)
@@ -207,7 +232,9 @@ class _Plan:
         if self.problem is not None:
             return self.problem
         points = [self.points[number] for number in range(self.count)]
-        return TopicFork(source_topic_id=self.topic_id, partitions=points)
+        return TopicFork(
+            source_topic_id=self.topic_id, partitions=points, with_kept=self.request.with_kept
+        )
 
 
 async def plan_forks(

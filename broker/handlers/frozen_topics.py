@@ -16,6 +16,7 @@ from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, encode_f
 from broker.wire.gen.metadata import MetadataRequestTopic, MetadataResponseTopic
 from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.image import MetadataImage
+from controller.metadata.streams import StreamState
 
 _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 """Ranges counted between two turns of the event loop: about 1 ms."""
@@ -24,13 +25,15 @@ _ENTRIES_PER_SLICE_COUNT: Final = 5_000
 async def describe_frozen_topics(
     node: Node, requested: Sequence[MetadataRequestTopic]
 ) -> list[MetadataResponseTopic]:
-    """Return the frozen topics with these names or ids, all if there are none. A name is that for
-    readers of the store: `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
+    """Return the frozen topics with these names or ids. If there are none, return all, and the
+    deleted records of topics that can come back. A name is that for readers of the store:
+    `NAME@SNAPSHOT`, or `NAME@TOPIC_ID` for a deleted topic.
     """
     image = node.image
     if not requested:
         found = [await _info(node, topic) for topic in list(image.frozen_topics)]
-        return [answer for answer in found if answer is not None]
+        frozen = [answer for answer in found if answer is not None]
+        return frozen + _deleted_records(image)
     answers: list[MetadataResponseTopic] = []
     for item in requested:
         topic = _find(node.image, item.name, item.topic_id)
@@ -52,6 +55,46 @@ def _unknown(item: MetadataRequestTopic) -> MetadataResponseTopic:
         else ErrorCode.UNKNOWN_TOPIC_ID
     )
     return MetadataResponseTopic(error_code=code, name=item.name, topic_id=item.topic_id)
+
+
+def _deleted_records(image: MetadataImage) -> list[MetadataResponseTopic]:
+    """Describe what DeleteRecords deleted from topics and a fork can bring back."""
+    keeping: dict[UUID, list[StreamState]] = {}
+    for stream in image.streams.keeping():
+        if stream.kind == "data":
+            keeping.setdefault(stream.topic_id, []).append(stream)
+    answers: list[MetadataResponseTopic] = []
+    for topic_id, streams in keeping.items():
+        topic = image.topics.by_id(topic_id)
+        if topic is None:
+            continue
+        graces = [stream.kept.trims[-1].grace for stream in streams if stream.kept is not None]
+        newest = max(graces, key=lambda grace: grace.offset)
+        info = FrozenTopicInfo(
+            topic.name,
+            "",
+            topic_id,
+            newest.since_ms,
+            newest.keep_ms,
+            {},
+            [
+                FrozenPartition(
+                    stream.kept_offset,
+                    stream.start_offset,
+                    sum(entry.size_bytes for entry in stream.kept_entries),
+                    sum(entry.record_count for entry in stream.kept_entries),
+                )
+                for stream in sorted(streams, key=lambda stream: stream.partition)
+            ],
+            {},
+            of_live_topic=True,
+        )
+        answers.append(
+            MetadataResponseTopic(
+                name=topic.name, topic_id=topic_id, frozen_topic=encode_frozen_topic(info)
+            )
+        )
+    return answers
 
 
 async def _info(node: Node, topic: FrozenTopic) -> MetadataResponseTopic | None:

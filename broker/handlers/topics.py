@@ -183,6 +183,7 @@ def _fork_asked(
         return topic, None
     if _is_frozen(topic.name):
         forks.check_at_end(request, "a snapshot is of now")
+        forks.check_without_kept(request)
     fork = forks.fork_of_snapshot(node, request)
     return msgspec.structs.replace(topic, configs=configs, fork=fork), request
 

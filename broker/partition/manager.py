@@ -679,9 +679,11 @@ class PartitionManager:
         """See `PartitionOpener.trim`."""
         await self._opener.trim(partition, start_offset)
 
-    async def trim_all(self, starts: Sequence[tuple[Partition, Offset]]) -> list[Exception | None]:
+    async def trim_all(
+        self, starts: Sequence[tuple[Partition, Offset]], *, keep: bool = False
+    ) -> list[Exception | None]:
         """See `PartitionOpener.trim_all`."""
-        return await self._opener.trim_all(starts)
+        return await self._opener.trim_all(starts, keep=keep)
 
     async def checkpoint_durably(self, partition: Partition) -> None:
         """See `PartitionOpener.checkpoint_durably`."""

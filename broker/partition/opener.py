@@ -242,9 +242,12 @@ class PartitionOpener:
         if error is not None:
             raise error
 
-    async def trim_all(self, starts: Sequence[tuple[Partition, Offset]]) -> list[Exception | None]:
+    async def trim_all(
+        self, starts: Sequence[tuple[Partition, Offset]], *, keep: bool = False
+    ) -> list[Exception | None]:
         """Move log starts; return an error or None for each partition. Costs one flush for all, and
-        one RPC for each. Raises StreamError if the WAL cannot be written.
+        one RPC for each. keep: the records can come back for a while; this costs an upload if only
+        the WAL has them. Raises StreamError if the WAL cannot be written.
 
         Trimmed records cannot be scanned after a crash, so a checkpoint with the producer state
         becomes durable first.
@@ -253,14 +256,24 @@ class PartitionOpener:
         self._append_checkpoints(
             [partition for partition, _ in starts if partition.accepts_records]
         )
-        await self._storage.flush()
+        if keep and not all(self._is_committed(*start) for start in starts):
+            await self._storage.upload()
+        else:
+            await self._storage.flush()
         limit = asyncio.Semaphore(_TRIMS_AT_ONCE_COUNT)
         return await asyncio.gather(
-            *(self._trim_data(partition, start, limit) for partition, start in starts)
+            *(self._trim_data(partition, start, limit, keep=keep) for partition, start in starts)
+        )
+
+    def _is_committed(self, partition: Partition, end_offset: Offset) -> bool:
+        """Return whether the metadata have everything below `end_offset`, and its events."""
+        data, txn = partition.log.data, partition.log.txn
+        return self._storage.committed_end(data.stream_id) >= end_offset and (
+            self._storage.committed_end(txn.stream_id) >= min(end_offset, txn.confirmed_offset)
         )
 
     async def _trim_data(
-        self, partition: Partition, start_offset: Offset, limit: asyncio.Semaphore
+        self, partition: Partition, start_offset: Offset, limit: asyncio.Semaphore, *, keep: bool
     ) -> Exception | None:
         stream = partition.log.data
         async with partition.trimming, limit:
@@ -269,7 +282,7 @@ class PartitionOpener:
             if not partition.accepts_records:
                 return StreamFenced(stream.stream_id, "this broker is closing it")
             try:
-                await self._storage.trim(stream, start_offset)
+                await self._storage.trim(stream, start_offset, keep=keep)
             except (StreamError, ControllerError, OSError, TimeoutError) as error:
                 return error
         await self._trim(partition, limit)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from base.ids import Millis, ObjectId, Offset
-from controller.metadata.streams import LogEntry
+from controller.metadata.log_entry import LogEntry
 from controller.metadata.topic_configs import TOPIC_CONFIGS, cleanup_policies
 
 UNLIMITED: Final = -1

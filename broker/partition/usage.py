@@ -9,8 +9,8 @@ of the partition's own range.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.metadata.log_entry import LogEntry
 from controller.metadata.objects import ObjectsImage
-from controller.metadata.streams import LogEntry
 from stream.ports import ObjectRole
 
 

@@ -36,6 +36,10 @@ class FrozenTopicInfo(msgspec.Struct, frozen=True, array_like=True):
     configs: dict[str, str]
     partitions: list[FrozenPartition]
     group_offsets: dict[str, dict[int, int]]
+    of_live_topic: bool = False
+    """The topic is there. `partitions` describe what DeleteRecords deleted from it, while that can
+    come back.
+    """
 
 
 encode_frozen_topic = msgspec.msgpack.Encoder().encode

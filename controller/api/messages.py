@@ -235,11 +235,16 @@ class StreamsOpened(Message, frozen=True, kw_only=True):
 
 
 class TrimStream(Message, frozen=True, kw_only=True):
+    """Move the start of a stream up. keep: what this cuts off of a data stream can come back until
+    the grace of the topic is over; it has to be committed. A txn stream follows its data stream.
+    """
+
     node_id: NodeId
     node_epoch: NodeEpoch
     stream_id: StreamId
     epoch: StreamEpoch
     start_offset: Offset
+    keep: bool = False
 
 
 class PrepareObjects(Message, frozen=True, kw_only=True):
@@ -330,10 +335,13 @@ class ForkedPartition(Message, frozen=True, kw_only=True):
 
 
 class TopicFork(Message, frozen=True, kw_only=True):
-    """The source of a fork, and where each of its partitions is left, in order."""
+    """The source of a fork, and where each of its partitions is left, in order. with_kept: the fork
+    begins with what DeleteRecords cut off the source and kept.
+    """
 
     source_topic_id: UUID
     partitions: list[ForkedPartition]
+    with_kept: bool = False
 
 
 class NewTopic(Message, frozen=True, kw_only=True):

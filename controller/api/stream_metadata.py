@@ -152,7 +152,7 @@ class ControllerStreamMetadata:
         await self._follower.backed_up(MetadataOffset(position))
 
     async def trim_stream(
-        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset
+        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset, *, keep: bool = False
     ) -> None:
         """See StreamMetadata.trim_stream."""
         message = m.TrimStream(
@@ -161,6 +161,7 @@ class ControllerStreamMetadata:
             stream_id=stream_id,
             epoch=epoch,
             start_offset=start_offset,
+            keep=keep,
         )
         try:
             await self._client.trim_stream(message, timeout_s=self._timeout_s)

@@ -32,6 +32,7 @@ from controller.managers.log_changes import clipped
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     IdsReserved,
+    KeptLogDropped,
     ObjectCommitted,
     ObjectPrepared,
     PartitionRecord,
@@ -487,6 +488,26 @@ def missing_objects(
         for stream in (image.streams if gone else ())
         for entry in stream.entries
         if entry.object_id in gone
+    ]
+
+
+def without_missing_kept(
+    image: MetadataImage, data_ids: AbstractSet[ObjectId], wal_keys: AbstractSet[str]
+) -> list[KeptLogDropped]:
+    """Return records that drop what DeleteRecords cut off and kept, of each partition of which the
+    store does not have all of it. It was deleted anyway, so it is no gap. They come before those of
+    `without_missing`.
+    """
+    gone = _gone(image, data_ids, wal_keys)
+    damaged = {
+        (stream.topic_id, stream.partition)
+        for stream in image.streams.keeping()
+        if any(entry.object_id in gone for entry in stream.kept_entries)
+    }
+    return [
+        KeptLogDropped(stream.stream_id, stream.start_offset)
+        for stream in image.streams.keeping()
+        if (stream.topic_id, stream.partition) in damaged
     ]
 
 

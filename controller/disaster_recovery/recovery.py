@@ -38,11 +38,12 @@ from controller.disaster_recovery.plan import (
     rebuild,
     wals_to_walk,
     without_missing,
+    without_missing_kept,
 )
 from controller.disaster_recovery.report import Report, WalFound
 from controller.metadata.codec import decode_record
 from controller.metadata.image import MetadataImage
-from controller.metadata.records import MetadataOffset, StreamTrimmed
+from controller.metadata.records import MetadataOffset, Record
 from controller.raft.messages import Base, Members
 from objectstore.errors import PreconditionFailed
 from objectstore.ports import ObjectStore
@@ -284,9 +285,7 @@ class Recovery:
                 continue
             return base
 
-    async def _survey(
-        self, found: _Found, *, fence: bool
-    ) -> tuple[Report, Rebuilt, list[StreamTrimmed]]:
+    async def _survey(self, found: _Found, *, fence: bool) -> tuple[Report, Rebuilt, list[Record]]:
         image = found.image
         listed = await self._list()
         wals = await self._walk(wals_to_walk(image, listed.wals), fence=fence)
@@ -294,6 +293,7 @@ class Recovery:
         rebuilt = rebuild(image, wals, orphans=orphans, now_ms=self._now_ms())
         missing = missing_objects(image, listed.data_ids, listed.wal_keys)
         trims, given_up = without_missing(image, missing)
+        kept = without_missing_kept(image, listed.data_ids, listed.wal_keys)
         newest_ms = max(found.newest_ms, listed.newest_ms)
         known = found.base.members.voters or (0,)
         report = Report(
@@ -315,7 +315,7 @@ class Recovery:
             history_ended=found.tail.fence is not None,
             already_recovered=found.already_recovered,
         )
-        return report, rebuilt, trims
+        return report, rebuilt, [*kept, *trims]
 
     async def _list(self) -> _Listed:
         """List every WAL slot and data object. The cost is one LIST per 1,000 of them."""

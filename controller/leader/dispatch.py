@@ -105,7 +105,9 @@ def managers(
         ),
         m.RemoveBroker: lambda image, request, _: nodes.remove_broker(image, request),
         m.OpenStreams: lambda image, request, _: streams.open_streams(image, request),
-        m.TrimStream: lambda image, request, _: streams.trim_stream(image, request),
+        m.TrimStream: lambda image, request, now_ms: streams.trim_stream(
+            image, request, now_ms, grace_ms=config.delete_grace_ms
+        ),
         m.PrepareObjects: objects.prepare_objects,
         m.Commit: lambda image, request, now_ms: commits.commit(
             image, request, now_ms, live=live()

@@ -24,6 +24,7 @@ from controller.api.messages import Status
 from controller.config import ControllerConfig
 from controller.managers.deleted_topics import remove_deleted
 from controller.managers.elections import elect_leaderless
+from controller.managers.kept_logs import drop_kept
 from controller.managers.nodes import fence_brokers
 from controller.managers.objects import destroy_unreferenced, expire_prepared
 from controller.managers.reassign import MoveUnderWay, moves_under_way, sources_of
@@ -85,6 +86,10 @@ class Ticks:
             (
                 "RemoveDeletedTopics",
                 lambda image, _: remove_deleted(image, self._age_s, config.deleted_partitions_max),
+            ),
+            (
+                "DropKeptLogs",
+                lambda image, _: drop_kept(image, self._age_s),
             ),
             (
                 "DestroyUnreferenced",

@@ -15,6 +15,7 @@ import msgspec
 from base.ids import Millis, StreamEpoch
 from controller.api.messages import DeleteTopics, ItemResult, ItemResults, NewTopic, Status
 from controller.managers.elections import Elector
+from controller.managers.kept_logs import grace_ms_of
 from controller.managers.objects import Age
 from controller.managers.result import Refused, Result
 from controller.metadata.frozen_topics import FrozenTopic
@@ -30,7 +31,7 @@ from controller.metadata.records import (
     TopicRemoved,
     TopicUndeleted,
 )
-from controller.metadata.topic_configs import DELETE_GRACE, UNDELETE
+from controller.metadata.topic_configs import UNDELETE
 from controller.metadata.topics import TopicState
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
@@ -103,8 +104,7 @@ class _Deletion:
         return None if is_purge else self._image.topics.by_id(topic_id)
 
     def _records(self, topic: TopicState | FrozenTopic) -> list[Record]:
-        own_ms = int(self._image.configs.topic(topic.name).get(DELETE_GRACE, -1))
-        keep_ms = self._grace_ms if own_ms < 0 else own_ms
+        keep_ms = grace_ms_of(self._image, topic.topic_id, self._grace_ms)
         if isinstance(topic, TopicState) and keep_ms:
             return [TopicDeleted(topic.topic_id, self._now_ms, keep_ms, self._image.end_offset)]
         return _removal(topic)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from base.ids import Offset, StreamEpoch, StreamId
-from controller.api.messages import ForkedPartition, NewTopic, Status
+from controller.api.messages import NewTopic, Status, TopicFork
 from controller.managers.result import Refused
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS
@@ -28,6 +28,8 @@ class Fork:
     source: PartitionRecord
     point: ForkPoint
     txn_end_offset: Offset
+    with_kept: bool = False
+    """It begins with what DeleteRecords cut off the source."""
 
     @property
     def leader_epoch(self) -> StreamEpoch:
@@ -36,8 +38,8 @@ class Fork:
     def stream_records(self, data: StreamId, txn: StreamId) -> list[StreamForked]:
         """Return the records that fill the new streams."""
         return [
-            StreamForked(data, self.source.data_stream_id, self.point.end_offset),
-            StreamForked(txn, self.source.txn_stream_id, self.txn_end_offset),
+            StreamForked(data, self.source.data_stream_id, self.point.end_offset, self.with_kept),
+            StreamForked(txn, self.source.txn_stream_id, self.txn_end_offset, self.with_kept),
         ]
 
 
@@ -101,12 +103,20 @@ def plan_forks(image: MetadataImage, topic: NewTopic) -> list[Fork] | None:
             f" prepared for {len(wanted.partitions)}: try again"
         )
         raise Refused(Status.INVALID_PARTITIONS, detail)
-    return _forks(image, source, wanted.partitions)
+    if wanted.with_kept and not any(
+        image.streams.known(partition.data_stream_id).kept for partition in source.partitions
+    ):
+        detail = (
+            f"topic {source.name!r} has no deleted records that can come back: none were deleted by"
+            " request, or their grace is over"
+        )
+        raise Refused(Status.INVALID_CONFIG, detail)
+    return _forks(image, source, wanted)
 
 
-def _forks(image: MetadataImage, source: Source, wanted: Sequence[ForkedPartition]) -> list[Fork]:
+def _forks(image: MetadataImage, source: Source, wanted: TopicFork) -> list[Fork]:
     forks: list[Fork] = []
-    for partition, item in zip(source.partitions, wanted, strict=True):
+    for partition, item in zip(source.partitions, wanted.partitions, strict=True):
         name = f"{source.name}-{partition.partition}"
         for stream_id, end in (
             (partition.data_stream_id, item.end_offset),
@@ -131,6 +141,10 @@ def _forks(image: MetadataImage, source: Source, wanted: Sequence[ForkedPartitio
         if not 0 <= item.scan_offset <= item.end_offset >= item.txn_end_offset:
             detail = f"{name}: the offsets {item} contradict each other"
             raise Refused(Status.INVALID_REQUEST, detail)
-        point = ForkPoint(source.topic_id, item.end_offset, item.scan_offset, tuple(item.epochs))
-        forks.append(Fork(partition, point, item.txn_end_offset))
+        scan_offset = item.scan_offset
+        if wanted.with_kept and scan_offset <= data.start_offset:
+            # The log start stands for "not known": look at all records.
+            scan_offset = data.kept_offset
+        point = ForkPoint(source.topic_id, item.end_offset, scan_offset, tuple(item.epochs))
+        forks.append(Fork(partition, point, item.txn_end_offset, wanted.with_kept))
     return forks

@@ -119,7 +119,9 @@ class LogChanges:
         """
         for part in ranges:
             stream = self.image.streams.get(part.stream_id)
-            if stream is not None and any(entry.object_id == object_id for entry in stream.entries):
+            if stream is not None and any(
+                entry.object_id == object_id for entry in (*stream.kept_entries, *stream.entries)
+            ):
                 detail = (
                     f"stream {part.stream_id} has another range of object {object_id} already than"
                     f" [.., {part.end_offset})"

@@ -5,7 +5,7 @@ partition's leader epoch. Source: AutoMQ `StreamControlManager#openStream`, `#tr
 its historical WAL responsibilities.
 """
 
-from base.ids import StreamId
+from base.ids import Millis, StreamId
 from controller.api.messages import (
     OpenedStreamItem,
     OpenStreamItem,
@@ -21,6 +21,7 @@ from controller.managers.checks import (
     check_owner,
     check_stream,
 )
+from controller.managers.kept_logs import trim_grace
 from controller.managers.result import Refused, Result
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import Record, StreamOpened, StreamTrimmed
@@ -63,9 +64,13 @@ def open_streams(image: MetadataImage, request: OpenStreams) -> Result[StreamsOp
     return Result(records, value=StreamsOpened(items=items))
 
 
-def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
-    """Set the start offset; it may be ahead of the committed end (data still in the WAL). A repeat
-    succeeds without records.
+def trim_stream(
+    image: MetadataImage, request: TrimStream, now_ms: Millis, *, grace_ms: int = 0
+) -> Result[None]:
+    """Set the start offset; if nothing is kept, it may be ahead of the committed end (data still in
+    the WAL). A repeat succeeds without records.
+
+    grace_ms: of topics without one of their own. 0: nothing is kept.
     """
     me = BrokerIncarnation(request.node_id, request.node_epoch)
     try:
@@ -83,7 +88,14 @@ def trim_stream(image: MetadataImage, request: TrimStream) -> Result[None]:
         return refused.result()
     if request.start_offset == stream.start_offset:
         return Result()
-    return Result([StreamTrimmed(request.stream_id, request.start_offset)])
+    grace = trim_grace(image, stream, now_ms, wanted=request.keep, default_ms=grace_ms)
+    if grace is not None and request.start_offset > stream.end_offset:
+        detail = (
+            f"stream {stream.stream_id} ends at {stream.end_offset}: what is below"
+            f" {request.start_offset} cannot be kept before it is committed"
+        )
+        return Refused(Status.OFFSET_NOT_MATCHED, detail).result()
+    return Result([StreamTrimmed(request.stream_id, request.start_offset, grace)])
 
 
 def _openable(image: MetadataImage, me: BrokerIncarnation, item: OpenStreamItem) -> StreamState:

@@ -24,8 +24,9 @@ from controller.manifest.changes import ManifestChanges
 from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.image import MetadataImage
 from controller.metadata.internal_topics import INTERNAL_TOPICS
+from controller.metadata.log_entry import LogEntry
 from controller.metadata.objects import ObjectsImage
-from controller.metadata.streams import LogEntry, StreamState
+from controller.metadata.streams import StreamState
 from controller.metadata.topics import PartitionKey, PartitionMetadata, TopicState
 from stream.format.manifest.codec import Draft, encode_entries, encode_shard
 from stream.format.manifest.model import (

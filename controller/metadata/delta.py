@@ -19,6 +19,7 @@ from controller.metadata.records import (
     ConfigRecord,
     FrozenTopicRecord,
     FrozenTopicRemoved,
+    KeptLogDropped,
     KeyValueRecord,
     NodeRecord,
     NodeRemoved,
@@ -107,7 +108,12 @@ class MetadataDelta:
     def _note_log(self, record: Record) -> None:
         match record:
             case (
-                StreamCreated() | StreamForked() | StreamOpened() | StreamClosed() | StreamRemoved()
+                StreamCreated()
+                | StreamForked()
+                | StreamOpened()
+                | StreamClosed()
+                | StreamRemoved()
+                | KeptLogDropped()
             ):
                 self.stream_ids.add(record.stream_id)
             case StreamTrimmed():

@@ -31,6 +31,7 @@ from controller.metadata.records import (
     FrozenTopicRecord,
     FrozenTopicRemoved,
     IdsReserved,
+    KeptLogDropped,
     KeyValueRecord,
     MetadataOffset,
     NodeRecord,
@@ -107,6 +108,7 @@ class MetadataImage:
             StreamOpened: self.streams.open,
             StreamClosed: self.streams.close,
             StreamTrimmed: self._stream_trimmed,
+            KeptLogDropped: self._kept_log_dropped,
             StreamRemoved: self._stream_removed,
             ObjectPrepared: self._object_prepared,
             ObjectCommitted: self._object_committed,
@@ -244,7 +246,11 @@ class MetadataImage:
             self.objects.refer(entry.object_id)
 
     def _stream_trimmed(self, record: StreamTrimmed) -> None:
-        for entry in self.streams.trim(record.stream_id, record.start_offset):
+        for entry in self.streams.trim(record):
+            self.objects.release(entry.object_id)
+
+    def _kept_log_dropped(self, record: KeptLogDropped) -> None:
+        for entry in self.streams.drop_kept(record):
             self.objects.release(entry.object_id)
 
     def _stream_removed(self, record: StreamRemoved) -> None:

@@ -33,7 +33,7 @@ def check(
     refs: Counter[ObjectId] = Counter()
     for stream in streams:
         _check_log(stream)
-        refs.update(entry.object_id for entry in stream.entries)
+        refs.update(entry.object_id for entry in (*stream.kept_entries, *stream.entries))
     _check_objects(objects, nodes, refs)
     _check_owners(streams, nodes)
     owned = _check_partitions(topics, streams, nodes)
@@ -44,6 +44,7 @@ def check(
 
 def _check_log(stream: StreamState) -> None:
     name = f"stream {stream.stream_id}"
+    _check_kept(stream, name)
     if not stream.entries:
         if stream.end_offset > stream.start_offset:
             raise broken(f"{name}: nothing holds [{stream.start_offset}, {stream.end_offset})")
@@ -60,6 +61,22 @@ def _check_log(stream: StreamState) -> None:
             raise broken(f"{name}: {after} does not follow {before}")
     if len({entry.object_id for entry in stream.entries}) != len(stream.entries):
         raise broken(f"{name}: an object holds two entries")
+
+
+def _check_kept(stream: StreamState, name: str) -> None:
+    if stream.kept is None:
+        return
+    ends = [trim.end_offset for trim in stream.kept.trims]
+    if ends != sorted(ends) or ends[-1:] != [stream.start_offset]:
+        raise broken(f"{name}: the kept trims end at {ends}, the start is {stream.start_offset}")
+    at = stream.kept_offset
+    for entry in stream.kept_entries:
+        if entry.start_offset > at or not at < entry.end_offset <= stream.start_offset:
+            raise broken(f"{name}: the kept entry {entry} does not follow {at}")
+        at = entry.end_offset
+    first = stream.entries[0].start_offset if stream.entries else stream.start_offset
+    if at < first:
+        raise broken(f"{name}: nothing holds [{at}, {first}), which is kept")
 
 
 def _check_objects(objects: ObjectsImage, nodes: NodesImage, refs: Counter[ObjectId]) -> None:

@@ -279,6 +279,8 @@ class StreamForked(_Record, tag="stream-forked", frozen=True, gc=False):
     source_id: StreamId
     end_offset: Offset
     """At most the committed end of the source, and no batch lies across it."""
+    with_kept: bool = False
+    """The fork begins where the source's kept log does, below its start."""
 
 
 class StreamOpened(_Record, tag="stream-opened", frozen=True, gc=False):
@@ -298,13 +300,34 @@ class StreamClosed(_Record, tag="stream-closed", frozen=True, gc=False):
     end_offset: Offset
 
 
+class TrimGrace(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How long a fork can bring back what a trim cuts off.
+
+    Its age is measured from `offset`, the end of the log before the trim. `since_ms` is the wall
+    clock of the active controller then, for information only.
+    """
+
+    offset: MetadataOffset
+    since_ms: Millis
+    keep_ms: int
+
+
 class StreamTrimmed(_Record, tag="stream-trimmed", frozen=True, gc=False):
     """Sets a new start offset. Ranges of objects that lie wholly below it are dropped, with their
-    references to objects.
+    references to objects, or kept.
     """
 
     stream_id: StreamId
     start_offset: Offset
+    grace: TrimGrace | None = None
+    """Set if what it cuts off is kept. If not, what earlier trims cut off is dropped as well."""
+
+
+class KeptLogDropped(_Record, tag="kept-log-dropped", frozen=True, gc=False):
+    """Drops what trims up to `end_offset` cut off and kept."""
+
+    stream_id: StreamId
+    end_offset: Offset
 
 
 class StreamRemoved(_Record, tag="stream-removed", frozen=True, gc=False):
@@ -442,6 +465,7 @@ Record = (
     | StreamOpened
     | StreamClosed
     | StreamTrimmed
+    | KeptLogDropped
     | StreamRemoved
     | ObjectPrepared
     | ObjectCommitted

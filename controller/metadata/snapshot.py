@@ -135,13 +135,15 @@ def _stream(stream: StreamState) -> Iterator[Record]:
         yield StreamClosed(stream.stream_id, stream.epoch, stream.end_offset)
     if stream.opened:
         yield opened
-    if stream.start_offset:
-        yield StreamTrimmed(stream.stream_id, stream.start_offset)
+    if stream.kept_offset:
+        yield StreamTrimmed(stream.stream_id, stream.kept_offset)
+    for trim in stream.kept.trims if stream.kept is not None else ():
+        yield StreamTrimmed(stream.stream_id, trim.end_offset, trim.grace)
 
 
 def _note_ranges(stream: StreamState, ranges: dict[ObjectId, list[RangeEntry]]) -> None:
     """Add the stream's entries to `ranges`, by the object that holds each."""
-    for entry in stream.entries:
+    for entry in (*stream.kept_entries, *stream.entries):
         part = RangeEntry(
             stream.stream_id,
             entry.start_offset,

@@ -8,14 +8,13 @@ Source: AutoMQ `StreamControlManager`, without its per-node lists.
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 import msgspec
 
 from base.ids import (
-    Millis,
     NodeEpoch,
     NodeId,
     ObjectId,
@@ -24,29 +23,18 @@ from base.ids import (
     StreamId,
 )
 from controller.metadata.errors import broken
+from controller.metadata.kept_log import KeptLog, KeptTrim
+from controller.metadata.log_entry import LogEntry
 from controller.metadata.records import (
+    KeptLogDropped,
     RangeEntry,
     StreamClosed,
     StreamCreated,
     StreamForked,
     StreamOpened,
+    StreamTrimmed,
 )
 from stream.ports import OWN_STREAM, BrokerIncarnation
-
-
-class LogEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One range of one stream in one object. An entry takes 60 to 100 bytes of memory for up to 64
-    MiB of log.
-    """
-
-    start_offset: Offset
-    end_offset: Offset
-    object_id: ObjectId
-    record_count: int
-    size_bytes: int
-    max_timestamp_ms: Millis
-    stored_stream_id: StreamId = OWN_STREAM
-
 
 _NEVER_OPENED = StreamEpoch(-1)
 _NOBODY = BrokerIncarnation(NodeId(-1), NodeEpoch(-1))
@@ -73,6 +61,12 @@ def _forked(entry: LogEntry, source_id: StreamId, end_offset: Offset) -> LogEntr
     )
 
 
+def _released(before: Sequence[LogEntry], after: Sequence[LogEntry]) -> list[LogEntry]:
+    """Return the entries of `before` that `after` does not have."""
+    left = {(entry.object_id, entry.start_offset) for entry in after}
+    return [entry for entry in before if (entry.object_id, entry.start_offset) not in left]
+
+
 class StreamState(msgspec.Struct, gc=False):
     """The state of one stream.
 
@@ -91,10 +85,22 @@ class StreamState(msgspec.Struct, gc=False):
     start_offset: Offset = _ORIGIN
     end_offset: Offset = _ORIGIN
     entries: list[LogEntry] = msgspec.field(default_factory=list[LogEntry])
+    kept: KeptLog | None = None
+    """What DeleteRecords cut off, while it can come back."""
 
     @property
     def owner(self) -> BrokerIncarnation:
         return BrokerIncarnation(self.node_id, self.node_epoch)
+
+    @property
+    def kept_offset(self) -> Offset:
+        """Return the offset at which a fork can begin: the start, or where what is kept begins."""
+        return self.start_offset if self.kept is None else self.kept.start_offset
+
+    @property
+    def kept_entries(self) -> Sequence[LogEntry]:
+        """Return the entries below the start that can come back."""
+        return () if self.kept is None else self.kept.entries
 
     @property
     def next_offset(self) -> Offset:
@@ -134,6 +140,7 @@ class StreamsImage:
     _opened_by: dict[BrokerIncarnation, set[StreamId]] = field(
         default_factory=dict[BrokerIncarnation, set[StreamId]]
     )
+    _keeping: set[StreamId] = field(default_factory=set[StreamId])
 
     def __iter__(self) -> Iterator[StreamState]:
         return iter(self._streams.values())
@@ -151,6 +158,10 @@ class StreamsImage:
     def opened_by(self, node: BrokerIncarnation) -> frozenset[StreamId]:
         """Return the streams that this incarnation, dead or alive, has open."""
         return frozenset(self._opened_by.get(node, ()))
+
+    def keeping(self) -> Iterator[StreamState]:
+        """Yield the streams that keep what DeleteRecords cut off."""
+        return map(self.known, self._keeping)
 
     def create(self, record: StreamCreated) -> None:
         if record.stream_id in self._streams:
@@ -171,14 +182,15 @@ class StreamsImage:
                 f" {record.end_offset}: it ends at {state.end_offset}, the source at"
                 f" {source.end_offset}"
             )
-        state.start_offset = min(source.start_offset, record.end_offset)
+        start = source.kept_offset if record.with_kept else source.start_offset
+        entries = source.find(start, record.end_offset, limit=len(source.entries))
+        if record.with_kept:
+            known_from = entries[0].start_offset if entries else record.end_offset
+            kept = (entry for entry in source.kept_entries if entry.start_offset < known_from)
+            entries = [*kept, *entries]
+        state.start_offset = min(start, record.end_offset)
         state.end_offset = record.end_offset
-        state.entries = [
-            _forked(entry, source.stream_id, record.end_offset)
-            for entry in source.find(
-                source.start_offset, record.end_offset, limit=len(source.entries)
-            )
-        ]
+        state.entries = [_forked(entry, source.stream_id, record.end_offset) for entry in entries]
         return state.entries
 
     def open(self, record: StreamOpened) -> None:
@@ -204,36 +216,55 @@ class StreamsImage:
         """Remove the stream and return its entries, whose references the caller has to release."""
         state = self.known(stream_id)
         self._unown(state)
+        self._keeping.discard(stream_id)
         del self._streams[stream_id]
-        return state.entries
+        return [*state.kept_entries, *state.entries]
 
-    def trim(self, stream_id: StreamId, start_offset: Offset) -> list[LogEntry]:
-        """Move the start of the stream up and return the entries that it drops."""
-        state = self.known(stream_id)
-        if start_offset < state.start_offset:
+    def trim(self, record: StreamTrimmed) -> list[LogEntry]:
+        """Move the start of the stream up and return the entries whose references the caller has to
+        release. What is cut off is kept if the record says so; else what was kept before goes too.
+        """
+        state, start = self.known(record.stream_id), record.start_offset
+        if start < state.start_offset:
             raise broken(
-                f"stream {stream_id}: start goes back from {state.start_offset} to {start_offset}"
+                f"stream {record.stream_id}: start goes back from {state.start_offset} to {start}"
             )
-        state.start_offset = start_offset
-        kept = next(
-            (i for i, entry in enumerate(state.entries) if entry.end_offset > start_offset),
+        count = next(
+            (i for i, entry in enumerate(state.entries) if entry.end_offset > start),
             len(state.entries),
         )
-        dropped = state.entries[:kept]
-        del state.entries[:kept]
-        return dropped
+        cut, before = state.entries[:count], state.kept_entries
+        del state.entries[:count]
+        if record.grace is None:
+            self._keep(state, None)
+        else:
+            kept = state.kept or KeptLog(state.start_offset, ())
+            self._keep(state, kept.trimmed(KeptTrim(start, record.grace), cut))
+        state.start_offset = start
+        return _released([*before, *cut], state.kept_entries)
+
+    def drop_kept(self, record: KeptLogDropped) -> list[LogEntry]:
+        """Forget what trims up to an offset cut off, and return the entries whose references the
+        caller has to release.
+        """
+        state = self.known(record.stream_id)
+        if state.kept is None:
+            raise broken(f"stream {record.stream_id} keeps nothing below its start")
+        before = state.kept.entries
+        self._keep(state, state.kept.without(record.end_offset))
+        return _released(before, state.kept_entries)
 
     def add(self, object_id: ObjectId, part: RangeEntry) -> bool:
         """Index one range and move the end of the stream up to its end.
 
-        Return False if the range is not indexed, because it lies wholly below the start or the
-        stream is removed.
+        Return False if the range is not indexed, because nothing of it is wanted: it lies wholly
+        below the start and is not kept, or the stream is removed.
         """
         state = self._streams.get(part.stream_id)
         if state is None:
             return False
         state.end_offset = max(state.end_offset, part.end_offset)
-        if part.end_offset <= state.start_offset:
+        if part.end_offset <= state.kept_offset:
             return False
         entry = LogEntry(
             part.start_offset,
@@ -244,7 +275,9 @@ class StreamsImage:
             part.max_timestamp_ms,
             part.stored_stream_id,
         )
-        if not state.entries or state.entries[-1].start_offset < entry.start_offset:
+        if state.kept is not None and part.end_offset <= state.start_offset:
+            state.kept = state.kept.with_entry(entry)
+        elif not state.entries or state.entries[-1].start_offset < entry.start_offset:
             state.entries.append(entry)
         else:
             insort(state.entries, entry, key=_start)
@@ -262,6 +295,13 @@ class StreamsImage:
         if state is None:
             raise broken(f"stream {stream_id} does not exist")
         return state
+
+    def _keep(self, state: StreamState, kept: KeptLog | None) -> None:
+        state.kept = kept
+        if kept is None:
+            self._keeping.discard(state.stream_id)
+        else:
+            self._keeping.add(state.stream_id)
 
     def _unown(self, state: StreamState) -> None:
         if not state.opened:

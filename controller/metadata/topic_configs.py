@@ -282,8 +282,9 @@ _ALL = (
         DELETE_GRACE,
         ConfigType.LONG,
         "-1",
-        "How long the topic, once deleted, can come back (`penstock topics undelete`); 0: it"
-        " cannot; -1: as long as the setting `delete.grace.ms` says. Penstock's own.",
+        "How long the topic, once deleted, or records that DeleteRecords deleted from it, can come"
+        " back (`penstock topics undelete`); 0: they cannot; -1: as long as the setting"
+        " `delete.grace.ms` says. Penstock's own.",
         low=-1,
         is_internal=True,
     ),

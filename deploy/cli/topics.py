@@ -78,6 +78,10 @@ def fork(
             ),
         ),
     ] = None,
+    snapshot: Annotated[
+        str | None,
+        typer.Option(metavar="SNAPSHOT", help="Take the topic as it is in this snapshot."),
+    ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,8 +99,12 @@ def fork(
     cut: a partition ends at the last border of a batch at or before the wanted offset. Transactions
     that are open there are aborted in the new topic.
     """
-    if at_time is not None and at_offsets is not None:
-        raise UsageError("name one of --at-time and --at-offsets")
+    if sum(option is not None for option in (at_time, at_offsets, snapshot)) > 1:
+        raise UsageError("name one of --at-time, --at-offsets and --snapshot")
+    if snapshot is not None:
+        from stream.format.manifest.model import in_snapshot
+
+        source = in_snapshot(source, snapshot)
     configs = {"penstock.fork.source": source} | dict(_pair(text) for text in config or [])
     if at_time is not None:
         timestamp_ms = int(at_time.replace(tzinfo=UTC).timestamp() * 1_000)
@@ -235,7 +243,11 @@ def delete_records(
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the oldest records of a topic. They cannot be brought back."""
+    """Delete the oldest records of a topic.
+
+    They can come back, in a new topic, until their grace (`delete.grace.ms`, or the topic's
+    `penstock.delete.grace.ms`) is over: see `penstock topics undelete --records`.
+    """
     if (before_offset is not None) + (before_time is not None) + all_records != 1:
         raise UsageError("name one of --before-offset, --before-time and --all")
     from deploy.clients.kafka import Kafka
@@ -321,7 +333,8 @@ def undelete(
         typer.Argument(
             help=(
                 "The deleted topic: its name, for the one that was deleted last, or its id of"
-                " `penstock topics list --deleted`."
+                " `penstock topics list --deleted`. With --records, the topic whose records were"
+                " deleted."
             )
         ),
     ],
@@ -332,13 +345,27 @@ def undelete(
             "--as", metavar="NEW", help="Bring it back under this name.", show_default=False
         ),
     ] = None,
+    records: Annotated[
+        bool,
+        typer.Option(
+            "--records",
+            help=(
+                "Bring back what `delete-records` deleted, with all later records, in the new topic"
+                " that --as names."
+            ),
+        ),
+    ] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Bring a deleted topic back, with its records, configs and offsets of consumer groups.
 
-    Only topics come back: records that retention, compaction or `delete-records` deleted do not.
+    With --records, create a topic that has the deleted records of another one: the log start of a
+    topic never goes back. Records that retention or compaction deleted do not come back.
     """
+    if records:
+        _undelete_records(bootstrap, name, new_name, as_json=as_json)
+        return
     from deploy.clients.frozen_topics import find_deleted
     from deploy.clients.kafka import Kafka
     from deploy.output import print_json
@@ -364,9 +391,44 @@ def undelete(
     print(f"undeleted {found.name}{was} with {len(found.partitions)} partitions in {took_ms:,} ms")
 
 
+def _undelete_records(bootstrap: str, name: str, new_name: str | None, *, as_json: bool) -> None:
+    if new_name is None:
+        raise UsageError("--records needs --as NEW: the log start of a topic never goes back")
+    from deploy.clients.kafka import Kafka
+    from deploy.output import print_json, print_table
+
+    kafka = Kafka(bootstrap)
+    partitions = [part.partition for part in kafka.topic(name).partitions]
+    began = monotonic()
+    kafka.create_topic(
+        new_name,
+        -1,
+        -1,
+        {"penstock.fork.source": name, "penstock.fork.deleted.records": "true"},
+    )
+    took_ms = round((monotonic() - began) * 1_000)
+    before, after = kafka.offsets(name, partitions), kafka.offsets(new_name, partitions)
+    if as_json:
+        print_json(
+            {
+                "name": new_name,
+                "source": name,
+                "partitions": [
+                    {"partition": at, "earliest": after[at][0], "source_earliest": before[at][0]}
+                    for at in partitions
+                ],
+                "took_ms": took_ms,
+            }
+        )
+        return
+    rows = [(at, before[at][0], *after[at]) for at in partitions]
+    columns = ["partition", f"earliest in {name}", "earliest", "latest"]
+    print_table(f"{new_name}, in {took_ms:,} ms", columns, rows)
+
+
 def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
-    """Print the deleted topics that can come back."""
-    from deploy.clients.frozen_topics import deleted_topics
+    """Print the deleted topics, and the topics with deleted records, that can come back."""
+    from deploy.clients.frozen_topics import deleted_records, deleted_topics
     from deploy.output import print_json, print_table
     from deploy.output import size as size_text
     from deploy.top.cost import Prices, storage_usd_month
@@ -374,6 +436,7 @@ def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
     rows = [
         (
             topic.name,
+            "records" if topic.of_live_topic else "topic",
             str(topic.topic_id),
             _utc(topic.since_ms),
             _until(topic),
@@ -381,19 +444,19 @@ def _list_deleted(bootstrap: str, *, as_json: bool) -> None:
             size_bytes := sum(partition.size_bytes for partition in topic.partitions),
             storage_usd_month(size_bytes, Prices()),
         )
-        for topic in deleted_topics(bootstrap)
+        for topic in [*deleted_topics(bootstrap), *deleted_records(bootstrap)]
     ]
     if as_json:
-        keys = ("name", "topic_id", "deleted", "until", "partitions", "bytes", "usd_month")
+        keys = ("name", "what", "topic_id", "deleted", "until", "partitions", "bytes", "usd_month")
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
     cells = [(*row[:-2], size_text(row[-2]), f"{row[-1]:,.4f}") for row in rows]
-    columns = ["topic", "id", "deleted", "until", "partitions", "bytes", "USD/month"]
+    columns = ["topic", "deleted", "id", "at", "until", "partitions", "bytes", "USD/month"]
     print_table("", columns, cells)
 
 
 def _until(topic: "FrozenTopicInfo") -> str:
-    """Return when the grace of a deleted topic is over."""
+    """Return when the grace of a deleted topic, or of deleted records, is over."""
     return _utc(topic.since_ms + topic.keep_ms)
 
 

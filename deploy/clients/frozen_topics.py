@@ -21,12 +21,20 @@ def frozen_topics(bootstrap: str, full_names: Sequence[str] = ()) -> list[Frozen
     Raises KafkaFailed, also for a name that no frozen topic has.
     """
     with WireClient(bootstrap) as client:
-        return _ask(client, full_names)
+        return [topic for topic in _ask(client, full_names) if not topic.of_live_topic]
 
 
 def deleted_topics(bootstrap: str) -> list[FrozenTopicInfo]:
     """Return the deleted topics that can come back, sorted by name and time."""
     return [topic for topic in frozen_topics(bootstrap) if not topic.snapshot]
+
+
+def deleted_records(bootstrap: str) -> list[FrozenTopicInfo]:
+    """Return the topics whose deleted records can come back, sorted by name, with the partitions
+    that have such records.
+    """
+    with WireClient(bootstrap) as client:
+        return [topic for topic in _ask(client, ()) if topic.of_live_topic]
 
 
 def full_name(topic: FrozenTopicInfo) -> str:

@@ -138,7 +138,8 @@ class WalFacts:
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """The metadata at one moment. leaderless, hanging: by (topic, partition). deleted_count,
-    deleted_bytes: deleted topics that can come back, and the bytes of their ranges.
+    deleted_bytes: deleted topics that can come back, and the bytes of their ranges. kept_bytes:
+    those of deleted records that can come back.
     """
 
     cluster_id: str
@@ -153,6 +154,7 @@ class ClusterFacts:
     wals: Mapping[BrokerIncarnation, WalFacts]
     deleted_count: int = 0
     deleted_bytes: int = 0
+    kept_bytes: int = 0
 
     @property
     def may_be_transient(self) -> bool:

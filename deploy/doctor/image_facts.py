@@ -50,6 +50,9 @@ def read_cluster(image: MetadataImage, now_ms: int) -> ClusterFacts:
         },
         deleted_count=len(deleted),
         deleted_bytes=sum(_size_bytes(image, topic) for topic in deleted),
+        kept_bytes=sum(
+            entry.size_bytes for stream in image.streams.keeping() for entry in stream.kept_entries
+        ),
     )
 
 
@@ -85,6 +88,7 @@ def lasting_problems(first: ClusterFacts, second: ClusterFacts) -> ClusterFacts:
         },
         deleted_count=second.deleted_count,
         deleted_bytes=second.deleted_bytes,
+        kept_bytes=second.kept_bytes,
     )
 
 

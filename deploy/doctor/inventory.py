@@ -328,11 +328,11 @@ def lost_ranges(image: MetadataImage, object_ids: Iterable[ObjectId]) -> list[Lo
     found: list[LostRange] = []
     for stream in image.streams if gone else ():
         name = image.topic_name(stream.topic_id) or "?"
-        for entry in stream.entries:
+        for entry in (*stream.kept_entries, *stream.entries):
             if entry.object_id in gone:
                 state = image.objects.get(entry.object_id)
                 key = "" if state is None else state.key
-                start = max(entry.start_offset, stream.start_offset)
+                start = max(entry.start_offset, stream.kept_offset)
                 found.append(
                     LostRange(name, stream.partition, stream.kind, start, entry.end_offset, key)
                 )

@@ -294,6 +294,8 @@ def partitions(
             f"; {cluster.deleted_count:,} deleted topics ({size(cluster.deleted_bytes)}) can come"
             " back"
         )
+    if cluster.kept_bytes:
+        summary += f"; deleted records ({size(cluster.kept_bytes)}) can come back"
     if unreadable:
         summary += f"; {len(unreadable):,} objects cannot be read"
     return result(f.PARTITIONS, summary, found)

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from controller.metadata.image import MetadataImage
-from controller.metadata.streams import LogEntry
+from controller.metadata.log_entry import LogEntry
 from tests.sim.checkers import Part
 from tests.sim.leaks import LEAKING
 

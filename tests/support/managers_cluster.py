@@ -50,6 +50,7 @@ from controller.managers import (
     topics,
 )
 from controller.managers.elections import elect_leaderless
+from controller.managers.kept_logs import drop_kept
 from controller.managers.result import Result
 from controller.metadata.codec import decode_record, encode_record
 from controller.metadata.image import MetadataImage
@@ -203,6 +204,7 @@ class ManagersCluster:
         self.apply(recovery.assign_recoveries(self.image, self.live))
         self.apply(elect_leaderless(self.image, self.live, self.now_ms))
         self.apply(deleted_topics.remove_deleted(self.image, self.age_s, DELETED_PARTITIONS_MAX))
+        self.apply(drop_kept(self.image, self.age_s))
         self.apply(objects.expire_prepared(self.image, self.now_ms, self.age_s, 100))
         self.apply(objects.destroy_unreferenced(self.image, self.now_ms, 100))
 
@@ -390,7 +392,7 @@ class ManagersCluster:
             epoch=StreamEpoch(epoch),
             start_offset=Offset(start),
         )
-        self.run(streams.trim_stream(self.image, request), status)
+        self.run(streams.trim_stream(self.image, request, self.now_ms), status)
 
     def spans(self, stream_id: int) -> list[tuple[int, int, int]]:
         """(start, end, object id) of the stream's log."""

@@ -68,6 +68,7 @@ class PartitionHarness:
         self.subscribers = []
         self.live = set()
         self.now_ms = NOW
+        self.grace_ms = 0
         self.uuids = 0
         self.open_requests = 0
         self.refusing_opens = 0
@@ -125,7 +126,7 @@ class PartitionHarness:
         self.run(commits.commit(self.image, request, self.now_ms, live=self.live))
 
     async def trim_stream(self, request, *, timeout_s=0):
-        self.run(streams.trim_stream(self.image, request))
+        self.run(streams.trim_stream(self.image, request, self.now_ms, grace_ms=self.grace_ms))
 
     async def commit_recovered(self, request, *, timeout_s=0):
         while self.run(

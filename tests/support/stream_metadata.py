@@ -299,7 +299,7 @@ class MemoryStreamMetadata:
         assert position <= len(self.controller.commits)
 
     async def trim_stream(
-        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset
+        self, stream_id: StreamId, epoch: StreamEpoch, start_offset: Offset, *, keep: bool = False
     ) -> None:
         await self._begin("trim_stream")
         self.controller.check_node(self.writer)

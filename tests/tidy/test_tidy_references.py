@@ -41,6 +41,7 @@ NOT_OURS = {
 
 NO_MODULES = {
     "penstock.delete.grace.ms": "a topic config",
+    "penstock.fork.deleted.records": "an option of CreateTopics",
     "penstock.fork.offsets": "an option of CreateTopics",
     "penstock.fork.source": "a topic config",
     "penstock.fork.timestamp.ms": "an option of CreateTopics",

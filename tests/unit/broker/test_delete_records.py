@@ -90,7 +90,7 @@ async def test_each_partition_has_its_own_error(one, world):
 
 async def test_a_lost_answer_of_the_controller_loses_no_log_start(one, world, monkeypatch):
     async def lost(request, *, timeout_s=0):
-        world.run(real(world.image, request))
+        world.run(real(world.image, request, world.now_ms))
         raise TimeoutError("no answer")
 
     from controller.managers.streams import trim_stream as real

@@ -23,12 +23,13 @@ async def cluster():
         await broker.close()
 
 
-async def fork(harness, leader, source, name, wanted=NOWHERE):
+async def fork(harness, leader, source, name, wanted=NOWHERE, *, with_kept=False):
     """Fork the only partition of the source. Return its fork point."""
     point = (await find_fork_points(leader, [(source, {0: wanted})]))[0][0]
     assert not isinstance(point, PointRefusal), point
     topic_id = harness.image.topics.by_name(source).topic_id
-    harness.topic(name, fork=m.TopicFork(source_topic_id=topic_id, partitions=[point]))
+    wanted = m.TopicFork(source_topic_id=topic_id, partitions=[point], with_kept=with_kept)
+    harness.topic(name, fork=wanted)
     return point
 
 
@@ -111,6 +112,28 @@ async def test_a_producer_of_the_source_begins_anew_in_the_fork(cluster):
     assert (await other.produce("f", idempotent(1, b"g"))).error_code == 0
     assert (await other.produce("f", transactional(7, 1, b"h"))).error_code == 0
     assert await other.committed("f") == [b"a", b"b", b"d"], "7 is open again in the fork"
+
+
+async def test_deleted_records_come_back_with_the_outcomes_of_transactions(cluster):
+    harness, leader, other = cluster
+    harness.grace_ms = 1_000
+    harness.topic("t")
+    harness.lead("t", leader)
+    partition = await leader.opened("t")
+    await leader.produce("t", transactional(7, 0, b"aborted"))
+    assert await leader.mark("t", 7, commit=False) == 0
+    await leader.produce("t", transactional(8, 0, b"committed"))
+    assert await leader.mark("t", 8, commit=True) == 0
+    await leader.produce("t", transactional(9, 0, b"open"))
+    await leader.produce("t", batch(b"plain"))
+    assert await leader.partitions.trim_all([(partition, 6)], keep=True) == [None]
+    assert (partition.log_start_offset, partition.high_watermark) == (6, 6)
+    await fork(harness, leader, "t", "f", with_kept=True)
+    harness.lead("f", other)
+    forked = await other.opened("f")
+    assert (forked.log_start_offset, partition.log_start_offset) == (0, 6)
+    assert {b"aborted", b"committed", b"open", b"plain"} <= set(await other.values("f"))
+    assert await other.committed("f") == [b"committed", b"plain"]
 
 
 class Source:
@@ -210,6 +233,11 @@ async def test_forks_of_random_logs_have_what_was_decided_below_them(cluster, se
         ({FORK_SOURCE: "t"}, ForkRequest("t", -1, {})),
         ({FORK_SOURCE: "t", "penstock.fork.timestamp.ms": " 7"}, ForkRequest("t", 7, {})),
         (
+            {FORK_SOURCE: "t", "penstock.fork.deleted.records": "true"},
+            ForkRequest("t", -1, {}, with_kept=True),
+        ),
+        ({FORK_SOURCE: "t", "penstock.fork.deleted.records": "false"}, ForkRequest("t", -1, {})),
+        (
             {FORK_SOURCE: "t", "penstock.fork.offsets": "0:5,12:0"},
             ForkRequest("t", -1, {0: WantedPoint(offset=5), 12: WantedPoint(offset=0)}),
         ),
@@ -225,4 +253,27 @@ def test_fork_options_are_read(configs, request_):
 def test_wrong_fork_offsets_are_refused(offsets):
     with pytest.raises(KafkaError, match=r"penstock\.fork\.offsets") as caught:
         take_fork_request({FORK_SOURCE: "t", "penstock.fork.offsets": offsets})
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"penstock.fork.deleted.records": "true"},
+        {FORK_SOURCE: "t", "penstock.fork.deleted.records": "yes"},
+        {
+            FORK_SOURCE: "t",
+            "penstock.fork.deleted.records": "true",
+            "penstock.fork.timestamp.ms": "7",
+        },
+        {
+            FORK_SOURCE: "t",
+            "penstock.fork.deleted.records": "true",
+            "penstock.fork.offsets": "0:5",
+        },
+    ],
+)
+def test_deleted_records_come_back_only_as_a_whole_log(given):
+    with pytest.raises(KafkaError) as caught:
+        take_fork_request(given)
     assert caught.value.code is ErrorCode.INVALID_CONFIG

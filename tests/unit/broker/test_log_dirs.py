@@ -11,9 +11,9 @@ from broker.handlers.describe_log_dirs import handle_describe_log_dirs
 from broker.partition.usage import PartitionUsage, usage_of
 from broker.wire import apis
 from broker.wire.gen import describe_log_dirs as wire
+from controller.metadata.log_entry import LogEntry
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.records import ObjectCommitted, RangeEntry
-from controller.metadata.streams import LogEntry
 from stream.ports import ObjectRole
 from tests.support.partition_harness import PartitionHarness, batch
 

@@ -8,7 +8,7 @@ from base.ids import Millis, ObjectId, Offset
 from broker.partition.retention import Retention, allows_delete_records, retained_from
 from broker.retention_duty import RetentionDuty
 from broker.wire.error_codes import ErrorCode
-from controller.metadata.streams import LogEntry
+from controller.metadata.log_entry import LogEntry
 from tests.support.partition_harness import NOW, PartitionHarness, batch
 
 DAY_MS = 86_400_000

@@ -61,15 +61,16 @@ class Forking(ManagersCluster):
         (forked,) = self.partitions("f")
         return forked
 
-    def trim_to(self, partition: PartitionRecord, start: int) -> None:
+    def trim_to(self, partition: PartitionRecord, start: int, *, grace_ms: int = 0) -> None:
         request = TrimStream(
             node_id=self.node.node_id,
             node_epoch=self.node.node_epoch,
             stream_id=partition.data_stream_id,
             epoch=partition.leader_epoch,
             start_offset=Offset(start),
+            keep=grace_ms > 0,
         )
-        self.run(streams.trim_stream(self.image, request))
+        self.run(streams.trim_stream(self.image, request, self.now_ms, grace_ms=grace_ms))
 
 
 @pytest.fixture

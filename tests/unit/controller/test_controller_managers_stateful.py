@@ -227,7 +227,11 @@ class Managers(RuleBasedStateMachine):
                 )
             )
 
-    def _fork(self, source: str, name: str) -> bool:
+    @rule(source=st.sampled_from("abc"), name=st.sampled_from("abc"))
+    def bring_back_records(self, source: str, name: str) -> None:
+        self._fork(source, name, with_kept=True)
+
+    def _fork(self, source: str, name: str, *, with_kept: bool = False) -> bool:
         """Fork a topic, or one of a snapshot, at the committed ends. Return whether it worked."""
         found = self.image.topics.by_name(source) or self.image.frozen_topics.by_full_name(source)
         if found is None:
@@ -249,7 +253,7 @@ class Managers(RuleBasedStateMachine):
             name=name,
             partitions=len(points),
             configs={FORK_SOURCE: source},
-            fork=TopicFork(source_topic_id=found.topic_id, partitions=points),
+            fork=TopicFork(source_topic_id=found.topic_id, partitions=points, with_kept=with_kept),
         )
         result = topics.create_topics(
             self.image,
@@ -450,8 +454,8 @@ class Managers(RuleBasedStateMachine):
             assert repeat.records == []
 
     @precondition(lambda self: self.incarnations)
-    @rule(number=NUMBERS, by=st.integers(-1, 9))
-    def trim(self, number: int, by: int) -> None:
+    @rule(number=NUMBERS, by=st.integers(-1, 9), keep=st.booleans())
+    def trim(self, number: int, by: int, keep: bool) -> None:
         stream = self.stream(number)
         if stream is not None:
             node = self.owner(stream, number)
@@ -461,8 +465,10 @@ class Managers(RuleBasedStateMachine):
                 stream_id=StreamId(stream.stream_id),
                 epoch=stream.epoch,
                 start_offset=Offset(max(0, stream.start_offset + by)),
+                keep=keep,
             )
-            self.submit(streams.trim_stream(self.image, request))
+            now_ms = self.cluster.now_ms
+            self.submit(streams.trim_stream(self.image, request, now_ms, grace_ms=1_000))
 
     @precondition(
         lambda self: any(wal.recoverer.node_id >= 0 for wal in self.image.nodes.running_wals())

@@ -1,0 +1,81 @@
+"""Keep what DeleteRecords cuts off a log until the grace of the topic is over, then drop it.
+
+Invariants: a log start never goes back: what is kept comes back as a fork
+(`controller.managers.forks`). A trim that is not by request (retention) ends the grace of what was
+cut off before, because that is older. A topic whose own grace gets shorter drops it earlier. A txn
+stream is kept as far as its data stream, so that a fork knows which transactions were aborted. Ages
+are counted by the timeline of the active controller.
+Source: none in Kafka.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from base.ids import Millis, Offset
+from controller.managers.objects import Age
+from controller.metadata.image import MetadataImage
+from controller.metadata.records import KeptLogDropped, Record, TrimGrace
+from controller.metadata.streams import StreamState
+from controller.metadata.topic_configs import DELETE_GRACE
+from controller.metadata.topics import PartitionKey
+
+DROPS_PER_TRANSACTION_MAX: Final = 10_000
+
+
+def grace_ms_of(image: MetadataImage, topic_id: UUID, default_ms: int) -> int:
+    """Return for how long a topic, or what DeleteRecords cuts off it, can come back."""
+    topic = image.topics.by_id(topic_id)
+    configs = {} if topic is None else image.configs.topic(topic.name)
+    own_ms = int(configs.get(DELETE_GRACE, -1))
+    return default_ms if own_ms < 0 else own_ms
+
+
+def trim_grace(
+    image: MetadataImage, stream: StreamState, now_ms: Millis, *, wanted: bool, default_ms: int
+) -> TrimGrace | None:
+    """Return for how long what a trim cuts off the stream is kept; None: it is not.
+
+    wanted: by the request. default_ms: the grace of topics without one of their own.
+    """
+    if stream.kind == "txn":
+        data = _data_of(image, stream)
+        return None if data is None or data.kept is None else data.kept.trims[-1].grace
+    keep_ms = grace_ms_of(image, stream.topic_id, default_ms)
+    if not wanted or stream.kind != "data" or not keep_ms:
+        return None
+    return TrimGrace(image.end_offset, now_ms, keep_ms)
+
+
+def drop_kept(image: MetadataImage, age_s: Age) -> list[Record]:
+    """Drop what was kept for its grace. Bounded: call again while it returns records."""
+    records: list[Record] = []
+    for stream in image.streams.keeping():
+        end = _due(image, stream, age_s)
+        if end is not None:
+            records.append(KeptLogDropped(stream.stream_id, end))
+        if len(records) == DROPS_PER_TRANSACTION_MAX:
+            break
+    return records
+
+
+def _due(image: MetadataImage, stream: StreamState, age_s: Age) -> Offset | None:
+    """Return the offset up to which nothing is kept any more, if anything is kept there."""
+    assert stream.kept is not None, "the stream keeps something"
+    if stream.kind == "txn":
+        data = _data_of(image, stream)
+        end = stream.start_offset if data is None or data.kept is None else data.kept_offset
+        return end if end > stream.kept_offset else None
+    over = (
+        trim.end_offset
+        for trim in stream.kept.trims
+        if age_s(trim.grace.offset) * 1_000
+        >= min(trim.grace.keep_ms, grace_ms_of(image, stream.topic_id, trim.grace.keep_ms))
+    )
+    return max(over, default=None)
+
+
+def _data_of(image: MetadataImage, stream: StreamState) -> StreamState | None:
+    """Return the data stream of the partition that has this stream."""
+    key = PartitionKey(stream.topic_id, stream.partition)
+    partition = image.topics.partition(key) or image.frozen_topics.partition(key)
+    return None if partition is None else image.streams.get(partition.data_stream_id)

@@ -1,0 +1,239 @@
+"""What DeleteRecords cuts off a log: kept for a grace, brought back by a fork, then dropped."""
+
+import pytest
+
+from base.ids import Millis, Offset, StreamId
+from controller.api.messages import (
+    AlterConfigs,
+    ConfigChange,
+    ForkedPartition,
+    NewTopic,
+    Status,
+    TopicFork,
+    TrimStream,
+)
+from controller.managers import configs, streams
+from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.kept_log import TRIMS_MAX
+from controller.metadata.objects import ObjectPhase
+from controller.metadata.records import PartitionRecord
+from controller.metadata.streams import StreamState
+from controller.metadata.topic_configs import DELETE_GRACE
+from stream.ports import BrokerIncarnation
+from tests.support.managers_cluster import ManagersCluster, part, replaced, snapshot_of, uploaded
+
+GRACE_MS = 1_000
+
+
+class Trimming(ManagersCluster):
+    """One broker, and the topic "t" with three objects of ten records, and of its outcomes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node: BrokerIncarnation = self.broker(1)
+        self.create(NewTopic(name="t"))
+        (self.source,) = self.partitions("t")
+        self.open_led(self.node)
+        self.data, self.txn = self.source.data_stream_id, self.source.txn_stream_id
+        for number in range(3):
+            self.upload(self.data, 10 * number, 10 * number + 10)
+        self.upload(self.txn, 0, 30)
+
+    @property
+    def log(self) -> StreamState:
+        return self.image.streams.known(self.data)
+
+    def upload(self, stream_id: StreamId, start: int, end: int) -> None:
+        (item,) = self.prepare(self.node)
+        self.commit(self.node, uploaded(item, part(stream_id, start, end)))
+
+    def cut(self, start: int, stream_id: StreamId | None = None, *, keep: bool = True) -> None:
+        request = TrimStream(
+            node_id=self.node.node_id,
+            node_epoch=self.node.node_epoch,
+            stream_id=self.data if stream_id is None else stream_id,
+            epoch=self.source.leader_epoch,
+            start_offset=Offset(start),
+            keep=keep,
+        )
+        self.run(streams.trim_stream(self.image, request, self.now_ms, grace_ms=GRACE_MS))
+
+    def wait(self, ms: int) -> None:
+        """Let time pass, and the chores do their work."""
+        self.now_ms = Millis(self.now_ms + ms)
+        self.tick()
+
+    def alter_grace(self, value: str) -> None:
+        change = ConfigChange(
+            resource_type=TOPIC_RESOURCE, resource_name="t", name=DELETE_GRACE, value=value
+        )
+        self.run(configs.alter_configs(self.image, AlterConfigs(changes=[change])))
+
+    def kept(self) -> list[tuple[int, int]]:
+        return [(entry.start_offset, entry.end_offset) for entry in self.log.kept_entries]
+
+    def destroyed(self) -> int:
+        return self.image.objects.count(ObjectPhase.DESTROYED)
+
+    def bring_back(self, end: int, scan: int | None = None) -> PartitionRecord:
+        self.create(self.request(end, scan))
+        (forked,) = self.partitions("f")
+        return forked
+
+    def request(self, end: int, scan: int | None = None) -> NewTopic:
+        point = ForkedPartition(
+            end_offset=Offset(end),
+            scan_offset=Offset(end if scan is None else scan),
+            txn_end_offset=Offset(min(end, 30)),
+        )
+        fork = TopicFork(source_topic_id=self.source.topic_id, partitions=[point], with_kept=True)
+        return NewTopic(name="f", partitions=1, fork=fork)
+
+    def fork_of(self, forked: PartitionRecord) -> list[tuple[int, int]]:
+        log = self.image.streams.known(forked.data_stream_id)
+        return [(entry.start_offset, entry.end_offset) for entry in log.entries]
+
+
+@pytest.fixture
+def cluster() -> Trimming:
+    return Trimming()
+
+
+def test_readers_do_not_see_what_is_kept(cluster: Trimming) -> None:
+    cluster.cut(25)
+    assert (cluster.log.start_offset, cluster.log.kept_offset) == (25, 0)
+    assert cluster.kept() == [(0, 10), (10, 20)]
+    found = cluster.image.find_ranges(cluster.data, Offset(0), Offset(99), 10)
+    assert [item.range.start_offset for item in found] == [20]
+    cluster.wait(0)
+    assert cluster.destroyed() == 0
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_a_fork_brings_back_the_whole_log(cluster: Trimming) -> None:
+    cluster.cut(5)
+    cluster.cut(25)
+    forked = cluster.bring_back(30)
+    assert cluster.fork_of(forked) == [(0, 10), (10, 20), (20, 30)]
+    log = cluster.image.streams.known(forked.data_stream_id)
+    assert (log.start_offset, log.end_offset, log.kept) == (0, 30, None)
+    assert cluster.log.start_offset == 25
+    cluster.wait(GRACE_MS)
+    assert (cluster.log.kept, cluster.destroyed()) == (None, 0)
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_the_fork_looks_for_open_transactions_in_what_comes_back(cluster: Trimming) -> None:
+    """A leader that does not know what is open at the fork names its log start."""
+    cluster.cut(25)
+    assert cluster.bring_back(30, scan=25).fork.scan_offset == 0
+    cluster.delete("f")
+    assert cluster.bring_back(30, scan=27).fork.scan_offset == 27
+
+
+def test_the_outcomes_of_transactions_come_back_with_the_data(cluster: Trimming) -> None:
+    cluster.upload(cluster.txn, 30, 40)
+    cluster.cut(25)
+    cluster.cut(30, cluster.txn, keep=False)
+    forked = cluster.bring_back(30)
+    txn = cluster.image.streams.known(forked.txn_stream_id)
+    assert (txn.start_offset, txn.end_offset) == (0, 30)
+    cluster.wait(GRACE_MS)
+    cluster.wait(0)
+    assert cluster.image.streams.known(cluster.txn).kept is None
+
+
+def test_without_kept_data_no_outcome_is_kept(cluster: Trimming) -> None:
+    cluster.cut(25, keep=False)
+    cluster.cut(25, cluster.txn)
+    assert cluster.image.streams.known(cluster.txn).kept is None
+
+
+def test_each_trim_has_its_own_grace(cluster: Trimming) -> None:
+    cluster.cut(10)
+    cluster.wait(GRACE_MS // 2)
+    cluster.cut(20)
+    cluster.wait(GRACE_MS // 2)
+    assert (cluster.kept(), cluster.log.kept_offset, cluster.destroyed()) == ([(10, 20)], 10, 1)
+    assert snapshot_of(cluster.image) == cluster.image
+    cluster.wait(GRACE_MS // 2)
+    assert (cluster.log.kept, cluster.destroyed()) == (None, 2)
+    result = cluster.create(cluster.request(30), Status.INVALID_CONFIG)
+    assert "no deleted records that can come back" in result.detail
+
+
+def test_retention_ends_the_grace(cluster: Trimming) -> None:
+    cluster.cut(10)
+    cluster.cut(20, keep=False)
+    cluster.wait(0)
+    assert (cluster.log.kept, cluster.destroyed()) == (None, 2)
+
+
+def test_a_topic_without_a_grace_keeps_nothing(cluster: Trimming) -> None:
+    cluster.alter_grace("0")
+    cluster.cut(10)
+    assert cluster.log.kept is None
+
+
+def test_a_shorter_grace_frees_what_is_kept(cluster: Trimming) -> None:
+    cluster.cut(10)
+    cluster.alter_grace("0")
+    cluster.wait(0)
+    assert (cluster.log.kept, cluster.destroyed()) == (None, 1)
+
+
+def test_nothing_is_kept_that_may_never_be_committed(cluster: Trimming) -> None:
+    with pytest.raises(AssertionError, match="cannot be kept before it is committed"):
+        cluster.cut(31)
+    assert cluster.log.start_offset == 0
+    cluster.cut(31, keep=False)
+    assert cluster.log.start_offset == 31
+
+
+def test_a_log_without_records_comes_back(cluster: Trimming) -> None:
+    cluster.cut(30)
+    assert cluster.log.entries == []
+    assert cluster.fork_of(cluster.bring_back(30)) == [(0, 10), (10, 20), (20, 30)]
+
+
+def test_a_compaction_of_what_was_trimmed_meanwhile_is_not_there_twice(cluster: Trimming) -> None:
+    sources = [
+        (entry.object_id, entry.start_offset, entry.end_offset) for entry in cluster.log.entries
+    ]
+    cluster.cut(15)
+    (item,) = cluster.prepare(cluster.node)
+    cluster.commit(
+        cluster.node,
+        uploaded(item, part(cluster.data, 0, 30)),
+        replaced=[replaced(cluster.data, *source) for source in sources],
+    )
+    assert cluster.fork_of(cluster.bring_back(30)) == [(0, 30)]
+    cluster.upload(cluster.data, 30, 40)
+    cluster.cut(35)
+    assert cluster.kept() == [(0, 30)]
+    assert snapshot_of(cluster.image) == cluster.image
+
+
+def test_many_trims_are_joined(cluster: Trimming) -> None:
+    last = TRIMS_MAX + 10
+    for start in range(1, last + 1):
+        cluster.cut(start)
+    kept = cluster.log.kept
+    assert kept is not None
+    assert [trim.end_offset for trim in kept.trims] == [*range(1, TRIMS_MAX), last]
+
+
+def test_a_deleted_topic_keeps_its_deleted_records(cluster: Trimming) -> None:
+    cluster.cut(25)
+    cluster.delete("t", grace_ms=5 * GRACE_MS)
+    cluster.wait(GRACE_MS // 2)
+    assert cluster.kept() == [(0, 10), (10, 20)]
+    cluster.wait(GRACE_MS)
+    assert (cluster.log.kept, cluster.destroyed()) == (None, 2)
+
+
+def test_a_removed_topic_gives_back_what_was_kept(cluster: Trimming) -> None:
+    cluster.cut(25)
+    cluster.delete("t")
+    cluster.tick()
+    assert (cluster.destroyed(), list(cluster.image.streams.keeping())) == (4, [])
