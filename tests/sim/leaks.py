@@ -1,13 +1,15 @@
 """Compare the bytes in the bucket with the bytes that the metadata refer to, after a long life of
 logs that lose records in every way, and after all graces.
 
-Counted as referred to: committed objects that a range names, WAL slots that are not committed, and
-fences of WALs of which slots are objects.
+Counted as referred to: committed objects that a range names, WAL slots that are not committed,
+fences of WALs of which slots are objects, and slots of running WALs that a late copy of their PUT
+brought back after their deletion: they go when the WAL ends.
 The backup of the metadata and the manifests are not compared, but have to be few.
 Must not look into processes: it sees the bucket and the committed metadata.
 """
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -54,8 +56,13 @@ class Leak:
         return self.bucket_bytes / max(1, self.referred_bytes)
 
 
-def find_leak(image: MetadataImage, infos: list[ObjectInfo]) -> Leak:
-    """Compare a listing with the metadata. Pure."""
+def find_leak(
+    image: MetadataImage, infos: list[ObjectInfo], returned: AbstractSet[str] = frozenset()
+) -> Leak:
+    """Compare a listing with the metadata. Pure.
+
+    returned: keys that were deleted and put again.
+    """
     bucket = referred = fences = 0
     left_over: list[str] = []
     used = image.objects.wals()
@@ -63,7 +70,11 @@ def find_leak(image: MetadataImage, infos: list[ObjectInfo]) -> Leak:
         if not info.key.startswith((DATA_ROOT, WAL_ROOT)):
             continue
         bucket += info.size_bytes
-        if _is_referred(image, info.key) or _is_needed_fence(image, info.key, used):
+        if (
+            _is_referred(image, info.key)
+            or _is_needed_fence(image, info.key, used)
+            or (info.key in returned and _is_in_running_wal(image, info.key))
+        ):
             referred += info.size_bytes
         elif _is_behind_end(image, info.key):
             fences += 1
@@ -80,6 +91,12 @@ def _is_referred(image: MetadataImage, key: str) -> bool:
     slot = parse_wal_key(key)
     wal = None if slot is None else image.nodes.wal(slot.writer)
     return slot is not None and wal is not None and not wal.ended and slot.sequence >= wal.committed
+
+
+def _is_in_running_wal(image: MetadataImage, key: str) -> bool:
+    slot = parse_wal_key(key)
+    wal = None if slot is None else image.nodes.wal(slot.writer)
+    return wal is not None and wal.end is None
 
 
 def _is_behind_end(image: MetadataImage, key: str) -> bool:
@@ -103,7 +120,7 @@ async def check_leaks(world: "World", limit_s: float) -> None:
     while True:
         image = world.metadata.image
         infos = world.bucket.infos
-        leak = world.leak = find_leak(image, infos)
+        leak = world.leak = find_leak(image, infos, world.bucket.returned)
         is_clean = leak.ratio <= RATIO_MAX and not leak.fences
         if is_clean and not _doctor_finds(world, infos):
             break

@@ -39,6 +39,9 @@ class Bucket(MemoryStore):
         self.listener: BucketListener | None = None
         self.struck: dict[str, bytes] = {}
         """Original bytes of what the store has lost or damaged for a while."""
+        self.returned: set[str] = set()
+        """Keys that were deleted, and put again by a late copy of their PUT."""
+        self._deleted: set[str] = set()
 
     def peek(self, key: str) -> bytes | None:
         if key in self.struck:
@@ -79,6 +82,8 @@ class Bucket(MemoryStore):
 
     def _write(self, key: str, body: Body) -> str:
         etag = super()._write(key, body)
+        if key in self._deleted:
+            self.returned.add(key)
         if self.listener is not None:
             self.listener.written(key, join_body(body))
         return etag
@@ -87,6 +92,7 @@ class Bucket(MemoryStore):
         for key in keys:
             if self.listener is not None and key in self._objects:
                 self.listener.deleting(key)
+            self._deleted.add(key)
             self.struck.pop(key, None)
             await super().delete([key])
 
