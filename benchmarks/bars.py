@@ -26,6 +26,7 @@ from benchmarks import (
     moves,
     plugin,
     scale,
+    sessions,
 )
 from benchmarks import start as starts
 from benchmarks.harness import Measure
@@ -500,6 +501,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "failover": failover,
     "newcomer": newcomer,
     "scale": scale_work,
+    "sessions": sessions.sessions,
     "plugin": plugin.plugin,
     "ready": starts.ready,
 }

@@ -133,6 +133,13 @@ class BrokerConfig:
     batch is still returned.
     """
 
+    fetch_session_slots_max: Annotated[
+        int, Setting("max.incremental.fetch.session.cache.slots", Kind.INT, 0, 100_000)
+    ] = 1_000
+    """Fetch sessions (KIP-227) that the broker remembers; 0: none. Consumers without one name all
+    their partitions in each request.
+    """
+
     auto_create_topics_enable: Annotated[bool, Setting("auto.create.topics.enable", Kind.BOOL)] = (
         True
     )

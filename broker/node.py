@@ -41,6 +41,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.groups.model import GroupLimits
 from broker.handlers.departed import DepartedBrokers
 from broker.handlers.dispatch import RequestDispatcher
+from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import start_marker
 from broker.load_report import LoadReporter
@@ -150,6 +151,7 @@ class Broker:
         self.cleaner: CleanerDuty
         self.producer_ids = ProducerIds(self)
         self._rng = Random()  # noqa: S311 - jitter, not a secret
+        self.fetch_sessions = FetchSessions(config.fetch_session_slots_max, self._rng)
         self._departed = DepartedBrokers()
         self._cleanup = AsyncExitStack()
         """Cleanup steps, run last in, first out. The listener closes before all of them."""

@@ -11,8 +11,7 @@ at least one whole batch (KIP-74); everything else stays within the limits. Ther
 high watermarks wake parked fetches.
 Limits: `fetch.max.bytes` per response, `PartitionManager.cold_reads` for the cold bytes of all
 connections.
-Must not: keep client state between requests. Fetch sessions (KIP-227) are refused with id 0, which
-every client accepts.
+Must not: keep client state between requests: `broker.handlers.fetch_sessions` does.
 
 Source: Kafka `KafkaApis.handleFetchRequest`, `ReplicaManager.readFromLog`, `DelayedFetch`.
 """
@@ -27,6 +26,7 @@ import structlog
 from base.buffers import Buffer
 from base.ids import Offset
 from broker.errors import ErrorCode, code_of
+from broker.handlers.fetch_sessions import SessionCall
 from broker.handlers.leader_hints import LeaderHints
 from broker.handlers.node import Node
 from broker.network.request import RequestContext, Response
@@ -51,20 +51,20 @@ retry.
 """
 _COLD_READS_AT_ONCE_COUNT: Final = 8
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_BY_TOPIC_ID_FROM: Final = 13
 _READ_COMMITTED: Final = 1
 _NO_EPOCH: Final = -1
-_NO_TOPIC_ID: Final = UUID(int=0)
+_NO_OFFSET: Final = -1
 
 
 def handle_fetch(node: Node, ctx: RequestContext) -> Response | Awaitable[Response]:
     """See `broker.handlers.node.Handler`. Raises WireError."""
     request = decode_fetch_request(ctx.frame, ctx.body_offset, ctx.api_version)
-    if request.session_id != 0 and request.session_epoch > 0:
+    session_call = node.fetch_sessions.begin(request, ctx.api_version, ctx.received_at)
+    if session_call.error_code:
         return encode_fetch_response(
-            ctx.correlation_id, ctx.api_version, [], error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            ctx.correlation_id, ctx.api_version, [], error_code=session_call.error_code
         )
-    call = _FetchCall(node, ctx, request)
+    call = _FetchCall(node, ctx, request, session_call)
     call.evaluate()
     return call.answer() if call.is_complete else call.finish()
 
@@ -83,16 +83,26 @@ class _Target:
         "wanted",
     )
 
-    def __init__(
-        self, topic_id: UUID | None, topic_name: str | None, wanted: FetchPartition
-    ) -> None:
-        """topic_id: set if the request identifies the topic by id. The name then comes from this
-        broker's current image.
+    def __init__(self, key: TopicKey, wanted: FetchPartition) -> None:
+        """key: the id of the topic, or its name. With an id, the name comes from this broker's
+        current image.
         """
-        self.topic_id = topic_id
-        self.topic_name = topic_name
+        self.topic_id = key if isinstance(key, UUID) else None
+        self.topic_name = None if isinstance(key, UUID) else key
         self.wanted = wanted
         self.reset()
+
+    def is_current(self) -> bool:
+        """Return whether the result still says what the partition would say, if that is served. A
+        tenth of the cost of another look.
+        """
+        found, result = self.partition, self.result
+        return (
+            found is not None
+            and result.high_watermark == found.high_watermark
+            and result.last_stable_offset == found.last_stable_offset
+            and result.log_start_offset == found.log_start_offset
+        )
 
     def reset(self) -> None:
         self.partition: Partition | None = None
@@ -105,6 +115,7 @@ class _Target:
 class _FetchCall:
     __slots__ = (
         "_budget_bytes",
+        "_call",
         "_ctx",
         "_deadline",
         "_is_wait_over",
@@ -114,10 +125,13 @@ class _FetchCall:
         "_request",
         "_size_bytes",
         "_targets",
-        "_topics",
+        "_turn",
     )
 
-    def __init__(self, node: Node, ctx: RequestContext, request: FetchRequest) -> None:
+    def __init__(
+        self, node: Node, ctx: RequestContext, request: FetchRequest, call: SessionCall
+    ) -> None:
+        self._call = call
         self._node = node
         self._ctx = ctx
         self._request = request
@@ -128,23 +142,12 @@ class _FetchCall:
         self._max_bytes = min(max(request.max_bytes, 0), node.config.fetch_bytes_max)
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
-        self._topics: list[tuple[TopicKey, list[_Target]]] = []
-        self._targets: list[_Target] = []
-        by_id = ctx.api_version >= _BY_TOPIC_ID_FROM
-        for topic in request.topics:
-            topic_id = (topic.topic_id or _NO_TOPIC_ID) if by_id else None
-            key: TopicKey = topic.topic if topic_id is None else topic_id
-            targets = [
-                _Target(topic_id, None if by_id else topic.topic, wanted)
-                for wanted in topic.partitions
-            ]
-            self._topics.append((key, targets))
-            self._targets += targets
-        if self._targets:
+        self._targets = [_Target(item.key, item.wanted) for item in call.partitions]
+        self._turn = 0
+        if self._targets and call.session is None:
             # If the byte limit is too small for all partitions, the first ones get the bytes, so
-            # rotate.
-            turn = ctx.correlation_id % len(self._targets)
-            self._targets = self._targets[turn:] + self._targets[:turn]
+            # rotate. A session has the order itself.
+            self._turn = ctx.correlation_id % len(self._targets)
 
     @property
     def is_complete(self) -> bool:
@@ -162,7 +165,7 @@ class _FetchCall:
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         may_read = self._node.can_write()
-        for target in self._targets:
+        for target in (*self._targets[self._turn :], *self._targets[: self._turn]):
             if target.topic_id is not None:
                 # While the fetch waited, the topic may have been deleted and its name reused.
                 topic = self._node.image.topics.by_id(target.topic_id)
@@ -211,6 +214,8 @@ class _FetchCall:
         result.error_code = (
             ErrorCode.OFFSET_OUT_OF_RANGE if leads_alone else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
+        # As Kafka, which knows no offsets of a read that failed.
+        result.high_watermark = result.last_stable_offset = result.log_start_offset = _NO_OFFSET
 
     def _take_cached(self, target: _Target, partition: Partition) -> None:
         offset = target.wanted.fetch_offset
@@ -275,7 +280,14 @@ class _FetchCall:
             if self.is_complete:
                 return self.answer()
             await self._park()
-            self.evaluate()
+            if not (self._is_wait_over and self._is_current()):
+                self.evaluate()
+
+    def _is_current(self) -> bool:
+        """Return whether nothing happened in the whole wait: no partition ended, which would have
+        interrupted it, and no offset moved.
+        """
+        return self._node.can_write() and all(target.is_current() for target in self._targets)
 
     async def _read_cold(self, cold: list[_Target]) -> None:
         limit = asyncio.Semaphore(_COLD_READS_AT_ONCE_COUNT)
@@ -382,10 +394,22 @@ class _FetchCall:
                 )
         if error:
             self._ctx.meter.failed(self._ctx.api_key, error)
+        return self._encode(hints)
+
+    def _encode(self, hints: LeaderHints) -> Response:
+        results = [target.result for target in self._targets]
+        error_code, session_id, held = self._node.fetch_sessions.finish(
+            self._call, results, asyncio.get_running_loop().time()
+        )
+        answered: dict[TopicKey, list[FetchPartitionResult]] = {}
+        for at in held:
+            answered.setdefault(self._call.partitions[at].key, []).append(results[at])
         return encode_fetch_response(
             self._ctx.correlation_id,
             self._ctx.api_version,
-            [(key, [target.result for target in targets]) for key, targets in self._topics],
+            list(answered.items()),
+            error_code=error_code,
+            session_id=session_id,
             node_endpoints=hints.endpoints(),
         )
 

