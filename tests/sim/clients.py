@@ -12,6 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from broker.wire.error_codes import ErrorCode
+from controller.backup.layout import HISTORY_GAP
 from stream.batch.records import Record, encode_batch
 from tests.sim.checkers import Part
 from tests.sim.nodes import FetchResult, SimBroker, produce_request
@@ -145,12 +146,12 @@ class Producer:
 def may_lag(world: "World", part: Part, broker: SimBroker, rng: Random) -> bool:
     """Return True if the broker may lag. A former leader that still believes in its leadership
     refuses newer offsets. With leases it would not answer, unless its node has come back in another
-    process: then its lease is worth nothing, and the WAL's fence holds back only what it
-    acknowledges.
+    process, or the cluster was recovered from the store meanwhile: then its lease is worth nothing,
+    and the WAL's fence holds back only what it acknowledges.
     """
-    return (not world.leases or broker in world.zombies) and world.leader(part, rng, exact=True)[
-        0
-    ] is not broker
+    is_of_old_history = world.metadata.image.end_offset - broker.follower.offset >= HISTORY_GAP
+    is_unsure = not world.leases or broker in world.zombies or is_of_old_history
+    return is_unsure and world.leader(part, rng, exact=True)[0] is not broker
 
 
 def settle(answer: "asyncio.Future[Any]", results: Any) -> None:
