@@ -18,6 +18,7 @@ from typing import Final
 from benchmarks import (
     clients,
     compaction,
+    control,
     controllers,
     forks,
     harness,
@@ -502,6 +503,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "newcomer": newcomer,
     "scale": scale_work,
     "sessions": sessions.sessions,
+    "control": control.control,
     "plugin": plugin.plugin,
     "ready": starts.ready,
 }

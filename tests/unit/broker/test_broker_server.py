@@ -4,6 +4,7 @@ no client keeps others from being served.
 
 import asyncio
 import contextlib
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 import uvloop
 
 from broker.config import BrokerConfig
+from broker.network.connection import RECEIVE_BYTES
 from broker.network.request import ConnectionInfo, Respond, Response
-from broker.network.server import CannotAnswer, PortTaken, Server
+from broker.network.server import TURN_BYTES_MAX, CannotAnswer, PortTaken, Server
 from broker.wire.errors import Truncated
 
 
@@ -169,6 +171,47 @@ def test_frames_of_all_sizes_arrive_as_sent_on_both_loops(
     """Each event loop receives into our buffers in its own way."""
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(exchange_frames_of_all_sizes())
+
+
+class TurnMeter(SteeredDispatcher):
+    """Measures the bytes that arrive in one turn of the event loop."""
+
+    turn_bytes = turn_bytes_max = 0
+
+    def start(
+        self, connection: ConnectionInfo, frame: bytearray, respond: Respond
+    ) -> Coroutine[Any, Any, Response] | None:
+        if not self.turn_bytes:
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self.turn_bytes += len(frame)
+        self.seen += 1
+        self.arrived.set()
+        respond(None)
+        return None
+
+    def _end_turn(self) -> None:
+        self.turn_bytes_max = max(self.turn_bytes_max, self.turn_bytes)
+        self.turn_bytes = 0
+
+
+async def send_without_pause(frame: bytes, count: int) -> TurnMeter:
+    fixture, meter = Fixture(), TurnMeter()
+    fixture.dispatcher = meter
+    await fixture.start()
+    with socket.create_connection(("127.0.0.1", fixture.server.port)) as client:
+        await asyncio.to_thread(client.sendall, framed(*[frame] * count))
+        async with asyncio.timeout(30):
+            await meter.until_seen(count)
+    await fixture.stop()
+    return meter
+
+
+@pytest.mark.parametrize("frame_bytes", [10_000, 1_000_000])
+def test_a_client_that_sends_without_pause_leaves_others_their_turn(frame_bytes: int) -> None:
+    """libuv would read its connection up to 32 times in a row."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        meter = runner.run(send_without_pause(bytes(frame_bytes), 40_000_000 // frame_bytes))
+    assert meter.turn_bytes_max <= TURN_BYTES_MAX + RECEIVE_BYTES + frame_bytes
 
 
 async def test_request_without_answer_lets_the_next_through(fixture: Fixture) -> None:

@@ -103,7 +103,8 @@ async def test_a_lost_answer_of_the_controller_loses_no_log_start(one, world, mo
     monkeypatch.setattr(world, "trim_stream", lost)
     assert await delete(one, "t", 2) == (0, 2), "the metadata show it"
     found = await one.fetch("t", 1)
-    assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
+    assert (found.error, found.log_start) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert (await one.fetch("t", 2)).log_start == 2
 
 
 async def test_producers_are_remembered_though_all_their_records_are_gone(one, world):
