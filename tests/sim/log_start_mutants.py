@@ -18,10 +18,14 @@ Patch = tuple[Any, str, Any]
 def _trimmed_without_a_checkpoint() -> list[Patch]:
     """What producers wrote last is gone, and so is the memory of it."""
 
-    async def trim_all(self: PartitionOpener, starts: Any) -> list[Exception | None]:
+    async def trim_all(
+        self: PartitionOpener, starts: Any, *, keep: bool = False
+    ) -> list[Exception | None]:
+        if keep:
+            await self._storage.upload()
         for partition, start in starts:
             if start > partition.log_start_offset:
-                await self._storage.trim(partition.log.data, start)
+                await self._storage.trim(partition.log.data, start, keep=keep)
         return [None] * len(starts)
 
     return [(PartitionOpener, "trim_all", trim_all)]
@@ -30,9 +34,9 @@ def _trimmed_without_a_checkpoint() -> list[Patch]:
 def _log_start_named_before_it_is_committed() -> list[Patch]:
     real = Storage.trim
 
-    async def trim(self: Storage, handle: Any, start_offset: Any) -> None:
+    async def trim(self: Storage, handle: Any, start_offset: Any, *, keep: bool = False) -> None:
         handle.start_offset = max(handle.start_offset, start_offset)
-        await real(self, handle, start_offset)
+        await real(self, handle, start_offset, keep=keep)
 
     return [(Storage, "trim", trim)]
 
