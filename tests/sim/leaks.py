@@ -135,7 +135,7 @@ async def check_leaks(world: "World", limit_s: float) -> None:
     meta, manifests = (
         sum(info.key.startswith(root) for info in infos) for root in (META_ROOT, MANIFEST_ROOT)
     )
-    if meta > _META_OBJECTS_MAX or manifests > max(_MANIFESTS_MAX, world.chaos_s):
+    if meta > _META_OBJECTS_MAX or manifests > max(_MANIFESTS_MAX, world.loop.time()):
         world.fail(f"{meta} objects of the backup and {manifests} manifests are left")
 
 
