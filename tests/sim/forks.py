@@ -1,11 +1,13 @@
 """Topics that are forked while everything else happens: from the topic of the producers, from the
-transactional one, and from forks, some of which are deleted again.
+transactional one, and from forks, some of which are deleted again. Where clients delete records,
+some forks are asked to bring those back.
 
 Checked when a fork appears in the metadata: it holds everything that was acknowledged before it was
-asked for, unless it was asked for at an earlier offset. Checked at the end: a fork has, below its
-fork point, exactly the batches of its source; behind it what its own producer wrote, and aborts of
-the transactions that were open there; none is open, and committed reads give what was committed
-below the fork point and what was written since.
+asked for, unless it was asked for at an earlier offset; it begins at the log start of its source,
+or, if asked to, with all deleted records that can come back. Checked at the end: a fork has, below
+its fork point, exactly the batches of its source, and all that was acknowledged there; behind it
+what its own producer wrote, and aborts of the transactions that were open there; none is open, and
+committed reads give what was committed below the fork point and what was written since.
 Must not look into brokers: it sees what they answer, and the metadata.
 """
 
@@ -16,8 +18,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.handlers.forks import FORK_OFFSETS
+from broker.handlers.forks import FORK_DELETED_RECORDS, FORK_OFFSETS
 from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import create_topics, delete_topics
 from broker.wire.gen import fetch as wire_fetch
 from controller.metadata.image import MetadataImage
@@ -58,6 +61,10 @@ class KnownFork:
     """By partition: the end of what was acknowledged before the request."""
     wanted: dict[int, int]
     """Offsets that were asked for."""
+    starts: list[int]
+    """By partition: the log start of the source before the request."""
+    with_deleted: bool = False
+    """Asked for with deleted records."""
     ends: list[int] = field(default_factory=list[int])
     """Fork points, once the metadata have them."""
     is_of_transactions: bool = False
@@ -73,6 +80,7 @@ class Forks:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._rng = Random(f"{world.seed}/forks")
+        self._kinds = Random(f"{world.seed}/kinds of forks")
         self._pace_s = max(self._rng.choice((0.3, 1.0, 2.5)), world.chaos_s / (2 * FORKS_MAX))
         self.known: dict[str, KnownFork] = {}
         self._process = Process("forker")
@@ -111,7 +119,25 @@ class Forks:
                         f"{part} was forked at {point.end_offset}, but"
                         f" {fork.acked_ends[record.partition]} was acknowledged before"
                     )
+                start = image.streams.known(record.data_stream_id).start_offset
+                self._judge_start(fork, record.partition, start)
             self._world.trace("forked", fork.name, fork.source, fork.ends)
+
+    def _judge_start(self, fork: KnownFork, index: int, start: int) -> None:
+        world, source = self._world, (fork.source, index)
+        if not fork.with_deleted:
+            if start < fork.starts[index]:
+                world.fail(
+                    f"{fork.name}-{index} begins at {start}, its source at {fork.starts[index]}"
+                )
+            return
+        assert world.log_starts is not None
+        wanted = world.log_starts.restorable_from(source, world.loop.time())
+        if start > wanted:
+            world.fail(
+                f"{fork.name}-{index} begins at {start}, but what was deleted from {wanted} can"
+                " come back"
+            )
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -122,10 +148,21 @@ class Forks:
                 async with asyncio.timeout(self._pace_s * rng.random() * 2):
                     await stop.wait()
                 return
+            brings_back = world.log_starts is not None and self._kinds.random() < 0.6
+            if brings_back and not await self._deleted_records(stop):
+                return
             topics = world.metadata.image.topics
-            source = rng.choice([topic for topic in self._sources() if topics.by_name(topic)])
-            fork = KnownFork(f"{FORK_PREFIX}{number}", source, self._acked_ends(source), {})
-            if rng.random() < 0.3:
+            sources = [topic for topic in self._sources() if topics.by_name(topic)]
+            source = sources[0] if brings_back else rng.choice(sources)
+            fork = KnownFork(
+                f"{FORK_PREFIX}{number}",
+                source,
+                self._acked_ends(source),
+                {},
+                self._starts(source),
+                with_deleted=brings_back,
+            )
+            if rng.random() < 0.3 and not fork.with_deleted:
                 index = rng.randrange(len(fork.acked_ends))
                 fork.wanted[index] = rng.randint(
                     world.log_start((source, index)),
@@ -150,6 +187,21 @@ class Forks:
             *forks,
         ]
 
+    async def _deleted_records(self, stop: asyncio.Event) -> bool:
+        """Wait until deleted records can come back. Return False if the run is over before."""
+        log_starts = self._world.log_starts
+        assert log_starts is not None
+        while not stop.is_set():
+            if any(log_starts.can_restore(part) for part in self._world.parts):
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+    def _starts(self, topic: str) -> list[int]:
+        state = self._world.metadata.image.topics.by_name(topic)
+        assert state is not None
+        return [self._world.log_start((topic, index)) for index in range(len(state.partitions))]
+
     def _acked_ends(self, topic: str) -> list[int]:
         state = self._world.metadata.image.topics.by_name(topic)
         assert state is not None
@@ -164,26 +216,20 @@ class Forks:
     async def _ask_for(self, fork: KnownFork) -> None:
         """Ask brokers until the fork is there, or its source is gone. An answer may be lost."""
         world = self._world
-        configs = [create_topics.CreatableTopicConfig(FORK_SOURCE, fork.source)]
-        if fork.wanted:
-            offsets = ",".join(f"{index}:{offset}" for index, offset in fork.wanted.items())
-            configs.append(create_topics.CreatableTopicConfig(FORK_OFFSETS, offsets))
-        if world.log_starts is not None:
-            # The fork keeps what its source loses.
-            configs += [
-                create_topics.CreatableTopicConfig(name, "-1") for name in world.log_starts.configs
-            ]
-        topic = create_topics.CreatableTopic(fork.name, -1, -1, [], configs)
         while not fork.ends:
             source = self.known.get(fork.source)
             if source is not None and source.is_doomed:
                 del self.known[fork.name]
                 return
+            asked_s = world.loop.time()
+            topic = create_topics.CreatableTopic(fork.name, -1, -1, [], self._configs(fork))
             request = create_topics.CreateTopicsRequest([topic], 5_000, validate_only=False)
             answer = await self._ask(apis.CREATE_TOPICS, _CREATE_VERSION, request)
             if answer is not None:
                 made = answer.topics[0]
                 world.trace("fork", fork.name, made.error_code, made.error_message)
+                if fork.with_deleted and made.error_code == ErrorCode.INVALID_CONFIG:
+                    self._refused(fork, asked_s)
             if fork.wanted and any(
                 world.log_start((fork.source, index)) > offset
                 for index, offset in fork.wanted.items()
@@ -192,6 +238,34 @@ class Forks:
                     del self.known[fork.name]
                 return
             await asyncio.sleep(0.2)
+
+    def _configs(self, fork: KnownFork) -> list[Any]:
+        configs: dict[str, str] = {FORK_SOURCE: fork.source}
+        if fork.wanted:
+            offsets = ",".join(f"{index}:{offset}" for index, offset in fork.wanted.items())
+            configs[FORK_OFFSETS] = offsets
+        if fork.with_deleted:
+            configs[FORK_DELETED_RECORDS] = "true"
+        if self._world.log_starts is not None:
+            # The fork keeps what its source loses.
+            configs |= dict.fromkeys(self._world.log_starts.configs, "-1")
+        return [create_topics.CreatableTopicConfig(*item) for item in configs.items()]
+
+    def _refused(self, fork: KnownFork, asked_s: float) -> None:
+        """A controller says that no deleted records can come back; go on without them."""
+        log_starts = self._world.log_starts
+        assert log_starts is not None
+        for index in range(len(fork.starts)):
+            part = (fork.source, index)
+            start, wanted = self._world.log_start(part), log_starts.restorable_from(part, asked_s)
+            if wanted < start:
+                self._world.fail(
+                    f"{fork.name}: no records can come back, but [{wanted}, {start}) of {part} was"
+                    " deleted within the grace"
+                )
+        fork.with_deleted = False
+        # An earlier request may still be carried out.
+        fork.starts = [0] * len(fork.starts)
 
     async def _delete(self, fork: KnownFork) -> None:
         topic = self._world.metadata.image.topics.by_name(fork.name)
@@ -256,6 +330,8 @@ class Forks:
                 if source in logs:
                     self._compare(part, logs[part], logs[source], fork.ends[part[1]])
                 self._check_own(part, logs[part], fork.ends[part[1]])
+                if not fork.is_of_transactions:
+                    self._check_inherited(part, logs[part])
                 self._check_committed(part, logs[part], await self._read(part, is_committed=True))
 
     def _compare(self, part: Part, log: list[Batch], source: list[Batch], end: int) -> None:
@@ -298,6 +374,26 @@ class Forks:
                 self._world.fail(
                     f"{part}: {identity!r} was acknowledged at {at}, it lies at"
                     f" {found.get(identity)}"
+                )
+
+    def _check_inherited(self, part: Part, log: list[Batch]) -> None:
+        """Check that it has what was acknowledged to its source below its fork point."""
+        acked, end, name = dict[bytes, int](), self.known[part[0]].ends[part[1]], part[0]
+        while (fork := self.known.get(name)) is not None:
+            end, name = min(end, fork.ends[part[1]]), fork.source
+            own = self._world.checker.acked((name, part[1]))
+            acked |= {identity: at for identity, at in own.items() if at < end}
+        found = {
+            record.offset: identity_of(record)
+            for batch in log
+            if not batch.header.is_control
+            for record in decode_records(memoryview(batch.data))
+        }
+        for identity, at in acked.items():
+            if at >= self._world.log_start(part) and found.get(at) != identity:
+                self._world.fail(
+                    f"{part}: {identity!r} was acknowledged to a source at {at}, there lies"
+                    f" {found.get(at)!r}"
                 )
 
     def _check_committed(self, part: Part, log: list[Batch], committed: list[Batch]) -> None:

@@ -7,9 +7,16 @@ below the new start until the run ends; tests/unit/broker/test_retention.py find
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 import broker.partition.retention as retention
 from broker.partition.opener import PartitionOpener
 from broker.partition.partition import Partition
+from controller.managers import forks, kept_logs
+from controller.metadata import invariants
+from controller.metadata.image import MetadataImage
+from controller.metadata.objects import ObjectPhase, ObjectsImage
+from controller.metadata.records import StreamTrimmed
 from stream.storage import Storage
 
 Patch = tuple[Any, str, Any]
@@ -69,10 +76,60 @@ def _size_is_exceeded_by_the_last_range() -> list[Patch]:
     return [(duty, "retained_from", retained_from)]
 
 
+def _kept_records_dropped_at_once() -> list[Patch]:
+    real = kept_logs._due
+    return [(kept_logs, "_due", lambda image, stream, _: real(image, stream, lambda _: 1e9))]
+
+
+def _forks_begin_at_the_log_start() -> list[Patch]:
+    real = forks._forks
+
+    def planned(image: Any, source: Any, wanted: Any) -> Any:
+        return real(image, source, msgspec.structs.replace(wanted, with_kept=False))
+
+    return [(forks, "_forks", planned)]
+
+
+def _kept_records_do_not_hold_their_objects() -> list[Patch]:
+    """An object is destroyed when DeleteRecords cuts off its last range, whatever can come back."""
+    real_trim, real_release = MetadataImage._stream_trimmed, ObjectsImage.release
+
+    def trimmed(self: MetadataImage, record: StreamTrimmed) -> None:
+        before = set(_kept(self, record))
+        real_trim(self, record)
+        for object_id in set(_kept(self, record)) - before:
+            self.objects.release(object_id)
+
+    def release(self: ObjectsImage, object_id: Any) -> None:
+        state = self._objects.get(object_id)
+        if state is not None and state.refs > 0:
+            real_release(self, object_id)
+
+    def refer(self: ObjectsImage, object_id: Any) -> None:
+        state = self._objects.get(object_id)
+        if state is not None and state.phase == ObjectPhase.COMMITTED:
+            real_refer(self, object_id)
+
+    real_refer = ObjectsImage.refer
+    return [
+        (MetadataImage, "_stream_trimmed", trimmed),
+        (ObjectsImage, "release", release),
+        (ObjectsImage, "refer", refer),
+        (invariants, "_check_objects", lambda *_: None),
+    ]
+
+
+def _kept(image: MetadataImage, record: StreamTrimmed) -> list[Any]:
+    return [entry.object_id for entry in image.streams.known(record.stream_id).kept_entries]
+
+
 LOG_START_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "trimmed_without_a_checkpoint": _trimmed_without_a_checkpoint,
     "log_start_named_before_it_is_committed": _log_start_named_before_it_is_committed,
     "log_start_forgotten_at_open": _log_start_forgotten_at_open,
     "everything_is_old": _everything_is_old,
+    "kept_records_dropped_at_once": _kept_records_dropped_at_once,
+    "forks_begin_at_the_log_start": _forks_begin_at_the_log_start,
+    "kept_records_do_not_hold_their_objects": _kept_records_do_not_hold_their_objects,
     "size_is_exceeded_by_the_last_range": _size_is_exceeded_by_the_last_range,
 }

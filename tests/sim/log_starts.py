@@ -3,10 +3,13 @@
 Checks at every step: a log start is committed metadata before a broker answers with it; a later
 request never gets an earlier log start; a log start passes only records that a client asked to
 delete, that are older than the topic keeps, or that exceed the size that it keeps.
+It also knows, without a look at the kept log of the product, which deleted records can come back:
+those below an unbroken run of log starts that were moved by request, each within the grace.
 Must not look into brokers: it sees what they answer, and the metadata.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -19,6 +22,15 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 CHECK_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedMove:
+    """A log start that moved by request, and by nothing else."""
+
+    moved_s: float
+    start: int
+    """The log start before."""
 
 
 class LogStarts:
@@ -34,6 +46,12 @@ class LogStarts:
         self._answered: dict[Part, int] = {}
         self._seen: dict[Part, int] = {}
         self._entries: dict[Part, list[LogEntry]] = {}
+        self._requests: dict[Part, set[int]] = {}
+        """All offsets that were requested."""
+        self._retained: dict[Part, set[int]] = {}
+        """All log starts that brokers ask for without a request."""
+        self._moves: dict[Part, list[RequestedMove]] = {}
+        """The newest moves, back to one without a request."""
 
     @property
     def configs(self) -> dict[str, str | None]:
@@ -47,6 +65,30 @@ class LogStarts:
     def note_request(self, part: Part, offset: int) -> None:
         """Note that a client asks to delete everything below `offset`."""
         self._requested[part] = max(self._requested.get(part, 0), offset)
+        self._requests.setdefault(part, set()).add(offset)
+
+    def note_retention(self, part: Part, offset: int) -> None:
+        """Note that a broker asks to trim a log by itself."""
+        self._retained.setdefault(part, set()).add(offset)
+
+    def can_restore(self, part: Part) -> bool:
+        """Return True if some deleted records can come back now."""
+        return self.restorable_from(part, self._world.loop.time()) < self._seen.get(part, 0)
+
+    def restorable_from(self, part: Part, moved_until_s: float) -> int:
+        """Return an offset from which on everything can come back at this moment, if it was deleted
+        until `moved_until_s`.
+        """
+        start = self._seen.get(part, 0)
+        now_s, grace_s = (
+            self._world.loop.time(),
+            self._world.limits.controller.delete_grace_ms / 1_000,
+        )
+        for move in reversed(self._moves.get(part, [])):
+            if move.moved_s > moved_until_s or now_s >= move.moved_s + grace_s:
+                break
+            start = move.start
+        return start
 
     def answered(self) -> Mapping[Part, int]:
         """Return the latest log start of every answer so far."""
@@ -74,7 +116,10 @@ class LogStarts:
             start, seen = stream.start_offset, self._seen.get(part, 0)
             if start == seen:
                 continue
+            if start < seen:
+                self._world.fail(f"{part}: the log start goes back from {seen} to {start}")
             self._seen[part] = start
+            self._note_move(part, seen, start)
             requested = self._requested.get(part, 0)
             left_bytes = sum(entry.size_bytes for entry in stream.entries)
             # From the end: a range may be old while the ranges before it exceed the size.
@@ -92,6 +137,17 @@ class LogStarts:
                 self._world.fail(
                     f"{part}: the log start moves from {seen} to {start}, beyond its ranges"
                 )
+
+    def _note_move(self, part: Part, before: int, start: int) -> None:
+        """Note a move. Where retention asked for a start as well, it may have been first."""
+        retained = self._retained.get(part, set())
+        is_requested = start in self._requests.get(part, ()) and start not in retained
+        moves = self._moves.setdefault(part, [])
+        begin = max((offset for offset in retained if before < offset < start), default=before)
+        if not is_requested or begin != before:
+            moves.clear()
+        if is_requested:
+            moves.append(RequestedMove(self._world.loop.time(), begin))
 
     def _is_old(self, part: Part, start: int, end: int) -> bool:
         if self._age_ms < 0:

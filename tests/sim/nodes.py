@@ -7,7 +7,7 @@ checker at the moment of answering.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -281,7 +281,7 @@ class SimBroker:
             retention = RetentionDuty(
                 lambda: self.follower.image,
                 self.partitions,
-                self.partitions.trim_all,
+                self._trim_by_retention,
                 now_ms=self.now_ms,
                 interval_s=CHECK_INTERVAL_S,
                 rng=self.rng,
@@ -538,6 +538,15 @@ class SimBroker:
                 if item.error_code == 0:
                     self.world.checker.fetched(part, item.high_watermark, wanted[part][0], batches)
         answered(results)
+
+    async def _trim_by_retention(
+        self, starts: Sequence[tuple[Partition, Offset]]
+    ) -> list[Exception | None]:
+        log_starts = self.world.log_starts
+        assert log_starts is not None
+        for partition, start in starts:
+            log_starts.note_retention((partition.topic_name, partition.index), start)
+        return await self.partitions.trim_all(starts)
 
     async def trim(self, part: Part, share: float) -> None:
         """Move a log start as the storage does it, whatever the topic's policy."""

@@ -20,6 +20,7 @@ from tests.sim.scenarios import (
     BALANCED,
     CLEANING,
     COORDINATING,
+    DELETING,
     GROUPED,
     LATE,
     LOADING,
@@ -62,6 +63,11 @@ def scenario_limits(scenario: str, drawn: Limits, rng: Random) -> Limits:
         # Readers have to see what was cleaned, not what the leader still has in memory.
         stream = replace(drawn.stream, block_bytes_max=300, log_cache_bytes_max=600)
         return replace(drawn, stream=stream)
+    if scenario in DELETING:
+        config = msgspec.structs.replace(
+            drawn.controller, delete_grace_ms=rng.choice((0, 2_000, 600_000))
+        )
+        return replace(drawn, controller=config)
     limits = replace(drawn, partitions=1, producers=1) if scenario in COORDINATING else drawn
     if scenario in LOADING:
         return loading_limits(limits)

@@ -337,7 +337,7 @@ DELETING = frozenset({"log_life"}) | LEAKING
 CLEANING = frozenset({"compacted"}) | LEAKING
 """Brokers clean the logs of a compacted topic: see `tests.sim.compacted`."""
 
-FORKING = frozenset({"forks"}) | LEAKING
+FORKING = frozenset({"forks"}) | DELETING
 """Topics are forked and deleted while clients use them: see `tests.sim.forks`."""
 
 READING = frozenset({"controller", "quorum"})
@@ -614,8 +614,9 @@ class Chaos:
             broker.spawn(lambda: broker.trim(part, share))
 
     def delete_records(self) -> None:
-        if (broker := self._running()) is not None and broker.serving:
-            part, share = self._rng.choice(self._world.parts), self._rng.choice((0.3, 0.9, 1.0))
+        part, share = self._rng.choice(self._world.parts), self._rng.choice((0.3, 0.9, 1.0))
+        broker, _ = self._world.leader(part, self._rng)
+        if broker is not None and broker.process.held is None and broker.serving:
             timeout_ms = self._rng.choice((0, 1_000, 5_000))
             broker.spawn(lambda: broker.delete_records(part, share, timeout_ms))
 

@@ -81,8 +81,8 @@ SEEDS_MAX = 25
 FIRST_SEED = {
     "snapshots_forget_the_stored_stream": 20,
     "copies_override_newer_records": 20,
-    "trimmed_without_a_checkpoint": 40,
     "tombstones_dropped_at_once": 10,
+    "trimmed_without_a_checkpoint": 25,
     "full_map_ignored": 15,
     "ids_and_epochs_given_out_again": 35,
     "timeout_aborts_what_is_decided": 30,
