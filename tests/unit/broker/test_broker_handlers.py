@@ -1,36 +1,23 @@
-"""Handlers through the dispatcher over a real metadata image, with a controller that only records
-its requests.
-"""
+"""The dispatcher, ApiVersions, Metadata and the administration of topics."""
 
 import asyncio
 import struct
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from base.ids import (
     Millis,
-    NodeEpoch,
-    NodeId,
     Offset,
-    StreamEpoch,
-    StreamId,
 )
-from broker.config import BrokerConfig
 from broker.errors import ErrorCode
-from broker.handlers.departed import LISTED_S, DepartedBrokers
-from broker.handlers.dispatch import RequestDispatcher
-from broker.handlers.node import Handler, Node
-from broker.handlers.table import INLINE, make_handlers
+from broker.handlers.departed import LISTED_S
+from broker.handlers.node import Node
 from broker.network.request import Response
 from broker.network.server import CannotAnswer
-from broker.transactions.producer_ids import ProducerIds
 from broker.wire import apis, framing
-from broker.wire.codecs import CODECS
 from broker.wire.errors import UnsupportedApi, WireError
 from broker.wire.frozen_topics import FrozenPartition, FrozenTopicInfo, decode_frozen_topic
 from broker.wire.gen import (
@@ -46,205 +33,14 @@ from broker.wire.gen import (
     metadata,
 )
 from controller.api import messages
-from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     ConfigRecord,
     FrozenTopicRecord,
     GroupOffsets,
     MetadataOffset,
-    NodeRecord,
-    PartitionRecord,
-    Record,
-    StreamCreated,
     TopicDeleted,
-    TopicRecord,
 )
-from stream.compaction.plan import CompactionConfig
-from stream.config import StreamConfig
-
-
-@dataclass
-class FakeConnection:
-    id: int = 1
-    listener: str = "PLAINTEXT"
-    local_host: str = "10.9.9.9"
-    local_port: int = 9092
-    peer: str = "10.1.1.1:5"
-    peer_host: str = "10.1.1.1"
-
-    closed: bool = False
-
-    def close(self, reason: str) -> None:
-        raise CannotAnswer(reason)
-
-    def close_quietly(self) -> None:
-        self.closed = True
-
-
-@dataclass
-class FakeClient:
-    """Create topics in the image at once, as the real client does with read-your-writes."""
-
-    image: MetadataImage
-    asked: list[Any] = field(default_factory=list)
-    fail_with: Exception | None = None
-    status: messages.Status = messages.Status.OK
-
-    async def create_topics(
-        self, request: messages.CreateTopics, *, timeout_s: float
-    ) -> messages.TopicsCreated:
-        self._note(request)
-        created: list[messages.CreatedTopic] = []
-        for topic in request.topics:
-            topic_id = uuid4()
-            if self.status is messages.Status.OK:
-                self.image.apply_all(
-                    topic_records(topic_id, topic.name, self.image, partitions=topic.partitions)
-                )
-            created.append(
-                messages.CreatedTopic(
-                    name=topic.name,
-                    status=self.status,
-                    detail="because",
-                    topic_id=topic_id,
-                    partitions=topic.partitions,
-                    replication_factor=1,
-                )
-            )
-        return messages.TopicsCreated(topics=created)
-
-    async def delete_topics(
-        self, request: messages.DeleteTopics, *, timeout_s: float
-    ) -> messages.ItemResults:
-        self._note(request)
-        return messages.ItemResults(
-            items=[messages.ItemResult(status=self.status)] * len(request.topic_ids)
-        )
-
-    async def create_partitions(
-        self, request: messages.CreatePartitions, *, timeout_s: float
-    ) -> messages.ItemResults:
-        self._note(request)
-        return messages.ItemResults(
-            items=[messages.ItemResult(status=self.status, detail="why")] * len(request.topics)
-        )
-
-    async def allocate_producer_ids(
-        self, request: messages.AllocateProducerIds, *, timeout_s: float
-    ) -> messages.ProducerIdBlock:
-        self._note(request)
-        return messages.ProducerIdBlock(first_producer_id=2 * len(self.asked), count=2)
-
-    def _note(self, request: Any) -> None:
-        self.asked.append(request)
-        if self.fail_with is not None:
-            raise self.fail_with
-
-
-def broker_record(
-    node_id: int, *, host: str = "", machine: str = "m1", fenced: bool = False, epoch: int = 1
-) -> NodeRecord:
-    return NodeRecord(
-        NodeId(node_id),
-        NodeEpoch(epoch),
-        UUID(int=node_id),
-        host,
-        9000 + node_id,
-        machine,
-        None,
-        fenced,
-    )
-
-
-def topic_records(
-    topic_id: UUID,
-    name: str,
-    image: MetadataImage,
-    *,
-    partitions: int = 1,
-    leader: int = 1,
-    epoch: int = 1,
-) -> list[Record]:
-    records: list[Record] = [TopicRecord(topic_id, name)]
-    for index in range(partitions):
-        first = image.next_stream_id + 3 * index
-        records += [
-            StreamCreated(StreamId(first + at), topic_id, index, kind)
-            for at, kind in enumerate(("meta", "data", "txn"))
-        ]
-        records.append(
-            PartitionRecord(
-                topic_id,
-                index,
-                (NodeId(1), NodeId(2)),
-                NodeId(leader),
-                NodeEpoch(epoch),
-                StreamEpoch(3),
-                StreamId(first),
-                StreamId(first + 1),
-                StreamId(first + 2),
-            )
-        )
-    return records
-
-
-class Fixture:
-    def __init__(self, **settings: Any) -> None:
-        self.image = MetadataImage()
-        self.image.apply_all([broker_record(2, machine="m2"), broker_record(1)])
-        self.client = FakeClient(self.image)
-        self.departed = DepartedBrokers()
-        self.node = SimpleNamespace(
-            node_id=1,
-            node_epoch=1,
-            cluster_id="c-1",
-            image=self.image,
-            client=self.client,
-            config=BrokerConfig(**settings),
-            stream_config=StreamConfig(),
-            compaction_config=CompactionConfig(),
-            storage=SimpleNamespace(is_full=False, fenced=False),
-            now_ms=lambda: 0,
-            can_write=lambda: True,
-            leads_alone=lambda: True,
-            departed=lambda: self.departed.listed(0),
-        )
-        self.node.producer_ids = ProducerIds(cast("Node", self.node))
-        self.connection = FakeConnection()
-        self.use(make_handlers())
-
-    def use(self, handlers: dict[int, Handler]) -> None:
-        self.dispatcher = RequestDispatcher(cast("Node", self.node), handlers, INLINE)
-
-    def topic(self, name: str, **settings: Any) -> UUID:
-        topic_id = uuid4()
-        self.image.apply_all(topic_records(topic_id, name, self.image, **settings))
-        return topic_id
-
-    async def raw(self, frame: bytes) -> bytes:
-        answers: list[Response] = []
-        coroutine = self.dispatcher.start(self.connection, bytearray(frame), answers.append)
-        if coroutine is not None:
-            answers.append(await coroutine)
-        (answer,) = answers
-        assert isinstance(answer, bytes | bytearray)
-        assert struct.unpack_from(">i", answer)[0] == len(answer) - 4
-        return bytes(answer[4:])
-
-    async def ask(self, api: apis.ApiSpec, version: int, request: object) -> Any:
-        frame = framing.encode_request_frame(
-            api, version, 77, CODECS[api.key].encode_request, request, client_id="test"
-        )
-        answer = await self.raw(bytes(frame[4:]))
-        correlation_id, at = framing.parse_response_header(api, version, answer)
-        assert correlation_id == 77
-        return framing.decode_body(CODECS[api.key].decode_response, answer, at, version)
-
-    async def metadata(self, *names: str, version: int = 12, auto: bool = False) -> Any:
-        asked = [metadata.MetadataRequestTopic(name=name) for name in names]
-        return await self.ask(
-            apis.METADATA, version, metadata.MetadataRequest(asked, allow_auto_topic_creation=auto)
-        )
+from tests.support.handlers import Fixture, broker_record, topic_records
 
 
 @pytest.fixture
