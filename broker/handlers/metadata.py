@@ -97,7 +97,9 @@ class PartitionCache:
         live = {node_id for node_id, _, fenced, _ in nodes if not fenced}
         for index, record in enumerate(topic.partitions):
             if records[index] is not record:
-                encoded[index] = encode_partition(_partition(image, record, live, unnamed), version)
+                encoded[index] = encode_partition(
+                    partition_metadata(image, record, live, unnamed), version
+                )
                 records[index] = record
         return encoded
 
@@ -268,9 +270,12 @@ class _Answer:
         )
 
 
-def _partition(
+def partition_metadata(
     image: MetadataImage, partition: PartitionMetadata, live: set[NodeId], unnamed: NodeId | None
 ) -> MetadataResponsePartition:
+    """Describe a partition. live: the brokers that are not fenced. unnamed: a broker that may not
+    lead any more.
+    """
     leader = announced_leader(image, partition)
     if leader is not None and leader.node_id == unnamed:
         leader = None

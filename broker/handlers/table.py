@@ -9,6 +9,7 @@ from broker.handlers import (
     configs,
     delete_records,
     describe_log_dirs,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
     groups,
@@ -64,6 +65,9 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.UNREGISTER_BROKER.key: unregister_broker.handle_unregister_broker,
     apis.DESCRIBE_TRANSACTIONS.key: transactions.handle_describe_transactions,
     apis.LIST_TRANSACTIONS.key: transactions.handle_list_transactions,
+    apis.DESCRIBE_TOPIC_PARTITIONS.key: (
+        describe_topic_partitions.handle_describe_topic_partitions
+    ),
 }
 
 

@@ -85,6 +85,9 @@ DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1)
 UNREGISTER_BROKER: Final = _api(64, "UnregisterBroker", "unregister_broker", (0, 0), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)
 LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 1), 0)
+DESCRIBE_TOPIC_PARTITIONS: Final = _api(
+    75, "DescribeTopicPartitions", "describe_topic_partitions", (0, 0), 0
+)
 
 APIS: Final[dict[int, ApiSpec]] = {
     api.key: api
@@ -126,6 +129,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         UNREGISTER_BROKER,
         DESCRIBE_TRANSACTIONS,
         LIST_TRANSACTIONS,
+        DESCRIBE_TOPIC_PARTITIONS,
     )
 }
 """The APIs by key, in the order in which ApiVersions lists them."""

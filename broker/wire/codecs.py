@@ -23,6 +23,7 @@ from broker.wire.gen import (
     describe_groups,
     describe_log_dirs,
     describe_quorum,
+    describe_topic_partitions,
     describe_transactions,
     elect_leaders,
     end_txn,
@@ -87,6 +88,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     unregister_broker,
     describe_transactions,
     list_transactions,
+    describe_topic_partitions,
 )
 
 

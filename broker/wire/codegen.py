@@ -183,6 +183,11 @@ def _tagged(struct: Struct) -> list[Field]:
     )
 
 
+def _is_nullable_struct(field: Field) -> bool:
+    """Return True for a struct behind a byte that is negative for null."""
+    return field.kind is Kind.STRUCT and field.null_from is not None and field.tag is None
+
+
 def _indent(lines: Sequence[str], levels: int = 1) -> list[str]:
     return ["    " * levels + line for line in lines]
 
@@ -209,7 +214,8 @@ def _read_piece(piece: Sequence[Field], sizes: dict[str, int]) -> list[str]:
     field = piece[0]
     if field.is_array:
         return _read_array(field, sizes)
-    return [f"{field.name} = {_read_value(field)}"]
+    null = "None if r.i8() < 0 else " if _is_nullable_struct(field) else ""
+    return [f"{field.name} = {null}{_read_value(field)}"]
 
 
 def _read_value(field: Field) -> str:
@@ -232,7 +238,7 @@ def _read_value(field: Field) -> str:
 def _read_array(field: Field, sizes: dict[str, int]) -> list[str]:
     if field.kind is Kind.INT32:
         return [f"{field.name} = r.{'' if field.null_from is None else 'nullable_'}i32s(f)"]
-    if field.kind not in {Kind.STRUCT, Kind.STRING, Kind.INT64}:
+    if field.kind not in {Kind.STRUCT, Kind.STRING, Kind.INT8, Kind.INT64}:
         raise UnsupportedSchema(f"{field.name}: no rule for arrays of {field.kind}")
     least = sizes[field.struct] if field.kind is Kind.STRUCT else field.kind.least_bytes
     value = _read_value(field)
@@ -291,7 +297,7 @@ def _write_piece(piece: Sequence[Field], writer: str = "w") -> list[str]:
     if field.is_array:
         return _write_array(field, writer)
     if field.kind is Kind.STRUCT:
-        return [f"_write_{field.struct}({writer}, m.{field.name}, v, f)"]
+        return _write_struct(field, writer)
     if field.kind.code is not None:
         return [f"{writer} += _pack_{_code(piece)}({', '.join(f'm.{one.name}' for one in piece)})"]
     if field.kind is Kind.UUID:
@@ -302,6 +308,19 @@ def _write_piece(piece: Sequence[Field], writer: str = "w") -> list[str]:
         return [f"{writer}.nullable_string(m.{field.name}, f)"]
     empty = f'm.{field.name} or "" if v < {field.null_from} else m.{field.name}'
     return [f"{writer}.nullable_string({empty}, f)"]
+
+
+def _write_struct(field: Field, writer: str) -> list[str]:
+    write = f"_write_{field.struct}({writer}, m.{field.name}, v, f)"
+    if not _is_nullable_struct(field):
+        return [write]
+    return [
+        f"if m.{field.name} is None:",
+        f"    {writer} += _pack_b(-1)",
+        "else:",
+        f"    {writer} += _pack_b(1)",
+        f"    {write}",
+    ]
 
 
 def _write_array(field: Field, writer: str) -> list[str]:

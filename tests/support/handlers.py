@@ -56,7 +56,7 @@ class FakeClient:
     """Create topics in the image at once, as the real client does with read-your-writes."""
 
     image: MetadataImage
-    asked: list[Any] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list[Any])
     fail_with: Exception | None = None
     status: messages.Status = messages.Status.OK
 

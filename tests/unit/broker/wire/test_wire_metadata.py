@@ -14,7 +14,7 @@ from base.ids import (
     StreamId,
     WalSequence,
 )
-from broker.handlers.metadata import PartitionCache, _partition  # pyright: ignore[reportPrivateUsage] - what is compared with
+from broker.handlers.metadata import PartitionCache, partition_metadata
 from broker.wire import apis
 from broker.wire.gen.metadata import (
     MetadataResponse,
@@ -117,7 +117,7 @@ def test_what_is_kept_follows_records_and_brokers() -> None:
         live = {item.node_id for item in image.nodes if not item.fenced}
         for version in (1, 12):
             fresh = [
-                encode_partition(_partition(image, item, live, None), version)
+                encode_partition(partition_metadata(image, item, live, None), version)
                 for item in topic.partitions
             ]
             assert list(cache.partitions(image, topic, version)) == fresh

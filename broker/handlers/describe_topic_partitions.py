@@ -1,0 +1,151 @@
+"""DescribeTopicPartitions: return topics in pages of partitions, as Java's Admin client of Kafka 4
+asks for them.
+
+Topics come sorted by name. When a page is full, its cursor names the partition with which the next
+one begins: the first that was left out, or partition 0 of the next topic. Leaders are those of
+Metadata. A partition has no error, only leader -1 while there is none. There are no eligible leader
+replicas (KIP-966) and no last known ones, because every candidate can lead without loss.
+Limits: PARTITIONS_MAX per page. A topic that does not exist counts nothing.
+Source: KIP-966; Kafka `DescribeTopicPartitionsRequestHandler`. Unlike there, an empty topic name
+refuses only itself.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from base.ids import NodeId
+from broker.coordination.internal_topics import INTERNAL_TOPICS
+from broker.errors import ErrorCode
+from broker.handlers.advertised import live_nodes
+from broker.handlers.dispatch import encode_response
+from broker.handlers.metadata import TOPIC_OPERATIONS, is_valid_topic_name, partition_metadata
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire import framing
+from broker.wire.gen.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    ResponseCursor,
+    decode_request,
+)
+from controller.metadata.topics import PartitionMetadata
+
+PARTITIONS_MAX: Final = 2_000
+"""Partitions of one answer: Kafka's `max.request.partition.size.limit`."""
+
+
+def handle_describe_topic_partitions(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    names = _names(node, request)
+    answer = (
+        DescribeTopicPartitionsResponse(
+            topics=[_refused(topic.name, ErrorCode.INVALID_REQUEST) for topic in request.topics]
+        )
+        if names is None
+        else _page(node, names, request)
+    )
+    return encode_response(ctx, answer)
+
+
+def _names(node: Node, request: DescribeTopicPartitionsRequest) -> list[str] | None:
+    """Return the names of the topics from the cursor on, sorted; None if the cursor is not valid.
+    No topics in the request stand for all topics.
+    """
+    cursor = request.cursor
+    names = {topic.name for topic in request.topics}
+    if cursor is not None and (
+        cursor.partition_index < 0 or (names and cursor.topic_name not in names)
+    ):
+        return None
+    first = "" if cursor is None else cursor.topic_name
+    every = names or {topic.name for topic in node.image.topics}
+    return sorted(name for name in every if name >= first)
+
+
+def _page(
+    node: Node, names: Iterable[str], request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    left = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
+    cursor = request.cursor or Cursor()
+    describe = _Describe(node)
+    response = DescribeTopicPartitionsResponse(topics=[], next_cursor=None)
+    found: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        if left == 0:
+            response.next_cursor = ResponseCursor(name, 0)
+            break
+        start = cursor.partition_index if name == cursor.topic_name else 0
+        topic, next_partition = describe.topic(name, start, left)
+        found.append(topic)
+        left -= len(topic.partitions)
+        if next_partition is not None:
+            response.next_cursor = ResponseCursor(name, next_partition)
+            break
+    response.topics = found
+    return response
+
+
+class _Page(NamedTuple):
+    topic: DescribeTopicPartitionsResponseTopic
+    next_partition: int | None
+
+
+class _Describe:
+    """Describes topics as of now."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._live = {state.node_id for state in live_nodes(node)}
+        self._unnamed: NodeId | None = None if node.can_write() else node.node_id
+
+    def topic(self, name: str, start: int, count: int) -> _Page:
+        """Describe a topic and up to `count` of its partitions from `start` on."""
+        state = self._node.image.topics.by_name(name)
+        if state is None:
+            known = is_valid_topic_name(name)
+            topic = _refused(
+                name,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if known
+                else ErrorCode.INVALID_TOPIC_EXCEPTION,
+            )
+            topic.is_internal = name in INTERNAL_TOPICS
+            topic.topic_authorized_operations = TOPIC_OPERATIONS
+            return _Page(topic, None)
+        end = min(start + count, len(state.partitions))
+        topic = DescribeTopicPartitionsResponseTopic(
+            name=name,
+            topic_id=state.topic_id,
+            is_internal=name in INTERNAL_TOPICS,
+            partitions=self._partitions(state.partitions[start:end]),
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        )
+        return _Page(topic, end if start < end < len(state.partitions) else None)
+
+    def _partitions(
+        self, records: Sequence[PartitionMetadata]
+    ) -> list[DescribeTopicPartitionsResponsePartition]:
+        described = [
+            partition_metadata(self._node.image, record, self._live, self._unnamed)
+            for record in records
+        ]
+        return [
+            DescribeTopicPartitionsResponsePartition(
+                partition_index=found.partition_index,
+                leader_id=found.leader_id,
+                leader_epoch=found.leader_epoch,
+                replica_nodes=found.replica_nodes,
+                isr_nodes=found.isr_nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=found.offline_replicas,
+            )
+            for found in described
+        ]
+
+
+def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=code, name=name)

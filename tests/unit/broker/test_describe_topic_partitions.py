@@ -1,0 +1,133 @@
+"""DescribeTopicPartitions: pages, cursors and refusals. The expected answers are those of Kafka
+4.2; tests/interop compares both.
+"""
+
+from typing import Any
+
+import pytest
+
+from broker.errors import ErrorCode
+from broker.handlers.describe_topic_partitions import PARTITIONS_MAX
+from broker.handlers.metadata import TOPIC_OPERATIONS
+from broker.wire import apis
+from broker.wire.gen.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    TopicRequest,
+)
+from tests.support.handlers import Fixture, broker_record
+
+Place = tuple[str, int]
+Shown = tuple[dict[str, list[int]], Place | None]
+"""The partitions by topic, and the cursor."""
+
+
+@pytest.fixture
+async def fixture() -> Fixture:
+    fixture = Fixture()
+    for name, count in (("tc", 5), ("ta", 3), ("tb", 2)):
+        fixture.topic(name, partitions=count)
+    return fixture
+
+
+async def ask(
+    fixture: Fixture, names: list[str], limit: int = 2_000, cursor: Place | None = None
+) -> Any:
+    request = DescribeTopicPartitionsRequest(
+        [TopicRequest(name) for name in names], limit, cursor and Cursor(*cursor)
+    )
+    return await fixture.ask(apis.DESCRIBE_TOPIC_PARTITIONS, 0, request)
+
+
+def shown(answer: Any) -> Shown:
+    assert {topic.error_code for topic in answer.topics} <= {0}
+    cursor = answer.next_cursor
+    return (
+        {
+            topic.name: [part.partition_index for part in topic.partitions]
+            for topic in answer.topics
+        },
+        cursor and (cursor.topic_name, cursor.partition_index),
+    )
+
+
+ALL = ["tc", "ta", "tb"]
+
+
+PAGES: list[tuple[list[str], int, Place | None, Shown]] = [
+    (["tb", "tb"], 2_000, None, ({"tb": [0, 1]}, None)),
+    (ALL, 4, None, ({"ta": [0, 1, 2], "tb": [0]}, ("tb", 1))),
+    (ALL, 3, None, ({"ta": [0, 1, 2]}, ("tb", 0))),
+    (ALL, 5, None, ({"ta": [0, 1, 2], "tb": [0, 1]}, ("tc", 0))),
+    (ALL, 0, None, ({"ta": [0]}, ("ta", 1))),
+    (ALL, -1, None, ({"ta": [0]}, ("ta", 1))),
+    (ALL, 4, ("ta", 3), ({"ta": [], "tb": [0, 1], "tc": [0, 1]}, ("tc", 2))),
+    (ALL, 4, ("ta", 7), ({"ta": [], "tb": [0, 1], "tc": [0, 1]}, ("tc", 2))),
+    (ALL, 4, ("tb", 1), ({"tb": [1], "tc": [0, 1, 2]}, ("tc", 3))),
+    ([], 4, ("ta", 1), ({"ta": [1, 2], "tb": [0, 1]}, ("tc", 0))),
+    ([], 4, ("taz", 1), ({"tb": [0, 1], "tc": [0, 1]}, ("tc", 2))),
+    ([], 4, ("tz", 0), ({}, None)),
+    ([], 4, ("tc", 5), ({"tc": []}, None)),
+    ([], 4, ("ta", -1), ({}, None)),
+]
+
+
+@pytest.mark.parametrize(("names", "limit", "cursor", "expected"), PAGES, ids=str)
+async def test_pages(
+    fixture: Fixture, names: list[str], limit: int, cursor: Place | None, expected: Shown
+) -> None:
+    assert shown(await ask(fixture, names, limit, cursor)) == expected
+
+
+@pytest.mark.parametrize("cursor", [("taz", 1), ("tc", 0), ("", 0), ("ta", -1)], ids=str)
+async def test_a_wrong_cursor_refuses_every_topic(fixture: Fixture, cursor: Place) -> None:
+    answer = await ask(fixture, ["tb", "ta"], 4, cursor)
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+        ("tb", ErrorCode.INVALID_REQUEST),
+        ("ta", ErrorCode.INVALID_REQUEST),
+    ]
+    assert answer.next_cursor is None
+
+
+async def test_missing_topics_take_no_room_on_a_page(fixture: Fixture) -> None:
+    names = ["nope", "a b", "", "ta", "__consumer_offsets", "zz"]
+    answer = await ask(fixture, names, 3)
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [(topic.name, topic.error_code, topic.is_internal) for topic in answer.topics] == [
+        ("", ErrorCode.INVALID_TOPIC_EXCEPTION, False),
+        ("__consumer_offsets", missing, True),
+        ("a b", ErrorCode.INVALID_TOPIC_EXCEPTION, False),
+        ("nope", missing, False),
+        ("ta", ErrorCode.NONE, False),
+    ]
+    assert {topic.topic_authorized_operations for topic in answer.topics} == {TOPIC_OPERATIONS}
+    assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == ("zz", 0)
+
+
+async def test_a_page_has_a_limit_that_clients_cannot_raise(fixture: Fixture) -> None:
+    fixture.topic("large", partitions=PARTITIONS_MAX + 1)
+    answer = await ask(fixture, ["large"], 1_000_000)
+    assert [len(topic.partitions) for topic in answer.topics] == [PARTITIONS_MAX]
+    following = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+    assert shown(await ask(fixture, ["large"], 1_000_000, following)) == (
+        {"large": [PARTITIONS_MAX]},
+        None,
+    )
+
+
+async def test_partitions_have_the_leaders_of_metadata(fixture: Fixture) -> None:
+    fixture.topic("moved", leader=2)
+    fixture.image.apply_all([broker_record(2, fenced=True)])
+    (part,) = (await ask(fixture, ["moved"])).topics[0].partitions
+    assert (part.error_code, part.leader_id, part.leader_epoch) == (0, 1, 4)
+    assert (part.replica_nodes, part.isr_nodes, part.offline_replicas) == ([1, 2], [1], [2])
+    assert (part.eligible_leader_replicas, part.last_known_elr) == ([], [])
+    fixture.image.apply_all([broker_record(1, fenced=True)])
+    (part,) = (await ask(fixture, ["moved"])).topics[0].partitions
+    assert (part.error_code, part.leader_id) == (0, -1)
+
+
+async def test_a_broker_without_a_session_does_not_name_itself(fixture: Fixture) -> None:
+    fixture.node.can_write = lambda: False
+    (part,) = (await ask(fixture, ["tb"], 1)).topics[0].partitions
+    assert part.leader_id == -1
