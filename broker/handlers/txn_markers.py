@@ -5,17 +5,20 @@ Invariants: an answer without an error means that the marker is durable. In `__c
 transaction's offsets are then applied or dropped, even if the requester no longer waits. A marker
 whose serial is not above that of the producer's last ended transaction is a late copy: it is
 answered like the first one and changes nothing. A marker without a serial, from a tool other than
-this coordinator, is appended each time. All partitions of one marker go into one group; the markers
+this coordinator, is appended each time: an administrator may end any transaction, also one that its
+coordinator would end later, as in Kafka. It needs the producer's epoch, and no later coordinator
+may have written a marker here. A marker of transaction version 2 needs a later epoch than that of
+the open transaction. All partitions of one marker go into one group; the markers
 of a request enter the log in order.
 Limits: the maximum size of a frame limits a request; the WAL limits the wait for durability.
 Must not: decide the outcome of a transaction, or wait for partitions to open (the coordinator
 retries).
-Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98.
+Source: Kafka `KafkaApis.handleWriteTxnMarkersRequest`; KIP-98, KIP-664, KIP-890.
 """
 
 import asyncio
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from broker.coordination.internal_topics import OFFSETS_TOPIC
 from broker.errors import ErrorCode
@@ -36,32 +39,45 @@ from broker.wire.gen.write_txn_markers import (
 from stream.batch.control import Marker
 
 TopicPartition: TypeAlias = tuple[str, int]
+_WITH_NEXT_EPOCH: Final = 2
+"""Version of transactions whose markers have the next epoch (KIP-890)."""
 Codes: TypeAlias = dict[TopicPartition, ErrorCode]
 
 
 async def handle_write_txn_markers(node: Node, ctx: RequestContext) -> Response:
     request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     started = [
-        (item, start_marker(node, _marker(item), _partitions(item))) for item in request.markers
+        (
+            item,
+            start_marker(
+                node,
+                _marker(item),
+                _partitions(item),
+                has_next_epoch=item.transaction_version >= _WITH_NEXT_EPOCH,
+            ),
+        )
+        for item in request.markers
     ]
     results = [_result(item, await codes) for item, codes in started]
     return encode_response(ctx, WriteTxnMarkersResponse(markers=results))
 
 
 def start_marker(
-    node: Node, marker: Marker, wanted: Iterable[TopicPartition]
+    node: Node, marker: Marker, wanted: Iterable[TopicPartition], *, has_next_epoch: bool = False
 ) -> "asyncio.Future[Codes]":
     """End the producer's transaction in the given partitions that this broker leads. The markers
     are appended when this returns, and durable when the future is done.
 
     NOT_LEADER_OR_FOLLOWER: refresh and retry. INVALID_PRODUCER_EPOCH,
     TRANSACTION_COORDINATOR_FENCED: a newer producer or coordinator has written here.
+
+    has_next_epoch: the marker must have a later epoch than the transaction that it ends.
     """
     done: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
     codes: Codes = {}
     parts: list[tuple[Partition, Marker]] = []
     for key in dict.fromkeys(wanted):
-        found = _led_partition(node, marker, key)
+        found = _led_partition(node, marker, key, has_next_epoch=has_next_epoch)
         if isinstance(found, Partition):
             parts.append((found, marker))
         else:
@@ -79,14 +95,30 @@ def start_marker(
     return done
 
 
-def _led_partition(node: Node, marker: Marker, key: TopicPartition) -> Partition | ErrorCode:
+def led_partition(node: Node, key: TopicPartition) -> Partition | ErrorCode:
+    """Return the partition if this broker leads it, without waiting. The error says refresh where
+    it is not open here.
+    """
     found = node.partitions.get(*key)
-    if marker.producer_id < 0:
-        return ErrorCode.INVALID_REQUEST
     if isinstance(found, Partition) and node.can_write():
         return found
     if isinstance(found, Partition) or found is ErrorCode.LEADER_NOT_AVAILABLE:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return found
+
+
+def _led_partition(
+    node: Node, marker: Marker, key: TopicPartition, *, has_next_epoch: bool
+) -> Partition | ErrorCode:
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        return ErrorCode.INVALID_REQUEST
+    found = led_partition(node, key)
+    if (
+        has_next_epoch
+        and isinstance(found, Partition)
+        and found.log.producers.is_ended_by_next_epoch(marker)
+    ):
+        return ErrorCode.INVALID_PRODUCER_EPOCH
     return found
 
 

@@ -238,7 +238,13 @@ class PartitionAppend:
             self._trace.appended(done)
         for planned in self._planned:
             log, entry, outcome = planned.partition.log, planned.entries[0], planned.outcome
-            log.appended(planned.header, entry.base_offset, now_ms, planned.marker)
+            log.appended(
+                planned.header,
+                entry.base_offset,
+                now_ms,
+                planned.marker,
+                timestamp_ms=entry.max_timestamp_ms,
+            )
             planned.partition.bytes_in += planned.header.size_bytes
             planned.partition.records_in += planned.header.record_count
             planned.partition.requests_count += 1

@@ -240,12 +240,21 @@ class PartitionLog:
         return entries
 
     def appended(
-        self, header: BatchHeader, base_offset: Offset, now_ms: Millis, marker: Marker | None = None
+        self,
+        header: BatchHeader,
+        base_offset: Offset,
+        now_ms: Millis,
+        marker: Marker | None = None,
+        *,
+        timestamp_ms: int,
     ) -> None:
-        """Update the state after the storage accepted the batch at `base_offset`."""
+        """Update the state after the storage accepted the batch at `base_offset`.
+
+        timestamp_ms: the newest timestamp of the batch, as it is in the log.
+        """
         self.dirty_bytes += header.size_bytes
         if marker is not None:
-            self.producers.record_marker(marker, now_ms)
+            self.producers.record_marker(marker, now_ms, timestamp_ms)
             self.transactions.end(marker, base_offset)
         elif header.producer_id >= 0:
             transactional = header.attributes & TRANSACTIONAL_MASK != 0
@@ -258,6 +267,7 @@ class PartitionLog:
                 base_offset=base_offset,
                 end_offset=Offset(base_offset + header.last_offset_delta + 1),
                 now_ms=now_ms,
+                timestamp_ms=timestamp_ms,
                 transactional=transactional,
             )
             if transactional:
@@ -426,4 +436,4 @@ def _replay(log: PartitionLog, batch: memoryview, header: BatchHeader, now_ms: M
         marker = decode_marker(batch, header.producer_id, header.producer_epoch)
     base_offset = Offset(header.base_offset)
     log.epochs.assign(StreamEpoch(header.partition_leader_epoch), base_offset)
-    log.appended(header, base_offset, now_ms, marker)
+    log.appended(header, base_offset, now_ms, marker, timestamp_ms=header.max_timestamp_ms)

@@ -18,7 +18,7 @@ Source: Kafka `ProducerStateManager`, `ProducerAppendInfo`; KIP-98; AutoMQ #1377
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -62,6 +62,21 @@ class _Producer(msgspec.Struct, array_like=True):
     """Coordinator epoch of the last marker."""
     ended_serial: int = NO_SERIAL
     """The highest serial among the markers of that coordinator epoch."""
+    last_timestamp_ms: int = -1
+    """The newest timestamp in the last batch or marker. For DescribeProducers alone; -1: not
+    known.
+    """
+
+
+class ActiveProducer(NamedTuple):
+    """A producer that is known here, as DescribeProducers lists it. -1: there is none yet."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_first_offset: int
 
 
 class ProducerSnapshot(msgspec.Struct, frozen=True, array_like=True):
@@ -178,6 +193,29 @@ class ProducerState:
             if producer.transaction_first_offset >= 0
         ]
 
+    def active(self) -> list[ActiveProducer]:
+        """Return the producers in the order of their last write."""
+        return [
+            ActiveProducer(
+                producer.producer_id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else NO_SEQUENCE,
+                producer.last_timestamp_ms,
+                producer.coordinator_epoch,
+                producer.transaction_first_offset,
+            )
+            for producer in self._producers.values()
+        ]
+
+    def is_ended_by_next_epoch(self, marker: Marker) -> bool:
+        """Return True if the marker has the epoch of a transaction that is open here, or an earlier
+        one. Transactions of version 2 (KIP-890) end with the next epoch.
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None or producer.transaction_first_offset < 0:
+            return False
+        return marker.producer_epoch <= producer.epoch
+
     def record(
         self,
         producer_id: int,
@@ -188,6 +226,7 @@ class ProducerState:
         base_offset: Offset,
         end_offset: Offset,
         now_ms: Millis,
+        timestamp_ms: int = -1,
         transactional: bool = False,
     ) -> None:
         """Record the batch at [base_offset, end_offset). Assumes that `check` accepted it, as
@@ -196,7 +235,7 @@ class ProducerState:
         producer = self._producers.pop(producer_id, None)
         if producer is None or producer.epoch != epoch:
             producer = self._new_or_next_epoch(producer, producer_id, epoch)
-        producer.seen_ms = now_ms
+        producer.seen_ms, producer.last_timestamp_ms = now_ms, timestamp_ms
         self._producers[producer_id] = producer
         if base_sequence != NO_SEQUENCE:
             batch = KnownBatch(
@@ -212,14 +251,14 @@ class ProducerState:
         if transactional and producer.transaction_first_offset < 0:
             producer.transaction_first_offset = base_offset
 
-    def record_marker(self, marker: Marker, now_ms: Millis) -> None:
+    def record_marker(self, marker: Marker, now_ms: Millis, timestamp_ms: int = -1) -> None:
         """Record an appended marker. Its epoch fences older ones, even if the producer never wrote
         here.
         """
         producer = self._producers.pop(marker.producer_id, None)
         if producer is None or producer.epoch != marker.producer_epoch:
             producer = self._new_or_next_epoch(producer, marker.producer_id, marker.producer_epoch)
-        producer.seen_ms = now_ms
+        producer.seen_ms, producer.last_timestamp_ms = now_ms, timestamp_ms
         self._producers[marker.producer_id] = producer
         producer.transaction_first_offset = -1
         if marker.coordinator_epoch > producer.coordinator_epoch:

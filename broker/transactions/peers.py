@@ -92,7 +92,7 @@ def _request(
                 for name, indexes in group_by_topic(partitions).items()
             ],
             marker.coordinator_epoch,
-            marker.serial,
+            serial=marker.serial,
         )
         for marker, partitions in wanted.items()
     ]

@@ -64,7 +64,7 @@ OFFSET_FOR_LEADER_EPOCH: Final = _api(
 ADD_PARTITIONS_TO_TXN: Final = _api(24, "AddPartitionsToTxn", "add_partitions_to_txn", (0, 3), 3)
 ADD_OFFSETS_TO_TXN: Final = _api(25, "AddOffsetsToTxn", "add_offsets_to_txn", (0, 3), 3)
 END_TXN: Final = _api(26, "EndTxn", "end_txn", (0, 3), 3)
-WRITE_TXN_MARKERS: Final = _api(27, "WriteTxnMarkers", "write_txn_markers", (1, 1), 1)
+WRITE_TXN_MARKERS: Final = _api(27, "WriteTxnMarkers", "write_txn_markers", (1, 2), 1)
 TXN_OFFSET_COMMIT: Final = _api(28, "TxnOffsetCommit", "txn_offset_commit", (0, 3), 3)
 DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4), 4)
 DESCRIBE_LOG_DIRS: Final = _api(35, "DescribeLogDirs", "describe_log_dirs", (1, 4), 2)
@@ -82,6 +82,7 @@ LIST_PARTITION_REASSIGNMENTS: Final = _api(
 )
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
+DESCRIBE_PRODUCERS: Final = _api(61, "DescribeProducers", "describe_producers", (0, 0), 0)
 UNREGISTER_BROKER: Final = _api(64, "UnregisterBroker", "unregister_broker", (0, 0), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)
 LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 1), 0)
@@ -126,6 +127,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         LIST_PARTITION_REASSIGNMENTS,
         DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
+        DESCRIBE_PRODUCERS,
         UNREGISTER_BROKER,
         DESCRIBE_TRANSACTIONS,
         LIST_TRANSACTIONS,

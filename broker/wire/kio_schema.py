@@ -120,7 +120,7 @@ def _own(name: str, tag: int, kind: Kind, default: str, *, first: int, last: int
 
 _OWN_FIELDS: Final = {
     ("WriteTxnMarkers", "request", "WritableTxnMarker"): (
-        _own("serial", 0, Kind.INT64, "-1", first=1, last=1),
+        _own("serial", 0, Kind.INT64, "-1", first=1, last=2),
     ),
     ("DescribeLogDirs", "response", "DescribeLogDirsPartition"): (
         _own("object_count", 0, Kind.INT64, "-1", first=2, last=4),

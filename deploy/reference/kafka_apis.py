@@ -54,10 +54,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         "Replaced by IncrementalAlterConfigs, which Kafka has recommended since 2.3.",
     ),
     (("AlterReplicaLogDirs",), "All brokers have one log directory, the object store."),
-    (
-        ("DescribeProducers",),
-        "Open transactions are listed by ListTransactions and DescribeTransactions.",
-    ),
     (("CreateDelegationToken", "DescribeUserScramCredentials"), "No credentials are managed."),
     (
         ("UpdateFeatures",),

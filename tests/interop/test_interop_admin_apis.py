@@ -1,26 +1,32 @@
 """Compare admin APIs with Apache Kafka 4.2: the same requests and tools go to both."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import Producer
 
 from benchmarks.kafka import kafka
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
-from broker.wire.gen import describe_topic_partitions
+from broker.wire.gen import describe_topic_partitions, produce
 from deploy.clients.wire import WireClient
-from tests.support.clients import create_topic
+from stream.batch.header import TRANSACTIONAL_MASK
+from stream.batch.records import Record, encode_batch
+from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.java import JavaHome
 
+TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
 """Of the only broker on both sides."""
+HANGING_ID, HANGING_EPOCH = 424_242, 3
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,9 @@ def peer(java: JavaHome) -> Iterator[str]:
     """Return the address of Kafka, which all tests of this module share."""
     assert java.class_path
     replicas = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
-    with kafka(dict.fromkeys(replicas, "1")) as process:
+    # Without verification, records of a transaction arrive that its coordinator does not know.
+    unverified = {"transaction.partition.verification.enable": "false"}
+    with kafka(dict.fromkeys(replicas, "1") | unverified) as process:
         yield process.bootstrap
 
 
@@ -127,3 +135,103 @@ def _without_topic_ids(shown: str) -> list[list[str]]:
         [cell for cell in line.split("\t") if not cell.startswith("TopicId: ")]
         for line in sorted(shown.splitlines())
     ]
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+def _produce_hanging(address: str, topic: str, *, sequence: int = 0) -> None:
+    """Write a batch of a transaction, an hour old, that no coordinator knows."""
+    timestamp_ms = time.time_ns() // 1_000_000 - 3_600_000
+    batch = encode_batch(
+        [Record(0, timestamp_ms, b"key", b"value")],
+        producer_id=HANGING_ID,
+        producer_epoch=HANGING_EPOCH,
+        base_sequence=sequence,
+        attributes=TRANSACTIONAL_MASK,
+    )
+    data = produce.TopicProduceData(
+        name=topic, partition_data=[produce.PartitionProduceData(0, batch)]
+    )
+    request = produce.ProduceRequest(
+        transactional_id="hanging", acks=-1, timeout_ms=30_000, topic_data=[data]
+    )
+    answer = _ask(address, apis.PRODUCE, request)
+    assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+
+
+def _columns(shown: str, *omitted: str) -> list[list[str]]:
+    """Return the table of kafka-transactions, sorted, without columns that differ."""
+    head, *rows = [
+        [cell.strip() for cell in line.rstrip().split("\t")] for line in shown.splitlines()
+    ]
+    kept = [index for index, name in enumerate(head) if name not in omitted]
+    return [[row[index] for index in kept if index < len(row)] for row in [head, *sorted(rows)]]
+
+
+def _refusal(shown: str) -> str:
+    """Return the message of a tool, without the lines of its log, which begin with a time."""
+    return next(line for line in shown.splitlines() if not line[:1].isdigit())
+
+
+@pytest.mark.long
+async def test_a_hanging_transaction_is_found_and_aborted(both: Both) -> None:
+    topic = "hanging"
+    await both.create(topic)
+    for address in both.addresses:
+        await asyncio.to_thread(_produce_hanging, address, topic)
+    at = ("--topic", topic, "--partition", "0")
+    for command in (
+        ("describe-producers", *at),
+        ("find-hanging", "--topic", topic),
+        ("find-hanging", "--broker-id", str(NODE_ID)),
+    ):
+        expected, shown = await both.tool(TRANSACTIONS, *command)
+        assert len(shown.splitlines()) == 2, shown
+        omitted = ("LastTimestamp", "Duration(min)")
+        assert _columns(shown, *omitted) == _columns(expected, *omitted), command
+    stale = ("--producer-id", str(HANGING_ID), "--producer-epoch", "1", "--coordinator-epoch", "0")
+    for refused in (("--start-offset", "7"), stale):
+        expected, shown = await both.tool(TRANSACTIONS, "abort", *at, *refused)
+        assert _refusal(shown) == _refusal(expected), refused
+    expected, shown = await both.tool(TRANSACTIONS, "abort", *at, "--start-offset", "0")
+    assert (expected, shown) == ("", "")
+    expected, shown = await both.tool(TRANSACTIONS, "describe-producers", *at)
+    assert _columns(shown, "LastTimestamp") == _columns(expected, "LastTimestamp")
+    expected, shown = await both.tool(TRANSACTIONS, "find-hanging", "--topic", topic)
+    assert shown == expected
+    assert len(shown.splitlines()) == 1
+
+
+@pytest.mark.long
+async def test_transactions_are_listed_and_described(both: Both) -> None:
+    await both.create("transfers", 2)
+    producers = [
+        await asyncio.to_thread(_begin_transaction, address, "transfers")
+        for address in both.addresses
+    ]
+    expected, shown = await both.tool(TRANSACTIONS, "list")
+    assert [row for row in _columns(shown, "ProducerId") if row[0] == "teller"] == [
+        row for row in _columns(expected, "ProducerId") if row[0] == "teller"
+    ]
+    described = ("describe", "--transactional-id", "teller")
+    expected, shown = await both.tool(TRANSACTIONS, *described)
+    omitted = ("ProducerId", "CurrentTransactionStartTimeMs", "TransactionDurationMs")
+    assert _columns(shown, *omitted) == _columns(expected, *omitted)
+    at = ("--topic", "transfers", "--partition", "1")
+    expected, shown = await both.tool(TRANSACTIONS, "describe-producers", *at)
+    omitted = ("ProducerId", "LastTimestamp")
+    assert _columns(shown, *omitted) == _columns(expected, *omitted)
+    expected, shown = await both.tool(TRANSACTIONS, "describe", "--transactional-id", "none")
+    assert _refusal(shown) == _refusal(expected)
+    for producer in producers:
+        await asyncio.to_thread(producer.commit_transaction, TIMEOUT_S)
+
+
+def _begin_transaction(address: str, topic: str) -> Producer:
+    producer = Producer({"bootstrap.servers": address, "transactional.id": "teller"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"value", partition=1)
+    assert producer.flush(TIMEOUT_S) == 0
+    return producer

@@ -451,17 +451,20 @@ class Broker:
             values += [record.value for record in found.records if record.offset >= offset]
             offset = found.records[-1].offset + 1
 
-    async def mark(self, topic, pid, epoch=0, *, commit, coordinator_epoch=0, serial=-1, index=0):
+    async def mark(
+        self, topic, pid, epoch=0, *, commit, coordinator_epoch=0, serial=-1, index=0, version=1,
+        transaction_version=0,
+    ):  # fmt: skip
         """End the producer's transaction in one partition. The error code."""
         topics = [wire_markers.WritableTxnMarkerTopic(topic, [index])]
         marker = wire_markers.WritableTxnMarker(
-            pid, epoch, commit, topics, coordinator_epoch, serial
+            pid, epoch, commit, topics, coordinator_epoch, transaction_version, serial
         )
         request = wire_markers.WriteTxnMarkersRequest([marker])
         response = await handle_write_txn_markers(
-            self, self.context(apis.WRITE_TXN_MARKERS, 1, request)
+            self, self.context(apis.WRITE_TXN_MARKERS, version, request)
         )
-        answer = self.answer(apis.WRITE_TXN_MARKERS, 1, response)
+        answer = self.answer(apis.WRITE_TXN_MARKERS, version, response)
         assert answer.markers[0].producer_id == pid
         return answer.markers[0].topics[0].partitions[0].error_code
 

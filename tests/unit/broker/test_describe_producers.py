@@ -1,0 +1,193 @@
+"""DescribeProducers, and markers that an administrator writes. The expected answers are those of
+Kafka 4.2; tests/interop compares both.
+"""
+
+import pytest
+
+from broker.handlers import describe_producers as handler
+from broker.wire import apis
+from broker.wire.error_codes import ErrorCode
+from broker.wire.gen import describe_producers as wire
+from tests.support.partition_harness import NOW, PartitionHarness, batch, transactional
+
+LATER = NOW + 5_000
+
+
+@pytest.fixture
+async def harness():
+    return PartitionHarness()
+
+
+@pytest.fixture
+async def pair(harness):
+    brokers = [await harness.broker(1)]
+    harness.topic("t", 2)
+    for index in (0, 1):
+        await brokers[0].opened("t", index)
+    brokers.append(await harness.broker(2))
+    yield brokers
+    for broker in brokers:
+        await broker.close()
+
+
+@pytest.fixture
+async def one(pair):
+    return pair[0]
+
+
+async def ask(broker, *topics):
+    request = wire.DescribeProducersRequest([wire.TopicRequest(*topic) for topic in topics])
+    context = broker.context(apis.DESCRIBE_PRODUCERS, 0, request)
+    answer = broker.answer(
+        apis.DESCRIBE_PRODUCERS, 0, await handler.handle_describe_producers(broker, context)
+    )
+    return [
+        (topic.name, part.partition_index, part)
+        for topic in answer.topics
+        for part in topic.partitions
+    ]
+
+
+def idempotent(pid, **options):
+    return batch(b"x", producer_id=pid, producer_epoch=0, base_sequence=0, **options)
+
+
+async def producers(broker, topic="t", index=0):
+    """(id, epoch, last sequence, last timestamp, coordinator epoch, first offset) of each."""
+    ((_, _, part),) = await ask(broker, (topic, [index]))
+    assert (part.error_code, part.error_message) == (0, None)
+    return [
+        (
+            found.producer_id,
+            found.producer_epoch,
+            found.last_sequence,
+            found.last_timestamp,
+            found.coordinator_epoch,
+            found.current_txn_start_offset,
+        )
+        for found in part.active_producers
+    ]
+
+
+async def test_the_life_of_a_transaction(harness, one):
+    assert await producers(one) == []
+    await one.produce("t", transactional(7, 0, b"a", b"b"))
+    await one.produce("t", idempotent(8, timestamp=NOW - 9))
+    assert await producers(one) == [(7, 0, 1, NOW, -1, 0), (8, 0, 0, NOW - 9, -1, -1)]
+    harness.now_ms = LATER
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=3) == ErrorCode.NONE
+    assert (await producers(one))[1] == (7, 0, 1, LATER, 3, -1)
+    await one.produce("t", transactional(7, 2, b"d"))
+    assert (await producers(one))[1] == (7, 0, 2, NOW, 3, 4)
+    assert await one.mark("t", 7, 1, commit=False, coordinator_epoch=3) == ErrorCode.NONE
+    assert (await producers(one))[1] == (7, 1, -1, LATER, 3, -1)
+
+
+async def test_the_next_leader_knows_the_same_producers(harness, pair):
+    one, other = pair
+    await one.produce("t", transactional(7, 0, b"a"))
+    await one.produce("t", idempotent(8))
+    await one.mark("t", 9, commit=True, coordinator_epoch=2)
+    before = await producers(one)
+    harness.now_ms = LATER
+    harness.lead("t", other)
+    await other.opened("t")
+    assert await producers(other) == before
+    ((_, _, part),) = await ask(one, ("t", [0]))
+    assert (part.error_code, part.active_producers) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, [])
+
+
+async def test_the_broker_s_clock_is_the_timestamp_where_the_topic_says_so(harness, one):
+    harness.topic("clocked")
+    harness.configure("clocked", "message.timestamp.type", "LogAppendTime")
+    harness.lead("clocked", one)
+    await one.opened("clocked")
+    harness.now_ms = LATER
+    await one.produce("clocked", transactional(7, 0, b"a"))
+    assert await producers(one, "clocked") == [(7, 0, 0, LATER, -1, 0)]
+
+
+async def test_partitions_are_refused_one_by_one(one):
+    answers = await ask(one, ("t", [0, 7, -1, 0]), ("none", [0]), ("a b", [0]), ("", [0]))
+    unknown, invalid = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert [(name, index, part.error_code) for name, index, part in answers] == [
+        ("t", 0, 0),
+        ("t", 7, unknown),
+        ("t", -1, unknown),
+        ("t", 0, 0),
+        ("none", 0, unknown),
+        ("a b", 0, invalid),
+        ("", 0, invalid),
+    ]
+    assert [part.error_message for _, _, part in answers if not part.error_code] == [None, None]
+    assert await ask(one) == []
+
+
+async def test_a_broker_without_a_session_sends_clients_away(one):
+    one.writable = False
+    ((_, _, part),) = await ask(one, ("t", [0]))
+    assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_clients_ask_again_for_what_exceeds_an_answer(one, monkeypatch):
+    monkeypatch.setattr(handler, "PRODUCERS_MAX", 2)
+    for index in (0, 1):
+        for pid in range(3 - index):
+            await one.produce("t", idempotent(pid), index)
+    answers = await ask(one, ("t", [0, 1]))
+    assert [len(part.active_producers) for _, _, part in answers] == [3, 0], "one at least"
+    assert answers[1][2].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert len((await ask(one, ("t", [1])))[0][2].active_producers) == 2
+
+
+# --- markers of an administrator ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_an_administrator_aborts_a_transaction(one, version):
+    await one.produce("t", transactional(7, 0, b"hanging"))
+    await one.produce("t", batch(b"behind"))
+    assert await one.committed("t") == []
+    assert await one.mark("t", 7, commit=False, version=version) == ErrorCode.NONE
+    assert await one.committed("t") == [b"behind"]
+    assert (await producers(one))[-1][-2:] == (0, -1)
+
+
+async def test_a_marker_does_not_go_around_a_later_producer_or_coordinator(one):
+    await one.produce("t", transactional(7, 0, b"a", epoch=2))
+    await one.mark("t", 7, 2, commit=True, coordinator_epoch=5)
+    await one.produce("t", transactional(7, 1, b"b", epoch=2))
+    before = await producers(one)
+    for epoch, coordinator_epoch, code in (
+        (1, 5, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2, 4, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (-1, 5, ErrorCode.INVALID_REQUEST),
+    ):
+        found = await one.mark("t", 7, epoch, commit=False, coordinator_epoch=coordinator_epoch)
+        assert found == code
+    assert await one.mark("t", -1, commit=False) == ErrorCode.INVALID_REQUEST
+    assert await producers(one) == before
+
+
+async def test_a_transaction_of_version_2_ends_with_the_next_epoch(one):
+    await one.produce("t", transactional(7, 0, b"a"))
+    settings = {"commit": False, "version": 2, "transaction_version": 2}
+    assert await one.mark("t", 7, 0, **settings) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert (await producers(one))[0][-1] == 0
+    assert await one.mark("t", 7, 1, **settings) == ErrorCode.NONE
+    assert await one.mark("t", 7, 1, **settings) == ErrorCode.NONE, "a repetition"
+    assert await producers(one) == [(7, 1, -1, NOW, 0, -1)]
+
+
+async def test_the_coordinator_s_marker_comes_after_that_of_an_administrator(one):
+    """It has a serial; so has the late copy of the one before, which must stay without effect."""
+    await one.produce("t", transactional(7, 0, b"first"))
+    await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=10)
+    await one.produce("t", transactional(7, 1, b"second"))
+    assert await one.mark("t", 7, commit=False, coordinator_epoch=3) == ErrorCode.NONE
+    assert await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=12) == ErrorCode.NONE
+    await one.produce("t", transactional(7, 2, b"third"))
+    await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=12)
+    assert (await producers(one))[0][-1] >= 0, "the late copy does not end the third"
+    await one.mark("t", 7, commit=True, coordinator_epoch=3, serial=14)
+    assert await one.committed("t") == [b"first", b"third"]
