@@ -34,6 +34,7 @@ from broker.wire.gen.delete_records import (
     decode_request,
 )
 from controller.api.errors import ControllerError
+from controller.metadata.topic_configs import DELETE_GRACE
 from stream.errors import StreamError
 
 _HIGH_WATERMARK: Final = -1
@@ -114,7 +115,7 @@ async def _trim(
         return {}
     try:
         async with asyncio.timeout_at(deadline):
-            errors = await node.partitions.trim_all(ahead, keep=True)
+            errors = await node.partitions.trim_all(ahead, keep=_may_come_back(node, ahead))
     except (StreamError, ControllerError, OSError, TimeoutError) as error:
         errors = [error] * len(ahead)
     return {
@@ -122,6 +123,16 @@ async def _trim(
         for (partition, _), error in zip(ahead, errors, strict=True)
         if error is not None
     }
+
+
+def _may_come_back(node: Node, starts: Sequence[tuple[Partition, Offset]]) -> bool:
+    """Return whether some of these topics may keep what is deleted. The controller decides; this
+    saves an upload.
+    """
+    return any(
+        node.image.configs.topic(partition.topic_name).get(DELETE_GRACE) != "0"
+        for partition, _ in starts
+    )
 
 
 def _result(
