@@ -88,7 +88,7 @@ FIRST_SEED = {
     "timeout_aborts_what_is_decided": 30,
     "sequences_judged_without_a_lease": 100,
     "late_markers_settle_offsets": 60,
-    "recovery_stops_early": 145,
+    "recovery_stops_early": 200,
     "closed_without_flush": 15,
     "image_not_rebuilt_after_leading": 35,
     "snapshot_of_what_is_not_committed": 10,
