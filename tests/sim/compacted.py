@@ -80,6 +80,14 @@ class CompactedTopic:
             while not await self._read_once(part, rng):  # noqa: ASYNC110 - virtual time is free
                 await asyncio.sleep(0.1)
 
+    def check_copy(self, part: Part, batches: list[bytes], acked: dict[bytes, State]) -> None:
+        """Check what a fork has of a log. acked: before the fork was asked for."""
+        states: dict[bytes, State] = {}
+        for data in batches:
+            for record in decode_records(memoryview(data)):
+                self._take_record(part, record, states)
+        self._judge(part, acked, states, is_late=False)
+
     async def _read(self, part: Part, number: int, stop: asyncio.Event) -> None:
         rng = Random(f"{self._world.seed}/compacted-reader/{part}/{number}")
         while not stop.is_set():

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from broker.handlers import snapshot_groups
 from broker.partition import fork_point, opener
 from controller.metadata import snapshot
 from controller.metadata.image import MetadataImage
@@ -37,6 +38,33 @@ def _forks_do_not_hold_their_objects() -> list[Patch]:
             real(self, object_id)
 
     return [(MetadataImage, "_stream_forked", forked), (ObjectsImage, "release", release)]
+
+
+def _snapshots_do_not_hold_their_objects() -> list[Patch]:
+    """An object is destroyed when its source drops it, although a snapshot refers to it."""
+
+    def forked(self: MetadataImage, record: StreamForked) -> None:
+        topic_id = self.streams.known(record.stream_id).topic_id
+        for entry in self.streams.fork(record):
+            self.objects.refer(entry.object_id)
+            if topic_id in self.frozen_topics:
+                self.objects.release(entry.object_id)
+
+    real = ObjectsImage.release
+
+    def release(self: ObjectsImage, object_id: Any) -> None:
+        state = self._objects.get(object_id)
+        if state is not None and state.refs > 0:
+            real(self, object_id)
+
+    return [(MetadataImage, "_stream_forked", forked), (ObjectsImage, "release", release)]
+
+
+def _snapshots_without_group_offsets() -> list[Patch]:
+    async def committed_offsets(*_: Any) -> dict[str, Any]:
+        return {}
+
+    return [(snapshot_groups, "committed_offsets", committed_offsets)]
 
 
 def _inherited_transactions_stay_open() -> list[Patch]:
@@ -78,6 +106,8 @@ def _batches_cut_at_the_fork() -> list[Patch]:
 
 
 FORK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
+    "snapshots_do_not_hold_their_objects": _snapshots_do_not_hold_their_objects,
+    "snapshots_without_group_offsets": _snapshots_without_group_offsets,
     "forks_do_not_hold_their_objects": _forks_do_not_hold_their_objects,
     "inherited_transactions_stay_open": _inherited_transactions_stay_open,
     "inherited_transactions_not_looked_for": _inherited_transactions_not_looked_for,

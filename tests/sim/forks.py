@@ -1,5 +1,6 @@
 """Topics that are forked while everything else happens: from the topic of the producers, from the
-transactional one, and from forks, some of which are deleted again. Where clients delete records,
+transactional one, from a compacted one, and from forks, some of which are deleted again. Some are
+topics of snapshots instead, which are forked later, and at the end. Where clients delete records,
 some forks are asked to bring those back.
 
 Checked when a fork appears in the metadata: it holds everything that was acknowledged before it was
@@ -7,7 +8,9 @@ asked for, unless it was asked for at an earlier offset; it begins at the log st
 or, if asked to, with all deleted records that can come back. Checked at the end: a fork has, below
 its fork point, exactly the batches of its source, and all that was acknowledged there; behind it
 what its own producer wrote, and aborts of the transactions that were open there; none is open, and
-committed reads give what was committed below the fork point and what was written since.
+committed reads give what was committed below the fork point and what was written since. A snapshot
+stays as it is and is not served; its forks have what its source had at its moment, whatever became
+of that. It has the offsets of the transactional groups.
 Must not look into brokers: it sees what they answer, and the metadata.
 """
 
@@ -23,17 +26,22 @@ from broker.wire import apis
 from broker.wire.error_codes import ErrorCode
 from broker.wire.gen import create_topics, delete_topics
 from broker.wire.gen import fetch as wire_fetch
+from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.image import MetadataImage
 from controller.metadata.topic_configs import FORK_SOURCE
+from controller.metadata.topics import TopicState
 from stream.batch.control import decode_marker
 from stream.batch.header import BatchHeader, iter_headers
 from stream.batch.records import decode_records
+from stream.format.manifest.model import SNAPSHOT_SEPARATOR, in_snapshot
 from tests.sim.checkers import Part, identity_of
 from tests.sim.clients import Producer
+from tests.sim.compacted import COMPACT_TOPIC, State
 from tests.sim.connections import Unanswered
 from tests.sim.leaks import LEAKING
 from tests.sim.loop import Process
 from tests.sim.nodes import FETCH_VERSION, SimBroker
+from tests.sim.transactional import INPUT, TXN_TOPIC
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -62,14 +70,30 @@ class KnownFork:
     wanted: dict[int, int]
     """Offsets that were asked for."""
     starts: list[int]
-    """By partition: the log start of the source before the request."""
+    """By partition: the log start of the source before the request; then the fork's first one."""
+    origin: str = ""
+    """The topic that the first of its sources is."""
+    keys: list[dict[bytes, State]] = field(default_factory=list[dict[bytes, State]])
+    """Of a compacted source, by partition: what was acknowledged before the request."""
+    group_offsets: dict[str, int] = field(default_factory=dict[str, int])
+    """Of a snapshot: the offsets of transactional groups that were committed before the request."""
     with_deleted: bool = False
     """Asked for with deleted records."""
     ends: list[int] = field(default_factory=list[int])
     """Fork points, once the metadata have them."""
-    is_of_transactions: bool = False
-    """Whether the source is the transactional topic, or a fork of it."""
     is_doomed: bool = False
+
+    @property
+    def is_snapshot(self) -> bool:
+        return SNAPSHOT_SEPARATOR in self.name
+
+    @property
+    def is_of_transactions(self) -> bool:
+        return self.origin == TXN_TOPIC
+
+    @property
+    def is_of_compacted(self) -> bool:
+        return self.origin == COMPACT_TOPIC
 
     @property
     def parts(self) -> list[Part]:
@@ -87,10 +111,13 @@ class Forks:
         self._process.network = world.network
         world.processes.append(self._process)
         world.checker.is_inherited = self.is_inherited
+        self._checks_count = 0
 
     @property
     def names(self) -> list[str]:
-        return [name for name, fork in self.known.items() if not fork.is_doomed]
+        return [
+            name for name, fork in self.known.items() if not fork.is_doomed and not fork.is_snapshot
+        ]
 
     def run(self, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         return [self._fork(stop), *(self._write(number, stop) for number in range(FORKS_MAX))]
@@ -103,32 +130,71 @@ class Forks:
     def look(self, image: MetadataImage) -> None:
         """Take the fork points of new forks from the metadata."""
         for fork in self.known.values():
-            topic = image.topics.by_name(fork.name)
+            topic = self._find(fork.name, image)
+            if fork.is_snapshot and fork.ends and not fork.is_doomed:
+                self._judge_frozen(fork, topic, image)
             if topic is None or fork.ends:
                 continue
             for record in topic.partitions:
                 point = record.fork
                 assert point is not None
                 fork.ends.append(point.end_offset)
-                part = (fork.name, record.partition)
-                if record.partition in fork.wanted:
-                    if point.end_offset > fork.wanted[record.partition]:
-                        self._world.fail(f"{part} was forked at {point}, not at {fork.wanted}")
-                elif point.end_offset < fork.acked_ends[record.partition]:
-                    self._world.fail(
-                        f"{part} was forked at {point.end_offset}, but"
-                        f" {fork.acked_ends[record.partition]} was acknowledged before"
-                    )
+                self._judge_end(fork, record.partition)
                 start = image.streams.known(record.data_stream_id).start_offset
                 self._judge_start(fork, record.partition, start)
+                fork.starts[record.partition] = start
+            if isinstance(topic, FrozenTopic):
+                self._judge_groups(fork, topic)
             self._world.trace("forked", fork.name, fork.source, fork.ends)
+
+    def _find(
+        self, name: str, image: MetadataImage | None = None
+    ) -> TopicState | FrozenTopic | None:
+        image = self._world.metadata.image if image is None else image
+        if SNAPSHOT_SEPARATOR in name:
+            return image.frozen_topics.by_full_name(name)
+        return image.topics.by_name(name)
+
+    def _judge_frozen(
+        self, fork: KnownFork, topic: TopicState | FrozenTopic | None, image: MetadataImage
+    ) -> None:
+        """Check that a snapshot is there, and as it was."""
+        streams = [
+            image.streams.known(record.data_stream_id)
+            for record in (() if topic is None else topic.partitions)
+        ]
+        found = [(stream.start_offset, stream.end_offset) for stream in streams]
+        if found != list(zip(fork.starts, fork.ends, strict=True)):
+            self._world.fail(f"{fork.name} is {found}, it began as {fork.starts} to {fork.ends}")
+
+    def _judge_groups(self, fork: KnownFork, topic: FrozenTopic) -> None:
+        """Check the offsets of the transactional groups."""
+        found = {item.group: dict(item.offsets) for item in topic.group_offsets}
+        for ledger in self._world.ledgers if fork.source == INPUT[0] else ():
+            offset = found.get(ledger.name, {}).get(INPUT[1], -1)
+            ledger.saw_offset(offset, fork.group_offsets[ledger.name], 0)
+
+    def _judge_end(self, fork: KnownFork, index: int) -> None:
+        part, end, acked_end = (fork.name, index), fork.ends[index], fork.acked_ends[index]
+        source = self.known.get(fork.source)
+        if index in fork.wanted:
+            if end > fork.wanted[index]:
+                self._world.fail(f"{part} was forked at {end}, not at {fork.wanted}")
+        elif end < acked_end:
+            self._world.fail(f"{part} was forked at {end}, but {acked_end} was acknowledged before")
+        elif source is not None and source.is_snapshot and end != source.ends[index]:
+            self._world.fail(f"{part} was forked at {end}, the snapshot ends at {source.ends}")
 
     def _judge_start(self, fork: KnownFork, index: int, start: int) -> None:
         world, source = self._world, (fork.source, index)
         if not fork.with_deleted:
-            if start < fork.starts[index]:
+            is_snapshot = SNAPSHOT_SEPARATOR in fork.source
+            is_there = self._find(fork.source) is not None
+            limit = fork.starts[index] if is_snapshot else world.log_start(source)
+            if start < fork.starts[index] or (is_there and start > limit):
                 world.fail(
-                    f"{fork.name}-{index} begins at {start}, its source at {fork.starts[index]}"
+                    f"{fork.name}-{index} begins at {start}, its source between"
+                    f" {fork.starts[index]} and {limit}"
                 )
             return
         assert world.log_starts is not None
@@ -151,39 +217,52 @@ class Forks:
             brings_back = world.log_starts is not None and self._kinds.random() < 0.6
             if brings_back and not await self._deleted_records(stop):
                 return
-            topics = world.metadata.image.topics
-            sources = [topic for topic in self._sources() if topics.by_name(topic)]
-            source = sources[0] if brings_back else rng.choice(sources)
-            fork = KnownFork(
-                f"{FORK_PREFIX}{number}",
-                source,
-                self._acked_ends(source),
-                {},
-                self._starts(source),
-                with_deleted=brings_back,
-            )
-            if rng.random() < 0.3 and not fork.with_deleted:
+            source = self._world.parts[0][0] if brings_back else self._choose_source()
+            is_snapshot = not brings_back and self._kinds.random() < 0.4
+            if is_snapshot and SNAPSHOT_SEPARATOR not in source:
+                fork = self._note(in_snapshot(source, f"s{number}"), source)
+            else:
+                fork = self._note(f"{FORK_PREFIX}{number}", source)
+            fork.with_deleted = brings_back
+            can_choose = not (fork.with_deleted or SNAPSHOT_SEPARATOR in fork.name + source)
+            if rng.random() < 0.3 and can_choose:
                 index = rng.randrange(len(fork.acked_ends))
                 fork.wanted[index] = rng.randint(
                     world.log_start((source, index)),
                     max(fork.acked_ends[index], world.log_start((source, index))),
                 )
-            fork.is_of_transactions = (
-                self.known[source].is_of_transactions
-                if source in self.known
-                else source in {topic for topic, _ in world.txn_parts}
-            )
-            self.known[fork.name] = fork
             await self._ask_for(fork)
             made = [item for item in self.known.values() if item.ends and not item.is_doomed]
             if made and rng.random() < (0.7 if world.scenario in LEAKING else 0.25):
                 await self._delete(rng.choice(made))
 
+    def _note(self, name: str, source: str) -> KnownFork:
+        """Note what is known before the fork is asked for."""
+        world = self._world
+        fork = KnownFork(name, source, self._acked_ends(source), {}, self._starts(source))
+        fork.origin = self.known[source].origin if source in self.known else source
+        fork.group_offsets = {ledger.name: ledger.committed_offset for ledger in world.ledgers}
+        if source in self.known:
+            fork.keys = self.known[source].keys
+        elif world.compacted is not None and fork.is_of_compacted:
+            fork.keys = [dict(world.compacted.acked[part]) for part in world.compacted.parts]
+        self.known[name] = fork
+        return fork
+
+    def _choose_source(self) -> str:
+        sources = [name for name in self._sources() if self._find(name) is not None]
+        snapshots = [name for name in sources if SNAPSHOT_SEPARATOR in name]
+        if snapshots and self._kinds.random() < 0.4:
+            return self._kinds.choice(snapshots)
+        return self._rng.choice(sources)
+
     def _sources(self) -> list[str]:
+        world = self._world
         forks = [fork.name for fork in self.known.values() if fork.ends and not fork.is_doomed]
         return [
-            *(part[0] for part in self._world.parts[:1]),
-            *(part[0] for part in self._world.txn_parts[:1]),
+            *(part[0] for part in world.parts[:1]),
+            *(part[0] for part in world.txn_parts[:1]),
+            *((COMPACT_TOPIC,) if world.compacted is not None else ()),
             *forks,
         ]
 
@@ -198,12 +277,14 @@ class Forks:
         return False
 
     def _starts(self, topic: str) -> list[int]:
-        state = self._world.metadata.image.topics.by_name(topic)
+        if SNAPSHOT_SEPARATOR in topic:
+            return list(self.known[topic].starts)
+        state = self._find(topic)
         assert state is not None
         return [self._world.log_start((topic, index)) for index in range(len(state.partitions))]
 
     def _acked_ends(self, topic: str) -> list[int]:
-        state = self._world.metadata.image.topics.by_name(topic)
+        state = self._find(topic)
         assert state is not None
         return [
             max(
@@ -246,9 +327,12 @@ class Forks:
             configs[FORK_OFFSETS] = offsets
         if fork.with_deleted:
             configs[FORK_DELETED_RECORDS] = "true"
-        if self._world.log_starts is not None:
+        if self._world.log_starts is not None and not fork.is_snapshot:
             # The fork keeps what its source loses.
             configs |= dict.fromkeys(self._world.log_starts.configs, "-1")
+        if fork.is_of_compacted and not fork.is_snapshot:
+            # Its producers write records without keys.
+            configs["cleanup.policy"] = "delete"
         return [create_topics.CreatableTopicConfig(*item) for item in configs.items()]
 
     def _refused(self, fork: KnownFork, asked_s: float) -> None:
@@ -268,9 +352,13 @@ class Forks:
         fork.starts = [0] * len(fork.starts)
 
     async def _delete(self, fork: KnownFork) -> None:
-        topic = self._world.metadata.image.topics.by_name(fork.name)
+        topic = self._find(fork.name)
         fork.is_doomed = True
-        while topic is not None and self._world.metadata.image.topics.by_id(topic.topic_id):
+        # A snapshot of the same name cannot be there again.
+        while topic is not None and (
+            self._world.metadata.image.topics.by_id(topic.topic_id)
+            or self._find(fork.name) is topic
+        ):
             state = delete_topics.DeleteTopicState(None, topic.topic_id)
             request = delete_topics.DeleteTopicsRequest(topics=[state], timeout_ms=5_000)
             await self._ask(apis.DELETE_TOPICS, _DELETE_VERSION, request)
@@ -314,15 +402,21 @@ class Forks:
     # --- at the end -------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Read every fork and its source in peace, and compare them."""
+        """Read every fork in peace, also new ones of snapshots, and compare it with its source."""
+        self._checks_count += 1
+        for number, fork in enumerate(list(self.known.values())):
+            if fork.is_snapshot and fork.ends and not fork.is_doomed:
+                await self._check_not_served(fork)
+                name = f"{FORK_PREFIX}-at-end-{self._checks_count}-{number}"
+                await self._ask_for(self._note(name, fork.name))
         logs: dict[Part, list[Batch]] = {}
         for fork in self.known.values():
-            if fork.is_doomed or not fork.ends:
+            if fork.is_doomed or fork.is_snapshot or not fork.ends:
                 continue
             for part in fork.parts:
-                source = (fork.source, part[1])
+                source = (self._served_source(fork), part[1])
                 wanted = [part]
-                if self._world.metadata.image.topics.by_name(fork.source) is not None:
+                if self._find(source[0]) is not None and not fork.is_of_compacted:
                     wanted.append(source)
                 for one in wanted:
                     if one not in logs:
@@ -330,9 +424,30 @@ class Forks:
                 if source in logs:
                     self._compare(part, logs[part], logs[source], fork.ends[part[1]])
                 self._check_own(part, logs[part], fork.ends[part[1]])
-                if not fork.is_of_transactions:
+                if fork.is_of_compacted:
+                    self._check_keys(fork, part[1], logs[part])
+                elif not fork.is_of_transactions:
                     self._check_inherited(part, logs[part])
                 self._check_committed(part, logs[part], await self._read(part, is_committed=True))
+
+    def _served_source(self, fork: KnownFork) -> str:
+        """Return its source, or that of the snapshot that is its source."""
+        source = self.known.get(fork.source)
+        return source.source if source is not None and source.is_snapshot else fork.source
+
+    async def _check_not_served(self, fork: KnownFork) -> None:
+        for _, broker in sorted(self._world.brokers.items()):
+            for part in fork.parts if broker.serving else ():
+                found = await self._fetch(broker, part, -1, 0, is_committed=False)
+                if found is not None:
+                    self._world.fail(f"{part} of a snapshot is served: {found}")
+
+    def _check_keys(self, fork: KnownFork, index: int, log: list[Batch]) -> None:
+        """Check that it has the newest state of every key that was acknowledged."""
+        compacted, part = self._world.compacted, (COMPACT_TOPIC, index)
+        assert compacted is not None
+        below = [batch for batch in log if batch.header.base_offset < fork.ends[index]]
+        compacted.check_copy(part, [batch.data for batch in below], fork.keys[index])
 
     def _compare(self, part: Part, log: list[Batch], source: list[Batch], end: int) -> None:
         """Compare what both logs have below the fork point."""
@@ -354,9 +469,10 @@ class Forks:
     def _check_own(self, part: Part, log: list[Batch], end: int) -> None:
         found: dict[bytes, int] = {}
         offset = self._world.log_start(part)
+        is_whole = not self.known[part[0]].is_of_compacted
         for batch in log:
             header = batch.header
-            if header.base_offset > offset:
+            if header.base_offset > offset and is_whole:
                 self._world.fail(f"{part}: nothing from {offset} to {header.base_offset}")
             offset = header.next_offset
             if header.base_offset < end:

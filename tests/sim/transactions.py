@@ -38,7 +38,8 @@ class Transactions:
         self._applications = [
             kind(world, number) for number in range(count if world.txn_parts else 0)
         ]
-        self._judge = Judge([application.ledger for application in self._applications])
+        world.ledgers += [application.ledger for application in self._applications]
+        self._judge = Judge(world.ledgers)
         self._store_reader = StoreReader(world, self._judge)
         self._reader = (EagerReader if is_loading else CommittedReader)(world, "early", self._judge)
 

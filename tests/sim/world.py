@@ -48,6 +48,7 @@ from tests.sim.groups import Groups
 from tests.sim.late import LateChaos, LateConnection
 from tests.sim.leaks import LEAKING, Leak, check_leaks
 from tests.sim.leasing import lease_readers
+from tests.sim.ledger import Ledger
 from tests.sim.limits import (
     FENCE_KEPT_MS,
     LATE_PUT_GRACE_MS,
@@ -155,6 +156,8 @@ class World:
             if scenario in scenarios.TRANSACTIONAL
             else []
         )
+        self.ledgers: list[Ledger] = []
+        """What transactional producers did, by transactional id."""
         self.on_end_txn: Callable[[SimBroker, Callable[[], object]], None] | None = None
         """Called once, when a client asks this coordinator to end a transaction, with a function
         that ends the client.
