@@ -28,6 +28,7 @@ from deploy.cli import (
     table,
     top,
     topics,
+    transactions,
     wal,
 )
 
@@ -71,6 +72,7 @@ app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(reassign.app, name="reassign")
+app.add_typer(transactions.app, name="transactions")
 app.command("elect")(elect.elect)
 app.command("balance")(balance.balance)
 app.add_typer(controller.app, name="controller")

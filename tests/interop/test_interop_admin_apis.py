@@ -1,7 +1,6 @@
 """Compare admin APIs with Apache Kafka 4.2: the same requests and tools go to both."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,17 @@ from benchmarks.kafka import kafka
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
-from broker.wire.gen import describe_topic_partitions, produce
+from broker.wire.gen import describe_topic_partitions
 from deploy.clients.wire import WireClient
-from stream.batch.header import TRANSACTIONAL_MASK
-from stream.batch.records import Record, encode_batch
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
+from tests.support.hanging import HANGING_ID, produce_hanging
 from tests.support.java import JavaHome
 
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
 """Of the only broker on both sides."""
-HANGING_ID, HANGING_EPOCH = 424_242, 3
 
 
 @pytest.fixture(scope="module")
@@ -140,26 +137,6 @@ def _without_topic_ids(shown: str) -> list[list[str]]:
 # --- transactions ---------------------------------------------------------------------------------
 
 
-def _produce_hanging(address: str, topic: str, *, sequence: int = 0) -> None:
-    """Write a batch of a transaction, an hour old, that no coordinator knows."""
-    timestamp_ms = time.time_ns() // 1_000_000 - 3_600_000
-    batch = encode_batch(
-        [Record(0, timestamp_ms, b"key", b"value")],
-        producer_id=HANGING_ID,
-        producer_epoch=HANGING_EPOCH,
-        base_sequence=sequence,
-        attributes=TRANSACTIONAL_MASK,
-    )
-    data = produce.TopicProduceData(
-        name=topic, partition_data=[produce.PartitionProduceData(0, batch)]
-    )
-    request = produce.ProduceRequest(
-        transactional_id="hanging", acks=-1, timeout_ms=30_000, topic_data=[data]
-    )
-    answer = _ask(address, apis.PRODUCE, request)
-    assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
-
-
 def _columns(shown: str, *omitted: str) -> list[list[str]]:
     """Return the table of kafka-transactions, sorted, without columns that differ."""
     head, *rows = [
@@ -179,7 +156,7 @@ async def test_a_hanging_transaction_is_found_and_aborted(both: Both) -> None:
     topic = "hanging"
     await both.create(topic)
     for address in both.addresses:
-        await asyncio.to_thread(_produce_hanging, address, topic)
+        await asyncio.to_thread(produce_hanging, address, topic)
     at = ("--topic", topic, "--partition", "0")
     for command in (
         ("describe-producers", *at),

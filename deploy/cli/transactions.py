@@ -1,0 +1,166 @@
+"""Run `penstock transactions`: list and describe transactions, find and abort hanging ones."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from deploy.cli.options import BOOTSTRAP, AsJson, Bootstrap
+from deploy.errors import KafkaFailed, UsageError
+
+app = typer.Typer(
+    help="List and describe transactions, find and abort hanging ones.", no_args_is_help=True
+)
+
+_MINUTE_MS = 60_000
+
+
+@app.command("list")
+def list_transactions(
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only ids in this state, for example Ongoing. Repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List the transactional ids of all coordinators with their states."""
+    from deploy.output import print_json, print_table
+    from deploy.transactions.admin import TransactionsClient
+
+    with TransactionsClient(bootstrap) as admin:
+        found = admin.listed(state or ())
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (item.transactional_id, item.state, str(item.producer_id), str(item.coordinator))
+        for item in found
+    ]
+    print_table("", ("transactional id", "state", "producer id", "coordinator"), rows)
+
+
+@app.command("describe")
+def describe(
+    transactional_id: str, *, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False
+) -> None:
+    """Show the producer, the state and the partitions of one transactional id."""
+    from deploy.output import print_json, print_table
+    from deploy.transactions.admin import TransactionsClient
+
+    with TransactionsClient(bootstrap) as admin:
+        view = admin.describe(transactional_id)
+    if as_json:
+        print_json(view)
+        return
+    age_s = None if view.started_ms is None else time.time() - view.started_ms / 1_000
+    rows = [
+        ("state", view.state),
+        ("coordinator", str(view.coordinator)),
+        ("producer id, epoch", f"{view.producer_id}, {view.producer_epoch}"),
+        ("timeout", f"{view.timeout_ms / 1_000:,.0f} s"),
+        ("open for", "-" if age_s is None else f"{age_s:,.0f} s"),
+        ("partitions", "\n".join(view.partitions) or "-"),
+    ]
+    print_table(view.transactional_id, ("", ""), rows)
+
+
+Topic = Annotated[str | None, typer.Option("--topic", help="Look only at this topic.")]
+Partition = Annotated[
+    int | None, typer.Option("--partition", min=0, help="Look only at this partition of it.")
+]
+
+
+@app.command("find-hanging")
+def find_hanging(
+    *,
+    topic: Topic = None,
+    partition: Partition = None,
+    timeout_minutes: Annotated[
+        int,
+        typer.Option(
+            "--max-transaction-timeout",
+            min=0,
+            help="Minutes without a record before a transaction counts.",
+        ),
+    ] = 15,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Find open transactions that no coordinator will end.
+
+    They stop the last stable offset of their partition, so that consumers of committed records wait
+    there. `penstock transactions abort` ends them.
+    """
+    if partition is not None and topic is None:
+        raise UsageError("--partition needs --topic")
+    from deploy.output import print_json, print_table
+    from deploy.transactions.admin import TransactionsClient
+
+    now_ms = time.time_ns() // 1_000_000
+    with TransactionsClient(bootstrap) as admin:
+        found = admin.find_hanging(topic, partition, timeout_minutes * _MINUTE_MS, now_ms)
+    if as_json:
+        print_json(found)
+        return
+    columns = ("topic", "partition", "start offset", "producer id", "epoch", "minutes")
+    rows = [
+        (
+            item.topic,
+            str(item.partition),
+            str(item.start_offset),
+            str(item.producer_id),
+            str(item.producer_epoch),
+            "-"
+            if item.last_timestamp_ms < 0
+            else f"{(now_ms - item.last_timestamp_ms) // _MINUTE_MS:,}",
+        )
+        for item in found
+    ]
+    print_table("", columns, rows)
+
+
+@app.command("abort")
+def abort(
+    *,
+    topic: Annotated[str, typer.Option("--topic", help="Topic of the transaction.")],
+    partition: Annotated[int, typer.Option("--partition", min=0, help="Partition of it.")],
+    start_offset: Annotated[
+        int, typer.Option("--start-offset", min=0, help="Offset of its first record there.")
+    ],
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Abort it even if its coordinator would end it."),
+    ] = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+) -> None:
+    """Abort a hanging transaction in one partition.
+
+    Refused for a transaction that its coordinator would end: its records in this partition would be
+    lost even if the producer commits.
+    """
+    from deploy.transactions.admin import TransactionsClient
+    from deploy.transactions.views import still_open
+
+    with TransactionsClient(bootstrap) as admin:
+        found = [
+            item
+            for item in admin.open_transactions(topic, partition)
+            if item.start_offset == start_offset
+        ]
+        if not found:
+            raise KafkaFailed(
+                f"no transaction that is open in {topic}-{partition} begins at offset"
+                f" {start_offset}; `penstock transactions find-hanging` shows where they begin"
+            )
+        if not force and not admin.not_driven(found):
+            raise KafkaFailed(
+                f"the transaction at offset {start_offset} of {topic}-{partition} does not hang:"
+                " its coordinator ends it when the producer does, or at its timeout. --force"
+                " aborts it in this partition alone"
+            )
+        # One that hangs stays open; one that its coordinator has ended meanwhile does not.
+        if still_open(found, admin.open_transactions(topic, partition)):
+            admin.abort(found[0])
+    print(f"aborted the transaction of producer {found[0].producer_id} in {topic}-{partition}")

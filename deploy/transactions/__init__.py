@@ -1,0 +1,1 @@
+"""Transactions for administrators: what coordinators know, and what partitions know."""

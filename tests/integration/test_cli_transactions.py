@@ -1,0 +1,115 @@
+"""Run `penstock transactions` against real brokers."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from deploy.errors import KafkaFailed, UsageError
+from tests.integration.test_transactions import committed_values, transactional
+from tests.support.cli import Cli
+from tests.support.clients import TIMEOUT_S, create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.hanging import HANGING_EPOCH, HANGING_ID, produce_hanging
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(tmp_path, brokers=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def cli(cluster: Cluster, tmp_path: Path) -> Cli:
+    await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 2)
+    for index in (0, 1):
+        await cluster.until_served(TOPIC, index)
+    return Cli(cluster, tmp_path)
+
+
+def begin(bootstrap: str, transactional_id: str, partition: int) -> Producer:
+    producer = transactional(bootstrap, transactional_id)
+    producer.begin_transaction()
+    producer.produce(TOPIC, transactional_id.encode(), partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    return producer
+
+
+async def test_list_and_describe(cluster: Cluster, cli: Cli) -> None:
+    assert json.loads(await cli.run("transactions", "list", "--json")) == []
+    one, two = [
+        await asyncio.to_thread(begin, cluster.bootstrap, name, index)
+        for index, name in enumerate(("one", "two"))
+    ]
+    await asyncio.to_thread(one.commit_transaction, TIMEOUT_S)
+    listed = json.loads(await cli.run("transactions", "list", "--json"))
+    assert [item["transactional_id"] for item in listed] == ["one", "two"]
+    assert listed[0]["state"] in {"PrepareCommit", "CompleteCommit"}
+    assert {item["coordinator"] for item in listed} <= {0, 1}
+    ongoing = await cli.run("transactions", "list", "--state", "Ongoing", "--json")
+    assert [item["transactional_id"] for item in json.loads(ongoing)] == ["two"]
+    assert "two" in await cli.run("transactions", "list")
+
+    view = json.loads(await cli.run("transactions", "describe", "two", "--json"))
+    assert (view["state"], view["partitions"]) == ("Ongoing", [f"{TOPIC}-1"])
+    assert view["producer_id"] == listed[1]["producer_id"]
+    assert view["started_ms"] > 0
+    shown = await cli.run("transactions", "describe", "two")
+    assert f"{TOPIC}-1" in shown
+    with pytest.raises(KafkaFailed, match="TRANSACTIONAL_ID_NOT_FOUND"):
+        await cli.run("transactions", "describe", "three")
+    with pytest.raises(KafkaFailed, match="there are no states open; there are Empty, Ongoing"):
+        await cli.run("transactions", "list", "--state", "open")
+    await asyncio.to_thread(two.abort_transaction, TIMEOUT_S)
+
+
+async def test_a_hanging_transaction_is_found_and_aborted(cluster: Cluster, cli: Cli) -> None:
+    live = await asyncio.to_thread(begin, cluster.bootstrap, "live", 1)
+    leader = cluster.brokers[cluster.leader_of(TOPIC)]
+    await asyncio.to_thread(produce_hanging, f"127.0.0.1:{leader.port}", TOPIC)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"behind"])
+    find = ("transactions", "find-hanging", "--json")
+    for scope in ((), ("--topic", TOPIC), ("--topic", TOPIC, "--partition", "0")):
+        (found,) = json.loads(await cli.run(*find, *scope))
+        assert (found["producer_id"], found["producer_epoch"]) == (HANGING_ID, HANGING_EPOCH)
+        assert (found["topic"], found["partition"], found["start_offset"]) == (TOPIC, 0, 0)
+    everything = await cli.run(*find, "--max-transaction-timeout", "0")
+    assert json.loads(everything) == [found], "the live one has a coordinator"
+    shown = await cli.run("transactions", "find-hanging")
+    assert str(HANGING_ID) in shown
+    assert json.loads(await cli.run(*find, "--topic", TOPIC, "--partition", "1")) == []
+
+    abort = ("transactions", "abort", "--topic", TOPIC)
+    with pytest.raises(KafkaFailed, match="begins at offset 1; "):
+        await cli.run(*abort, "--partition", "0", "--start-offset", "1")
+    out = await cli.run(*abort, "--partition", "0", "--start-offset", "0")
+    assert out == f"aborted the transaction of producer {HANGING_ID} in {TOPIC}-0\n"
+    assert json.loads(await cli.run(*find)) == []
+    assert await asyncio.to_thread(committed_values, cluster.bootstrap, TOPIC, 1) == [b"behind"]
+    await asyncio.to_thread(live.commit_transaction, TIMEOUT_S)
+
+
+async def test_a_transaction_that_does_not_hang_needs_force(cluster: Cluster, cli: Cli) -> None:
+    live = await asyncio.to_thread(begin, cluster.bootstrap, "live", 0)
+    abort = ("transactions", "abort", "--topic", TOPIC, "--partition", "0", "--start-offset", "0")
+    with pytest.raises(KafkaFailed, match="does not hang"):
+        await cli.run(*abort)
+    await cli.run(*abort, "--force")
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, [b"behind"])
+    await asyncio.to_thread(live.commit_transaction, TIMEOUT_S)
+    assert await asyncio.to_thread(committed_values, cluster.bootstrap, TOPIC, 1) == [b"behind"]
+
+
+async def test_what_does_not_exist_is_named(cli: Cli) -> None:
+    find = ("transactions", "find-hanging")
+    with pytest.raises(UsageError, match="--partition needs --topic"):
+        await cli.run(*find, "--partition", "0")
+    with pytest.raises(KafkaFailed, match="partition orders-7 does not exist"):
+        await cli.run(*find, "--topic", TOPIC, "--partition", "7")
+    with pytest.raises(KafkaFailed, match="topic 'none'"):
+        await cli.run(*find, "--topic", "none")

@@ -1,0 +1,32 @@
+"""Write records of a transaction that no coordinator knows, as clients before KIP-890 could."""
+
+import time
+from typing import Final
+
+from broker.wire import apis
+from broker.wire.gen import produce as wire
+from deploy.clients.wire import WireClient
+from stream.batch.header import TRANSACTIONAL_MASK
+from stream.batch.records import Record, encode_batch
+
+HANGING_ID: Final = 424_242
+HANGING_EPOCH: Final = 3
+
+
+def produce_hanging(bootstrap: str, topic: str, producer_id: int = HANGING_ID) -> None:
+    """Write one record, an hour old, to partition 0, whose leader is at `bootstrap`."""
+    timestamp_ms = time.time_ns() // 1_000_000 - 3_600_000
+    batch = encode_batch(
+        [Record(0, timestamp_ms, b"key", b"hanging")],
+        producer_id=producer_id,
+        producer_epoch=HANGING_EPOCH,
+        base_sequence=0,
+        attributes=TRANSACTIONAL_MASK,
+    )
+    data = wire.TopicProduceData(name=topic, partition_data=[wire.PartitionProduceData(0, batch)])
+    request = wire.ProduceRequest(
+        transactional_id="hanging", acks=-1, timeout_ms=30_000, topic_data=[data]
+    )
+    with WireClient(bootstrap) as client:
+        answer = client.ask(apis.PRODUCE, request, wire.encode_request, wire.decode_response)
+    assert answer.responses[0].partition_responses[0].error_code == 0
