@@ -54,6 +54,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.TXN_OFFSET_COMMIT.key: transactions.handle_txn_offset_commit,
     apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
     apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
+    apis.ALTER_CONFIGS.key: alter_configs.handle_alter_configs,
     apis.DESCRIBE_LOG_DIRS.key: describe_log_dirs.handle_describe_log_dirs,
     apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
     apis.DELETE_GROUPS.key: groups.handle_delete_groups,

@@ -67,6 +67,7 @@ END_TXN: Final = _api(26, "EndTxn", "end_txn", (0, 3), 3)
 WRITE_TXN_MARKERS: Final = _api(27, "WriteTxnMarkers", "write_txn_markers", (1, 2), 1)
 TXN_OFFSET_COMMIT: Final = _api(28, "TxnOffsetCommit", "txn_offset_commit", (0, 3), 3)
 DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4), 4)
+ALTER_CONFIGS: Final = _api(33, "AlterConfigs", "alter_configs", (0, 2), 2)
 DESCRIBE_LOG_DIRS: Final = _api(35, "DescribeLogDirs", "describe_log_dirs", (1, 4), 2)
 CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
 DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
@@ -118,6 +119,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         WRITE_TXN_MARKERS,
         TXN_OFFSET_COMMIT,
         DESCRIBE_CONFIGS,
+        ALTER_CONFIGS,
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from broker.wire.gen import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_configs,
     alter_partition_reassignments,
     api_versions,
     create_partitions,
@@ -72,6 +73,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     init_producer_id,
     offset_for_leader_epoch,
     describe_configs,
+    alter_configs,
     describe_log_dirs,
     create_partitions,
     delete_groups,

@@ -225,6 +225,8 @@ def _read_value(field: Field) -> str:
         return "r.boolean()"
     if field.kind is Kind.UUID:
         return "r.uuid()"
+    if field.kind is Kind.FLOAT64:
+        return "r.f64()"
     if field.kind.code is not None:
         return f"r.{'u' if field.kind is Kind.UINT16 else 'i'}{8 * field.kind.least_bytes}()"
     nullable = (

@@ -29,6 +29,7 @@ class Kind(Enum):
     UINT16 = ("H", 2, "int")
     INT32 = ("i", 4, "int")
     INT64 = ("q", 8, "int")
+    FLOAT64 = ("d", 8, "float")
     STRING = (None, 1, "str")
     BYTES = (None, 1, "bytes")
     RECORDS = (None, 1, "Buffer")
@@ -52,6 +53,7 @@ _KINDS: Final = {
     "int64": Kind.INT64,
     "timedelta_i64": Kind.INT64,
     "datetime_i64": Kind.INT64,
+    "float64": Kind.FLOAT64,
     "string": Kind.STRING,
     "bytes": Kind.BYTES,
     "records": Kind.RECORDS,
@@ -65,6 +67,7 @@ unknown ones.
 
 _ZERO: Final = {
     Kind.BOOL: "False",
+    Kind.FLOAT64: "0.0",
     Kind.STRING: '""',
     Kind.BYTES: 'b""',
     Kind.RECORDS: "None",

@@ -42,6 +42,7 @@ _I16: Final = struct.Struct(">h")
 _U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
 _I64: Final = struct.Struct(">q")
+_F64: Final = struct.Struct(">d")
 _i32_at: Final = _I32.unpack_from
 _pack_i16: Final = _I16.pack
 _pack_i32: Final = _I32.pack
@@ -94,6 +95,9 @@ class Reader:
 
     def i64(self) -> int:
         return self.unpack(_I64)[0]
+
+    def f64(self) -> float:
+        return self.unpack(_F64)[0]
 
     def boolean(self) -> bool:
         return self.unpack(_I8)[0] != 0

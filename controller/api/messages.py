@@ -504,10 +504,15 @@ class ConfigChange(Message, frozen=True, kw_only=True):
 
 
 class AlterConfigs(Message, frozen=True, kw_only=True):
-    """Change configs. Of each resource, either all changes are made or none."""
+    """Change configs. Of each resource, either all changes are made or none.
+
+    replaced_topics: topics whose other configs get their defaults. A controller that does not know
+    this field answers for the changes alone.
+    """
 
     changes: list[ConfigChange]
     validate_only: bool = False
+    replaced_topics: list[str] = []
 
 
 class AllocateProducerIds(Message, frozen=True, kw_only=True):

@@ -4,6 +4,8 @@ Invariant: Only values that `topic_configs` accepts get into the image. Of one r
 changes are made or none. Source: KRaft `ConfigurationControlManager`.
 """
 
+from collections.abc import Mapping
+
 from controller.api.messages import (
     AlterConfigs,
     ConfigChange,
@@ -23,32 +25,43 @@ CHANGES_MAX = 10_000
 
 
 def alter_configs(image: MetadataImage, request: AlterConfigs) -> Result[ItemResults]:
-    """Return one answer per change, in order; those of one resource are equal. Setting the current
-    value makes no record.
+    """Return one answer per change, in order, then one per replaced topic; those of one resource
+    are equal. Setting the current value makes no record.
     """
-    if len(request.changes) > CHANGES_MAX:
+    replaced = [(TOPIC_RESOURCE, name) for name in request.replaced_topics]
+    change_count = len(request.changes) + len(replaced)
+    if change_count > CHANGES_MAX:
         return Result(
             status=Status.INVALID_REQUEST,
-            detail=f"{len(request.changes)} changes; at most {CHANGES_MAX} are allowed: split them",
+            detail=f"{change_count} changes; at most {CHANGES_MAX} are allowed: split them",
         )
-    resources: dict[tuple[int, str], list[ConfigChange]] = {}
+    resources: dict[tuple[int, str], list[ConfigChange]] = {resource: [] for resource in replaced}
     for change in request.changes:
         resources.setdefault((change.resource_type, change.resource_name), []).append(change)
+    replaced_set = set(replaced)
     records: list[Record] = []
     answers: dict[tuple[int, str], ItemResult] = {}
     for resource, changes in resources.items():
         try:
-            records += _alter(image, resource, changes)
+            records += _alter(image, resource, changes, is_replaced=resource in replaced_set)
             answers[resource] = ItemResult()
         except Refused as refused:
             answers[resource] = ItemResult(status=refused.status, detail=refused.detail)
-    items = [answers[change.resource_type, change.resource_name] for change in request.changes]
+    changed = [(change.resource_type, change.resource_name) for change in request.changes]
+    items = [answers[resource] for resource in (*changed, *replaced)]
     return Result([] if request.validate_only else records, value=ItemResults(items=items))
 
 
 def _alter(
-    image: MetadataImage, resource: tuple[int, str], changes: list[ConfigChange]
+    image: MetadataImage,
+    resource: tuple[int, str],
+    changes: list[ConfigChange],
+    *,
+    is_replaced: bool,
 ) -> list[Record]:
+    """Return the records of one resource. is_replaced: configs without a change get their defaults;
+    only the source of a fork stays. Raises Refused.
+    """
     resource_type, name = resource
     if resource_type != TOPIC_RESOURCE:
         detail = (
@@ -62,6 +75,8 @@ def _alter(
     if len({change.name for change in changes}) != len(changes):
         raise Refused(Status.DUPLICATE_IN_REQUEST, f"a config of topic {name!r} is changed twice")
     present = image.configs.topic(name)
+    if is_replaced:
+        changes = [*changes, *_removals(name, present, changes)]
     records: list[Record] = []
     changed = dict(present)
     for change in changes:
@@ -81,6 +96,17 @@ def _alter(
     if found := topic_configs.conflict(changed):
         raise Refused(Status.INVALID_CONFIG, found)
     return records
+
+
+def _removals(
+    topic: str, present: Mapping[str, str], changes: list[ConfigChange]
+) -> list[ConfigChange]:
+    named = {change.name for change in changes} | {topic_configs.FORK_SOURCE}
+    return [
+        ConfigChange(resource_type=TOPIC_RESOURCE, resource_name=topic, name=config, value=None)
+        for config in present
+        if config not in named
+    ]
 
 
 def _value(topic: str, change: ConfigChange) -> str | None:

@@ -49,10 +49,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
     (("OffsetDelete",), "Offsets of a group leave by expiry, or with the group."),
-    (
-        ("AlterConfigs",),
-        "Replaced by IncrementalAlterConfigs, which Kafka has recommended since 2.3.",
-    ),
     (("AlterReplicaLogDirs",), "All brokers have one log directory, the object store."),
     (("CreateDelegationToken", "DescribeUserScramCredentials"), "No credentials are managed."),
     (

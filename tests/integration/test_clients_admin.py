@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     NewTopic,
 )
@@ -323,6 +324,38 @@ async def test_configs_of_segments_are_kept_for_tools_that_set_them(cluster: Clu
         too_small = NewTopic("other", 1, config={"segment.bytes": "1048575"})
         code, _ = refusal_of(admin.create_topics([too_small])["other"])
         assert code == KafkaError.INVALID_CONFIG
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
+async def test_older_clients_replace_all_configs_of_a_topic(cluster: Cluster) -> None:
+    def run() -> None:
+        create_topic(cluster.bootstrap, TOPIC, retention_ms="1000000", segment_ms="2000000")
+        admin = admin_of(cluster)
+
+        def replace(**configs: str) -> None:
+            named = {name.replace("_", "."): value for name, value in configs.items()}
+            resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, set_config=named)
+            admin.alter_configs([resource])[resource].result(TIMEOUT_S)
+
+        def present() -> dict[str, str]:
+            resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+            found = admin.describe_configs([resource])[resource].result(TIMEOUT_S)
+            return {
+                name: entry.value
+                for name, entry in found.items()
+                if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+            }
+
+        replace(retention_ms="7000000")
+        wait_until(lambda: present() == {"retention.ms": "7000000"})
+        with pytest.raises(KafkaException) as caught:
+            replace(retention_ms="soon")
+        assert caught.value.args[0].code() == KafkaError.INVALID_CONFIG
+        assert present() == {"retention.ms": "7000000"}
+        replace()
+        wait_until(lambda: present() == {})
 
     await asyncio.to_thread(run)
 

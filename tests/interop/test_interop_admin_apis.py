@@ -13,13 +13,14 @@ from benchmarks.kafka import kafka
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
-from broker.wire.gen import describe_topic_partitions
+from broker.wire.gen import alter_configs, describe_topic_partitions
 from deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.hanging import HANGING_ID, produce_hanging
 from tests.support.java import JavaHome
 
+CONFIGS = "kafka.admin.ConfigCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
@@ -212,3 +213,47 @@ def _begin_transaction(address: str, topic: str) -> Producer:
     producer.produce(topic, b"value", partition=1)
     assert producer.flush(TIMEOUT_S) == 0
     return producer
+
+
+# --- configs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+async def test_configs_are_replaced_as_by_kafka(both: Both) -> None:
+    topic = "replaced"
+    await both.create(topic, retention_ms="1000", segment_bytes="2000000")
+    resource = (2, topic)
+    requests: list[list[tuple[tuple[int, str], dict[str, str | None]]]] = [
+        [(resource, {"retention.ms": "5000"})],
+        [(resource, {"cleanup.policy": "compact", "retention.mss": "9"})],
+        [(resource, {"retention.ms": "soon"})],
+        [(resource, {"retention.ms": ""})],
+        [(resource, {"retention.ms": None})],
+        [(resource, {"segment.ms": "9"}), ((2, "none"), {}), ((2, "bad name"), {}), ((2, ""), {})],
+        [((8, "1"), {}), ((0, ""), {}), ((77, "x"), {})],
+        [(resource, {})],
+    ]
+    for request in requests:
+        asked = alter_configs.AlterConfigsRequest(
+            [
+                alter_configs.AlterConfigsResource(
+                    *named, [alter_configs.AlterableConfig(*config) for config in configs.items()]
+                )
+                for named, configs in request
+            ]
+        )
+        expected, answer = await both.ask(apis.ALTER_CONFIGS, asked)
+        assert _codes(answer["responses"]) == _codes(expected["responses"]), request
+        describe = ("--describe", "--entity-type", "topics", "--entity-name", topic)
+        expected, shown = await both.tool(CONFIGS, *describe)
+        assert _set_configs(shown) == _set_configs(expected), request
+
+
+def _codes(items: Any) -> list[int]:
+    return [item["error_code"] for item in items]
+
+
+def _set_configs(shown: str) -> list[str]:
+    """Return the configs that kafka-configs shows, without that of the whole cluster."""
+    found = sorted(line.split()[0] for line in shown.splitlines()[1:])
+    return [pair for pair in found if pair != "min.insync.replicas=1"]

@@ -89,6 +89,7 @@ def _scalar(field: Field) -> st.SearchStrategy[Any]:
         return st.integers(0, 2**16 - 1)
     return {
         Kind.BOOL: st.booleans(),
+        Kind.FLOAT64: st.floats(allow_nan=False),
         Kind.STRING: _TEXT,
         Kind.BYTES: st.binary(),
         Kind.RECORDS: st.binary(),

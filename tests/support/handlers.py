@@ -21,6 +21,8 @@ from broker.wire import apis, framing
 from broker.wire.codecs import CODECS
 from broker.wire.gen import metadata
 from controller.api import messages
+from controller.api.errors import refusal
+from controller.managers import configs
 from controller.metadata.image import MetadataImage
 from controller.metadata.records import (
     NodeRecord,
@@ -98,6 +100,16 @@ class FakeClient:
         return messages.ItemResults(
             items=[messages.ItemResult(status=self.status, detail="why")] * len(request.topics)
         )
+
+    async def alter_configs(
+        self, request: messages.AlterConfigs, *, timeout_s: float
+    ) -> messages.ItemResults:
+        self._note(request)
+        result = configs.alter_configs(self.image, request)
+        if result.value is None:
+            raise refusal(result.status, result.detail)
+        self.image.apply_all(result.records)
+        return result.value
 
     async def allocate_producer_ids(
         self, request: messages.AllocateProducerIds, *, timeout_s: float

@@ -20,6 +20,7 @@ from controller.api.messages import (
 )
 from controller.managers import configs, deleted_topics, kv, producer_ids, topics
 from controller.metadata.configs import TOPIC_RESOURCE
+from controller.metadata.records import ConfigRecord
 from tests.support.managers_cluster import ManagersCluster
 
 
@@ -260,6 +261,41 @@ class TestConfigs:
         assert self.alter(cluster, change("retention.ms", None), records=1) == [Status.OK]
         assert self.alter(cluster, change("retention.ms", None), records=0) == [Status.OK]
         assert cluster.image.configs.topic("t") == {}
+
+    def replace(
+        self, cluster: ManagersCluster, topics: list[str], *changes: ConfigChange, records: int
+    ) -> list[Status]:
+        request = AlterConfigs(changes=list(changes), replaced_topics=topics)
+        value = cluster.run(configs.alter_configs(cluster.image, request), records=records)
+        assert value is not None
+        return [item.status for item in value.items]
+
+    def test_replaced_configs_get_their_defaults_unless_they_are_named(
+        self, cluster: ManagersCluster
+    ) -> None:
+        cluster.topic("t")
+        cluster.topic("u")
+        self.alter(cluster, change("retention.ms", "5"), change("segment.ms", "6"))
+        kept = change("retention.ms", "5")
+        assert self.replace(cluster, ["t", "u"], kept, records=1) == [Status.OK] * 3
+        assert cluster.image.configs.topic("t") == {"retention.ms": "5"}
+        bad = change("segment.ms", "soon")
+        assert self.replace(cluster, ["t", "none"], bad, records=0) == [
+            Status.INVALID_CONFIG,
+            Status.INVALID_CONFIG,
+            Status.UNKNOWN_TOPIC,
+        ]
+        assert self.replace(cluster, ["t"], records=1) == [Status.OK]
+        assert cluster.image.configs.topic("t") == {}
+
+    def test_a_fork_keeps_its_source_when_configs_are_replaced(
+        self, cluster: ManagersCluster
+    ) -> None:
+        cluster.topic("t")
+        source = "penstock.fork.source"
+        cluster.apply([ConfigRecord(2, "t", source, "s"), ConfigRecord(2, "t", "segment.ms", "6")])
+        assert self.replace(cluster, ["t"], records=1) == [Status.OK]
+        assert cluster.image.configs.topic("t") == {source: "s"}
 
     def test_all_or_nothing_for_each_resource(self, cluster: ManagersCluster) -> None:
         cluster.topic("t")

@@ -1,0 +1,138 @@
+"""AlterConfigs, which replaces all configs of a topic. The expected answers are those of Kafka 4.2;
+tests/interop compares both.
+"""
+
+from typing import Any
+
+import pytest
+
+from broker.errors import ErrorCode
+from broker.wire import apis
+from broker.wire.gen import alter_configs as wire
+from controller.api.messages import AlterConfigs, ItemResults
+from controller.metadata.records import ConfigRecord
+from tests.support.handlers import Fixture
+
+TOPIC, BROKER = 2, 4
+Wanted = tuple[int, str, dict[str, str | None]]
+
+
+@pytest.fixture
+async def fixture() -> Fixture:
+    fixture = Fixture()
+    fixture.topic("t")
+    fixture.image.apply_all(
+        [ConfigRecord(TOPIC, "t", "retention.ms", "5"), ConfigRecord(TOPIC, "t", "segment.ms", "6")]
+    )
+    return fixture
+
+
+async def ask(fixture: Fixture, *wanted: Wanted, validate: bool = False, version: int = 2) -> Any:
+    resources = [
+        wire.AlterConfigsResource(
+            kind, name, [wire.AlterableConfig(*config) for config in values.items()]
+        )
+        for kind, name, values in wanted
+    ]
+    answer = await fixture.ask(
+        apis.ALTER_CONFIGS, version, wire.AlterConfigsRequest(resources, validate)
+    )
+    assert [(item.resource_type, item.resource_name) for item in answer.responses] == [
+        (kind, name) for kind, name, _ in wanted
+    ]
+    assert all(bool(item.error_code) == bool(item.error_message) for item in answer.responses)
+    return [item.error_code for item in answer.responses]
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_configs_that_are_not_named_get_their_defaults(
+    fixture: Fixture, version: int
+) -> None:
+    configs = fixture.image.configs
+    wanted: Wanted = (TOPIC, "t", {"retention.ms": "7", "cleanup.policy": "compact"})
+    assert await ask(fixture, wanted, validate=True, version=version) == [0]
+    assert configs.topic("t") == {"retention.ms": "5", "segment.ms": "6"}
+    assert await ask(fixture, wanted, version=version) == [0]
+    assert configs.topic("t") == {"retention.ms": "7", "cleanup.policy": "compact"}
+    assert await ask(fixture, (TOPIC, "t", {}), version=version) == [0]
+    assert configs.topic("t") == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"retention.ms": "1", "retention.mss": "9"}, ErrorCode.INVALID_CONFIG),
+        ({"retention.ms": "soon"}, ErrorCode.INVALID_CONFIG),
+        ({"retention.ms": ""}, ErrorCode.INVALID_CONFIG),
+        ({"retention.ms": None}, ErrorCode.INVALID_REQUEST),
+    ],
+    ids=str,
+)
+async def test_a_bad_config_changes_nothing(
+    fixture: Fixture, values: dict[str, str | None], code: ErrorCode
+) -> None:
+    assert await ask(fixture, (TOPIC, "t", values)) == [code]
+    assert fixture.image.configs.topic("t") == {"retention.ms": "5", "segment.ms": "6"}
+
+
+async def test_a_config_may_be_named_once(fixture: Fixture) -> None:
+    twice = [wire.AlterableConfig("retention.ms", value) for value in ("7", "8")]
+    request = wire.AlterConfigsRequest([wire.AlterConfigsResource(TOPIC, "t", twice)], False)
+    (found,) = (await fixture.ask(apis.ALTER_CONFIGS, 2, request)).responses
+    assert found.error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_resources_are_refused_one_by_one(fixture: Fixture) -> None:
+    """The only request to the controller is about what can be changed there."""
+    fixture.topic("twice")
+    wanted: list[Wanted] = [
+        (TOPIC, "t", {"retention.ms": "7"}),
+        (TOPIC, "none", {"segment.ms": "8"}),
+        (TOPIC, "a b", {}),
+        (TOPIC, "", {}),
+        (TOPIC, "twice", {}),
+        (TOPIC, "twice", {"retention.ms": "7"}),
+        (BROKER, "2", {}),
+        (BROKER, "1", {"log.cleaner.threads": "2"}),
+        (8, "1", {}),
+        (77, "x", {}),
+    ]
+    invalid = ErrorCode.INVALID_REQUEST
+    assert await ask(fixture, *wanted) == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        invalid,
+        invalid,
+        invalid,
+        0,
+        ErrorCode.INVALID_CONFIG,
+        invalid,
+        invalid,
+    ]
+    assert fixture.image.configs.topic("t") == {"retention.ms": "7"}
+    (request,) = fixture.client.asked
+    assert request.replaced_topics == ["t", "none", "a b"]
+
+
+async def test_a_controller_that_does_not_answer_fails_every_topic(fixture: Fixture) -> None:
+    fixture.client.fail_with = TimeoutError("no controller")
+    wanted: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "1", {})]
+    assert await ask(fixture, *wanted) == [ErrorCode.REQUEST_TIMED_OUT, 0]
+
+
+async def test_an_earlier_controller_removes_what_this_broker_knows_of(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = fixture.client.alter_configs
+
+    async def without_field(request: AlterConfigs, *, timeout_s: float) -> ItemResults:
+        known = AlterConfigs(changes=request.changes, validate_only=request.validate_only)
+        return await answer(known, timeout_s=timeout_s)
+
+    monkeypatch.setattr(fixture.client, "alter_configs", without_field)
+    assert await ask(fixture, (TOPIC, "t", {"retention.ms": "7"})) == [0]
+    assert fixture.image.configs.topic("t") == {"retention.ms": "7"}
+    assert await ask(fixture, (TOPIC, "t", {})) == [0]
+    assert await ask(fixture, (TOPIC, "t", {})) == [0], "nothing is left to change"
+    assert fixture.image.configs.topic("t") == {}
