@@ -65,6 +65,7 @@ from broker.groups.state import (
     replay,
     tombstones,
 )
+from broker.groups.subscription import CONSUMER, subscribed_topics
 from broker.wire.error_codes import ErrorCode
 
 log = structlog.get_logger()
@@ -487,6 +488,45 @@ class GroupCoordinator:
             tombstones(group_id, keys, with_group=True),
             lambda: self._drop_durably(group, keys, with_group=True),
         )
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode] | ErrorCode:
+        """Delete committed offsets, and those of open transactions; durable if the result is NONE.
+        An offset that is committed later stays. Partitions without one are not an error.
+
+        GROUP_SUBSCRIBED_TO_TOPIC: a member consumes the topic. Returns one error for the whole
+        request: NON_EMPTY_GROUP for members that are no consumers, or what the log answers.
+        """
+        if group_id == "":
+            return ErrorCode.INVALID_GROUP_ID
+        group = self._find(group_id, create=False, is_read=True)
+        if isinstance(group, ErrorCode):
+            return group
+        members = group.classic.members
+        if members and group.classic.protocol_type != CONSUMER:
+            return ErrorCode.NON_EMPTY_GROUP
+        subscribed = subscribed_topics(members.values())
+        results = {
+            key: ErrorCode.NONE
+            if subscribed is not None and key[0] not in subscribed
+            else ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            for key in partitions
+        }
+        in_flight = set(self._commits_in_flight(group))
+        deleted = [
+            key
+            for key, code in results.items()
+            if code is ErrorCode.NONE and (key in in_flight or group.offsets.is_known(key))
+        ]
+        if not deleted:
+            return results
+        outcome = await self._append(
+            group,
+            tombstones(group_id, deleted, with_group=False),
+            lambda: self._drop_durably(group, deleted, with_group=False),
+        )
+        return results if outcome is ErrorCode.NONE else outcome
 
     def _commits_in_flight(self, group: Group) -> list[TopicPartition]:
         """Return the partitions that may get their first committed offset from a record in

@@ -42,6 +42,10 @@ class GroupOffsets:
     def has_pending(self) -> bool:
         return bool(self._pending)
 
+    def is_known(self, key: TopicPartition) -> bool:
+        """Return True if the partition has an offset, committed or pending."""
+        return key in self.committed or self.is_pending(key)
+
     def is_pending(self, key: TopicPartition) -> bool:
         """Return True if an open transaction may still change the offset of this partition."""
         return any(key in pending.offsets for pending in self._pending)
@@ -52,11 +56,13 @@ class GroupOffsets:
         self._supersede(offsets, [pending for pending in self._pending if pending.is_durable])
 
     def drop(self, keys: Iterable[TopicPartition]) -> None:
-        """Apply durable tombstones. They do not touch pending offsets: an offset that a transaction
-        may change is not deleted.
+        """Apply durable tombstones. They are newer than everything durable, so pending offsets of
+        these partitions do not come back when their transactions commit.
         """
-        for key in keys:
+        dropped = list(keys)
+        for key in dropped:
             self.committed.pop(key, None)
+        self._supersede(dropped, [pending for pending in self._pending if pending.is_durable])
 
     def stage(
         self, producer_id: int, offsets: dict[TopicPartition, CommittedOffset]

@@ -44,6 +44,7 @@ from broker.wire.gen import (
     list_groups,
     list_partition_reassignments,
     list_transactions,
+    offset_delete,
     offset_fetch,
     sync_group,
     unregister_broker,
@@ -71,6 +72,7 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.LIST_PARTITION_REASSIGNMENTS.key: lambda code: (
         list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=code)
     ),
+    apis.OFFSET_DELETE.key: lambda code: offset_delete.OffsetDeleteResponse(error_code=code),
     apis.OFFSET_FETCH.key: lambda code: offset_fetch.OffsetFetchResponse(error_code=code),
     apis.INIT_PRODUCER_ID.key: lambda code: init_producer_id.InitProducerIdResponse(
         error_code=code

@@ -81,6 +81,7 @@ ALTER_PARTITION_REASSIGNMENTS: Final = _api(
 LIST_PARTITION_REASSIGNMENTS: Final = _api(
     46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0
 )
+OFFSET_DELETE: Final = _api(47, "OffsetDelete", "offset_delete", (0, 0), 1)
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
 DESCRIBE_PRODUCERS: Final = _api(61, "DescribeProducers", "describe_producers", (0, 0), 0)
@@ -127,6 +128,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         INCREMENTAL_ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
+        OFFSET_DELETE,
         DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
         DESCRIBE_PRODUCERS,

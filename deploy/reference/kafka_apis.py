@@ -48,7 +48,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     ),
     (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
-    (("OffsetDelete",), "Offsets of a group leave by expiry, or with the group."),
     (("AlterReplicaLogDirs",), "All brokers have one log directory, the object store."),
     (("CreateDelegationToken", "DescribeUserScramCredentials"), "No credentials are managed."),
     (

@@ -11,6 +11,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
@@ -29,10 +30,18 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import TopicPartition as PyTopicPartition
 from kafka.admin import ConfigResource as PyConfigResource
 from kafka.admin import ConfigResourceType
 from kafka.admin import NewTopic as PyNewTopic
-from kafka.errors import InvalidConfigurationError, TopicAlreadyExistsError
+from kafka.errors import (
+    GroupIdNotFoundError,
+    GroupSubscribedToTopicError,
+    InvalidConfigurationError,
+    NoError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 
 from tests.support.clients import (
     TIMEOUT_S,
@@ -165,6 +174,42 @@ async def test_kafka_python_lists_describes_and_deletes_groups(cluster: Cluster)
         assert admin.delete_groups(["p"]) == {"p": "GroupIdNotFoundError"}
         assert admin.list_groups() == []
         admin.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_kafka_python_deletes_offsets_of_topics_that_no_member_reads(
+    cluster: Cluster,
+) -> None:
+    def run() -> None:
+        for topic in (TOPIC, "other"):
+            create_topic(cluster.bootstrap, topic)
+            produce(cluster.bootstrap, topic, [b"x"] * 3)
+        consumer = confluent_consumer(cluster.bootstrap, "g", enable_auto_commit=False)
+        consumer.subscribe([TOPIC])
+        read_records(consumer, 3)
+        offsets = [TopicPartition(topic, 0, 2) for topic in (TOPIC, "other")]
+        consumer.commit(offsets=offsets, asynchronous=False)
+
+        def left() -> dict[str, int]:
+            return {found.topic: found.offset for found in consumer.committed(offsets, TIMEOUT_S)}
+
+        admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+        read, other, missing = (PyTopicPartition(topic, 0) for topic in (TOPIC, "other", "missing"))
+        assert admin.delete_group_offsets("g", [read, other, missing]) == {
+            read: GroupSubscribedToTopicError,
+            other: NoError,
+            missing: UnknownTopicOrPartitionError,
+        }
+        assert left() == {TOPIC: 2, "other": OFFSET_INVALID}
+        consumer.close()
+        wait_until(lambda: admin.delete_group_offsets("g", [read]) == {read: NoError})
+        with pytest.raises(GroupIdNotFoundError):
+            admin.delete_group_offsets("none", [read])
+        admin.close()
+        again = confluent_consumer(cluster.bootstrap, "g")
+        assert again.committed(offsets[:1], TIMEOUT_S)[0].offset == OFFSET_INVALID
+        again.close()
 
     await asyncio.to_thread(run)
 

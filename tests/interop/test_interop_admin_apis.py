@@ -7,20 +7,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 
 from benchmarks.kafka import kafka
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
-from broker.wire.gen import alter_configs, describe_topic_partitions
+from broker.wire.gen import alter_configs, describe_topic_partitions, offset_delete
 from deploy.clients.wire import WireClient
-from tests.support.clients import TIMEOUT_S, create_topic
+from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic
 from tests.support.cluster import Cluster
 from tests.support.hanging import HANGING_ID, produce_hanging
 from tests.support.java import JavaHome
+from tests.support.waiting import wait_until
 
 CONFIGS = "kafka.admin.ConfigCommand"
+GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
@@ -33,8 +35,11 @@ def peer(java: JavaHome) -> Iterator[str]:
     assert java.class_path
     replicas = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
     # Without verification, records of a transaction arrive that its coordinator does not know.
-    unverified = {"transaction.partition.verification.enable": "false"}
-    with kafka(dict.fromkeys(replicas, "1") | unverified) as process:
+    settings = dict.fromkeys(replicas, "1") | {
+        "transaction.partition.verification.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    with kafka(settings) as process:
         yield process.bootstrap
 
 
@@ -257,3 +262,78 @@ def _set_configs(shown: str) -> list[str]:
     """Return the configs that kafka-configs shows, without that of the whole cluster."""
     found = sorted(line.split()[0] for line in shown.splitlines()[1:])
     return [pair for pair in found if pair != "min.insync.replicas=1"]
+
+
+# --- OffsetDelete ---------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+async def test_offsets_are_deleted_as_by_kafka(both: Both) -> None:
+    read, other = "offsets-read", "offsets-other"
+    await both.create(read, 2)
+    await both.create(other)
+    consumers = [
+        await asyncio.to_thread(_consume, address, read, other) for address in both.addresses
+    ]
+    wanted: list[tuple[str, list[tuple[str, list[int]]]]] = [
+        ("absent", [(read, [0])]),
+        ("absent", []),
+        ("", [(read, [0])]),
+        ("readers", [(read, [0, 1, 7]), (other, [0, 0]), ("none", [0])]),
+        ("readers", []),
+    ]
+    requests = [
+        offset_delete.OffsetDeleteRequest(
+            group,
+            [
+                offset_delete.OffsetDeleteRequestTopic(
+                    topic,
+                    [offset_delete.OffsetDeleteRequestPartition(index) for index in indexes],
+                )
+                for topic, indexes in topics
+            ],
+        )
+        for group, topics in wanted
+    ]
+    for request in requests:
+        expected, answer = await both.ask(apis.OFFSET_DELETE, request)
+        assert _deleted(answer) == _deleted(expected), request
+    command = ("--delete-offsets", "--group", "readers", "--topic", read, "--topic", other)
+    expected, shown = await both.tool(GROUPS, *command)
+    assert sorted(shown.split()) == sorted(expected.split())
+    for consumer in consumers:
+        await asyncio.to_thread(consumer.close)
+    expected, shown = await both.tool(GROUPS, *command)
+    assert sorted(shown.split()) == sorted(expected.split())
+    for address in both.addresses:
+        assert await asyncio.to_thread(_committed, address, read, other) == {OFFSET_INVALID}
+
+
+def _deleted(answer: Any) -> tuple[int, list[tuple[str, int, int]]]:
+    """Return the error, and (topic, partition, error) of each partition; Kafka has no order."""
+    return answer["error_code"], sorted(
+        (topic["name"], part["partition_index"], part["error_code"])
+        for topic in answer["topics"]
+        for part in topic["partitions"]
+    )
+
+
+def _consume(address: str, read: str, other: str) -> Consumer:
+    """Return a member of the group that has committed an offset for each topic."""
+    consumer = confluent_consumer(
+        address, "readers", enable_auto_commit=False, session_timeout_ms=10_000
+    )
+    consumer.subscribe([read])
+    wait_until(lambda: consumer.poll(0.05) is None and consumer.assignment())
+    offsets = [TopicPartition(topic, 0, 0) for topic in (read, other)]
+    consumer.commit(offsets=offsets, asynchronous=False)
+    return consumer
+
+
+def _committed(address: str, *topics: str) -> set[int]:
+    consumer = confluent_consumer(address, "readers")
+    try:
+        found = consumer.committed([TopicPartition(topic, 0) for topic in topics], TIMEOUT_S)
+        return {partition.offset for partition in found}
+    finally:
+        consumer.close()

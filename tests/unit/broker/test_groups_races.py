@@ -76,6 +76,71 @@ async def deleting(coordinator: GroupCoordinator) -> asyncio.Task[ErrorCode]:
     return task
 
 
+async def deleting_offset(
+    coordinator: GroupCoordinator, key: TopicPartition = KEY
+) -> asyncio.Task[dict[TopicPartition, ErrorCode] | ErrorCode]:
+    task = asyncio.create_task(coordinator.delete_offsets("g", [key]))
+    await asyncio.sleep(0)
+    return task
+
+
+async def staging(
+    coordinator: GroupCoordinator, offset: int
+) -> asyncio.Task[dict[TopicPartition, ErrorCode]]:
+    offsets = {KEY: CommittedOffset(offset, -1, "", NOW_MS)}
+    task = asyncio.create_task(
+        coordinator.commit_transactional_offsets("g", ANYBODY, TransactionalProducer(7, 0), offsets)
+    )
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_deleted_offset_may_be_in_flight_and_a_later_one_stays() -> None:
+    log = MemoryLog(1)
+    coordinator = await coordinator_on(log)
+    assert await (await committing(coordinator, 1, key=("t", 1))) is ErrorCode.NONE
+    log.hold = True
+    commit, deletion = await committing(coordinator, 2), await deleting_offset(coordinator)
+    log.release(count=1)
+    assert visible(coordinator) == {("t", 1): 1, KEY: 2}
+    assert not deletion.done(), "the answer waits for the tombstone"
+    log.release()
+    assert (await commit, await deletion) == (ErrorCode.NONE, {KEY: ErrorCode.NONE})
+    assert visible(coordinator) == await after_a_reload(log) == {("t", 1): 1}
+    log.hold = True
+    deletion = await deleting_offset(coordinator, ("t", 1))
+    commit = await committing(coordinator, 3, key=("t", 1))
+    log.release()
+    assert (await commit, await deletion) == (ErrorCode.NONE, {("t", 1): ErrorCode.NONE})
+    assert visible(coordinator) == await after_a_reload(log) == {("t", 1): 3}
+    coordinator.close()
+
+
+async def test_a_pending_offset_that_was_deleted_does_not_come_back() -> None:
+    for is_first in (True, False):
+        log = MemoryLog(1)
+        coordinator = await coordinator_on(log)
+        assert await (await committing(coordinator, 1)) is ErrorCode.NONE
+        log.hold = True
+        if is_first:
+            staged, deletion = await staging(coordinator, 9), await deleting_offset(coordinator)
+        else:
+            deletion, staged = await deleting_offset(coordinator), await staging(coordinator, 9)
+        log.release()
+        assert (await staged, await deletion) == ({KEY: ErrorCode.NONE}, {KEY: ErrorCode.NONE})
+        assert visible(coordinator) == await after_a_reload(log) == {}
+        log.append_marker(
+            0,
+            7,
+            committed=True,
+            done=lambda _, coordinator=coordinator: coordinator.complete_transaction(0, 7, True),
+        )
+        log.release()
+        expected = {} if is_first else {KEY: 9}
+        assert visible(coordinator) == await after_a_reload(log) == expected
+        coordinator.close()
+
+
 async def test_expiry_spares_an_offset_with_a_commit_in_flight() -> None:
     log = MemoryLog(1)
     coordinator = await coordinator_on(log)
@@ -157,7 +222,7 @@ async def test_offsets_of_a_transaction_behind_a_deletion_count_after_its_marker
 steps = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["commit", "old commit"]), st.integers(0, 2)),
-        st.tuples(st.just("stage"), st.integers(0, 2)),
+        st.tuples(st.sampled_from(["stage", "delete offset"]), st.integers(0, 2)),
         st.tuples(
             st.sampled_from(
                 ["commit transaction", "abort transaction", "delete", "expire", "turn"]
@@ -203,6 +268,8 @@ async def _act(actions: list[tuple[str, int]], numbers: Iterator[int]) -> None:
                     0, 7, is_commit
                 )
                 log.append_marker(0, 7, committed=is_commit, done=done)
+            case "delete offset":
+                tasks.append(await deleting_offset(coordinator, key))
             case "delete":
                 tasks.append(await deleting(coordinator))
             case "expire":

@@ -1,0 +1,57 @@
+"""OffsetDelete: delete committed offsets of a group, at its coordinator, which decides all rules.
+
+Partitions that do not exist are refused one by one. An error of the group is answered alone.
+Source: KIP-496; Kafka `KafkaApis.handleOffsetDeleteRequest`.
+"""
+
+from broker.groups.offsets import TopicPartition
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire.error_codes import ErrorCode
+from broker.wire.framing import decode_body
+from broker.wire.gen.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    decode_request,
+)
+
+
+async def handle_offset_delete(node: Node, ctx: RequestContext) -> Response:
+    request = decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    await node.groups.ready(request.group_id)
+    results = await node.groups.delete_offsets(request.group_id, _existing(node, request))
+    if isinstance(results, ErrorCode):
+        return encode_response(ctx, OffsetDeleteResponse(error_code=results))
+    topics = [
+        OffsetDeleteResponseTopic(
+            topic.name,
+            [
+                OffsetDeleteResponsePartition(
+                    part.partition_index,
+                    results.get(
+                        (topic.name, part.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    ),
+                )
+                for part in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return encode_response(ctx, OffsetDeleteResponse(topics=topics))
+
+
+def _existing(node: Node, request: OffsetDeleteRequest) -> list[TopicPartition]:
+    counts = {
+        topic.name: 0 if found is None else len(found.partitions)
+        for topic in request.topics
+        for found in [node.image.topics.by_name(topic.name)]
+    }
+    return [
+        (topic.name, part.partition_index)
+        for topic in request.topics
+        for part in topic.partitions
+        if 0 <= part.partition_index < counts[topic.name]
+    ]

@@ -1,0 +1,140 @@
+"""OffsetDelete at the coordinator: who may delete which offsets. `test_groups_races` has what
+happens at the same time. The expected answers are those of Kafka 4.2; tests/interop compares both.
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.model import GroupLimits, JoinRequest, Protocol, SyncRequest
+from broker.groups.offsets import GroupOffsets, TopicPartition
+from broker.groups.records import CommittedOffset
+from broker.wire.error_codes import ErrorCode
+from tests.support.coordinator_log import MemoryLog
+
+NOW_MS = 1_700_000_000_000
+KEYS: list[TopicPartition] = [("read", 0), ("read", 1), ("other", 0)]
+
+
+def subscription(*topics: str) -> bytes:
+    """Encode version 1, with user data and owned partitions behind the topics."""
+    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">ii", -1, 0)
+
+
+@pytest.fixture
+async def log() -> MemoryLog:
+    return MemoryLog(1)
+
+
+@pytest.fixture
+async def coordinator(log: MemoryLog) -> AsyncIterator[GroupCoordinator]:
+    coordinator = GroupCoordinator(
+        log,
+        GroupLimits(initial_rebalance_delay_ms=0),
+        now_ms=lambda: NOW_MS,
+        new_member_id=lambda prefix: f"{prefix}-1",
+    )
+    coordinator.partition_opened(0)
+    await coordinator.ready("g")
+    yield coordinator
+    coordinator.close()
+
+
+async def commit(coordinator: GroupCoordinator) -> None:
+    offsets = {key: CommittedOffset(5, -1, "", NOW_MS) for key in KEYS}
+    results = await coordinator.commit_offsets("g", "", None, -1, offsets)
+    assert set(results.values()) == {ErrorCode.NONE}
+
+
+async def join(coordinator: GroupCoordinator, metadata: bytes, kind: str = "consumer") -> str:
+    """Let one member join and sync. Returns its id."""
+    protocols = (Protocol("range", metadata), Protocol("sticky", metadata))
+    joined = await coordinator.join(
+        "g", JoinRequest("", None, "c", "/h", 10_000, 10_000, kind, protocols, False, False)
+    )
+    assert joined.error is ErrorCode.NONE
+    synced = await coordinator.sync(
+        "g", SyncRequest(joined.member_id, None, joined.generation, None, None, {})
+    )
+    assert synced.error is ErrorCode.NONE
+    return joined.member_id
+
+
+def left(coordinator: GroupCoordinator) -> set[TopicPartition]:
+    found = coordinator.fetch_offsets("g")
+    assert isinstance(found, GroupOffsets)
+    return set(found.committed)
+
+
+async def test_offsets_of_a_group_without_members(
+    coordinator: GroupCoordinator, log: MemoryLog
+) -> None:
+    await commit(coordinator)
+    wanted = [("read", 0), ("read", 0), ("read", 7)]
+    assert await coordinator.delete_offsets("g", wanted) == dict.fromkeys(wanted, ErrorCode.NONE)
+    assert left(coordinator) == {("read", 1), ("other", 0)}
+    appended = log.end_offset(0)
+    assert await coordinator.delete_offsets("g", wanted) == dict.fromkeys(wanted, ErrorCode.NONE)
+    assert log.end_offset(0) == appended, "nothing was left to delete"
+    assert await coordinator.delete_offsets("g", []) == {}
+
+
+async def test_a_subscribed_topic_keeps_its_offsets(coordinator: GroupCoordinator) -> None:
+    await commit(coordinator)
+    member = await join(coordinator, subscription("read"))
+    assert await coordinator.delete_offsets("g", KEYS) == {
+        ("read", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ("read", 1): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+        ("other", 0): ErrorCode.NONE,
+    }
+    assert left(coordinator) == {("read", 0), ("read", 1)}
+    coordinator.leave("g", [(member, None)])
+    assert await coordinator.delete_offsets("g", KEYS) == dict.fromkeys(KEYS, ErrorCode.NONE)
+    assert left(coordinator) == set()
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\0\1", subscription("read")[:-12]], ids=len)
+async def test_a_member_that_does_not_say_may_consume_any_topic(
+    coordinator: GroupCoordinator, metadata: bytes
+) -> None:
+    await commit(coordinator)
+    await join(coordinator, metadata)
+    subscribed = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert await coordinator.delete_offsets("g", KEYS) == dict.fromkeys(KEYS, subscribed)
+
+
+async def test_members_that_are_no_consumers_keep_all(coordinator: GroupCoordinator) -> None:
+    await commit(coordinator)
+    await join(coordinator, subscription("read"), "connect")
+    assert await coordinator.delete_offsets("g", KEYS) is ErrorCode.NON_EMPTY_GROUP
+    assert left(coordinator) == set(KEYS)
+
+
+async def test_groups_that_do_not_exist(coordinator: GroupCoordinator) -> None:
+    assert await coordinator.delete_offsets("none", KEYS) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert await coordinator.delete_offsets("", KEYS) is ErrorCode.INVALID_GROUP_ID
+
+
+async def test_only_a_coordinator_that_leads_alone_says_that_there_is_nothing(
+    coordinator: GroupCoordinator, log: MemoryLog
+) -> None:
+    await commit(coordinator)
+    log.leads_alone = False
+    assert await coordinator.delete_offsets("g", KEYS) is ErrorCode.NOT_COORDINATOR
+    assert await coordinator.delete_offsets("none", KEYS) is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_tombstone_that_is_not_durable_deletes_nothing(
+    coordinator: GroupCoordinator, log: MemoryLog
+) -> None:
+    await commit(coordinator)
+    log.hold = True
+    deletion = asyncio.create_task(coordinator.delete_offsets("g", KEYS))
+    await asyncio.sleep(0)
+    log.release(ErrorCode.NOT_COORDINATOR)
+    assert await deletion is ErrorCode.NOT_COORDINATOR
+    assert left(coordinator) == set(KEYS)
