@@ -41,6 +41,7 @@ from broker.wire.gen import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_partition_reassignments,
     list_transactions,
@@ -82,6 +83,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.END_TXN.key: lambda code: end_txn.EndTxnResponse(error_code=code),
     apis.LIST_TRANSACTIONS.key: lambda code: list_transactions.ListTransactionsResponse(
+        error_code=code
+    ),
+    apis.LIST_CONFIG_RESOURCES.key: lambda code: list_config_resources.ListConfigResourcesResponse(
         error_code=code
     ),
     apis.DESCRIBE_LOG_DIRS.key: lambda code: describe_log_dirs.DescribeLogDirsResponse(

@@ -14,6 +14,7 @@ from broker.handlers import (
     fetch,
     find_coordinator,
     groups,
+    list_config_resources,
     list_offsets,
     metadata,
     offset_delete,
@@ -70,6 +71,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.UNREGISTER_BROKER.key: unregister_broker.handle_unregister_broker,
     apis.DESCRIBE_TRANSACTIONS.key: transactions.handle_describe_transactions,
     apis.LIST_TRANSACTIONS.key: transactions.handle_list_transactions,
+    apis.LIST_CONFIG_RESOURCES.key: list_config_resources.handle_list_config_resources,
     apis.DESCRIBE_TOPIC_PARTITIONS.key: (
         describe_topic_partitions.handle_describe_topic_partitions
     ),

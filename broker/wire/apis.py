@@ -88,6 +88,7 @@ DESCRIBE_PRODUCERS: Final = _api(61, "DescribeProducers", "describe_producers", 
 UNREGISTER_BROKER: Final = _api(64, "UnregisterBroker", "unregister_broker", (0, 0), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)
 LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 1), 0)
+LIST_CONFIG_RESOURCES: Final = _api(74, "ListConfigResources", "list_config_resources", (0, 1), 0)
 DESCRIBE_TOPIC_PARTITIONS: Final = _api(
     75, "DescribeTopicPartitions", "describe_topic_partitions", (0, 0), 0
 )
@@ -135,6 +136,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         UNREGISTER_BROKER,
         DESCRIBE_TRANSACTIONS,
         LIST_TRANSACTIONS,
+        LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
     )
 }

@@ -36,6 +36,7 @@ from broker.wire.gen import (
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     list_partition_reassignments,
@@ -94,6 +95,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     unregister_broker,
     describe_transactions,
     list_transactions,
+    list_config_resources,
     describe_topic_partitions,
 )
 

@@ -1,7 +1,7 @@
 """Compare admin APIs with Apache Kafka 4.2: the same requests and tools go to both."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,12 @@ from benchmarks.kafka import kafka
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
-from broker.wire.gen import alter_configs, describe_topic_partitions, offset_delete
+from broker.wire.gen import (
+    alter_configs,
+    describe_topic_partitions,
+    list_config_resources,
+    offset_delete,
+)
 from deploy.clients.wire import WireClient
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic
 from tests.support.cluster import Cluster
@@ -23,6 +28,7 @@ from tests.support.waiting import wait_until
 
 CONFIGS = "kafka.admin.ConfigCommand"
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
@@ -337,3 +343,26 @@ def _committed(address: str, *topics: str) -> set[int]:
         return {partition.offset for partition in found}
     finally:
         consumer.close()
+
+
+# --- things of which there are few or none --------------------------------------------------------
+
+
+@pytest.mark.long
+async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
+    await both.create("configured")
+    for types in ([2], [4], [16], [32], [16, 32], [1], [2, 77], [0]):
+        request = list_config_resources.ListConfigResourcesRequest(types)
+        expected, answer = await both.ask(apis.LIST_CONFIG_RESOURCES, request)
+        assert answer["error_code"] == expected["error_code"], types
+        ours = ("configured", str(NODE_ID))
+        assert _named(answer, ours) == _named(expected, ours), types
+    expected, shown = await both.tool(CLIENT_METRICS, "--list")
+    assert shown == expected
+
+
+def _named(answer: Any, names: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the resources with these names; Kafka has topics of other tests, too."""
+    found = answer["config_resources"]
+    pairs = [(item["resource_name"], item["resource_type"]) for item in found]
+    return sorted(pair for pair in pairs if pair[0] in names)

@@ -1,0 +1,54 @@
+"""ListConfigResources: name the resources that have configs: topics and brokers.
+
+Kafka also has configs of loggers, client metrics and groups. Here there are none, so these types
+are empty. Version 0 knows client metrics alone.
+Source: KIP-1142 (version 1), KIP-1000 (version 0); Kafka
+`KafkaApis.handleListConfigResources`.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from broker.errors import ErrorCode
+from broker.handlers.advertised import live_nodes
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire import framing
+from broker.wire.gen.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesResponse,
+    decode_request,
+)
+from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+
+_BROKER_LOGGER: Final = 8
+_CLIENT_METRICS: Final = 16
+_GROUP: Final = 32
+_TYPES: Final = frozenset(
+    {TOPIC_RESOURCE, BROKER_RESOURCE, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP}
+)
+_FIRST_WITH_TYPES: Final = 1
+
+
+def handle_list_config_resources(node: Node, ctx: RequestContext) -> Response:
+    """Answer UNSUPPORTED_VERSION for a type that does not exist, as Kafka does. No types: all."""
+    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    wanted = set(request.resource_types)
+    if ctx.api_version < _FIRST_WITH_TYPES:
+        wanted = {_CLIENT_METRICS}
+    if not wanted <= _TYPES:
+        return encode_response(
+            ctx, ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        )
+    found = list(_resources(node, wanted or _TYPES))
+    return encode_response(ctx, ListConfigResourcesResponse(config_resources=found))
+
+
+def _resources(node: Node, wanted: Collection[int]) -> Iterator[ConfigResource]:
+    if BROKER_RESOURCE in wanted:
+        for state in live_nodes(node):
+            yield ConfigResource(str(state.node_id), BROKER_RESOURCE)
+    if TOPIC_RESOURCE in wanted:
+        for topic in node.image.topics:
+            yield ConfigResource(topic.name, TOPIC_RESOURCE)
