@@ -30,9 +30,11 @@ from broker.wire.gen import (
     add_offsets_to_txn,
     alter_partition_reassignments,
     api_versions,
+    describe_client_quotas,
     describe_cluster,
     describe_log_dirs,
     describe_quorum,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     fetch,
@@ -90,6 +92,16 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.DESCRIBE_LOG_DIRS.key: lambda code: describe_log_dirs.DescribeLogDirsResponse(
         error_code=code
+    ),
+    apis.DESCRIBE_CLIENT_QUOTAS.key: lambda code: (
+        describe_client_quotas.DescribeClientQuotasResponse(
+            error_code=code, error_message=None, entries=None
+        )
+    ),
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: lambda code: (
+        describe_user_scram_credentials.DescribeUserScramCredentialsResponse(
+            error_code=code, error_message=None
+        )
     ),
     apis.DESCRIBE_QUORUM.key: lambda code: describe_quorum.DescribeQuorumResponse(
         error_code=code, error_message=None

@@ -5,6 +5,8 @@ from typing import Final
 
 from broker.handlers import (
     alter_configs,
+    alter_replica_log_dirs,
+    client_quotas,
     cluster,
     configs,
     delete_records,
@@ -22,6 +24,7 @@ from broker.handlers import (
     produce,
     quorum,
     reassignments,
+    scram_credentials,
     topics,
     transactions,
     txn_markers,
@@ -57,6 +60,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.WRITE_TXN_MARKERS.key: txn_markers.handle_write_txn_markers,
     apis.DESCRIBE_CONFIGS.key: configs.handle_describe_configs,
     apis.ALTER_CONFIGS.key: alter_configs.handle_alter_configs,
+    apis.ALTER_REPLICA_LOG_DIRS.key: alter_replica_log_dirs.handle_alter_replica_log_dirs,
     apis.DESCRIBE_LOG_DIRS.key: describe_log_dirs.handle_describe_log_dirs,
     apis.CREATE_PARTITIONS.key: topics.handle_create_partitions,
     apis.DELETE_GROUPS.key: groups.handle_delete_groups,
@@ -65,6 +69,10 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.ALTER_PARTITION_REASSIGNMENTS.key: reassignments.handle_alter_partition_reassignments,
     apis.LIST_PARTITION_REASSIGNMENTS.key: reassignments.handle_list_partition_reassignments,
     apis.OFFSET_DELETE.key: offset_delete.handle_offset_delete,
+    apis.DESCRIBE_CLIENT_QUOTAS.key: client_quotas.handle_describe_client_quotas,
+    apis.DESCRIBE_USER_SCRAM_CREDENTIALS.key: (
+        scram_credentials.handle_describe_user_scram_credentials
+    ),
     apis.DESCRIBE_QUORUM.key: quorum.handle_describe_quorum,
     apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
     apis.DESCRIBE_PRODUCERS.key: describe_producers.handle_describe_producers,

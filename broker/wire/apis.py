@@ -68,6 +68,7 @@ WRITE_TXN_MARKERS: Final = _api(27, "WriteTxnMarkers", "write_txn_markers", (1, 
 TXN_OFFSET_COMMIT: Final = _api(28, "TxnOffsetCommit", "txn_offset_commit", (0, 3), 3)
 DESCRIBE_CONFIGS: Final = _api(32, "DescribeConfigs", "describe_configs", (1, 4), 4)
 ALTER_CONFIGS: Final = _api(33, "AlterConfigs", "alter_configs", (0, 2), 2)
+ALTER_REPLICA_LOG_DIRS: Final = _api(34, "AlterReplicaLogDirs", "alter_replica_log_dirs", (1, 2), 2)
 DESCRIBE_LOG_DIRS: Final = _api(35, "DescribeLogDirs", "describe_log_dirs", (1, 4), 2)
 CREATE_PARTITIONS: Final = _api(37, "CreatePartitions", "create_partitions", (0, 3), 2)
 DELETE_GROUPS: Final = _api(42, "DeleteGroups", "delete_groups", (0, 2), 2)
@@ -82,6 +83,12 @@ LIST_PARTITION_REASSIGNMENTS: Final = _api(
     46, "ListPartitionReassignments", "list_partition_reassignments", (0, 0), 0
 )
 OFFSET_DELETE: Final = _api(47, "OffsetDelete", "offset_delete", (0, 0), 1)
+DESCRIBE_CLIENT_QUOTAS: Final = _api(
+    48, "DescribeClientQuotas", "describe_client_quotas", (0, 1), 1
+)
+DESCRIBE_USER_SCRAM_CREDENTIALS: Final = _api(
+    50, "DescribeUserScramCredentials", "describe_user_scram_credentials", (0, 0), 0
+)
 DESCRIBE_QUORUM: Final = _api(55, "DescribeQuorum", "describe_quorum", (0, 2), 0)
 DESCRIBE_CLUSTER: Final = _api(60, "DescribeCluster", "describe_cluster", (0, 1), 0)
 DESCRIBE_PRODUCERS: Final = _api(61, "DescribeProducers", "describe_producers", (0, 0), 0)
@@ -122,6 +129,7 @@ APIS: Final[dict[int, ApiSpec]] = {
         TXN_OFFSET_COMMIT,
         DESCRIBE_CONFIGS,
         ALTER_CONFIGS,
+        ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
@@ -130,6 +138,8 @@ APIS: Final[dict[int, ApiSpec]] = {
         ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
+        DESCRIBE_CLIENT_QUOTAS,
+        DESCRIBE_USER_SCRAM_CREDENTIALS,
         DESCRIBE_QUORUM,
         DESCRIBE_CLUSTER,
         DESCRIBE_PRODUCERS,

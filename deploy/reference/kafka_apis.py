@@ -41,15 +41,17 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
         ("DescribeAcls", "CreateAcls", "DeleteAcls"),
         "No ACLs: every client that reaches a listener has all rights.",
     ),
-    (("DescribeClientQuotas", "AlterClientQuotas"), "No quotas."),
+    (("AlterClientQuotas",), "No quotas: DescribeClientQuotas finds none."),
     (
         ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
         "Consumers use the classic group protocol: `group.protocol=classic` (no KIP-848).",
     ),
     (("ShareFetch", "ShareGroupHeartbeat"), "No share groups (KIP-932)."),
     (("StreamsGroupHeartbeat",), "Kafka Streams uses the classic group protocol (no KIP-1071)."),
-    (("AlterReplicaLogDirs",), "All brokers have one log directory, the object store."),
-    (("CreateDelegationToken", "DescribeUserScramCredentials"), "No credentials are managed."),
+    (
+        ("CreateDelegationToken", "AlterUserScramCredentials"),
+        "No credentials are managed: DescribeUserScramCredentials finds none.",
+    ),
     (
         ("UpdateFeatures",),
         "There are no feature levels: transactions use version 1 of their protocol (no KIP-890).",

@@ -15,7 +15,11 @@ from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
 from broker.wire.gen import (
     alter_configs,
+    alter_replica_log_dirs,
+    describe_client_quotas,
+    describe_log_dirs,
     describe_topic_partitions,
+    describe_user_scram_credentials,
     list_config_resources,
     offset_delete,
 )
@@ -366,3 +370,72 @@ def _named(answer: Any, names: Sequence[str]) -> list[tuple[str, int]]:
     found = answer["config_resources"]
     pairs = [(item["resource_name"], item["resource_type"]) for item in found]
     return sorted(pair for pair in pairs if pair[0] in names)
+
+
+@pytest.mark.long
+async def test_quotas_and_credentials_are_missed_as_by_kafka(both: Both) -> None:
+    filters: list[list[tuple[str, int, str | None]]] = [
+        [],
+        [("user", 0, "x"), ("client-id", 2, None)],
+        [("ip", 2, None), ("nope", 2, None)],
+        [("nope", 9, None)],
+        [("user", 9, None)],
+        [("user", 2, None), ("user", 2, None)],
+        [("ip", 2, None), ("user", 2, None)],
+        [("user", 0, None)],
+        [("user", 1, "x")],
+        [("", 2, None)],
+    ]
+    quotas, users = describe_client_quotas, describe_user_scram_credentials
+    for components in filters:
+        expected, answer = await both.ask(
+            apis.DESCRIBE_CLIENT_QUOTAS,
+            quotas.DescribeClientQuotasRequest(
+                [quotas.ComponentData(*component) for component in components]
+            ),
+        )
+        expected["error_message"] = answer["error_message"]
+        assert answer == expected, components
+    for names in (None, [], ["x", "y", "x"]):
+        expected, answer = await both.ask(
+            apis.DESCRIBE_USER_SCRAM_CREDENTIALS,
+            users.DescribeUserScramCredentialsRequest(
+                None if names is None else [users.UserName(name) for name in names]
+            ),
+        )
+        found, wanted = [
+            sorted((item["user"], item["error_code"]) for item in one["results"])
+            for one in (answer, expected)
+        ]
+        assert found == wanted, names
+    for kind in ("users", "clients", "ips"):
+        expected, shown = await both.tool(CONFIGS, "--describe", "--entity-type", kind)
+        assert shown == expected, kind
+
+
+@pytest.mark.long
+async def test_a_log_dir_that_does_not_exist_is_refused_as_by_kafka(both: Both) -> None:
+    await both.create("placed")
+    wire, dirs = alter_replica_log_dirs, describe_log_dirs
+    _, here = await both.ask(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
+    there, _ = await both.ask(apis.DESCRIBE_LOG_DIRS, dirs.DescribeLogDirsRequest(None))
+    for paths in (["/elsewhere"], None, ["", "/elsewhere"]):
+        answers: list[Any] = []
+        for address, own in zip(both.addresses, (there, here), strict=True):
+            wanted = [own["results"][0]["log_dir"]] if paths is None else paths
+            topics = [
+                wire.AlterReplicaLogDirTopic("placed", [0, 9]),
+                wire.AlterReplicaLogDirTopic("none", [0]),
+            ]
+            request = wire.AlterReplicaLogDirsRequest(
+                [wire.AlterReplicaLogDir(path, topics) for path in wanted]
+            )
+            found = await asyncio.to_thread(_ask, address, apis.ALTER_REPLICA_LOG_DIRS, request)
+            answers.append(
+                sorted(
+                    (topic["topic_name"], part["partition_index"], part["error_code"])
+                    for topic in found["results"]
+                    for part in topic["partitions"]
+                )
+            )
+        assert answers[1] == answers[0], paths

@@ -180,6 +180,7 @@ class Fixture:
             node_id=1,
             node_epoch=1,
             cluster_id="c-1",
+            log_dir="memory:",
             image=self.image,
             client=self.client,
             config=BrokerConfig(**settings),

@@ -6,7 +6,12 @@ import pytest
 
 from broker.errors import ErrorCode
 from broker.wire import apis
-from broker.wire.gen import list_config_resources
+from broker.wire.gen import (
+    alter_replica_log_dirs,
+    describe_client_quotas,
+    describe_user_scram_credentials,
+    list_config_resources,
+)
 from tests.support.handlers import Fixture, broker_record
 
 
@@ -48,3 +53,105 @@ async def test_a_type_that_does_not_exist_is_refused(fixture: Fixture, kind: int
 
 async def test_version_0_lists_client_metrics_alone(fixture: Fixture) -> None:
     assert await resources(fixture, [], version=0) == (0, [])
+
+
+# --- AlterReplicaLogDirs --------------------------------------------------------------------------
+
+
+async def moved(
+    fixture: Fixture, *dirs: tuple[str, dict[str, list[int]]], version: int = 2
+) -> dict[tuple[str, int], int]:
+    request = alter_replica_log_dirs.AlterReplicaLogDirsRequest(
+        [
+            alter_replica_log_dirs.AlterReplicaLogDir(
+                path,
+                [
+                    alter_replica_log_dirs.AlterReplicaLogDirTopic(*topic)
+                    for topic in topics.items()
+                ],
+            )
+            for path, topics in dirs
+        ]
+    )
+    answer = await fixture.ask(apis.ALTER_REPLICA_LOG_DIRS, version, request)
+    return {
+        (topic.topic_name, part.partition_index): part.error_code
+        for topic in answer.results
+        for part in topic.partitions
+    }
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_the_store_is_the_only_log_dir(fixture: Fixture, version: int) -> None:
+    missing, unknown = ErrorCode.LOG_DIR_NOT_FOUND, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elsewhere = ("/elsewhere", {"t": [0, 9], "none": [0]})
+    assert await moved(fixture, elsewhere, version=version) == {
+        ("t", 0): missing,
+        ("t", 9): missing,
+        ("none", 0): missing,
+    }
+    here = (fixture.node.log_dir, {"t": [0, 9, -1], "none": [0]})
+    assert await moved(fixture, here, version=version) == {
+        ("t", 0): 0,
+        ("t", 9): unknown,
+        ("t", -1): unknown,
+        ("none", 0): unknown,
+    }
+    assert (await moved(fixture, elsewhere, here))["t", 0] == 0, "the last one counts"
+    assert (await moved(fixture, here, elsewhere))["t", 0] == missing
+    assert await moved(fixture) == {}
+
+
+# --- DescribeClientQuotas -------------------------------------------------------------------------
+
+FILTERS: list[tuple[list[tuple[str, int, str | None]], int]] = [
+    ([], 0),
+    ([("user", 0, "x"), ("client-id", 2, None)], 0),
+    ([("user", 1, None)], 0),
+    ([("ip", 0, "127.0.0.1")], 0),
+    ([("nope", 9, None)], ErrorCode.UNSUPPORTED_VERSION),
+    ([("ip", 2, None), ("nope", 2, None)], ErrorCode.UNSUPPORTED_VERSION),
+    ([("user", 9, None)], ErrorCode.INVALID_REQUEST),
+    ([("user", -1, None)], ErrorCode.INVALID_REQUEST),
+    ([("user", 2, None), ("user", 2, None)], ErrorCode.INVALID_REQUEST),
+    ([("ip", 2, None), ("user", 2, None)], ErrorCode.INVALID_REQUEST),
+    ([("user", 0, None)], ErrorCode.INVALID_REQUEST),
+    ([("user", 1, "x")], ErrorCode.INVALID_REQUEST),
+    ([("user", 2, "x")], ErrorCode.INVALID_REQUEST),
+    ([("", 2, None)], ErrorCode.INVALID_REQUEST),
+]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize(("components", "code"), FILTERS, ids=str)
+async def test_there_are_no_quotas(
+    fixture: Fixture, components: list[tuple[str, int, str | None]], code: int, version: int
+) -> None:
+    request = describe_client_quotas.DescribeClientQuotasRequest(
+        [describe_client_quotas.ComponentData(*component) for component in components]
+    )
+    answer = await fixture.ask(apis.DESCRIBE_CLIENT_QUOTAS, version, request)
+    assert (answer.error_code, answer.entries) == (code, None if code else [])
+    assert bool(answer.error_message) == bool(code)
+
+
+# --- DescribeUserScramCredentials -----------------------------------------------------------------
+
+
+async def credentials(fixture: Fixture, users: list[str] | None) -> list[tuple[str, int]]:
+    wire = describe_user_scram_credentials
+    request = wire.DescribeUserScramCredentialsRequest(
+        None if users is None else [wire.UserName(user) for user in users]
+    )
+    answer = await fixture.ask(apis.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, request)
+    assert (answer.error_code, answer.error_message) == (0, "")
+    return [(found.user, found.error_code) for found in answer.results]
+
+
+async def test_there_are_no_credentials(fixture: Fixture) -> None:
+    assert await credentials(fixture, None) == []
+    assert await credentials(fixture, []) == []
+    assert await credentials(fixture, ["x", "y", "x"]) == [
+        ("x", ErrorCode.DUPLICATE_RESOURCE),
+        ("y", ErrorCode.RESOURCE_NOT_FOUND),
+    ]

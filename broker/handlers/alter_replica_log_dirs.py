@@ -1,0 +1,44 @@
+"""AlterReplicaLogDirs: there is one log dir, the object store, so nothing can move.
+
+A partition that should move there is there already, which is no error. Any other directory does not
+exist. The last directory that names a partition counts, as in Kafka.
+Source: KIP-113; Kafka `ReplicaManager.alterReplicaLogDirs`.
+"""
+
+from broker.errors import ErrorCode
+from broker.groups.offsets import TopicPartition
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire import framing
+from broker.wire.gen.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    decode_request,
+)
+
+
+def handle_alter_replica_log_dirs(node: Node, ctx: RequestContext) -> Response:
+    request = framing.decode_body(decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    wanted = {
+        (topic.name, index): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for key, path in wanted.items():
+        topics.setdefault(key[0], []).append(
+            AlterReplicaLogDirPartitionResult(key[1], _code(node, key, path))
+        )
+    results = [AlterReplicaLogDirTopicResult(name, found) for name, found in topics.items()]
+    return encode_response(ctx, AlterReplicaLogDirsResponse(results=results))
+
+
+def _code(node: Node, key: TopicPartition, path: str) -> ErrorCode:
+    if path != node.log_dir:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    topic = node.image.topics.by_name(key[0])
+    exists = topic is not None and 0 <= key[1] < len(topic.partitions)
+    return ErrorCode.NONE if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
