@@ -51,6 +51,7 @@ from broker.wire.gen import (
     offset_fetch,
     sync_group,
     unregister_broker,
+    update_features,
 )
 
 log = structlog.get_logger()
@@ -108,6 +109,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     ),
     apis.UNREGISTER_BROKER.key: lambda code: unregister_broker.UnregisterBrokerResponse(
         error_code=code
+    ),
+    apis.UPDATE_FEATURES.key: lambda code: update_features.UpdateFeaturesResponse(
+        error_code=code, error_message=None
     ),
     apis.DESCRIBE_CLUSTER.key: lambda code: describe_cluster.DescribeClusterResponse(
         error_code=code

@@ -29,6 +29,7 @@ from broker.handlers import (
     transactions,
     txn_markers,
     unregister_broker,
+    update_features,
 )
 from broker.handlers.api_versions import make_handler
 from broker.handlers.node import Handler, InlineHandler
@@ -74,6 +75,7 @@ _STATELESS: Final[Mapping[int, Handler]] = {
         scram_credentials.handle_describe_user_scram_credentials
     ),
     apis.DESCRIBE_QUORUM.key: quorum.handle_describe_quorum,
+    apis.UPDATE_FEATURES.key: update_features.handle_update_features,
     apis.DESCRIBE_CLUSTER.key: cluster.handle_describe_cluster,
     apis.DESCRIBE_PRODUCERS.key: describe_producers.handle_describe_producers,
     apis.UNREGISTER_BROKER.key: unregister_broker.handle_unregister_broker,

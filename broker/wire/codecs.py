@@ -53,6 +53,7 @@ from broker.wire.gen import (
     sync_group,
     txn_offset_commit,
     unregister_broker,
+    update_features,
     write_txn_markers,
 )
 from broker.wire.primitives import Reader, Writer
@@ -92,6 +93,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     describe_user_scram_credentials,
     describe_cluster,
     describe_quorum,
+    update_features,
     describe_producers,
     add_partitions_to_txn,
     add_offsets_to_txn,

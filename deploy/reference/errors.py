@@ -107,6 +107,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.LOG_DIR_NOT_FOUND: "Leave the partition where it is: the object store is the only log directory.",
     ErrorCode.RESOURCE_NOT_FOUND: "Nothing: brokers manage no credentials.",
     ErrorCode.DUPLICATE_RESOURCE: "Name each user once.",
+    ErrorCode.INVALID_UPDATE_VERSION: "Nothing: brokers have no features whose level could change.",
     ErrorCode.NON_EMPTY_GROUP: "Stop the members of the group before deleting it or its offsets.",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members of the group that subscribe to the topic, then delete its offsets.",
     ErrorCode.GROUP_ID_NOT_FOUND: "Check the group's id; groups without members and offsets are removed.",

@@ -30,6 +30,12 @@ Brokers serve it from version 3.
 
 Two APIs carry tagged fields of Penstock, which Kafka's clients and brokers skip: 10000 in the markers of WriteTxnMarkers (the serial), and 10000 and 10001 in the partitions of DescribeLogDirs (the number of objects, and the bytes that are in WAL objects).
 
+Some APIs answer about things that brokers do not have.
+UpdateFeatures refuses every feature, because none has a level: transactions use version 1 of their protocol (no KIP-890).
+AlterReplicaLogDirs knows one log directory, the object store.
+DescribeClientQuotas and DescribeUserScramCredentials find nothing, and ListConfigResources names topics and brokers alone.
+DescribeProducers is answered by the leader of a partition, because no other broker knows producers: `kafka-transactions.sh find-hanging --broker-id` fails if another broker leads a partition of which this one is a candidate, so use `--topic`, or `penstock transactions find-hanging`.
+
 ## Not served
 
 | APIs | consequence |
@@ -51,10 +57,6 @@ ABSENT: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (
         ("CreateDelegationToken", "AlterUserScramCredentials"),
         "No credentials are managed: DescribeUserScramCredentials finds none.",
-    ),
-    (
-        ("UpdateFeatures",),
-        "There are no feature levels: transactions use version 1 of their protocol (no KIP-890).",
     ),
     (
         ("GetTelemetrySubscriptions", "PushTelemetry"),

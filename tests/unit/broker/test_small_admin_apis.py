@@ -11,6 +11,7 @@ from broker.wire.gen import (
     describe_client_quotas,
     describe_user_scram_credentials,
     list_config_resources,
+    update_features,
 )
 from tests.support.handlers import Fixture, broker_record
 
@@ -155,3 +156,38 @@ async def test_there_are_no_credentials(fixture: Fixture) -> None:
         ("x", ErrorCode.DUPLICATE_RESOURCE),
         ("y", ErrorCode.RESOURCE_NOT_FOUND),
     ]
+
+
+# --- UpdateFeatures -------------------------------------------------------------------------------
+
+
+async def updated(
+    fixture: Fixture, *updates: tuple[str, int, int], version: int = 2
+) -> tuple[int, str | None]:
+    request = update_features.UpdateFeaturesRequest(
+        feature_updates=[update_features.FeatureUpdateKey(*update) for update in updates]
+    )
+    answer = await fixture.ask(apis.UPDATE_FEATURES, version, request)
+    assert answer.results == []
+    return answer.error_code, answer.error_message
+
+
+@pytest.mark.parametrize("version", range(3))
+async def test_every_feature_is_unknown(fixture: Fixture, version: int) -> None:
+    assert await updated(fixture, version=version) == (0, None)
+    for name in ("metadata.version", "nope"):
+        code, message = await updated(fixture, (name, 9, 1), ("other", 0, 2), version=version)
+        assert code == ErrorCode.INVALID_UPDATE_VERSION
+        assert f"update version 9 for feature {name}" in (message or "")
+
+
+@pytest.mark.parametrize(
+    ("level", "kind", "reason"),
+    [(1, 1, "supports"), (0, 2, "not found"), (-1, 1, "less than 0"), (1, 9, "upgrade type")],
+)
+async def test_the_reason_is_that_of_the_update(
+    fixture: Fixture, level: int, kind: int, reason: str
+) -> None:
+    code, message = await updated(fixture, ("nope", level, kind))
+    assert code == ErrorCode.INVALID_UPDATE_VERSION
+    assert reason in (message or "")
