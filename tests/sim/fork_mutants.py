@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from broker.handlers import snapshot_groups
+from broker.handlers import forks, snapshot_groups
 from broker.partition import fork_point, opener
+from controller.api.messages import ForkedPartition, TopicFork
 from controller.metadata import snapshot
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectsImage
@@ -79,8 +80,6 @@ def _inherited_transactions_not_looked_for() -> list[Patch]:
         found = await real(*args)
         return msgspec.structs.replace(found, scan_offset=found.end_offset)
 
-    from broker.handlers import forks
-
     return [(forks, "find_fork_point", find)]
 
 
@@ -105,6 +104,45 @@ def _batches_cut_at_the_fork() -> list[Patch]:
     return [(Storage, "committed_border", border)]
 
 
+def _snapshots_forget_open_transactions() -> list[Patch]:
+    """What was open at the moment of a snapshot is committed in its forks."""
+    real = forks.fork_of_snapshot
+
+    def forked(*args: Any) -> Any:
+        found = real(*args)
+        if found is None:
+            return None
+        points = [
+            msgspec.structs.replace(point, scan_offset=point.end_offset)
+            for point in found.partitions
+        ]
+        return msgspec.structs.replace(found, partitions=points)
+
+    return [(forks, "fork_of_snapshot", forked)]
+
+
+def _snapshots_of_the_committed_metadata() -> list[Patch]:
+    """A snapshot ends where the uploads did, and misses what only the WAL has."""
+
+    async def planned(node: Any, requests: Any, deadline: float) -> Any:
+        return [_left_at_the_committed_end(node, request) for request in requests]
+
+    return [(forks, "plan_forks", planned)]
+
+
+def _left_at_the_committed_end(node: Any, request: Any) -> Any:
+    topic, streams = node.image.topics.by_name(request.source), node.image.streams
+    ends = [
+        [streams.known(stream_id).end_offset for stream_id in record.stream_ids[1:]]
+        for record in topic.partitions
+    ]
+    points = [
+        ForkedPartition(end_offset=end, scan_offset=0, txn_end_offset=min(end, txn_end))
+        for end, txn_end in ends
+    ]
+    return TopicFork(source_topic_id=topic.topic_id, partitions=points)
+
+
 FORK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "snapshots_do_not_hold_their_objects": _snapshots_do_not_hold_their_objects,
     "snapshots_without_group_offsets": _snapshots_without_group_offsets,
@@ -113,4 +151,6 @@ FORK_MUTANTS: dict[str, Callable[[], list[Patch]]] = {
     "inherited_transactions_not_looked_for": _inherited_transactions_not_looked_for,
     "snapshots_forget_the_stored_stream": _snapshots_forget_the_stored_stream,
     "batches_cut_at_the_fork": _batches_cut_at_the_fork,
+    "snapshots_forget_open_transactions": _snapshots_forget_open_transactions,
+    "snapshots_of_the_committed_metadata": _snapshots_of_the_committed_metadata,
 }
