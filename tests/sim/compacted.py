@@ -85,7 +85,8 @@ class CompactedTopic:
         states: dict[bytes, State] = {}
         for data in batches:
             for record in decode_records(memoryview(data)):
-                self._take_record(part, record, states)
+                if record.key is not None:  # not by a producer of a fork
+                    self._take_record(part, record, states)
         self._judge(part, acked, states, is_late=False)
 
     async def _read(self, part: Part, number: int, stop: asyncio.Event) -> None:

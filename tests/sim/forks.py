@@ -225,6 +225,8 @@ class Forks:
                 fork = self._note(f"{FORK_PREFIX}{number}", source)
             fork.with_deleted = brings_back
             can_choose = not (fork.with_deleted or SNAPSHOT_SEPARATOR in fork.name + source)
+            # An earlier offset has an older state of its keys.
+            can_choose &= not fork.is_of_compacted
             if rng.random() < 0.3 and can_choose:
                 index = rng.randrange(len(fork.acked_ends))
                 fork.wanted[index] = rng.randint(
