@@ -95,12 +95,13 @@ FIRST_SEED = {
     "refused_connection_is_a_proof": 30,
     "late_ends_are_carried_out": 5,
     "late_offsets_are_carried_out": 11,
-    "stale_coordinator_answers": 55,
+    "stale_coordinator_answers": 135,
     "tombstones_behind_commits_in_flight": 20,
-    "hears_at_once": 100,
+    "emptied_journal_votes": 25,
+    "hears_at_once": 145,
     "slots_behind_a_hole_always_prove_it": 40,
     "restored_disk_votes": 25,
-    "first_batch_of_each_piece_is_loaded": 40,
+    "first_batch_of_each_piece_is_loaded": 125,
 }
 """Where to look when the bug shows in one seed of fifty: a PUT has to land between two requests of
 a recovery, and recoveries are short.
