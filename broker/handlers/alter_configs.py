@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs and AlterConfigs: change configs of topics at the controller.
 
 AlterConfigs is the older API: the request names all configs of a resource, and those that it does
-not name get their defaults. The controller decides which ones these are; the broker also names
-those that it knows of, for a controller of an earlier version. The source of a fork stays.
+not name get their defaults, except the source of a fork. The controller decides which ones these
+are, because the metadata of a broker may lag.
 Invariant: either all changes of one resource are made or none; resources are independent. Appending
 to a list and removing from it are computed from this broker's image: two concurrent clients may
 undo each other's change, as in Kafka.
@@ -11,7 +11,7 @@ Source: KIP-133, KIP-339; Kafka `ConfigurationControlManager`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from broker.errors import ErrorCode, code_of, code_of_status
@@ -24,7 +24,7 @@ from broker.wire.gen import incremental_alter_configs as wire
 from controller.api.errors import ControllerError
 from controller.api.messages import AlterConfigs, ConfigChange, ItemResult
 from controller.metadata.configs import BROKER_RESOURCE, TOPIC_RESOURCE
-from controller.metadata.topic_configs import FORK_SOURCE, TOPIC_CONFIGS, ConfigType
+from controller.metadata.topic_configs import TOPIC_CONFIGS, ConfigType
 
 _SET: Final = 0
 _DELETE: Final = 1
@@ -166,10 +166,13 @@ async def _replace(
     """Replace the configs of topics. Returns the outcomes by topic."""
     changes = [
         ConfigChange(
-            resource_type=TOPIC_RESOURCE, resource_name=item.resource_name, name=name, value=value
+            resource_type=TOPIC_RESOURCE,
+            resource_name=item.resource_name,
+            name=config.name,
+            value=config.value,
         )
         for item in items
-        for name, value in _values(node, item)
+        for config in item.configs
     ]
     topics = [item.resource_name for item in items]
     try:
@@ -179,21 +182,8 @@ async def _replace(
         )
     except (ControllerError, TimeoutError) as error:
         return dict.fromkeys(topics, (code_of(error), str(error)))
-    changed = (change.resource_name for change in changes)
-    # A controller of an earlier version does not answer for the topics, only for the changes.
-    return {
-        topic: _outcome(result)
-        for topic, result in zip((*changed, *topics), answer.items, strict=False)
-    }
-
-
-def _values(node: Node, item: replacing.AlterConfigsResource) -> Iterable[tuple[str, str | None]]:
-    """Yield the configs to set, then those to remove as far as this broker knows."""
-    named = {config.name for config in item.configs}
-    yield from ((config.name, config.value) for config in item.configs)
-    for name in node.image.configs.topic(item.resource_name):
-        if name not in named and name != FORK_SOURCE:
-            yield name, None
+    results = answer.items[len(changes) :]
+    return {topic: _outcome(result) for topic, result in zip(topics, results, strict=True)}
 
 
 def _outcome(result: ItemResult) -> _Outcome:

@@ -31,7 +31,7 @@ from broker.wire.gen.describe_producers import (
 PRODUCERS_MAX: Final = 100_000
 """Ten times what one partition remembers by default; about 4 MB."""
 _PRODUCERS_PER_SLICE_COUNT: Final = 5_000
-"""Producers described between two turns of the event loop: about 5 ms."""
+"""Producers described between two turns of the event loop: a few ms."""
 
 
 async def handle_describe_producers(node: Node, ctx: RequestContext) -> Response:

@@ -85,17 +85,14 @@ class _Target:
 
     def __init__(self, key: TopicKey, wanted: FetchPartition) -> None:
         """key: the id of the topic, or its name. With an id, the name comes from this broker's
-        current image.
+        current image. Call `reset` before any use.
         """
         self.topic_id = key if isinstance(key, UUID) else None
         self.topic_name = None if isinstance(key, UUID) else key
         self.wanted = wanted
-        self.reset()
 
     def is_current(self) -> bool:
-        """Return whether the result still says what the partition would say, if that is served. A
-        tenth of the cost of another look.
-        """
+        """Return whether the partition, if it is still served, has moved none of its offsets."""
         found, result = self.partition, self.result
         return (
             found is not None
@@ -125,7 +122,7 @@ class _FetchCall:
         "_request",
         "_size_bytes",
         "_targets",
-        "_turn",
+        "_turns",
     )
 
     def __init__(
@@ -143,11 +140,12 @@ class _FetchCall:
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         self._targets = [_Target(item.key, item.wanted) for item in call.partitions]
-        self._turn = 0
+        self._turns = self._targets
         if self._targets and call.session is None:
             # If the byte limit is too small for all partitions, the first ones get the bytes, so
             # rotate. A session has the order itself.
-            self._turn = ctx.correlation_id % len(self._targets)
+            first = ctx.correlation_id % len(self._targets)
+            self._turns = self._targets[first:] + self._targets[:first]
 
     @property
     def is_complete(self) -> bool:
@@ -159,13 +157,13 @@ class _FetchCall:
         return any(target.result.error_code and not target.is_opening for target in self._targets)
 
     def evaluate(self) -> None:
-        """Locate every partition and take the data in the log cache. No I/O. About 5 us for a
-        partition without new data.
+        """Locate every partition and take the data in the log cache. No I/O. About 1.4 us for
+        a partition without new data.
         """
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         may_read = self._node.can_write()
-        for target in (*self._targets[self._turn :], *self._targets[: self._turn]):
+        for target in self._turns:
             if target.topic_id is not None:
                 # While the fetch waited, the topic may have been deleted and its name reused.
                 topic = self._node.image.topics.by_id(target.topic_id)
@@ -279,13 +277,12 @@ class _FetchCall:
                 return self.answer()
             if self.is_complete:
                 return self.answer()
-            await self._park()
-            if not (self._is_wait_over and self._is_current()):
+            if await self._park() or not self._is_current():
                 self.evaluate()
 
     def _is_current(self) -> bool:
-        """Return whether nothing happened in the whole wait: no partition ended, which would have
-        interrupted it, and no offset moved.
+        """Return whether no offset moved in a wait that nothing interrupted, as the end of a
+        partition would have. Costs a quarter of `evaluate`.
         """
         return self._node.can_write() and all(target.is_current() for target in self._targets)
 
@@ -347,8 +344,10 @@ class _FetchCall:
                 kind=type(error).__name__,
             )
 
-    async def _park(self) -> None:
-        """Wait for enough bytes, an error, or max_wait. Registers before anything can change."""
+    async def _park(self) -> bool:
+        """Wait for enough bytes, an error, or max_wait. Return False if nothing came. Registers
+        before anything can change.
+        """
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         wait = FetchWait(
             self._request.min_bytes - self._size_bytes,
@@ -375,6 +374,7 @@ class _FetchCall:
                 partition.remove_fetch_wait(wait)
             for cancel in cancels:
                 cancel()
+        return woken.done()
 
     def answer(self) -> Response:
         hints = LeaderHints(self._node, self._ctx)

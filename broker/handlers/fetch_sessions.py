@@ -9,8 +9,8 @@ with another epoch gets INVALID_FETCH_SESSION_EPOCH and changes nothing. Partiti
 to the end of the session, so that all get their turn. A client that gets no session, or loses it,
 sends full requests.
 Limits: `max.incremental.fetch.session.cache.slots` sessions, `PARTITIONS_MAX` partitions in all of
-them. A new session takes the place of the one unused for longest, if nobody used that for 2
-minutes, or else of the smallest one of at least that age, if it is smaller.
+them. A full cache evicts the least recently used session if it was idle for 2 minutes, or else the
+smallest one that is as old as that, if the new one is larger.
 Must not: read logs or know connections.
 Source: KIP-227; Kafka `FetchSession`.
 """
@@ -26,7 +26,7 @@ from broker.wire.fetch import FetchPartitionResult, TopicKey
 from broker.wire.gen.fetch import FetchPartition, FetchRequest
 
 PARTITIONS_MAX: Final = 500_000
-"""In all sessions of a broker. One takes about 500 bytes."""
+"""In all sessions of a broker. One takes about 400 bytes."""
 EVICTION_S: Final = 120.0
 """Sessions that are younger, or were used since then, stay. As in Kafka."""
 

@@ -1,7 +1,7 @@
 """Describe frozen topics, for a Metadata request whose tagged field asks for them instead of the
 topics that brokers serve. Other requests never see them.
 
-Invariant: a long answer leaves the event loop to others every few thousand ranges.
+Invariant: an answer about frozen topics leaves the event loop to others every few thousand ranges.
 Source: none in Kafka.
 """
 

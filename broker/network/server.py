@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 SWEEP_INTERVAL_S: Final = 5.0
 _API_KEY_BYTES: Final = 2
-TURN_BYTES_MAX: Final = 1 << 16
+BURST_BYTES_MAX: Final = 1 << 16
 """Bytes read from one connection before the others get their turn. libuv alone would read up to 32
 buffers in a row, of up to 1 MiB each.
 """
@@ -93,8 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_pumping = False
         self._is_write_paused = False
         self._is_read_paused = False
-        self._turn_bytes = 0
-        """Bytes read in this turn of the event loop."""
+        self._burst_bytes = 0
+        """Bytes read since the other connections had their turn."""
 
     # --- asyncio protocol -------------------------------------------------------------------------
 
@@ -122,9 +122,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.last_bytes_at = self._server.loop.time()
         self._server.received_bytes += nbytes
-        if not self._turn_bytes:
-            self._server.loop.call_soon(self._end_turn)
-        self._turn_bytes += nbytes
+        self._burst_bytes += nbytes
+        if self._burst_bytes >= BURST_BYTES_MAX:
+            self._server.loop.call_soon(self._end_burst)
         if frames:
             self.last_request_at = self.last_bytes_at
             self._waiting.extend(frames)
@@ -135,11 +135,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._reader.buffered_bytes and self._server.is_over_hard_limit:
             self.close("request memory is used up (queued.max.request.bytes)")
 
-    def _end_turn(self) -> None:
-        is_over = self._turn_bytes >= TURN_BYTES_MAX
-        self._turn_bytes = 0
-        if is_over:
-            self._update_reading()
+    def _end_burst(self) -> None:
+        self._burst_bytes = 0
+        self._update_reading()
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
@@ -260,7 +258,8 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._server.charge(buffered_bytes - self._charged_bytes)
         self._charged_bytes = buffered_bytes
-        pause = bool(self._waiting) or self._is_write_paused or self._turn_bytes >= TURN_BYTES_MAX
+        is_over = self._burst_bytes >= BURST_BYTES_MAX
+        pause = bool(self._waiting) or self._is_write_paused or is_over
         if not pause and self._server.is_over_limit and not self._reader.is_mid_frame:
             self._server.wait_for_memory(self)
             pause = True

@@ -506,8 +506,8 @@ class ConfigChange(Message, frozen=True, kw_only=True):
 class AlterConfigs(Message, frozen=True, kw_only=True):
     """Change configs. Of each resource, either all changes are made or none.
 
-    replaced_topics: topics whose other configs get their defaults. A controller that does not know
-    this field answers for the changes alone.
+    replaced_topics: topics whose other configs get their defaults. Their answers come behind those
+    of the changes.
     """
 
     changes: list[ConfigChange]

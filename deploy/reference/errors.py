@@ -113,7 +113,7 @@ ADVICE: Final[dict[ErrorCode, str]] = {
     ErrorCode.GROUP_ID_NOT_FOUND: "Check the group's id; groups without members and offsets are removed.",
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "Nothing: the broker has started again, or gave the session to another client. Clients then send full requests.",
     ErrorCode.INVALID_FETCH_SESSION_EPOCH: "Nothing: a request was lost or repeated. Clients begin a new session.",
-    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: "Nothing: the session began with topic names, or ids, and goes on with the other. Clients begin a new session.",
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: "Nothing: the client changed between topic names and topic ids within a session. It begins a new one.",
     ErrorCode.FENCED_LEADER_EPOCH: _ASK_LEADER,
     ErrorCode.UNKNOWN_LEADER_EPOCH: "Wait: the broker has not learned of this leader epoch yet. Clients try again.",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "Compress with gzip, snappy, lz4 or zstd.",

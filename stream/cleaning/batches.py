@@ -31,6 +31,8 @@ from stream.cleaning.key_map import KeyMap
 from stream.errors import BatchCorrupt
 
 _DELTA_MAX: Final = 2**31 - 1
+_LOOKED_UP_MAX: Final = 10_000
+"""Records of a batch that are looked up at once, in 0.3 ms."""
 
 
 class RecordSpan(NamedTuple):
@@ -115,9 +117,11 @@ def map_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a re
 
 def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
     """Return False if the map alone tells that no record of the batch is the newest with its key.
-    Most batches far from the end of a log are of this kind, and need not be examined.
+    The older a batch, the more likely that is.
     """
-    return not _is_mapped(header, keys) or bool(keys.held(header.base_offset, header.next_offset))
+    if header.record_count > _LOOKED_UP_MAX or not _is_mapped(header, keys):
+        return True
+    return bool(keys.held(header.base_offset, header.next_offset))
 
 
 def filter_records(
@@ -155,7 +159,7 @@ def filter_records(
 
 
 def _skip(plain: bytes, at: int, count: int) -> int:
-    """Return the position behind the next `count` records. Costs 0.1 us for each."""
+    """Return the position behind the next `count` records. Costs 0.3 us for each."""
     for _ in range(count):
         byte = plain[at]
         if byte < 0x80:

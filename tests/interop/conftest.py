@@ -1,8 +1,12 @@
-"""Share the jars of Kafka 4.2 among these tests; skip them on a machine without a JDK or Maven."""
+"""Share the jars and one process of Kafka 4.2 among these tests; skip them on a machine without a
+JDK or Maven.
+"""
+
+from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.kafka import KafkaMissing
+from benchmarks.kafka import KafkaMissing, kafka
 from tests.support.java import JavaHome
 
 
@@ -12,3 +16,17 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> JavaHome:
         return JavaHome(tmp_path_factory.mktemp("java"))
     except KafkaMissing as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def peer(java: JavaHome) -> Iterator[str]:
+    """Return the address of Kafka."""
+    assert java.class_path
+    replicas = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
+    # Without verification, records of a transaction arrive that its coordinator does not know.
+    settings = dict.fromkeys(replicas, "1") | {
+        "transaction.partition.verification.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    with kafka(settings) as process:
+        yield process.bootstrap

@@ -1,7 +1,7 @@
 """Compare admin APIs with Apache Kafka 4.2: the same requests and tools go to both."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 
-from benchmarks.kafka import kafka
 from broker.wire import apis
 from broker.wire.apis import ApiSpec
 from broker.wire.codecs import CODECS
@@ -39,20 +38,6 @@ TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 NODE_ID = 1
 """Of the only broker on both sides."""
-
-
-@pytest.fixture(scope="module")
-def peer(java: JavaHome) -> Iterator[str]:
-    """Return the address of Kafka, which all tests of this module share."""
-    assert java.class_path
-    replicas = ("transaction.state.log.replication.factor", "transaction.state.log.min.isr")
-    # Without verification, records of a transaction arrive that its coordinator does not know.
-    settings = dict.fromkeys(replicas, "1") | {
-        "transaction.partition.verification.enable": "false",
-        "group.initial.rebalance.delay.ms": "0",
-    }
-    with kafka(settings) as process:
-        yield process.bootstrap
 
 
 @pytest.fixture
@@ -368,7 +353,7 @@ async def test_config_resources_are_listed_as_by_kafka(both: Both) -> None:
 
 
 def _named(answer: Any, names: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the resources with these names; Kafka has topics of other tests, too."""
+    """Return only the resources with these names: other tests create topics in Kafka as well."""
     found = answer["config_resources"]
     pairs = [(item["resource_name"], item["resource_type"]) for item in found]
     return sorted(pair for pair in pairs if pair[0] in names)

@@ -2,15 +2,13 @@
 
 import asyncio
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
-import pytest
 from confluent_kafka import Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from benchmarks.kafka import KafkaMissing, kafka
 from broker.wire import apis
 from broker.wire.gen import fetch as wire
 from deploy.clients.wire import WireClient
@@ -18,21 +16,12 @@ from tests.support.clients import TIMEOUT_S, create_topic
 from tests.support.cluster import Cluster
 from tests.support.waiting import wait_until
 
-TOPIC = "t"
+TOPIC = "sessions"
 PARTITIONS = 3
 Answer = tuple[int, bool, list[tuple[int, int, int, int, bool]]]
 """The error, whether there is a session, and of each partition: index, error, high watermark, log
 start, and whether it has records.
 """
-
-
-@pytest.fixture
-def peer() -> Iterator[str]:
-    try:
-        with kafka({}) as process:
-            yield process.bootstrap
-    except KafkaMissing as missing:
-        pytest.skip(str(missing))
 
 
 class Consumer:

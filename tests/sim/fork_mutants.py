@@ -13,7 +13,7 @@ import msgspec
 from broker.handlers import forks, snapshot_groups
 from broker.partition import fork_point, opener
 from controller.api.messages import ForkedPartition, TopicFork
-from controller.metadata import snapshot
+from controller.metadata import invariants, snapshot
 from controller.metadata.image import MetadataImage
 from controller.metadata.objects import ObjectsImage
 from controller.metadata.records import StreamForked
@@ -23,32 +23,13 @@ from stream.storage import Storage
 Patch = tuple[Any, str, Any]
 
 
-def _forks_do_not_hold_their_objects() -> list[Patch]:
-    """An object is destroyed when its source drops it, although a fork refers to it."""
+def _without_references(is_concerned: Callable[[MetadataImage, StreamForked], bool]) -> list[Patch]:
+    """Let some forks not count as references to their objects. The image does not notice."""
 
     def forked(self: MetadataImage, record: StreamForked) -> None:
         for entry in self.streams.fork(record):
             self.objects.refer(entry.object_id)
-            self.objects.release(entry.object_id)
-
-    real = ObjectsImage.release
-
-    def release(self: ObjectsImage, object_id: Any) -> None:
-        state = self._objects.get(object_id)
-        if state is not None and state.refs > 0:
-            real(self, object_id)
-
-    return [(MetadataImage, "_stream_forked", forked), (ObjectsImage, "release", release)]
-
-
-def _snapshots_do_not_hold_their_objects() -> list[Patch]:
-    """An object is destroyed when its source drops it, although a snapshot refers to it."""
-
-    def forked(self: MetadataImage, record: StreamForked) -> None:
-        topic_id = self.streams.known(record.stream_id).topic_id
-        for entry in self.streams.fork(record):
-            self.objects.refer(entry.object_id)
-            if topic_id in self.frozen_topics:
+            if is_concerned(self, record):
                 self.objects.release(entry.object_id)
 
     real = ObjectsImage.release
@@ -58,7 +39,23 @@ def _snapshots_do_not_hold_their_objects() -> list[Patch]:
         if state is not None and state.refs > 0:
             real(self, object_id)
 
-    return [(MetadataImage, "_stream_forked", forked), (ObjectsImage, "release", release)]
+    return [
+        (MetadataImage, "_stream_forked", forked),
+        (ObjectsImage, "release", release),
+        (invariants, "_check_objects", lambda *_: None),
+    ]
+
+
+def _forks_do_not_hold_their_objects() -> list[Patch]:
+    """An object is destroyed when its source drops it, although a fork refers to it."""
+    return _without_references(lambda image, record: True)
+
+
+def _snapshots_do_not_hold_their_objects() -> list[Patch]:
+    """An object is destroyed when its source drops it, although a snapshot refers to it."""
+    return _without_references(
+        lambda image, record: image.streams.known(record.stream_id).topic_id in image.frozen_topics
+    )
 
 
 def _snapshots_without_group_offsets() -> list[Patch]:

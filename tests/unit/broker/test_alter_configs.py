@@ -9,7 +9,6 @@ import pytest
 from broker.errors import ErrorCode
 from broker.wire import apis
 from broker.wire.gen import alter_configs as wire
-from controller.api.messages import AlterConfigs, ItemResults
 from controller.metadata.records import ConfigRecord
 from tests.support.handlers import Fixture
 
@@ -119,20 +118,3 @@ async def test_a_controller_that_does_not_answer_fails_every_topic(fixture: Fixt
     fixture.client.fail_with = TimeoutError("no controller")
     wanted: list[Wanted] = [(TOPIC, "t", {}), (BROKER, "1", {})]
     assert await ask(fixture, *wanted) == [ErrorCode.REQUEST_TIMED_OUT, 0]
-
-
-async def test_an_earlier_controller_removes_what_this_broker_knows_of(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = fixture.client.alter_configs
-
-    async def without_field(request: AlterConfigs, *, timeout_s: float) -> ItemResults:
-        known = AlterConfigs(changes=request.changes, validate_only=request.validate_only)
-        return await answer(known, timeout_s=timeout_s)
-
-    monkeypatch.setattr(fixture.client, "alter_configs", without_field)
-    assert await ask(fixture, (TOPIC, "t", {"retention.ms": "7"})) == [0]
-    assert fixture.image.configs.topic("t") == {"retention.ms": "7"}
-    assert await ask(fixture, (TOPIC, "t", {})) == [0]
-    assert await ask(fixture, (TOPIC, "t", {})) == [0], "nothing is left to change"
-    assert fixture.image.configs.topic("t") == {}

@@ -15,7 +15,7 @@ import uvloop
 from broker.config import BrokerConfig
 from broker.network.connection import RECEIVE_BYTES
 from broker.network.request import ConnectionInfo, Respond, Response
-from broker.network.server import TURN_BYTES_MAX, CannotAnswer, PortTaken, Server
+from broker.network.server import BURST_BYTES_MAX, CannotAnswer, PortTaken, Server
 from broker.wire.errors import Truncated
 
 
@@ -211,7 +211,7 @@ def test_a_client_that_sends_without_pause_leaves_others_their_turn(frame_bytes:
     """libuv would read its connection up to 32 times in a row."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         meter = runner.run(send_without_pause(bytes(frame_bytes), 40_000_000 // frame_bytes))
-    assert meter.turn_bytes_max <= TURN_BYTES_MAX + RECEIVE_BYTES + frame_bytes
+    assert meter.turn_bytes_max <= BURST_BYTES_MAX + RECEIVE_BYTES + frame_bytes
 
 
 async def test_request_without_answer_lets_the_next_through(fixture: Fixture) -> None:

@@ -12,6 +12,11 @@ from controller.api.messages import (
     TopicFork,
     TrimStream,
 )
+from controller.disaster_recovery.plan import (
+    missing_objects,
+    without_missing,
+    without_missing_kept,
+)
 from controller.managers import configs, streams
 from controller.metadata.configs import TOPIC_RESOURCE
 from controller.metadata.kept_log import TRIMS_MAX
@@ -230,6 +235,30 @@ def test_a_deleted_topic_keeps_its_deleted_records(cluster: Trimming) -> None:
     assert cluster.kept() == [(0, 10), (10, 20)]
     cluster.wait(GRACE_MS)
     assert (cluster.log.kept, cluster.destroyed()) == (None, 2)
+
+
+def test_recovery_drops_what_is_kept_where_the_store_lost_some_of_it(cluster: Trimming) -> None:
+    cluster.cut(25)
+    cluster.cut(20, cluster.txn)
+    cluster.upload(cluster.txn, 30, 40)
+    cluster.cut(30, cluster.txn)
+    objects = {state.object_id for state in cluster.image.objects if state.refs}
+    assert without_missing_kept(cluster.image, objects, set()) == []
+    (lost, *_) = cluster.image.streams.known(cluster.txn).kept_entries
+    records = without_missing_kept(cluster.image, objects - {lost.object_id}, set())
+    assert {record.stream_id for record in records} == {cluster.data, cluster.txn}
+    cluster.apply(records)
+    assert not list(cluster.image.streams.keeping())
+    assert cluster.log.start_offset == 25
+
+
+def test_recovery_trims_a_log_of_which_kept_and_readable_parts_are_lost(cluster: Trimming) -> None:
+    cluster.cut(15)
+    records = without_missing_kept(cluster.image, set(), set())
+    missing = missing_objects(cluster.image, set(), set())
+    assert [(gap.start_offset, gap.end_offset) for gap in missing if gap.stream_id == cluster.data]
+    cluster.apply([*records, *without_missing(cluster.image, missing)[0]])
+    assert (cluster.log.start_offset, cluster.log.kept) == (30, None)
 
 
 def test_a_removed_topic_gives_back_what_was_kept(cluster: Trimming) -> None:
