@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import TopicPartition as PyTopicPartition
 
-from objectstore.memory import MemoryStore
 from stream.config import StreamConfig
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, read_records
 from tests.support.cluster import Cluster
@@ -76,23 +75,12 @@ async def test_old_records_go_with_their_bytes(cluster: Cluster) -> None:
         consumer.close()
 
     await asyncio.to_thread(run)
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
+    await cluster.until_janitor_done()
     image = cluster.broker.image
     topic = image.topics.by_name(TOPIC)
     assert topic is not None
-    async with asyncio.timeout(TIMEOUT_S):
-        while [key async for key in _data_keys(store)] != sorted(  # noqa: ASYNC110 - the janitor's work
-            state.key for state in image.objects if state.refs and state.wal is None
-        ):
-            await asyncio.sleep(0.1)
     stream = image.streams.known(topic.partitions[0].data_stream_id)
     assert stream.start_offset == COUNT
-
-
-async def _data_keys(store: MemoryStore) -> AsyncIterator[str]:
-    async for info in store.list("data/"):
-        yield info.key
 
 
 async def test_delete_records_by_three_families_of_clients(cluster: Cluster) -> None:

@@ -17,9 +17,8 @@ from deploy.cli.app import app
 from deploy.clients.frozen_topics import frozen_topics
 from deploy.errors import DeployError, KafkaFailed, UsageError
 from lake.manifest.errors import UnknownPartition
-from objectstore.memory import MemoryStore
 from penstock import scan, topics
-from tests.integration.test_forks import data_keys, read
+from tests.integration.test_forks import read
 from tests.support.clients import TIMEOUT_S, confluent_consumer, create_topic, produce
 from tests.support.cluster import Cluster, deleting_cluster
 from tests.support.threaded_cluster import ThreadedCluster
@@ -237,8 +236,6 @@ def test_a_snapshot_knows_what_groups_had_committed(threaded: ThreadedCluster) -
 
 async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
 
     def prepare() -> None:
         create_topic(bootstrap, TOPIC, 1)
@@ -261,22 +258,12 @@ async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -
     }
     assert held
 
-    async def settled() -> None:
-        """Wait until the janitor has deleted what nothing refers to."""
-        async with asyncio.timeout(2 * TIMEOUT_S):
-            while await data_keys(cluster) != sorted(  # noqa: ASYNC110 - the janitor's work
-                state.key
-                for state in cluster.broker.image.objects
-                if state.key.startswith("data/") and state.refs
-            ):
-                await asyncio.sleep(0.1)
-
-    await settled()
+    await cluster.until_janitor_done()
     for node_id in list(cluster.brokers):
         await cluster.stop_broker(node_id)
         await cluster.start_broker(node_id)
-    await settled()
-    assert {key for key in held if key.startswith("data/")} <= set(await data_keys(cluster))
+    await cluster.until_janitor_done()
+    assert {key for key in held if key.startswith("data/")} <= await cluster.data_keys()
     bootstrap = cluster.bootstrap
 
     def restore() -> None:
@@ -288,8 +275,8 @@ async def test_an_object_lives_while_a_snapshot_refers_to_it(cluster: Cluster) -
     await until(
         lambda: not any(state.refs for state in cluster.broker.image.objects if state.key in held)
     )
-    await settled()
-    assert not held & set(await data_keys(cluster))
+    await cluster.until_janitor_done()
+    assert not held & await cluster.data_keys()
 
 
 def test_snapshots_that_cannot_be_are_refused_with_the_reason(threaded: ThreadedCluster) -> None:

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient
 from controller.api.messages import CreateTopics, DeleteTopics, NewTopic
 from controller.metadata.frozen_topics import FrozenTopic
 from controller.metadata.topic_configs import UNDELETE
-from objectstore.memory import MemoryStore
 from tests.support.clients import (
     TIMEOUT_S,
     confluent_consumer,
@@ -226,12 +225,6 @@ async def test_it_can_come_back_after_a_failover_of_the_controller(cluster: Clus
     assert await asyncio.to_thread(read, bootstrap, 1) == [b"kept"]
 
 
-async def data_keys(cluster: Cluster) -> list[str]:
-    store = cluster.store
-    assert isinstance(store, MemoryStore)
-    return [info.key async for info in store.list("data/")]
-
-
 @pytest.mark.parametrize("way", ["grace", "purge"])
 async def test_its_objects_go_when_its_grace_is_over_or_it_is_removed(
     cluster: Cluster, way: str
@@ -254,8 +247,6 @@ async def test_its_objects_go_when_its_grace_is_over_or_it_is_removed(
         await asyncio.to_thread(delete, bootstrap, f"{TOPIC}@{frozen.topic_id}")
     await until(lambda: image.streams.get(stream_id) is None)
     await until(lambda: not any(state.refs for state in image.objects))
-    async with asyncio.timeout(2 * TIMEOUT_S):
-        while await data_keys(cluster):  # noqa: ASYNC110 - the janitor's work
-            await asyncio.sleep(0.1)
+    await cluster.until_janitor_done()
     with pytest.raises(KafkaException, match="no deleted topic"):
         await asyncio.to_thread(undelete, bootstrap)

@@ -17,6 +17,7 @@ from broker.config import BrokerConfig
 from broker.node import Broker
 from controller.config import ControllerConfig
 from controller.main import ControllerServer
+from controller.metadata.objects import ObjectPhase
 from objectstore.memory import MemoryStore
 from objectstore.metered import MeteredStore
 from objectstore.ports import ObjectStore
@@ -159,6 +160,26 @@ class Cluster:
 
         await until(lambda: bool(serving()))
         return serving()[0]
+
+    async def data_keys(self) -> set[str]:
+        """Return the keys below `data/` in the store."""
+        return {info.key async for info in self.store.list("data/")}
+
+    async def until_janitor_done(self, timeout_s: float = 40.0) -> None:
+        """Wait until no object is in the store that no log refers to. Raises TimeoutError.
+
+        A PREPARED one may stay: an upload that was under way when its broker stopped is one until
+        its time is over.
+        """
+        async with asyncio.timeout(timeout_s):
+            while True:
+                states = [state for state in self.broker.image.objects if state.wal is None]
+                referred = {state.key for state in states if state.refs}
+                prepared = {state.key for state in states if state.phase == ObjectPhase.PREPARED}
+                keys = await self.data_keys()
+                if referred <= keys <= referred | prepared:
+                    return
+                await asyncio.sleep(0.1)
 
 
 def deleting_cluster(
