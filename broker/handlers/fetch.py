@@ -163,11 +163,15 @@ class _FetchCall:
         self._budget_bytes = self._max_bytes
         self._size_bytes = 0
         may_read = self._node.can_write()
+        topic_id = topic_name = None
         for target in self._turns:
             if target.topic_id is not None:
                 # While the fetch waited, the topic may have been deleted and its name reused.
-                topic = self._node.image.topics.by_id(target.topic_id)
-                target.topic_name = None if topic is None else topic.name
+                if target.topic_id is not topic_id:
+                    topic_id = target.topic_id
+                    topic = self._node.image.topics.by_id(topic_id)
+                    topic_name = None if topic is None else topic.name
+                target.topic_name = topic_name
             if not may_read:
                 self._refuse(target)
                 continue
@@ -200,10 +204,10 @@ class _FetchCall:
             return None
         result.high_watermark = found.high_watermark
         result.last_stable_offset = found.last_stable_offset
-        result.log_start_offset = found.log_start_offset
+        result.log_start_offset = log_start = found.log_start_offset
         if self._reads_committed:
             result.aborted_transactions = ()
-        if not found.log_start_offset <= wanted.fetch_offset <= found.log_end_offset:
+        if not log_start <= wanted.fetch_offset <= found.log_end_offset:
             self._set_out_of_range(result)
         return found if result.error_code == ErrorCode.NONE else None
 
@@ -216,9 +220,9 @@ class _FetchCall:
         result.high_watermark = result.last_stable_offset = result.log_start_offset = _NO_OFFSET
 
     def _take_cached(self, target: _Target, partition: Partition) -> None:
-        offset = target.wanted.fetch_offset
+        offset, result = target.wanted.fetch_offset, target.result
         if offset >= (
-            partition.last_stable_offset if self._reads_committed else partition.high_watermark
+            result.last_stable_offset if self._reads_committed else result.high_watermark
         ):
             return
         limit_bytes = min(max(target.wanted.partition_max_bytes, 0), self._budget_bytes)
@@ -369,12 +373,13 @@ class _FetchCall:
                 await woken
         except TimeoutError:
             self._is_wait_over = True
+            return False
         finally:
             for partition in partitions:
                 partition.remove_fetch_wait(wait)
             for cancel in cancels:
                 cancel()
-        return woken.done()
+        return True
 
     def answer(self) -> Response:
         hints = LeaderHints(self._node, self._ctx)

@@ -56,9 +56,9 @@ class SessionPartition:
         next result without one is news.
         """
         is_news = bool(result.records or result.error_code or result.diverging_epoch)
-        if (result.high_watermark, result.log_start_offset) != (
-            self.high_watermark,
-            self.log_start_offset,
+        if (
+            result.high_watermark != self.high_watermark
+            or result.log_start_offset != self.log_start_offset
         ):
             is_news = True
             self.log_start_offset = result.log_start_offset

@@ -52,6 +52,15 @@ async def test_an_answer_holds_only_partitions_with_news(broker):
     assert held(response) == []
 
 
+async def test_a_wait_for_nothing_looks_at_the_partitions_once(broker, monkeypatch):
+    session, looked = await begin(broker), []
+    get = broker.partitions.get
+    monkeypatch.setattr(broker.partitions, "get", lambda *of: looked.append(of) or get(*of))
+    response = await broker.fetch_all([], session=(session, 1), max_wait_ms=10)
+    assert held(response) == []
+    assert sorted(looked) == [("t", index) for index in range(PARTITIONS)]
+
+
 async def test_partitions_with_records_come_last_the_next_time(broker):
     session = await begin(broker)
     for index in range(PARTITIONS):
