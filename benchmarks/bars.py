@@ -28,6 +28,7 @@ from benchmarks import (
     plugin,
     scale,
     sessions,
+    timers,
 )
 from benchmarks import start as starts
 from benchmarks.harness import Measure
@@ -503,6 +504,7 @@ BARS: Final[dict[str, Callable[[], Sequence[Measure]]]] = {
     "newcomer": newcomer,
     "scale": scale_work,
     "sessions": sessions.sessions,
+    "timers": timers.timers,
     "control": control.control,
     "plugin": plugin.plugin,
     "ready": starts.ready,

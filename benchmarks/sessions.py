@@ -25,7 +25,7 @@ def sessions() -> list[Measure]:
     with harness.server(store="memory:") as system:
         clients.create_topic(system.bootstrap, PARTITIONS)
         with WireClient(system.bootstrap) as client:
-            topic_id = _topic_id(client)
+            topic_id = topic_id_of(client)
             rounds = [_round(system, client, topic_id) for _ in range(_ROUNDS)]
     idle, whole, incremental = (
         harness.quantile([found[at] for found in rounds], 0.5) for at in range(3)
@@ -60,7 +60,7 @@ def _cpu_share(system: harness.ServerProcess, run: Callable[[], object]) -> floa
     return 100 * (system.ask()["cpu_s"] - before) / (time.perf_counter() - began)
 
 
-def _topic_id(client: WireClient) -> UUID:
+def topic_id_of(client: WireClient) -> UUID:
     """Return the id of the topic, once all partitions have a leader."""
     request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=clients.TOPIC)])
     while True:

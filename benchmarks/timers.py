@@ -1,0 +1,124 @@
+"""Measure the deadline of a request that waits and is woken: one timer of the event loop, inserted
+and cancelled beside a million others, against one of a timing wheel (ADR 0051).
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import uvloop
+
+from benchmarks import clients, harness
+from benchmarks.harness import Measure
+from benchmarks.sessions import topic_id_of
+from broker.wire import apis
+from broker.wire.gen import fetch
+from deploy.clients.wire import WireClient
+
+PENDING: Final = 1_000_000
+_COUNT: Final = 20_000
+_ROUNDS: Final = 7
+_FETCHES: Final = 300
+_WAIT_MS: Final = 1
+_DELAY_S: Final = 0.5
+"""The default of `fetch.max.wait.ms` of Java's consumer."""
+
+
+def timers() -> list[Measure]:
+    """Compare a timer of the loop, one of a wheel, and all that a waiting Fetch costs."""
+    loop_us, wheel_us = _loop_timer_us(), _wheel_timer_us()
+    fetch_us = _waiting_fetch_us()
+    return [
+        Measure(
+            f"deadline of a waiting Fetch beside {PENDING:,} others, share of its CPU",
+            100 * loop_us / fetch_us,
+            "%",
+            5.0,
+            "lower",
+            note=f"uvloop {loop_us:.1f} us, a wheel in Python {wheel_us:.1f} us,"
+            f" the Fetch {fetch_us:.0f} us",
+        )
+    ]
+
+
+def _loop_timer_us() -> float:
+    async def measure() -> float:
+        loop = asyncio.get_running_loop()
+        held = [loop.call_later(300 + at % 300, _nothing) for at in range(PENDING)]
+
+        def once() -> None:
+            loop.call_later(_DELAY_S, _nothing).cancel()
+
+        found = _median_us(once)
+        for timer in held:
+            timer.cancel()
+        return found
+
+    return uvloop.run(measure())
+
+
+class _Wheel:
+    """The cheapest wheel there can be: buckets of 1 ms, cancelled timers stay until their bucket
+    is due. A real one needs levels, and a tick of the loop.
+    """
+
+    def __init__(self) -> None:
+        self.buckets = [deque[list[Callable[[], None] | None]]() for _ in range(1 << 16)]
+        self.now_ms = 0
+
+    def call_later(
+        self, delay_s: float, what: Callable[[], None]
+    ) -> list[Callable[[], None] | None]:
+        timer: list[Callable[[], None] | None] = [what]
+        self.buckets[(self.now_ms + int(delay_s * 1_000)) & 0xFFFF].append(timer)
+        return timer
+
+
+def _wheel_timer_us() -> float:
+    wheel = _Wheel()
+    for at in range(PENDING):
+        wheel.call_later((at % 60_000) / 1_000, _nothing)
+
+    def once() -> None:
+        wheel.call_later(_DELAY_S, _nothing)[0] = None
+
+    return _median_us(once)
+
+
+def _waiting_fetch_us() -> float:
+    """Return the CPU of the broker for one Fetch of one partition that waits in vain."""
+    wanted = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
+    with harness.server(store="memory:") as system:
+        clients.create_topic(system.bootstrap, 1)
+        with WireClient(system.bootstrap) as client:
+            topic = fetch.FetchTopic(topic_id=topic_id_of(client), partitions=[wanted])
+            request = fetch.FetchRequest(
+                max_wait_ms=_WAIT_MS, min_bytes=1, max_bytes=1 << 20, topics=[topic]
+            )
+
+            def ask() -> None:
+                client.ask(apis.FETCH, request, fetch.encode_request, fetch.decode_response)
+
+            rounds: list[float] = []
+            for _ in range(_ROUNDS):
+                before = system.ask()["cpu_s"]
+                for _ in range(_FETCHES):
+                    ask()
+                rounds.append((system.ask()["cpu_s"] - before) / _FETCHES * 1e6)
+    return harness.quantile(rounds, 0.5)
+
+
+def _median_us(once: Callable[[], None]) -> float:
+    rounds: list[float] = []
+    for _ in range(_ROUNDS):
+        began = time.process_time()
+        for _ in range(_COUNT):
+            once()
+        rounds.append((time.process_time() - began) / _COUNT * 1e6)
+    return harness.quantile(rounds, 0.5)
+
+
+def _nothing() -> None:
+    pass
