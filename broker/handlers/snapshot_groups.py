@@ -4,7 +4,8 @@ Each coordinator lists its groups; before and after that it tells whether it has
 partitions of the offsets topic, so no group is missed while coordinators change.
 
 Invariants: an offset is at most the high watermark of a fork point that is looked for afterwards.
-Offsets that a transaction commits count once it is committed.
+Offsets that a transaction commits count once its marker is in the offsets topic, as for clients
+which fetch them at that moment.
 Must not: wait beyond the deadline of the caller, or keep what groups wrote to other topics.
 Source: none in Kafka.
 """

@@ -76,11 +76,13 @@ class KnownFork:
     keys: list[dict[bytes, State]] = field(default_factory=list[dict[bytes, State]])
     """Of a compacted source, by partition: what was acknowledged before the request."""
     group_offsets: dict[str, int] = field(default_factory=dict[str, int])
-    """Of a snapshot: the offsets of transactional groups that were committed before the request."""
+    """Of a snapshot: the offsets of transactional groups that were there before the request."""
     with_deleted: bool = False
     """Asked for with deleted records."""
     ends: list[int] = field(default_factory=list[int])
     """Fork points, once the metadata have them."""
+    is_answered: bool = False
+    """A client was told that it is there."""
     is_doomed: bool = False
 
     @property
@@ -146,6 +148,17 @@ class Forks:
             if isinstance(topic, FrozenTopic):
                 self._judge_groups(fork, topic)
             self._world.trace("forked", fork.name, fork.source, fork.ends)
+
+    def rebuilt(self, image: MetadataImage) -> None:
+        """The disks of all controllers were lost, and `image` is what they begin with. Only what
+        was not answered may be gone.
+        """
+        for fork in self.known.values():
+            if not fork.ends or fork.is_doomed or self._find(fork.name, image) is not None:
+                continue
+            if fork.is_answered:
+                self._world.fail(f"{fork.name} was created and is gone after a recovery")
+            fork.is_doomed = True
 
     def _find(
         self, name: str, image: MetadataImage | None = None
@@ -243,7 +256,7 @@ class Forks:
         world = self._world
         fork = KnownFork(name, source, self._acked_ends(source), {}, self._starts(source))
         fork.origin = self.known[source].origin if source in self.known else source
-        fork.group_offsets = {ledger.name: ledger.committed_offset for ledger in world.ledgers}
+        fork.group_offsets = {ledger.name: ledger.applied_offset for ledger in world.ledgers}
         if source in self.known:
             fork.keys = self.known[source].keys
         elif world.compacted is not None and fork.is_of_compacted:
@@ -311,6 +324,7 @@ class Forks:
             if answer is not None:
                 made = answer.topics[0]
                 world.trace("fork", fork.name, made.error_code, made.error_message)
+                fork.is_answered = fork.is_answered or made.error_code == ErrorCode.NONE
                 if fork.with_deleted and made.error_code == ErrorCode.INVALID_CONFIG:
                     self._refused(fork, asked_s)
             if fork.wanted and any(

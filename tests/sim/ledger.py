@@ -37,6 +37,10 @@ class Ledger:
         self.name = name
         self._fail = fail
         self._entries: list[Entry] = []
+        self.applied_offset = -1
+        """The lowest offset that the group may have. One that was committed counts when its marker
+        is written, which is later than the answer to EndTxn.
+        """
 
     def begin(self) -> Entry:
         self._entries.append(Entry(len(self._entries) + 1))
@@ -61,6 +65,12 @@ class Ledger:
             ),
             default=-1,
         )
+
+    def began(self, entry: Entry) -> None:
+        """Note that its coordinator accepts the transaction: all markers before it are written."""
+        for before in self._entries[: entry.serial - 1]:
+            if before.fate is Fate.COMMITTED and before.has_offset:
+                self.applied_offset = max(self.applied_offset, before.serial)
 
     def values(self, entry: Entry, part: Part, count: int) -> list[bytes]:
         """Return new records of the transaction."""
@@ -98,6 +108,7 @@ class Ledger:
                 f"{self.name}: the group's offset is {offset}, transaction {at_least} committed"
                 " its own"
             )
+        self.applied_offset = max(self.applied_offset, offset)
         if offset > 0:
             entry = self._entries[offset - 1]
             if not entry.has_offset or entry.fate in {Fate.OPEN, Fate.ABORTED}:

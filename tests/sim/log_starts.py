@@ -34,17 +34,24 @@ class RequestedMove:
 
 
 class LogStarts:
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", *, has_age: bool) -> None:
+        """has_age: False where clocks are set: a broker that is an hour ahead takes every record
+        for old, as in Kafka.
+        """
         rng = Random(f"{world.seed}/log-starts")
         self._world = world
         self._age_ms = rng.choice((-1, 1_500, 4_000))
         self._size_bytes = rng.choice((-1, 2_000, 20_000))
         if world.scenario in LEAKING:
             self._age_ms, self._size_bytes = rng.choice(((4_000, -1), (-1, 20_000)))
+        if not has_age:
+            self._age_ms = -1
         self._sent_ms: dict[bytes, int] = {}
         self._requested: dict[Part, int] = {}
         self._answered: dict[Part, int] = {}
         self._seen: dict[Part, int] = {}
+        self._starts: dict[Part, set[int]] = {}
+        """All log starts so far."""
         self._entries: dict[Part, list[LogEntry]] = {}
         self._requests: dict[Part, set[int]] = {}
         """All offsets that were requested."""
@@ -105,6 +112,21 @@ class LogStarts:
             self._world.fail(f"{part}: the log start goes back from {before[part]} to {log_start}")
         self._answered[part] = max(self._answered.get(part, 0), log_start)
 
+    def rebuilt(self, image: MetadataImage) -> None:
+        """The disks of all controllers were lost, and `image` is what they begin with. A log start
+        may lie where it was before its last moves.
+        """
+        for part in self._world.parts:
+            topic = image.topics.by_name(part[0])
+            if topic is None:
+                continue
+            start = image.streams.known(topic.partitions[part[1]].data_stream_id).start_offset
+            if start not in self._starts.get(part, {0}):
+                self._world.fail(f"{part}: the log start {start} after a recovery is a new one")
+            self._seen[part] = min(start, self._seen.get(part, 0))
+            self._answered.pop(part, None)
+            self._moves.pop(part, None)
+
     def observe(self, image: MetadataImage) -> None:
         """Check a new metadata image."""
         for part in self._world.parts:
@@ -119,6 +141,7 @@ class LogStarts:
             if start < seen:
                 self._world.fail(f"{part}: the log start goes back from {seen} to {start}")
             self._seen[part] = start
+            self._starts.setdefault(part, {0}).add(start)
             self._note_move(part, seen, start)
             requested = self._requested.get(part, 0)
             left_bytes = sum(entry.size_bytes for entry in stream.entries)

@@ -556,6 +556,9 @@ class SimBroker:
         offset = found.log_start_offset + int(
             (found.high_watermark - found.log_start_offset) * share
         )
+        if self.world.log_starts is not None:
+            self.world.log_starts.note_request(part, offset)
+            self.world.log_starts.note_retention(part, offset)
         try:
             await self.partitions.trim(found, Offset(offset))
         except (ControllerError, StreamError, TimeoutError) as error:

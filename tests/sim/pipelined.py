@@ -74,6 +74,8 @@ class PipelinedProducer:
             Record(at, now_ms, None, identity + b" ", ()) for at, identity in enumerate(identities)
         ]
         self._world.checker.sent(part, identities)
+        if self._world.log_starts is not None:
+            self._world.log_starts.note_sent(identities)
         return _Batch(
             bytes(
                 encode_batch(records, producer_id=self._id, producer_epoch=0, base_sequence=first)

@@ -340,8 +340,30 @@ CLEANING = frozenset({"compacted"}) | LEAKING
 FORKING = frozenset({"forks"}) | DELETING
 """Topics are forked and deleted while clients use them: see `tests.sim.forks`."""
 
+_LOG_LIFE: Mapping[str, int] = {"delete_records": 2, "trim": 1, "move_compacted": 1}
+"""What is drawn besides in every fourth run of any scenario: see `has_log_life`."""
+
+WHOLE_LOGS = frozenset({"stale"})
+"""Answers are judged by the whole log at the end, so no record is deleted."""
+
 READING = frozenset({"controller", "quorum"})
 """A client reads from the controllers all the time, without changing anything."""
+
+
+def has_log_life(seed: int) -> bool:
+    """Return True if records go by request, age and size, logs are cleaned, and topics are forked,
+    frozen and brought back beside the faults of the scenario.
+    """
+    return seed % 4 == 3
+
+
+def weights_of(scenario: str, seed: int) -> Mapping[str, int]:
+    """Return what `Chaos` draws from."""
+    if not has_log_life(seed):
+        return SCENARIOS[scenario]
+    deletes = scenario not in WHOLE_LOGS
+    added = _LOG_LIFE if deletes else {"move_compacted": _LOG_LIFE["move_compacted"]}
+    return {**added, **SCENARIOS[scenario]}
 
 
 class Chaos:

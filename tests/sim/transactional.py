@@ -231,6 +231,7 @@ class Instance:
         steps = [parts] if rng.random() < 0.5 else [[part] for part in parts]
         for step in steps:
             await self._add_partitions(step)
+            self._ledger.began(entry)
             for _ in range(rng.randint(1, 2)):
                 await asyncio.gather(*(self._produce(entry, part) for part in step))
                 await asyncio.sleep(rng.choice((0, 0, rng.uniform(0, 0.3))))

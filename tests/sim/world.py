@@ -147,8 +147,16 @@ class World:
         self.life = TopicLife(self, self.checker)
         self.graces = Graces(self) if scenario in scenarios.STEPPING else None
         self.stable = StableOffsets(self.fail)
-        self.log_starts = LogStarts(self) if scenario in scenarios.DELETING else None
-        self.compacted = CompactedTopic(self) if scenario in scenarios.CLEANING else None
+        has_log_life = scenarios.has_log_life(seed)
+        cleans, forks = (
+            has_log_life or scenario in some for some in (scenarios.CLEANING, scenarios.FORKING)
+        )
+        deletes = scenario in scenarios.DELETING or (
+            has_log_life and scenario not in scenarios.WHOLE_LOGS
+        )
+        has_age = scenario not in scenarios.STEPPING
+        self.log_starts = LogStarts(self, has_age=has_age) if deletes else None
+        self.compacted = CompactedTopic(self) if cleans else None
         self.lost_slots = LostSlots(self) if scenario in scenarios.LOSING_SLOTS else None
         self.parts: list[Part] = [(TOPIC, index) for index in range(limits.partitions)]
         self.txn_parts: list[Part] = (
@@ -179,7 +187,7 @@ class World:
         self._over = False
         self._starts = 0
         self.processes: list[Process] = []
-        self.forks = Forks(self) if scenario in scenarios.FORKING else None
+        self.forks = Forks(self) if forks else None
         self.controllers: dict[int, SimController] = {}
         self.rollbacks = Rollbacks(self)
         self._violation: asyncio.Future[None] = self.loop.create_future()
@@ -390,6 +398,10 @@ class World:
             self.disks, self.fail, self.note_leaders, self.loop.time, begin
         )
         self.metadata = self.metadata.successor
+        if self.log_starts is not None:
+            self.log_starts.rebuilt(begin.image)
+        if self.forks is not None:
+            self.forks.rebuilt(begin.image)
         self.note_leaders()
         self.has_disks = True
         for number, address in enumerate(addresses(len(self.disks))):
@@ -537,7 +549,7 @@ class World:
         if self.scenario in scenarios.ROLLED_BACK:
             self._new_process("wanderer").context().run(lambda: self.loop.create_task(wander(self)))
         await _CHAOS.get(self.scenario, scenarios.Chaos)(
-            self, scenarios.SCENARIOS[self.scenario]
+            self, scenarios.weights_of(self.scenario, self.seed)
         ).run(self.chaos_s)
         self._calm_down()
         self.phase("calm")
