@@ -28,11 +28,18 @@ from stream.batch.header import (
 from stream.batch.records import encode_batch
 from stream.batch.varint import append_varint, read_varlong
 from stream.cleaning.key_map import KeyMap
+from stream.cleaning.runs import Run, find_run, varint
 from stream.errors import BatchCorrupt
 
 _DELTA_MAX: Final = 2**31 - 1
 _LOOKED_UP_MAX: Final = 10_000
 """Records of a batch that are looked up at once, in 0.3 ms."""
+
+_ALONE_MIN: Final = 16
+_ALONE_GROWTH: Final = 4
+"""Records that are read one by one before the next look for a run, and how their number grows each
+time that there is none.
+"""
 
 
 class RecordSpan(NamedTuple):
@@ -61,15 +68,53 @@ def plain_records(batch: memoryview, header: BatchHeader) -> bytes:
     return bytes(decompress(header.compression, batch[HEADER_BYTES : header.size_bytes]))
 
 
-def map_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a record
+def map_keys(
     plain: bytes, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
 ) -> RecordPosition:
     """Put the keys of the next `count` records into the map. Return the position behind them, or
-    the same one if the map is full. Raises BatchCorrupt. Costs 0.8 us per record.
+    the same one if the map is full. Raises BatchCorrupt. Costs 0.1 us per record of a run, 0.8 us
+    per record of changing layout.
     """
     at, number = position
+    end = number + count
     found: list[bytes] = []
     offsets: list[int] = []
+    is_dense = _is_dense(header)
+    alone = _ALONE_MIN if is_dense else count
+    while number < end:
+        run = _run(plain, header, at, number, end) if is_dense else None
+        if run is None:
+            read = min(alone, end - number)
+            more, more_offsets, at = _read_keys(plain, header, RecordPosition(at, number), read)
+            found += more
+            offsets += more_offsets
+            alone *= _ALONE_GROWTH
+        else:
+            read, alone, at = run.record_count, _ALONE_MIN, run.end
+            if run.key_bytes >= 0:
+                found += run.keys(plain)
+                offsets += range(header.base_offset + number, header.base_offset + number + read)
+        number += read
+    return RecordPosition(at, end) if keys.put(found, offsets) else position
+
+
+def _run(plain: bytes, header: BatchHeader, at: int, number: int, end: int) -> Run | None:
+    """Return the run from this record on. Raises BatchCorrupt."""
+    try:
+        return find_run(plain, at, end - number)
+    except IndexError:
+        raise _contradiction(number, header) from None
+
+
+def _read_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a record
+    plain: bytes, header: BatchHeader, position: RecordPosition, count: int
+) -> tuple[list[bytes], list[int], int]:
+    """Return the keys of the next `count` records, their offsets, and the position behind them.
+    Raises BatchCorrupt.
+    """
+    found: list[bytes] = []
+    offsets: list[int] = []
+    at, number = position
     add_key, add_offset, base = found.append, offsets.append, header.base_offset
     is_dense, size_bytes = _is_dense(header), len(plain)
     try:
@@ -82,7 +127,7 @@ def map_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a re
                 at += 2
                 end = at + ((byte & 0x7F | second << 7) >> 1)
             else:
-                length, at = _varint(plain, at)
+                length, at = varint(plain, at)
                 end = at + max(0, length)
             # Skip one byte of attributes and the timestamp, whose bytes but the last have the high
             # bit.
@@ -96,12 +141,12 @@ def map_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a re
                 at += 1
                 delta = number
             else:
-                delta, at = _varint(plain, at)
+                delta, at = varint(plain, at)
             byte = plain[at]
             if byte < 0x80:
                 key_bytes, at = (byte >> 1) ^ -(byte & 1), at + 1
             else:
-                key_bytes, at = _varint(plain, at)
+                key_bytes, at = varint(plain, at)
             is_inside = at + key_bytes <= end <= size_bytes
             if not is_inside or not 0 <= delta <= header.last_offset_delta:
                 raise _contradiction(number, header)
@@ -111,8 +156,7 @@ def map_keys(  # noqa: C901, PLR0912 - written out: a call costs a tenth of a re
             at = end
     except IndexError:
         raise _contradiction(number, header) from None
-    is_put = keys.put(found, offsets)
-    return RecordPosition(at, position.number + count) if is_put else position
+    return found, offsets, at
 
 
 def may_keep_records(header: BatchHeader, keys: KeyMap) -> bool:
@@ -133,6 +177,64 @@ def filter_records(
     at, number = position
     end = number + count
     kept: list[RecordSpan] = []
+    knows_runs = _is_mapped(header, keys) or header.next_offset <= keys.start_offset
+    alone = _ALONE_MIN if knows_runs else count
+    while number < end:
+        run = _run(plain, header, at, number, end) if knows_runs else None
+        if run is None:
+            read = min(alone, end - number)
+            more, at = _filter_records(plain, header, RecordPosition(at, number), read, keys)
+            alone *= _ALONE_GROWTH
+        else:
+            read, alone, at = run.record_count, _ALONE_MIN, run.end
+            more = _spans(plain, header, run, _newest_in_run(plain, header, run, number, keys))
+        kept += more
+        number += read
+    if at > len(plain) or (end == header.record_count and at != len(plain)):
+        raise _contradiction(end, header)
+    return kept, RecordPosition(at, end)
+
+
+def _newest_in_run(
+    plain: bytes, header: BatchHeader, run: Run, number: int, keys: KeyMap
+) -> list[int]:
+    """Return which records of the run are the newest with their key, counted from 0. Raises
+    BatchCorrupt.
+
+    number: that of the first record. A batch below the mapped offsets only loses records whose keys
+    are in the map.
+    """
+    if _is_mapped(header, keys):
+        start = header.base_offset + number
+        return [offset - start for offset in keys.held(start, start + run.record_count)]
+    if not 0 <= run.largest_delta(plain) <= header.last_offset_delta:
+        raise _contradiction(number, header)
+    return keys.missing(run.keys(plain)) if run.key_bytes >= 0 else []
+
+
+def _spans(plain: bytes, header: BatchHeader, run: Run, numbers: Iterable[int]) -> list[RecordSpan]:
+    """Return these records of the run, counted from 0. Raises BatchCorrupt."""
+    spans: list[RecordSpan] = []
+    body, value_at, step = run.body - run.at, run.value_at - run.at, run.record_bytes
+    for number in numbers:
+        start = run.at + number * step
+        try:
+            value_bytes, behind = varint(plain, start + value_at)
+        except IndexError:
+            raise _contradiction(number, header) from None
+        if behind > start + step:
+            raise _contradiction(number, header)
+        spans.append(RecordSpan(start, start + body, start + step, value_bytes < 0))
+    return spans
+
+
+def _filter_records(
+    plain: bytes, header: BatchHeader, position: RecordPosition, count: int, keys: KeyMap
+) -> tuple[list[RecordSpan], int]:
+    """Do the same for records of changing layout. Raises BatchCorrupt."""
+    at, number = position
+    end = number + count
+    kept: list[RecordSpan] = []
     wanted: Iterable[int] = range(number, end)
     if _is_mapped(header, keys):
         base = header.base_offset
@@ -146,16 +248,13 @@ def filter_records(
             key, value_at = _field(plain, value_at)
             if key is None or keys.newest(key) > offset:
                 continue
-            value_bytes, value_at = _varint(plain, value_at)
+            value_bytes, value_at = varint(plain, value_at)
             if value_at > at:
                 raise _contradiction(number, header)
             kept.append(RecordSpan(start, body, at, value_bytes < 0))
-        at = _skip(plain, at, end - number)
+        return kept, _skip(plain, at, end - number)
     except IndexError:
         raise _contradiction(number, header) from None
-    if at > len(plain) or (end == header.record_count and at != len(plain)):
-        raise _contradiction(end, header)
-    return kept, RecordPosition(at, end)
 
 
 def _skip(plain: bytes, at: int, count: int) -> int:
@@ -194,7 +293,7 @@ def _bounds(plain: bytes, at: int) -> tuple[int, int]:
     second = plain[at + 1]
     if second < 0x80:
         return at + 2, at + 2 + ((byte & 0x7F | second << 7) >> 1)
-    length, body = _varint(plain, at)
+    length, body = varint(plain, at)
     return body, body + max(0, length)
 
 
@@ -204,31 +303,15 @@ def _offset(plain: bytes, body: int, header: BatchHeader, number: int) -> tuple[
     at = body + 1
     while plain[at] > 0x7F:
         at += 1
-    delta, at = _varint(plain, at + 1)
+    delta, at = varint(plain, at + 1)
     if not 0 <= delta <= header.last_offset_delta:
         raise _contradiction(number, header)
     return header.base_offset + delta, at
 
 
 def _field(plain: bytes, at: int) -> tuple[bytes | None, int]:
-    size_bytes, at = _varint(plain, at)
+    size_bytes, at = varint(plain, at)
     return (None, at) if size_bytes < 0 else (plain[at : at + size_bytes], at + size_bytes)
-
-
-def _varint(plain: bytes, at: int) -> tuple[int, int]:
-    """Return (value, position after it). Raises IndexError at the end of the bytes. Twice as fast
-    as `read_varint`, because the callers compare the result with the length of the record.
-    """
-    byte = plain[at]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    raw, shift = byte & 0x7F, 7
-    while byte > 0x7F:
-        at += 1
-        byte = plain[at]
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    return (raw >> 1) ^ -(raw & 1), at + 1
 
 
 def _is_mapped(header: BatchHeader, keys: KeyMap) -> bool:
@@ -262,20 +345,11 @@ def with_records(
     records then refer to. None: keep the base timestamp.
     """
     shift_ms = 0 if delete_horizon_ms is None else header.base_timestamp_ms - delete_horizon_ms
-    data = bytearray()
-    newest_delta = None
-    for span in kept:
-        delta, behind = read_varlong(plain, span.body + 1, span.end)
-        newest_delta = delta if newest_delta is None else max(newest_delta, delta)
-        if not shift_ms:
-            data += plain[span.start : span.end]
-            continue
-        body = bytearray(plain[span.body : span.body + 1])
-        append_varint(body, delta + shift_ms)
-        body += plain[behind : span.end]
-        append_varint(data, len(body))
-        data += body
-    assert newest_delta is not None, "a batch without records is a filler"
+    newest_delta = max(read_varlong(plain, span.body + 1, span.end)[0] for span in kept)
+    if shift_ms:
+        data = b"".join([_shifted(plain, span, shift_ms) for span in kept])
+    else:
+        data = b"".join([plain[span.start : span.end] for span in kept])
     is_append_time = header.timestamp_type == TIMESTAMP_LOG_APPEND_TIME
     attributes = header.attributes
     base_ms = header.base_timestamp_ms
@@ -300,6 +374,17 @@ def with_records(
     crc = crc32c(memoryview(result)[CRC_START:])
     HEADER.pack_into(result, 0, *changed._replace(crc=crc))
     return result
+
+
+def _shifted(plain: bytes, span: RecordSpan, shift_ms: int) -> bytes:
+    """Return the record with its timestamp delta changed."""
+    delta, behind = read_varlong(plain, span.body + 1, span.end)
+    body = bytearray(plain[span.body : span.body + 1])
+    append_varint(body, delta + shift_ms)
+    body += plain[behind : span.end]
+    record = bytearray()
+    append_varint(record, len(body))
+    return bytes(record + body)
 
 
 def fillers(start: Offset, end: Offset, leader_epoch: int) -> Iterator[tuple[Offset, bytearray]]:

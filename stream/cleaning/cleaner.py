@@ -54,7 +54,7 @@ from stream.ports import (
 from stream.read.object_reader import ObjectReader
 
 _RECORDS_PER_SLICE: Final = 1_000
-"""Records handled between two turns of the event loop: about 1 ms."""
+"""Records handled between two turns of the event loop: at most about 1 ms."""
 
 _SLICE_S: Final = 0.001
 

@@ -59,6 +59,13 @@ class KeyMap:
         """Return the offsets of [start, end) that the map holds, each the newest of some key."""
         return sorted(self._newest.intersection(range(start, end)))
 
+    def missing(self, keys: Sequence[bytes]) -> list[int]:
+        """Return the indexes of the keys that the map does not hold. All are of one size."""
+        if keys and len(keys[0]) > _PLAIN_BYTES_MAX:
+            keys = list(map(_entry_of, keys))
+        offsets = self._offsets
+        return [at for at, key in enumerate(keys) if key not in offsets]
+
     def newest(self, key: bytes) -> int:
         """Return the newest offset of the key, -1 if the map does not hold it."""
         return self._offsets.get(_entry_of(key), -1)

@@ -1,0 +1,146 @@
+"""Find runs of records with the same layout, and read their keys together.
+
+Most producers write records of one size. Then what stands at some place of a record stands one
+record size later in the next one, and a slice with that step gets it from each of a thousand
+records in 3 ns, where a loop over the records takes 0.8 us.
+Invariant: a run holds exactly what reading its records one by one would find. Pure.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+_CONTINUED: Final = bytes(range(0x80, 0x100))
+_LAST: Final = bytes(range(0x80))
+"""The values of the bytes of a varint: of all but the last one, and of the last one."""
+
+_EVEN: Final = bytes(range(0, 0x100, 2))
+"""The values of the first byte of a varint that is not negative."""
+
+_RECORDS_MIN: Final = 16
+"""Reading fewer records together is not faster than one after the other."""
+
+_KEYS_AT_ONCE: Final = 64
+
+
+class Run(NamedTuple):
+    """Records that follow each other. All positions are of the first one.
+
+    body: behind the length. delta_at: of the difference between its offset and that of the batch.
+    key_bytes: -1 for null.
+    """
+
+    record_count: int
+    record_bytes: int
+    at: int
+    body: int
+    delta_at: int
+    key_bytes_at: int
+    key_at: int
+    key_bytes: int
+
+    @property
+    def end(self) -> int:
+        """Return the position behind the last record."""
+        return self.at + self.record_count * self.record_bytes
+
+    @property
+    def value_at(self) -> int:
+        """Return the position of the length of the value."""
+        return self.key_at + max(0, self.key_bytes)
+
+    def keys(self, plain: bytes) -> list[bytes]:
+        """Return the key of each record, which is not null. Costs 40 ns per record."""
+        found: list[bytes] = []
+        at, step, key_bytes = self.key_at, self.record_bytes, self.key_bytes
+        # The last record stays out, because the bytes may end before a whole step from its key.
+        for _ in range((self.record_count - 1) // _KEYS_AT_ONCE):
+            several = _keys_at_once(key_bytes, step - key_bytes)
+            found += several.unpack_from(plain, at)
+            at += several.size
+        rest = range(at, at + (self.record_count - len(found)) * step, step)
+        found += [plain[start : start + key_bytes] for start in rest]
+        return found
+
+    def largest_delta(self, plain: bytes) -> int:
+        """Return the largest difference between the offset of a record and that of the batch, or -1
+        if one is negative. Costs 40 ns per record.
+        """
+        columns = [
+            plain[place : place + self.end - self.at : self.record_bytes]
+            for place in range(self.delta_at, self.key_bytes_at)
+        ]
+        if columns[0].translate(None, _EVEN):
+            return -1
+        raw = 0
+        for byte in max(zip(*reversed(columns), strict=True)):
+            raw = raw << 7 | byte & 0x7F
+        return raw >> 1
+
+
+def find_run(plain: bytes, at: int, count_max: int) -> Run | None:
+    """Return the run that begins with the record at this position, or None if it would not pay.
+    Raises IndexError at the end of the bytes. Costs 0.6 us if the sizes differ, or else 5 us and
+    25 ns per record.
+    """
+    length, body = varint(plain, at)
+    record_bytes = body + length - at
+    far = at + (_RECORDS_MIN - 1) * record_bytes
+    if count_max < _RECORDS_MIN or plain[far : far + body - at] != plain[at:body]:
+        return None
+    delta_at = _behind_varint(plain, body + 1)
+    key_bytes_at = _behind_varint(plain, delta_at)
+    key_bytes, key_at = varint(plain, key_bytes_at)
+    if key_at + max(0, key_bytes) > at + record_bytes:
+        return None
+    columns = [
+        *((place, plain[place : place + 1]) for place in range(at, body)),
+        *_columns(body + 1, delta_at),
+        *_columns(delta_at, key_bytes_at),
+        *((place, plain[place : place + 1]) for place in range(key_bytes_at, key_at)),
+    ]
+    whole = min(count_max, (len(plain) - at) // record_bytes)
+    count = 0
+    for limit in (_RECORDS_MIN, whole):
+        count = min(whole, limit)
+        for place, allowed in columns:
+            column = plain[place : place + (count - 1) * record_bytes + 1 : record_bytes]
+            count -= len(column.lstrip(allowed))
+        if count < _RECORDS_MIN:
+            return None
+    return Run(count, record_bytes, at, body, delta_at, key_bytes_at, key_at, key_bytes)
+
+
+def _columns(start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the places of a varint, and the values that give it the same size."""
+    for place in range(start, end - 1):
+        yield place, _CONTINUED
+    yield end - 1, _LAST
+
+
+@lru_cache(maxsize=64)
+def _keys_at_once(key_bytes: int, gap_bytes: int) -> Struct:
+    return Struct(f"{key_bytes}s{gap_bytes}x" * _KEYS_AT_ONCE)
+
+
+def varint(plain: bytes, at: int) -> tuple[int, int]:
+    """Return (value, position after it). Raises IndexError at the end of the bytes. Twice as fast
+    as `read_varint`, because the callers compare the result with the length of the record.
+    """
+    byte = plain[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    raw, shift = byte & 0x7F, 7
+    while byte > 0x7F:
+        at += 1
+        byte = plain[at]
+        raw |= (byte & 0x7F) << shift
+        shift += 7
+    return (raw >> 1) ^ -(raw & 1), at + 1
+
+
+def _behind_varint(plain: bytes, at: int) -> int:
+    while plain[at] > 0x7F:
+        at += 1
+    return at + 1
