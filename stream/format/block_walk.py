@@ -8,6 +8,7 @@ checksum matches. Must not do I/O. Costs 1 us per batch.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from base.buffers import Buffer
 from base.ids import Millis, Offset
 from stream.batch.header import BatchSpan, batch_span, parse_header
 from stream.batch.records import first_record_at_or_after
@@ -26,7 +27,7 @@ class Piece:
     block: BlockEntry
 
 
-def batches_of(piece: Piece, data: bytes) -> Iterator[tuple[int, BatchSpan]]:
+def batches_of(piece: Piece, data: Buffer) -> Iterator[tuple[int, BatchSpan]]:
     """Yield (position, span) of the batches of a block that belong to the range. A block may hold
     more of the stream than was committed.
     """
@@ -92,7 +93,7 @@ def find_timestamp(
     return None
 
 
-def entry_of(piece: Piece, data: bytes) -> RunEntry:
+def entry_of(piece: Piece, data: Buffer) -> RunEntry:
     """Return the part of the block that belongs to the range, for a rewrite. Raises NotContiguous
     for a hole.
     """

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+from base.buffers import Buffer
 from base.ids import Offset
 from base.log import get_logger
 from objectstore.errors import ObjectNotFound, ObjectStoreError, RangeNotSatisfiable
@@ -281,13 +282,20 @@ class ObjectReader:
             end = block_end
         return groups
 
-    async def load_uncached(self, pieces: Sequence[Piece]) -> list[bytes]:
+    async def load_uncached(self, pieces: Sequence[Piece]) -> list[Buffer]:
         """Read blocks of one object, in its order, one GET after another, without the cache: a
-        rewrite should not evict what readers need.
+        rewrite should not evict what readers need. The blocks of one GET share its memory unless
+        more than half of that would be unneeded: copying costs 0.3 ms per MB.
         """
-        loaded: list[bytes] = []
+        loaded: list[Buffer] = []
         for group in self._groups(pieces, _GAP_BYTES):
-            loaded += [data for data, _ in _all_of(await self._get_blocks(group))]
+            data, positions = await self._get_group(group)
+            wanted_bytes = sum(piece.block.size_bytes for piece in group)
+            shared: Buffer = memoryview(data) if 2 * wanted_bytes >= len(data) else data
+            for piece, at in zip(group, positions, strict=True):
+                block = shared[at : at + piece.block.size_bytes]
+                check_block(piece.block, block, piece.source.key)
+                loaded.append(block)
         return loaded
 
     async def _load_group(self, group: Sequence[Piece]) -> list[bytes | Exception]:
@@ -302,12 +310,9 @@ class ObjectReader:
         """Return each block with its weight, or ObjectCorrupt. Raises an error that concerns all of
         them.
         """
-        source, start = pieces[0].source, pieces[0].block.position
-        end = pieces[-1].block.position + pieces[-1].block.size_bytes
-        data, shift = await self._joined.get(source, start, end - start)
+        data, positions = await self._get_group(pieces)
         blocks: list[tuple[bytes, int] | Exception] = []
-        for piece in pieces:
-            at = piece.block.position - start + shift
+        for piece, at in zip(pieces, positions, strict=True):
             # Copied, so that caching one block does not keep its neighbors in memory.
             block = (
                 data
@@ -315,12 +320,19 @@ class ObjectReader:
                 else data[at : at + piece.block.size_bytes]
             )
             try:
-                check_block(piece.block, block, source.key)
+                check_block(piece.block, block, piece.source.key)
             except ObjectCorrupt as error:
                 blocks.append(error)
             else:
                 blocks.append((block, len(block)))
         return blocks
+
+    async def _get_group(self, pieces: Sequence[Piece]) -> tuple[bytes, list[int]]:
+        """Return bytes that hold these blocks of one object, and the position of each block."""
+        source, start = pieces[0].source, pieces[0].block.position
+        end = pieces[-1].block.position + pieces[-1].block.size_bytes
+        data, shift = await self._joined.get(source, start, end - start)
+        return data, [piece.block.position - start + shift for piece in pieces]
 
     async def _load_index(self, source: ObjectRange) -> list[tuple[ObjectIndex, int]]:
         size_bytes = source.object_size_bytes
