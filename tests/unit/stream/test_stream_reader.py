@@ -427,3 +427,19 @@ async def test_close_while_reading() -> None:
     await reader.close()
     with pytest.raises(asyncio.CancelledError):
         await reading
+
+
+async def test_a_rewrite_keeps_little_that_it_does_not_need_in_memory() -> None:
+    store = CountingStore()
+    (source, *_), everything = await three_objects(store)
+    reader = reader_of(store)
+    pieces = await reader.pieces(source)
+    blocks = await reader.load_uncached(pieces)
+    assert everything.startswith(b"".join(blocks))
+    assert all(isinstance(block, memoryview) for block in blocks), "they share one GET"
+    store.gets.clear()
+    apart = await reader.load_uncached([pieces[0], pieces[-1]])
+    assert len(store.gets) == 1
+    assert apart == [blocks[0], blocks[-1]]
+    assert all(isinstance(block, bytes) for block in apart), "copied, so that the rest goes"
+    await reader.close()
