@@ -33,7 +33,9 @@ LEAKING: Final = frozenset({"leaks"})
 """Logs lose records in every way, topics are forked and deleted, and the bucket is measured."""
 
 RATIO_MAX: Final = 1.05
-_META_OBJECTS_MAX: Final = 400
+_META_OBJECTS_LATE: Final = 200
+"""Objects of the backup that may be written before a snapshot that is due has been taken."""
+
 _MANIFESTS_MAX: Final = 200
 """In a run of a minute or two. A longer one may have one for each second: they stay for
 `manifest.grace.ms`, and begin that time again under a new active controller.
@@ -135,7 +137,11 @@ async def check_leaks(world: "World", limit_s: float) -> None:
     meta, manifests = (
         sum(info.key.startswith(root) for info in infos) for root in (META_ROOT, MANIFEST_ROOT)
     )
-    if meta > _META_OBJECTS_MAX or manifests > max(_MANIFESTS_MAX, world.loop.time()):
+    config = world.limits.controller
+    # Each object of the backup has a record at least.
+    per_snapshot = min(config.backup_objects, config.snapshot_records)
+    meta_max = (config.snapshots_kept + 1) * per_snapshot + _META_OBJECTS_LATE
+    if meta > meta_max or manifests > max(_MANIFESTS_MAX, world.loop.time()):
         world.fail(f"{meta} objects of the backup and {manifests} manifests are left")
 
 
