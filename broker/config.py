@@ -21,6 +21,7 @@ from base.settings import (
     SettingInvalid,
     check,
 )
+from broker.groups.consumer.model import ASSIGNORS
 
 CHECK_OFF: Final = "off"
 CHECK_WARN: Final = "warn"
@@ -237,6 +238,32 @@ class BrokerConfig:
     group_max_size: Annotated[int, Setting("group.max.size", Kind.INT, 1, 100_000)] = 1_000
     """Maximum number of members of one group. Further ones are refused."""
 
+    group_consumer_session_timeout_ms: Annotated[
+        int, Setting("group.consumer.session.timeout.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 45_000
+    """How long a member of a consumer group (`group.protocol=consumer`) may be silent before the
+    others get its partitions.
+    """
+
+    group_consumer_heartbeat_interval_ms: Annotated[
+        int, Setting("group.consumer.heartbeat.interval.ms", Kind.DURATION, 1, _INT32_MAX)
+    ] = 5_000
+    """How often members of consumer groups send heartbeats, and so how fast they learn of a new
+    assignment. Below `group.consumer.session.timeout.ms`.
+    """
+
+    group_consumer_max_size: Annotated[
+        int, Setting("group.consumer.max.size", Kind.INT, 1, _INT32_MAX)
+    ] = _INT32_MAX
+    """Maximum number of members of one consumer group. Further ones are refused."""
+
+    group_consumer_assignors: Annotated[
+        tuple[str, ...], Setting("group.consumer.assignors", Kind.LIST)
+    ] = ASSIGNORS
+    """Assignors that members of consumer groups may ask for: uniform and range. The first one is
+    the default.
+    """
+
     topic_create_timeout_ms: Annotated[
         int, Setting("topic.create.timeout.ms", Kind.DURATION, 1, 600_000)
     ] = 30_000
@@ -261,11 +288,29 @@ class BrokerConfig:
             raise SettingInvalid(
                 "group_min_session_timeout_ms", self.group_min_session_timeout_ms, allowed
             )
+        self._check_consumer_groups()
         if not self.controllers:
             raise SettingInvalid(
                 "controllers", self.controllers, "name at least one controller as host:port"
             )
         self._check_listeners()
+
+    def _check_consumer_groups(self) -> None:
+        names = self.group_consumer_assignors
+        if not names or len(set(names)) < len(names) or not set(names) <= set(ASSIGNORS):
+            raise SettingInvalid(
+                "group_consumer_assignors", names, f"each of {', '.join(ASSIGNORS)} at most once"
+            )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            allowed = (
+                "less than group_consumer_session_timeout_ms"
+                f" ({self.group_consumer_session_timeout_ms})"
+            )
+            raise SettingInvalid(
+                "group_consumer_heartbeat_interval_ms",
+                self.group_consumer_heartbeat_interval_ms,
+                allowed,
+            )
 
     @property
     def bound(self) -> tuple[Listener, ...]:

@@ -31,12 +31,16 @@ from broker.coordination.log import (
 )
 from broker.coordination.shards import LOAD_SLICE_COUNT, CoordinatorShards
 from broker.groups.classic import ClassicGroup
+from broker.groups.consumer.coordinator import ConsumerCoordinator
+from broker.groups.consumer.model import ConsumerLimits
+from broker.groups.consumer.topics import ImageTopics
 from broker.groups.model import (
     CompleteJoin,
     CompleteSync,
     Effect,
     GroupLimits,
     GroupState,
+    GroupType,
     JoinRequest,
     JoinResult,
     PersistGroup,
@@ -57,10 +61,12 @@ from broker.groups.records import (
     encode_offset_key,
 )
 from broker.groups.state import (
+    ConsumerRecords,
     Group,
     LiveGroups,
     OffsetsPartition,
     complete_transaction,
+    consumer_tombstones,
     offset_records,
     replay,
     tombstones,
@@ -90,6 +96,7 @@ class GroupDescription:
     protocol: str
     members: tuple[tuple[str, str | None, str, str, bytes, bytes], ...]
     """(member id, instance id, client id, client host, subscription, assignment)"""
+    type: GroupType = GroupType.CLASSIC
 
 
 class GroupCoordinator:
@@ -106,6 +113,7 @@ class GroupCoordinator:
         now_ms: Callable[[], int],
         new_member_id: Callable[[str], str],
         compaction: CompactionLimits | None = None,
+        consumer_limits: ConsumerLimits | None = None,
     ) -> None:
         self._limits = limits
         self._now_ms = now_ms
@@ -113,6 +121,12 @@ class GroupCoordinator:
         self._shards: CoordinatorShards[OffsetsPartition] = CoordinatorShards(
             offsets_log, self._load, self._unload, LiveGroups, compaction
         )
+        self.topics = ImageTopics()
+        """The topics that consumer groups see. The owner keeps them up to date."""
+        self.consumers = ConsumerCoordinator(
+            self, self.topics, consumer_limits or ConsumerLimits(), now_ms
+        )
+        """The protocol of KIP-848."""
         self._markers_while_loading: dict[int, list[tuple[int, bool]]] = {}
         """By partition: transactions that ended after the part of the log that the load reads."""
         self._joins: dict[Token, asyncio.Future[JoinResult]] = {}
@@ -140,6 +154,7 @@ class GroupCoordinator:
     def _unload(self, state: OffsetsPartition) -> None:
         for group in state.groups.values():
             self._apply(group, group.classic.unload())
+            group.cancel_timers()
 
     def close(self) -> None:
         if self._expiry is not None:
@@ -157,13 +172,16 @@ class GroupCoordinator:
         state, malformed_count = OffsetsPartition(partition), 0
         records: dict[str, bytes] = {}
         offsets: dict[str, GroupOffsets] = {}
+        consumers: ConsumerRecords = {}
         async for batch in self._shards.read(partition):
-            malformed_count += replay(batch, records, offsets, state.open_groups)
-        await self._create_groups(state, records, offsets)
+            malformed_count += replay(batch, records, offsets, state.open_groups, consumers)
+        await self._create_groups(state, records, offsets, consumers)
         # Everything below runs in one step: sessions begin when members can reach the group, and no
         # marker is missed.
         for group_id in records:
             self._restore(state.groups[group_id])
+        for group_id in consumers:
+            self.consumers.restore(state.groups[group_id])
         for producer_id, committed in self._markers_while_loading.pop(partition, []):
             complete_transaction(state, producer_id, committed=committed)
         log.info(
@@ -175,21 +193,24 @@ class GroupCoordinator:
         return state
 
     async def _create_groups(
-        self, state: OffsetsPartition, records: dict[str, bytes], offsets: dict[str, GroupOffsets]
+        self,
+        state: OffsetsPartition,
+        records: dict[str, bytes],
+        offsets: dict[str, GroupOffsets],
+        consumers: ConsumerRecords,
     ) -> None:
         """Create the groups that have a group record, then those that have offsets only."""
+        with_record = dict.fromkeys([*records, *consumers])
         without_record = [
             group_id
             for group_id, table in offsets.items()
-            if group_id not in records and len(table)
+            if group_id not in with_record and len(table)
         ]
-        for count, group_id in enumerate([*records, *without_record], 1):
-            group = Group(
-                ClassicGroup(group_id, self._limits, self._new_member_id),
-                state.partition,
-                offsets.get(group_id) or GroupOffsets(),
-            )
+        for count, group_id in enumerate([*with_record, *without_record], 1):
+            group = self._new_group(group_id, state.partition)
+            group.offsets = offsets.get(group_id) or GroupOffsets()
             group.record = records.get(group_id)
+            group.consumer_records = consumers.get(group_id, {})
             state.groups[group_id] = group
             if count % LOAD_SLICE_COUNT == 0:
                 await self._shards.take_turn()
@@ -215,7 +236,11 @@ class GroupCoordinator:
         """Return the partition of `__consumer_offsets`, or None while the topic does not exist."""
         return self._shards.partition_of(group_id)
 
-    def _find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode:
+    def find(self, group_id: str, *, create: bool, is_read: bool = False) -> Group | ErrorCode:
+        """Return the group, or why it cannot be used here.
+
+        is_read: see `CoordinatorShards.find`.
+        """
         if group_id == "" and create:
             return ErrorCode.INVALID_GROUP_ID
         state = self._shards.find(group_id, is_read=is_read)
@@ -228,10 +253,11 @@ class GroupCoordinator:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if len(state.groups) >= GROUPS_MAX:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        state.groups[group_id] = Group(
-            ClassicGroup(group_id, self._limits, self._new_member_id), state.partition
-        )
+        state.groups[group_id] = self._new_group(group_id, state.partition)
         return state.groups[group_id]
+
+    def _new_group(self, group_id: str, partition: int) -> Group:
+        return Group(ClassicGroup(group_id, self._limits, self._new_member_id), partition)
 
     # --- membership -------------------------------------------------------------------------------
 
@@ -239,10 +265,14 @@ class GroupCoordinator:
         """Join the group. Waits until the rebalance completes, at most for the members' rebalance
         timeout.
         """
-        group = self._find(group_id, create=request.member_id == "")
+        group = self.find(group_id, create=request.member_id == "")
         if isinstance(group, ErrorCode):
             error = ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
             return JoinResult(error=error, member_id=request.member_id)
+        if not self.consumers.make_classic(group):
+            return JoinResult(
+                error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id=request.member_id
+            )
         token, future = self._new_waiter(self._joins)
         self._apply(group, group.classic.join(request, token, self._now_ms()))
         try:
@@ -251,7 +281,7 @@ class GroupCoordinator:
             self._joins.pop(token, None)
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncResult:
-        group = self._find(group_id, create=False)
+        group = self.find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return SyncResult(
                 error=ErrorCode.UNKNOWN_MEMBER_ID
@@ -268,7 +298,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        group = self._find(group_id, create=False)
+        group = self.find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return ErrorCode.UNKNOWN_MEMBER_ID if group is ErrorCode.GROUP_ID_NOT_FOUND else group
         error = group.classic.heartbeat(member_id, instance_id, generation, self._now_ms())
@@ -281,7 +311,7 @@ class GroupCoordinator:
         """Remove members, given as (id, instance id). Returns one error for the whole request, or
         one per member.
         """
-        group = self._find(group_id, create=False)
+        group = self.find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return (
                 [ErrorCode.UNKNOWN_MEMBER_ID] * len(members)
@@ -304,14 +334,22 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         offsets: dict[TopicPartition, CommittedOffset],
+        *,
+        knows_epochs: bool = True,
     ) -> dict[TopicPartition, ErrorCode]:
         """Commit offsets; they are durable if the result is NONE. Offsets with too long metadata
         are refused individually.
+
+        generation: the member epoch in a consumer group (KIP-848). knows_epochs: the version of the
+        request has one (9 and later).
         """
+        member = (member_id, instance_id, generation)
         group = self._admit(
-            group_id, (member_id, instance_id, generation), len(offsets), create=generation < 0
+            group_id, member, len(offsets), create=generation < 0, knows_epochs=knows_epochs
         )
         if isinstance(group, ErrorCode):
+            if group is ErrorCode.GROUP_ID_NOT_FOUND and not knows_epochs:
+                group = ErrorCode.ILLEGAL_GENERATION
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
         if accepted:
@@ -339,6 +377,8 @@ class GroupCoordinator:
             group_id, member, len(offsets), create=is_anonymous, is_checked=not is_anonymous
         )
         if isinstance(group, ErrorCode):
+            if group in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.STALE_MEMBER_EPOCH}:
+                group = ErrorCode.ILLEGAL_GENERATION
             return dict.fromkeys(offsets, group)
         results, accepted = _check_metadata(offsets)
         if accepted:
@@ -354,15 +394,22 @@ class GroupCoordinator:
         *,
         create: bool,
         is_checked: bool = True,
+        knows_epochs: bool = True,
     ) -> Group | ErrorCode:
         """Check whether this member may commit so many offsets."""
-        group = self._find(group_id, create=create)
+        group = self.find(group_id, create=create)
         if isinstance(group, ErrorCode):
-            return ErrorCode.ILLEGAL_GENERATION if group is ErrorCode.GROUP_ID_NOT_FOUND else group
-        error = (
-            group.classic.check_commit(*member, self._now_ms()) if is_checked else ErrorCode.NONE
-        )
-        self._set_timer(group)
+            return group
+        member_id, _, generation = member
+        if group.consumer is not None:
+            error = group.consumer.check_commit(member_id, generation)
+            if not knows_epochs and member_id in group.consumer.members:
+                error = ErrorCode.UNSUPPORTED_VERSION
+        elif is_checked:
+            error = group.classic.check_commit(*member, self._now_ms())
+            self._set_timer(group)
+        else:
+            error = ErrorCode.NONE
         if error is ErrorCode.NONE and len(group.offsets) + offset_count > OFFSETS_MAX:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         return group if error is ErrorCode.NONE else error
@@ -402,11 +449,20 @@ class GroupCoordinator:
         elif partition in self._markers_while_loading:
             self._markers_while_loading[partition].append((producer_id, committed))
 
-    def fetch_offsets(self, group_id: str) -> GroupOffsets | ErrorCode:
-        """Return the committed offsets. An unknown group has none, which is not an error."""
-        group = self._find(group_id, create=False, is_read=True)
+    def fetch_offsets(
+        self, group_id: str, member_id: str | None = None, member_epoch: int = -1
+    ) -> GroupOffsets | ErrorCode:
+        """Return the committed offsets. An unknown group has none, which is not an error.
+
+        member_id, member_epoch: of a member of a consumer group (KIP-848), which is checked.
+        """
+        group = self.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return GroupOffsets() if group is ErrorCode.GROUP_ID_NOT_FOUND else group
+        if group.consumer is not None:
+            error = group.consumer.check_fetch(member_id, member_epoch)
+            if error is not ErrorCode.NONE:
+                return error
         return group.offsets
 
     async def _append(
@@ -433,10 +489,10 @@ class GroupCoordinator:
                     ErrorCode.INVALID_COMMIT_OFFSET_SIZE if error in _TOO_LARGE else error
                 )
 
-        self._begin_append(group, records, done, producer=producer)
+        self.begin_append(group, records, done, producer=producer)
         return await future
 
-    def _begin_append(
+    def begin_append(
         self,
         group: Group,
         records: Sequence[KeyValue],
@@ -444,6 +500,7 @@ class GroupCoordinator:
         *,
         producer: TransactionalProducer | None = None,
     ) -> None:
+        """Append records of a group. `done` gets the outcome, maybe before this returns."""
         group.appends_count += 1
 
         def settled(error: ErrorCode) -> None:
@@ -462,30 +519,31 @@ class GroupCoordinator:
     def states(self) -> Iterator[GroupState]:
         """Return the state of every group that is coordinated here."""
         return (
-            group.classic.state
+            group.classic.state if group.consumer is None else group.consumer.state
             for loaded in self._shards.loaded()
             for group in loaded.groups.values()
         )
 
     def describe_group(self, group_id: str) -> GroupDescription | ErrorCode:
-        """Describe a group. An unknown group is described as dead, without an error (DescribeGroups
-        up to version 5).
+        """Describe a classic group. An unknown group and a consumer group (KIP-848) are described
+        as dead, without an error (DescribeGroups up to version 5).
         """
-        group = self._find(group_id, create=False)
-        if group is ErrorCode.GROUP_ID_NOT_FOUND:
+        group = self.find(group_id, create=False)
+        is_unknown = isinstance(group, Group) and group.consumer is not None
+        if group is ErrorCode.GROUP_ID_NOT_FOUND or is_unknown:
             return GroupDescription(group_id, GroupState.DEAD, "", "", ())
         return group if isinstance(group, ErrorCode) else _describe(group)
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        group = self._find(group_id, create=False)
+        group = self.find(group_id, create=False)
         if isinstance(group, ErrorCode):
             return group
-        if group.classic.members or group.offsets.has_pending:
+        if group.has_members or group.offsets.has_pending:
             return ErrorCode.NON_EMPTY_GROUP
         keys = [*group.offsets.committed, *self._commits_in_flight(group)]
         return await self._append(
             group,
-            tombstones(group_id, keys, with_group=True),
+            _tombstones(group, keys, with_group=True),
             lambda: self._drop_durably(group, keys, with_group=True),
         )
 
@@ -500,13 +558,17 @@ class GroupCoordinator:
         """
         if group_id == "":
             return ErrorCode.INVALID_GROUP_ID
-        group = self._find(group_id, create=False, is_read=True)
+        group = self.find(group_id, create=False, is_read=True)
         if isinstance(group, ErrorCode):
             return group
         members = group.classic.members
         if members and group.classic.protocol_type != CONSUMER:
             return ErrorCode.NON_EMPTY_GROUP
-        subscribed = subscribed_topics(members.values())
+        subscribed = (
+            subscribed_topics(members.values())
+            if group.consumer is None
+            else group.consumer.subscribed_names()
+        )
         results = {
             key: ErrorCode.NONE
             if subscribed is not None and key[0] not in subscribed
@@ -554,8 +616,9 @@ class GroupCoordinator:
         group.offsets.drop(keys)
         if with_group:
             group.record = None
+            group.consumer_records.clear()
             if group.is_forgettable:
-                self._forget(group)
+                self.forget(group)
 
     # --- expiry -----------------------------------------------------------------------------------
 
@@ -572,7 +635,8 @@ class GroupCoordinator:
         oldest_ms = self._now_ms() - self._limits.offsets_retention_ms
         for state in self._shards.loaded():
             for group in list(state.groups.values()):
-                if not group.classic.members and not group.offsets.has_pending:
+                is_in_use = group.classic.members or group.offsets.has_pending
+                if not is_in_use:
                     self._expire_group(group, oldest_ms)
 
     def _expire_group(self, group: Group, oldest_ms: int) -> None:
@@ -582,13 +646,18 @@ class GroupCoordinator:
             if group.appends_count
             else frozenset[bytes]()
         )
+        subscribed = (
+            frozenset[str]() if group.consumer is None else group.consumer.subscribed_names()
+        )
         old = [
             key
             for key, value in committed.items()
             if max(value.commit_timestamp_ms, group.emptied_ms) <= oldest_ms
+            and key[0] not in subscribed
             and encode_offset_key(OffsetKey(group_id, *key)) not in in_flight
         ]
-        is_over = len(old) == len(committed) and not group.appends_count
+        is_held = group.has_members or group.appends_count
+        is_over = len(old) == len(committed) and not is_held
         if not old and not is_over:
             return
 
@@ -596,7 +665,7 @@ class GroupCoordinator:
             if error is ErrorCode.NONE:
                 self._drop_durably(group, old, with_group=is_over)
 
-        self._begin_append(group, tombstones(group_id, old, with_group=is_over), done)
+        self.begin_append(group, _tombstones(group, old, with_group=is_over), done)
 
     # --- effects of the state machine -------------------------------------------------------------
 
@@ -645,12 +714,17 @@ class GroupCoordinator:
                 group.record = record[1]
             self._apply(group, classic.assignment_persisted(generation, error, self._now_ms()))
 
-        self._begin_append(group, [record], done)
+        self.begin_append(group, [record], done)
 
-    def _forget(self, group: Group) -> None:
-        if group.timer is not None:
-            group.timer.cancel()
-            group.timer = None
+    def reload(self, group: Group) -> None:
+        """Load the partition of a group again, because memory is ahead of the log."""
+        state = self._shards.get(group.partition)
+        if state is not None and state.groups.get(group.classic.group_id) is group:
+            self.partition_opened(group.partition)
+
+    def forget(self, group: Group) -> None:
+        """Drop a group that has nothing any more."""
+        group.cancel_timers()
         state = self._shards.get(group.partition)
         if state is not None and state.groups.get(group.classic.group_id) is group:
             del state.groups[group.classic.group_id]
@@ -684,7 +758,20 @@ def _check_metadata(
     return dict.fromkeys(offsets, ErrorCode.OFFSET_METADATA_TOO_LARGE), accepted
 
 
+def _tombstones(
+    group: Group, keys: Iterable[TopicPartition], *, with_group: bool
+) -> list[KeyValue]:
+    records = tombstones(group.classic.group_id, keys, with_group=with_group)
+    if with_group and (group.consumer is not None or group.consumer_records):
+        records += consumer_tombstones(group)
+    return records
+
+
 def _describe(group: Group) -> GroupDescription:
+    if group.consumer is not None:
+        return GroupDescription(
+            group.classic.group_id, group.consumer.state, CONSUMER, "", (), GroupType.CONSUMER
+        )
     classic = group.classic
     stable = classic.state is GroupState.STABLE
     members = tuple(

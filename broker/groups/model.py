@@ -19,8 +19,18 @@ class GroupState(Enum):
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
+    ASSIGNING = "Assigning"
+    """Consumer groups (KIP-848) only, as is the next one."""
+    RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
+
+
+class GroupType(Enum):
+    """Names as in ListGroups."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 @dataclass(frozen=True, slots=True)

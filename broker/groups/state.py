@@ -10,10 +10,19 @@ Source: Kafka GroupMetadataManager, OffsetMetadataManager (replay).
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from broker.coordination.compaction import Live
 from broker.coordination.log import KeyValue, LogBatch
 from broker.groups.classic import ClassicGroup
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.records import (
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    decode_consumer_key,
+    decode_consumer_value,
+    encode_consumer_key,
+)
 from broker.groups.offsets import GroupOffsets, PendingOffsets, TopicPartition
 from broker.groups.records import (
     CommittedOffset,
@@ -27,10 +36,13 @@ from broker.groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
+from broker.wire.error_codes import ErrorCode
 
 
 @dataclass(slots=True)
 class Group:
+    """A group of either protocol. While `consumer` is set, `classic` is empty and not used."""
+
     classic: ClassicGroup
     partition: int
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
@@ -41,12 +53,29 @@ class Group:
     """Value of the newest durable group record."""
     appends_count: int = 0
     """Number of appends in flight."""
+    consumer: ConsumerGroup | None = None
+    """The members, if they use the protocol of KIP-848."""
+    consumer_timer: asyncio.TimerHandle | None = None
+    consumer_records: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
+    """The newest durable records of `consumer`."""
+    consumer_append: asyncio.Future[ErrorCode] | None = None
+    """The last append of `consumer`."""
+
+    @property
+    def has_members(self) -> bool:
+        return bool(self.classic.members or (self.consumer is not None and self.consumer.members))
 
     @property
     def is_forgettable(self) -> bool:
         """Return True if the group is empty and has nothing in flight."""
-        is_held = self.classic.members or len(self.offsets) or self.appends_count
+        is_held = self.has_members or len(self.offsets) or self.appends_count
         return not is_held and self.classic.next_deadline_ms() is None
+
+    def cancel_timers(self) -> None:
+        for timer in (self.timer, self.consumer_timer):
+            if timer is not None:
+                timer.cancel()
+        self.timer = self.consumer_timer = None
 
 
 @dataclass(slots=True)
@@ -69,14 +98,18 @@ class LiveGroups:
         for group_id in list(self._groups):
             yield encode_group_key(GroupKey(group_id))
             group = self._groups.get(group_id)
+            yield from () if group is None else list(group.consumer_records)
             for topic, partition in () if group is None else list(group.offsets.committed):
                 yield encode_offset_key(OffsetKey(group_id, topic, partition))
 
     def get(self, key: bytes) -> Live | None:
-        decoded = decode_key(key)
+        decoded = decode_key(key) or decode_consumer_key(key)
         group = None if decoded is None else self._groups.get(decoded.group_id)
         if group is None:
             return None
+        if isinstance(decoded, ConsumerRecordKey):
+            value = group.consumer_records.get(key)
+            return None if value is None else Live(value)
         if isinstance(decoded, OffsetKey):
             where = (decoded.topic, decoded.partition)
             committed = group.offsets.committed.get(where)
@@ -129,11 +162,24 @@ def _end_transaction(
             open_groups.setdefault(producer_id, set()).add(group_id)
 
 
+ConsumerRecords: TypeAlias = dict[str, dict[bytes, bytes]]
+"""Values by group and key."""
+
+
+def consumer_tombstones(group: Group) -> list[KeyValue]:
+    """Return the tombstones of a consumer group without members."""
+    group_id = group.classic.group_id
+    always = (ConsumerRecordKind.TARGET_EPOCH, ConsumerRecordKind.GROUP)
+    own = [encode_consumer_key(ConsumerRecordKey(kind, group_id)) for kind in always]
+    return [(key, None) for key in (*(k for k in group.consumer_records if k not in own), *own)]
+
+
 def replay(
     batch: LogBatch,
     records: dict[str, bytes],
     offsets: dict[str, GroupOffsets],
     open_groups: dict[int, set[str]],
+    consumers: ConsumerRecords,
 ) -> int:
     """Apply a batch of the log to the previous state. Returns the number of malformed records."""
     if batch.committed is not None:
@@ -148,6 +194,8 @@ def replay(
                 _replay_offset(decoded, value, batch.producer_id, offsets, staged)
             elif isinstance(decoded, GroupKey):
                 _replay_group(decoded, value, records)
+            else:
+                _replay_consumer(key, value, consumers)
         except MalformedGroupRecord:
             malformed_count += 1
     for group_id in staged:
@@ -180,6 +228,20 @@ def _replay_group(key: GroupKey, value: bytes | None, records: dict[str, bytes])
         return
     decode_group_value(value)
     records[key.group_id] = value
+
+
+def _replay_consumer(key: bytes, value: bytes | None, consumers: ConsumerRecords) -> None:
+    decoded = decode_consumer_key(key)
+    if decoded is None or decoded.kind is ConsumerRecordKind.PARTITION_METADATA:
+        return
+    if value is not None:
+        decode_consumer_value(decoded.kind, value)
+        consumers.setdefault(decoded.group_id, {})[key] = value
+        return
+    known = consumers.get(decoded.group_id, {})
+    known.pop(key, None)
+    if not known:
+        consumers.pop(decoded.group_id, None)
 
 
 def _stage(

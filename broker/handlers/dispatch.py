@@ -30,6 +30,7 @@ from broker.wire.gen import (
     add_offsets_to_txn,
     alter_partition_reassignments,
     api_versions,
+    consumer_group_heartbeat,
     describe_client_quotas,
     describe_cluster,
     describe_log_dirs,
@@ -68,6 +69,9 @@ _TOP_LEVEL: Final[dict[int, Callable[[int], object]]] = {
     apis.SYNC_GROUP.key: lambda code: sync_group.SyncGroupResponse(error_code=code),
     apis.HEARTBEAT.key: lambda code: heartbeat.HeartbeatResponse(error_code=code),
     apis.LEAVE_GROUP.key: lambda code: leave_group.LeaveGroupResponse(error_code=code),
+    apis.CONSUMER_GROUP_HEARTBEAT.key: lambda code: (
+        consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(error_code=code)
+    ),
     apis.LIST_GROUPS.key: lambda code: list_groups.ListGroupsResponse(error_code=code),
     apis.ELECT_LEADERS.key: lambda code: elect_leaders.ElectLeadersResponse(error_code=code),
     apis.ALTER_PARTITION_REASSIGNMENTS.key: lambda code: (

@@ -8,7 +8,8 @@ that an open transaction may change get UNSTABLE_OFFSET_COMMIT (KIP-447).
 Source: Kafka `KafkaApis`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Final
 
 from broker.groups.coordinator import GroupDescription
 from broker.groups.model import JoinRequest, Protocol, SyncRequest
@@ -31,7 +32,10 @@ from broker.wire.gen import (
     sync_group,
 )
 
-GROUP_TYPE = "classic"
+_FIRST_WITH_MEMBER_EPOCH: Final = 9
+"""The first version of OffsetCommit for members of consumer groups (KIP-848)."""
+_FIRST_WITH_GROUP_ERROR: Final = 2
+"""The first version of OffsetFetch in which an error stands for all partitions."""
 
 
 async def handle_join_group(node: Node, ctx: RequestContext) -> Response:
@@ -142,6 +146,7 @@ async def handle_offset_commit(node: Node, ctx: RequestContext) -> Response:
         request.group_instance_id,
         request.generation_id_or_member_epoch,
         offsets,
+        knows_epochs=ctx.api_version >= _FIRST_WITH_MEMBER_EPOCH,
     )
     topics = [
         offset_commit.OffsetCommitResponseTopic(
@@ -190,12 +195,14 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
     request = decode_body(offset_fetch.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
     if ctx.api_version >= 8:
         groups = [
-            await _fetch_group(node, group.group_id, group.topics, request.require_stable)
+            await _fetch_group(
+                node, ctx, group, request.require_stable, (group.member_id, group.member_epoch)
+            )
             for group in request.groups
         ]
         response = offset_fetch.OffsetFetchResponse(groups=groups)
     else:
-        group = await _fetch_group(node, request.group_id, request.topics, request.require_stable)
+        group = await _fetch_group(node, ctx, request, request.require_stable, (None, -1))
         topics = [
             offset_fetch.OffsetFetchResponseTopic(
                 topic.name,
@@ -219,15 +226,17 @@ async def handle_offset_fetch(node: Node, ctx: RequestContext) -> Response:
 
 async def _fetch_group(
     node: Node,
-    group_id: str,
-    topics: Sequence[offset_fetch.OffsetFetchRequestTopics]
-    | Sequence[offset_fetch.OffsetFetchRequestTopic]
-    | None,
+    ctx: RequestContext,
+    request: offset_fetch.OffsetFetchRequest | offset_fetch.OffsetFetchRequestGroup,
     require_stable: bool,
+    member: tuple[str | None, int],
 ) -> offset_fetch.OffsetFetchResponseGroup:
+    group_id, topics = request.group_id, request.topics
     await node.groups.ready(group_id)
-    found = node.groups.fetch_offsets(group_id)
+    found = node.groups.fetch_offsets(group_id, *member)
     error = found if isinstance(found, ErrorCode) else ErrorCode.NONE
+    if error is not ErrorCode.NONE and ctx.api_version >= _FIRST_WITH_GROUP_ERROR:
+        return offset_fetch.OffsetFetchResponseGroup(group_id, [], error)
     offsets = GroupOffsets() if isinstance(found, ErrorCode) else found
     wanted: dict[str, list[int]] = {}
     if topics is None:
@@ -272,10 +281,12 @@ def handle_list_groups(node: Node, ctx: RequestContext) -> Response:
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     groups = [
-        list_groups.ListedGroup(group.group_id, group.protocol_type, group.state.value, GROUP_TYPE)
+        list_groups.ListedGroup(
+            group.group_id, group.protocol_type, group.state.value, group.type.value
+        )
         for group in node.groups.list_groups()
         if (not states or group.state.value.lower() in states)
-        and (not types or GROUP_TYPE in types)
+        and (not types or group.type.value in types)
     ]
     response = list_groups.ListGroupsResponse(groups=groups)
     return encode_response(ctx, response)

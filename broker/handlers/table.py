@@ -9,6 +9,7 @@ from broker.handlers import (
     client_quotas,
     cluster,
     configs,
+    consumer_groups,
     delete_records,
     describe_log_dirs,
     describe_producers,
@@ -81,6 +82,8 @@ _STATELESS: Final[Mapping[int, Handler]] = {
     apis.UNREGISTER_BROKER.key: unregister_broker.handle_unregister_broker,
     apis.DESCRIBE_TRANSACTIONS.key: transactions.handle_describe_transactions,
     apis.LIST_TRANSACTIONS.key: transactions.handle_list_transactions,
+    apis.CONSUMER_GROUP_HEARTBEAT.key: consumer_groups.handle_consumer_group_heartbeat,
+    apis.CONSUMER_GROUP_DESCRIBE.key: consumer_groups.handle_consumer_group_describe,
     apis.LIST_CONFIG_RESOURCES.key: list_config_resources.handle_list_config_resources,
     apis.DESCRIBE_TOPIC_PARTITIONS.key: (
         describe_topic_partitions.handle_describe_topic_partitions

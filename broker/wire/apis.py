@@ -96,6 +96,12 @@ DESCRIBE_PRODUCERS: Final = _api(61, "DescribeProducers", "describe_producers", 
 UNREGISTER_BROKER: Final = _api(64, "UnregisterBroker", "unregister_broker", (0, 0), 0)
 DESCRIBE_TRANSACTIONS: Final = _api(65, "DescribeTransactions", "describe_transactions", (0, 0), 0)
 LIST_TRANSACTIONS: Final = _api(66, "ListTransactions", "list_transactions", (0, 1), 0)
+CONSUMER_GROUP_HEARTBEAT: Final = _api(
+    68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", (0, 1), 0
+)
+CONSUMER_GROUP_DESCRIBE: Final = _api(
+    69, "ConsumerGroupDescribe", "consumer_group_describe", (0, 1), 0
+)
 LIST_CONFIG_RESOURCES: Final = _api(74, "ListConfigResources", "list_config_resources", (0, 1), 0)
 DESCRIBE_TOPIC_PARTITIONS: Final = _api(
     75, "DescribeTopicPartitions", "describe_topic_partitions", (0, 0), 0
@@ -148,6 +154,8 @@ APIS: Final[dict[int, ApiSpec]] = {
         UNREGISTER_BROKER,
         DESCRIBE_TRANSACTIONS,
         LIST_TRANSACTIONS,
+        CONSUMER_GROUP_HEARTBEAT,
+        CONSUMER_GROUP_DESCRIBE,
         LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
     )

@@ -15,6 +15,8 @@ from broker.wire.gen import (
     alter_partition_reassignments,
     alter_replica_log_dirs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -103,6 +105,8 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     unregister_broker,
     describe_transactions,
     list_transactions,
+    consumer_group_heartbeat,
+    consumer_group_describe,
     list_config_resources,
     describe_topic_partitions,
 )

@@ -1,0 +1,191 @@
+"""Distribute the partitions of topics over the members that subscribe to them.
+
+`uniform` gives each member as many partitions as the others, or one more, and moves only what has
+to move for that. `range` gives each member a range of each topic, so that partitions with the same
+index of topics of the same size go to the same member.
+Invariants: each partition of a topic with subscribers goes to one of them. The result depends only
+on the arguments, not on their order.
+Source: Kafka UniformAssignor, RangeAssignor; KIP-848.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from broker.groups.consumer.model import RANGE, UNIFORM, Assignment
+
+_ROUNDS_MAX: Final = 16
+"""Passes over the topics that even out members with different subscriptions."""
+
+Counts: TypeAlias = Mapping[UUID, int]
+"""Partition counts of the subscribed topics that exist."""
+Held: TypeAlias = dict[UUID, set[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A member as the assignors see it."""
+
+    member_id: str
+    instance_id: str | None
+    topics: frozenset[UUID]
+    previous: Assignment
+    """Its last target."""
+
+
+def assign(assignor: str, members: Sequence[Subscriber], counts: Counts) -> dict[str, Assignment]:
+    """Return the partitions of each member. Topics without a count do not exist."""
+    held = _ASSIGNORS[assignor](members, counts) if members else {}
+    return {
+        member_id: {topic: frozenset(indexes) for topic, indexes in topics.items() if indexes}
+        for member_id, topics in held.items()
+    }
+
+
+# --- range ----------------------------------------------------------------------------------------
+
+
+def _assign_ranges(members: Sequence[Subscriber], counts: Counts) -> dict[str, Held]:
+    """Static members come first, in the order of their instance ids, so that they keep their ranges
+    when they restart.
+    """
+    ordered = sorted(
+        members, key=lambda m: (m.instance_id is None, m.instance_id or m.member_id, m.member_id)
+    )
+    held: dict[str, Held] = {member.member_id: {} for member in members}
+    for topic, count in counts.items():
+        subscribers = [member for member in ordered if topic in member.topics]
+        start = 0
+        for position, member in enumerate(subscribers):
+            share, more = divmod(count, len(subscribers))
+            end = start + share + (position < more)
+            held[member.member_id][topic] = set(range(start, end))
+            start = end
+    return held
+
+
+# --- uniform --------------------------------------------------------------------------------------
+
+
+def _assign_uniformly(members: Sequence[Subscriber], counts: Counts) -> dict[str, Held]:
+    ordered = sorted(members, key=lambda member: member.member_id)
+    held = _still_valid(ordered, counts)
+    topics = sorted(counts, key=lambda topic: topic.int)
+    free = _unassigned(topics, held, counts)
+    if all(member.topics == ordered[0].topics for member in ordered):
+        _even_out_same(held, free, sum(counts[topic] for topic in topics))
+    else:
+        _even_out_different(ordered, held, free, topics)
+    return held
+
+
+def _still_valid(members: Sequence[Subscriber], counts: Counts) -> dict[str, Held]:
+    """Return what the members had and may keep. The first owner of a partition keeps it."""
+    taken: Held = {}
+    held: dict[str, Held] = {}
+    for member in members:
+        mine: Held = {}
+        for topic, indexes in member.previous.items():
+            if topic in member.topics and topic in counts:
+                others = taken.setdefault(topic, set())
+                mine[topic] = {i for i in indexes if i < counts[topic] and i not in others}
+                others |= mine[topic]
+        held[member.member_id] = mine
+    return held
+
+
+def _unassigned(
+    topics: Sequence[UUID], held: Mapping[str, Held], counts: Counts
+) -> list[tuple[UUID, int]]:
+    taken = {topic: set[int]() for topic in topics}
+    for mine in held.values():
+        for topic, indexes in mine.items():
+            taken[topic] |= indexes
+    return [
+        (topic, index)
+        for topic in topics
+        for index in range(counts[topic])
+        if index not in taken[topic]
+    ]
+
+
+def _even_out_same(held: dict[str, Held], free: list[tuple[UUID, int]], total: int) -> None:
+    """Even out members with the same topics. Those that have more keep the odd partitions."""
+    quota, extras_count = divmod(total, len(held))
+    quotas: dict[str, int] = {}
+    by_size = sorted(held, key=lambda member_id: -_size(held[member_id]))
+    for position, member_id in enumerate(by_size):
+        quotas[member_id] = quota + (position < extras_count)
+        free += _shed(held[member_id], _size(held[member_id]) - quotas[member_id])
+    partitions = iter(sorted(free, key=lambda partition: (partition[1], partition[0].int)))
+    for member_id, mine in held.items():
+        for _ in range(quotas[member_id] - _size(mine)):
+            topic, index = next(partitions)
+            mine.setdefault(topic, set()).add(index)
+
+
+def _size(mine: Held) -> int:
+    return sum(map(len, mine.values()))
+
+
+def _shed(mine: Held, count: int) -> Iterator[tuple[UUID, int]]:
+    """Take `count` partitions from a member, each from the topic of which it has most."""
+    for _ in range(count):
+        topic = max(mine, key=lambda topic: (len(mine[topic]), topic.int))
+        index = max(mine[topic])
+        mine[topic].remove(index)
+        yield topic, index
+
+
+def _even_out_different(
+    members: Sequence[Subscriber],
+    held: dict[str, Held],
+    free: list[tuple[UUID, int]],
+    topics: Sequence[UUID],
+) -> None:
+    """Even out members with different topics: first give each free partition to the member that has
+    least, those of topics with few subscribers first; then move partitions between subscribers of a
+    topic until none has two more than another.
+    """
+    subscribers = {
+        topic: [member.member_id for member in members if topic in member.topics]
+        for topic in topics
+    }
+    sizes = {member_id: _size(mine) for member_id, mine in held.items()}
+    for topic, index in sorted(free, key=lambda item: (len(subscribers[item[0]]), item[0].int)):
+        if subscribers[topic]:
+            least = min(subscribers[topic], key=lambda member_id: (sizes[member_id], member_id))
+            held[least].setdefault(topic, set()).add(index)
+            sizes[least] += 1
+    for _ in range(_ROUNDS_MAX):
+        moves = [_even_out_topic(topic, subscribers[topic], held, sizes) for topic in topics]
+        if not any(moves):
+            return
+
+
+def _even_out_topic(
+    topic: UUID, subscribers: Sequence[str], held: dict[str, Held], sizes: dict[str, int]
+) -> bool:
+    """Move partitions of one topic. Returns True if one has moved."""
+    has_moved = False
+    while True:
+        owners = [member_id for member_id in subscribers if held[member_id].get(topic)]
+        if not owners:
+            return has_moved
+        most = max(owners, key=lambda member_id: (sizes[member_id], member_id))
+        least = min(subscribers, key=lambda member_id: (sizes[member_id], member_id))
+        if sizes[most] - sizes[least] < 2:
+            return has_moved
+        index = max(held[most][topic])
+        held[most][topic].remove(index)
+        held[least].setdefault(topic, set()).add(index)
+        sizes[most] -= 1
+        sizes[least] += 1
+        has_moved = True
+
+
+_ASSIGNORS: Final[Mapping[str, Callable[[Sequence[Subscriber], Counts], dict[str, Held]]]] = {
+    UNIFORM: _assign_uniformly,
+    RANGE: _assign_ranges,
+}

@@ -1,0 +1,628 @@
+"""One consumer group (KIP-848), as a pure state machine.
+
+The group epoch grows when a subscription, the set of members or a subscribed topic changes; then a
+target assignment is computed for that epoch, and each member reconciles with its part in its own
+heartbeats. Each change is a record: a step applies its records at once and returns them, and the
+same records restore the group elsewhere.
+
+Invariants: a partition has one owner at most. The target epoch never exceeds the group epoch, nor a
+member's epoch the target epoch. A step that is refused or undone leaves no trace.
+Must not: know clocks, storage or sockets, or draw random numbers.
+Source: Kafka ConsumerGroup, GroupMetadataManager (consumer part), TargetAssignmentBuilder.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TypeAlias, cast
+from uuid import UUID
+
+from broker.groups.consumer.assignors import Subscriber, assign
+from broker.groups.consumer.model import (
+    JOIN_EPOCH,
+    NOTHING,
+    STATIC_LEAVE_EPOCH,
+    Assignment,
+    ConsumerLimits,
+    ConsumerMember,
+    CurrentAssignment,
+    HeartbeatRefused,
+    HeartbeatRequest,
+    HeartbeatResult,
+    MemberMetadata,
+    MemberState,
+    ResolvedRegex,
+    TopicsView,
+)
+from broker.groups.consumer.reconciliation import is_subset, reconcile
+from broker.groups.consumer.records import (
+    ConsumerRecord,
+    ConsumerRecordKey,
+    ConsumerRecordKind,
+    ConsumerValue,
+    GroupEpoch,
+)
+from broker.groups.consumer.regex import RegexInvalid, check_regex, matching
+from broker.groups.model import GroupState
+from broker.wire.error_codes import ErrorCode
+
+_RESTORED_IN_ORDER = (
+    ConsumerRecordKind.GROUP,
+    ConsumerRecordKind.MEMBER,
+    ConsumerRecordKind.CURRENT,
+    ConsumerRecordKind.TARGET,
+    ConsumerRecordKind.TARGET_EPOCH,
+    ConsumerRecordKind.REGEX,
+)
+
+
+GroupDeadlines: TypeAlias = tuple[dict[str, int], dict[str, tuple[int, int]]]
+
+
+class GroupChanges:
+    """The records of one step, applied as they are added."""
+
+    def __init__(self, group: "ConsumerGroup") -> None:
+        self._group = group
+        self._before: list[tuple[ConsumerRecordKey, ConsumerValue | None]] = []
+        self._deadlines = group.deadlines()
+        self.records: list[ConsumerRecord] = []
+
+    def put(self, kind: ConsumerRecordKind, value: ConsumerValue | None, name: str = "") -> None:
+        key = ConsumerRecordKey(kind, self._group.group_id, name)
+        self._before.append((key, self._group.value(key)))
+        self._group.apply(key, value)
+        self.records.append((key, value))
+
+    def undo(self) -> None:
+        """Take back what was added, because it was not written."""
+        for key, value in reversed(self._before):
+            self._group.apply(key, value)
+        self._group.reset_deadlines(self._deadlines)
+        self._before.clear()
+        self.records.clear()
+
+
+class ConsumerGroup:
+    """A consumer group. Attributes are read-only for callers.
+
+    `heartbeat` and `leave` return an answer that holds once the records of `GroupChanges` are
+    durable, or raise HeartbeatRefused.
+    """
+
+    def __init__(self, group_id: str, limits: ConsumerLimits) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.static_members: dict[str, str] = {}
+        """Member ids by instance id."""
+        self.targets: dict[str, Assignment] = {}
+        self.regexes: dict[str, ResolvedRegex] = {}
+        self._limits = limits
+        self._owners: dict[UUID, dict[int, str]] = {}
+        """The owner of each partition, until it has given it up."""
+        self._sessions: dict[str, int] = {}
+        """Deadlines of the next heartbeats, in milliseconds."""
+        self._revocations: dict[str, tuple[int, int]] = {}
+        """By member that has to give up partitions: the deadline and the epoch that it leaves."""
+        self._topics_version = -1
+
+    # --- heartbeats -------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, request: HeartbeatRequest, topics: TopicsView, now_ms: int
+    ) -> tuple[HeartbeatResult, GroupChanges]:
+        """Handle the heartbeat of a member that joins or stays. Raises HeartbeatRefused."""
+        changes = GroupChanges(self)
+        try:
+            return self._heartbeat(request, topics, now_ms, changes), changes
+        except HeartbeatRefused:
+            changes.undo()
+            raise
+
+    def _heartbeat(
+        self, request: HeartbeatRequest, topics: TopicsView, now_ms: int, changes: GroupChanges
+    ) -> HeartbeatResult:
+        self._check_size(request.member_id)
+        member = self._admit(request, changes)
+        member_id = member.member_id
+        metadata = _updated(member.metadata, request)
+        if member_id not in self.members or metadata != member.metadata:
+            changes.put(ConsumerRecordKind.MEMBER, metadata, member_id)
+        has_new_regex = (metadata.subscribed_regex or "") != (
+            member.metadata.subscribed_regex or ""
+        )
+        has_new_subscription = (
+            has_new_regex or metadata.subscribed_names != member.metadata.subscribed_names
+        )
+        if has_new_regex:
+            self._replace_regex(
+                member.metadata.subscribed_regex, metadata.subscribed_regex, changes
+            )
+        self._update_epoch(topics, now_ms, changes, is_bumped=has_new_subscription)
+        if self.epoch > self.target_epoch:
+            self._update_targets(topics, changes)
+        self._reconcile(
+            member_id,
+            request.owned,
+            topics,
+            now_ms,
+            changes,
+            has_new_subscription=has_new_subscription,
+        )
+        self._sessions[member_id] = now_ms + self._limits.session_timeout_ms
+        current = self.members[member_id].current
+        is_told = request.is_full or current.assigned != member.current.assigned
+        return HeartbeatResult(
+            member_id=member_id,
+            member_epoch=current.epoch,
+            heartbeat_interval_ms=self._limits.heartbeat_interval_ms,
+            assignment=current.assigned if is_told else None,
+        )
+
+    def _check_size(self, member_id: str) -> None:
+        if len(self.members) >= self._limits.members_max and member_id not in self.members:
+            raise HeartbeatRefused(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                "The consumer group has reached its maximum capacity of"
+                f" {self._limits.members_max} members.",
+            )
+
+    def _admit(self, request: HeartbeatRequest, changes: GroupChanges) -> ConsumerMember:
+        """Return the member as it was before, or a new one."""
+        if request.instance_id is not None:
+            return self._admit_static(request, request.instance_id, changes)
+        member = self.members.get(request.member_id)
+        if member is None:
+            if request.member_epoch != JOIN_EPOCH:
+                raise self._unknown(request.member_id)
+            return ConsumerMember(request.member_id)
+        _check_epoch(member, request)
+        return member
+
+    def _admit_static(
+        self, request: HeartbeatRequest, instance_id: str, changes: GroupChanges
+    ) -> ConsumerMember:
+        if request.member_epoch != JOIN_EPOCH:
+            member = self._static(instance_id, request.member_id)
+            _check_epoch(member, request)
+            return member
+        known = self.static_members.get(instance_id)
+        if known is None:
+            return self.members.get(request.member_id) or ConsumerMember(request.member_id)
+        if self.members[known].current.epoch != STATIC_LEAVE_EPOCH:
+            raise HeartbeatRefused(
+                ErrorCode.UNRELEASED_INSTANCE_ID,
+                f"Static member {request.member_id} with instance id {instance_id} cannot join the"
+                f" group because the instance id is owned by {known} member.",
+            )
+        return self._replace_static(self.members[known], request.member_id, changes)
+
+    def _replace_static(
+        self, old: ConsumerMember, member_id: str, changes: GroupChanges
+    ) -> ConsumerMember:
+        """Give the partitions of a static member that was away to its next start."""
+        target = self.targets.get(old.member_id, NOTHING)
+        self._remove(old.member_id, changes)
+        current = replace(old.current, epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+        changes.put(ConsumerRecordKind.MEMBER, old.metadata, member_id)
+        changes.put(ConsumerRecordKind.TARGET, target, member_id)
+        changes.put(ConsumerRecordKind.CURRENT, current, member_id)
+        return self.members[member_id]
+
+    def _static(self, instance_id: str, member_id: str) -> ConsumerMember:
+        known = self.static_members.get(instance_id)
+        if known is None:
+            raise HeartbeatRefused(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown."
+            )
+        if known != member_id:
+            raise HeartbeatRefused(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member"
+                f" {known}.",
+            )
+        return self.members[known]
+
+    def _unknown(self, member_id: str) -> HeartbeatRefused:
+        return HeartbeatRefused(
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            f"Member {member_id} is not a member of group {self.group_id}.",
+        )
+
+    # --- subscriptions and the group epoch --------------------------------------------------------
+
+    def _replace_regex(self, old: str | None, new: str | None, changes: GroupChanges) -> None:
+        """Check a new regular expression, and drop one that nobody uses any more."""
+        if new:
+            try:
+                check_regex(new)
+            except RegexInvalid as error:
+                raise HeartbeatRefused(
+                    ErrorCode.INVALID_REGULAR_EXPRESSION,
+                    f"SubscribedTopicRegex `{new}` is not a valid regular expression: {error}.",
+                ) from error
+        self._drop_unused_regex(old, changes)
+
+    def _drop_unused_regex(self, regex: str | None, changes: GroupChanges) -> None:
+        if regex in self.regexes and not any(
+            member.metadata.subscribed_regex == regex for member in self.members.values()
+        ):
+            changes.put(ConsumerRecordKind.REGEX, None, regex or "")
+
+    def _resolve_regexes(self, topics: TopicsView, now_ms: int, changes: GroupChanges) -> None:
+        """Match the regular expressions with the topics, those of old topics again."""
+        used = {member.metadata.subscribed_regex for member in self.members.values()}
+        for regex in sorted(name for name in used if name):
+            known = self.regexes.get(regex)
+            if known is None or self._topics_version != topics.version:
+                found = matching(regex, topics.names())
+                if known is None or known.topics != found:
+                    value = ResolvedRegex(found, topics.version, now_ms)
+                    changes.put(ConsumerRecordKind.REGEX, value, regex)
+
+    def _update_epoch(
+        self, topics: TopicsView, now_ms: int, changes: GroupChanges, *, is_bumped: bool
+    ) -> None:
+        """Begin a new group epoch if a subscription has changed, or what it stands for."""
+        if not is_bumped and self._topics_version == topics.version:
+            return
+        self._resolve_regexes(topics, now_ms, changes)
+        metadata_hash = _hash(self.subscribed_names(), topics)
+        if is_bumped or metadata_hash != self.metadata_hash:
+            value = GroupEpoch(self.epoch + 1, metadata_hash)
+            changes.put(ConsumerRecordKind.GROUP, value)
+        self._topics_version = topics.version
+
+    def subscribed_names(self) -> set[str]:
+        """Return the topics that the group reads, whether they exist or not."""
+        names: set[str] = set()
+        for member in self.members.values():
+            names.update(member.metadata.subscribed_names)
+        for regex in self.regexes.values():
+            names |= regex.topics
+        return names
+
+    def _topics_of(self, metadata: MemberMetadata, topics: TopicsView) -> frozenset[UUID]:
+        """Return the existing topics of a member."""
+        names = set(metadata.subscribed_names)
+        regex = self.regexes.get(metadata.subscribed_regex or "")
+        if regex is not None:
+            names |= regex.topics
+        found = (topics.id_of(name) for name in names)
+        return frozenset(topic_id for topic_id in found if topic_id is not None)
+
+    # --- targets ----------------------------------------------------------------------------------
+
+    @property
+    def assignor(self) -> str:
+        """Return the assignor that most members ask for, or the default."""
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            name = member.metadata.server_assignor
+            if name in self._limits.assignors:
+                votes[name] = votes.get(name, 0) + 1
+        if not votes:
+            return self._limits.assignors[0]
+        return max(sorted(votes), key=lambda name: votes[name])
+
+    def _update_targets(self, topics: TopicsView, changes: GroupChanges) -> None:
+        """Compute the target assignment of the group epoch."""
+        shared: dict[tuple[tuple[str, ...], str | None], frozenset[UUID]] = {}
+        subscribers: list[Subscriber] = []
+        for member in self.members.values():
+            metadata = member.metadata
+            key = (metadata.subscribed_names, metadata.subscribed_regex)
+            if key not in shared:
+                shared[key] = self._topics_of(metadata, topics)
+            previous = self.targets.get(member.member_id, NOTHING)
+            subscribers.append(
+                Subscriber(member.member_id, metadata.instance_id, shared[key], previous)
+            )
+        counts = {
+            topic: topics.partition_count(topic) for some in shared.values() for topic in some
+        }
+        for member_id, target in assign(self.assignor, subscribers, counts).items():
+            if self.targets.get(member_id) != target:
+                changes.put(ConsumerRecordKind.TARGET, target, member_id)
+        changes.put(ConsumerRecordKind.TARGET_EPOCH, self.epoch)
+
+    # --- reconciliation ---------------------------------------------------------------------------
+
+    def _reconcile(
+        self,
+        member_id: str,
+        owned: Assignment | None,
+        topics: TopicsView,
+        now_ms: int,
+        changes: GroupChanges,
+        *,
+        has_new_subscription: bool,
+    ) -> None:
+        member = self.members[member_id]
+        if not has_new_subscription and member.current.is_reconciled_to(self.target_epoch):
+            return
+        current = reconcile(
+            member.current,
+            self.targets.get(member_id, NOTHING),
+            self.target_epoch,
+            owned=owned,
+            subscribed=self._topics_of(member.metadata, topics),
+            is_owned=lambda topic, index: index in self._owners.get(topic, ()),
+            has_new_subscription=has_new_subscription,
+        )
+        if current == member.current:
+            return
+        changes.put(ConsumerRecordKind.CURRENT, current, member_id)
+        if current.state is MemberState.UNREVOKED_PARTITIONS:
+            deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
+            self._revocations[member_id] = (deadline_ms, current.epoch)
+        else:
+            self._revocations.pop(member_id, None)
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    def leave(
+        self, request: HeartbeatRequest, topics: TopicsView, now_ms: int
+    ) -> tuple[HeartbeatResult, GroupChanges]:
+        """Handle the last heartbeat of a member, or of a static member that comes back. Raises
+        HeartbeatRefused.
+        """
+        if request.instance_id is None:
+            member = self.members.get(request.member_id)
+            if member is None:
+                raise self._unknown(request.member_id)
+        else:
+            member = self._static(request.instance_id, request.member_id)
+        result = HeartbeatResult(member_id=member.member_id, member_epoch=request.member_epoch)
+        changes = GroupChanges(self)
+        if request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is not None:
+            current = replace(member.current, epoch=STATIC_LEAVE_EPOCH, pending_revocation=NOTHING)
+            changes.put(ConsumerRecordKind.CURRENT, current, member.member_id)
+            self._revocations.pop(member.member_id, None)
+        else:
+            self._fence([member.member_id], topics, now_ms, changes)
+        return result, changes
+
+    def _fence(
+        self, member_ids: Sequence[str], topics: TopicsView, now_ms: int, changes: GroupChanges
+    ) -> None:
+        for member_id in member_ids:
+            regex = self.members[member_id].metadata.subscribed_regex
+            self._remove(member_id, changes)
+            self._drop_unused_regex(regex, changes)
+        self._update_epoch(topics, now_ms, changes, is_bumped=True)
+
+    def _remove(self, member_id: str, changes: GroupChanges) -> None:
+        changes.put(ConsumerRecordKind.CURRENT, None, member_id)
+        changes.put(ConsumerRecordKind.TARGET, None, member_id)
+        changes.put(ConsumerRecordKind.MEMBER, None, member_id)
+        self._sessions.pop(member_id, None)
+        self._revocations.pop(member_id, None)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `tick` is due next, or None while there are no members."""
+        revocations = (deadline_ms for deadline_ms, _ in self._revocations.values())
+        return min((*self._sessions.values(), *revocations), default=None)
+
+    def tick(self, topics: TopicsView, now_ms: int) -> GroupChanges:
+        """Remove members that sent no heartbeat in time, or did not give up their partitions."""
+        changes = GroupChanges(self)
+        late = {name for name, deadline_ms in self._sessions.items() if deadline_ms <= now_ms}
+        for member_id, (deadline_ms, epoch) in list(self._revocations.items()):
+            if deadline_ms <= now_ms:
+                del self._revocations[member_id]
+                if self.members[member_id].current.epoch == epoch:
+                    late.add(member_id)
+        if late:
+            self._fence(sorted(late), topics, now_ms, changes)
+        return changes
+
+    def deadlines(self) -> GroupDeadlines:
+        """Return what is known in memory only."""
+        return dict(self._sessions), dict(self._revocations)
+
+    def reset_deadlines(self, deadlines: GroupDeadlines) -> None:
+        """Return to earlier deadlines, and look at the topics again in the next heartbeat."""
+        self._sessions, self._revocations = deadlines
+        self._topics_version = -1
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def check_commit(self, member_id: str, epoch: int) -> ErrorCode:
+        """Check whether this caller may commit offsets. One without a member (epoch -1) may, while
+        the group has no members.
+        """
+        if epoch < 0 and not self.members:
+            return ErrorCode.NONE
+        return self._check_member(member_id, epoch)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
+        """Check whether this caller may read offsets. Administrators say no member."""
+        if member_id is None and epoch < 0:
+            return ErrorCode.NONE
+        return self._check_member(member_id or "", epoch)
+
+    def _check_member(self, member_id: str, epoch: int) -> ErrorCode:
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        is_current = epoch == member.current.epoch
+        return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
+
+    # --- records ----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return GroupState.ASSIGNING
+        members = self.members.values()
+        is_stable = all(member.current.is_reconciled_to(self.target_epoch) for member in members)
+        return GroupState.STABLE if is_stable else GroupState.RECONCILING
+
+    def value(self, key: ConsumerRecordKey) -> ConsumerValue | None:
+        """Return the value that the key has now; None if it has none."""
+        member = self.members.get(key.name)
+        match key.kind:
+            case ConsumerRecordKind.GROUP:
+                return GroupEpoch(self.epoch, self.metadata_hash)
+            case ConsumerRecordKind.MEMBER:
+                return None if member is None else member.metadata
+            case ConsumerRecordKind.TARGET_EPOCH:
+                return self.target_epoch
+            case ConsumerRecordKind.TARGET:
+                return self.targets.get(key.name)
+            case ConsumerRecordKind.CURRENT:
+                return None if member is None else member.current
+            case ConsumerRecordKind.REGEX:
+                return self.regexes.get(key.name)
+            case ConsumerRecordKind.PARTITION_METADATA:
+                return None
+
+    def apply(self, key: ConsumerRecordKey, value: ConsumerValue | None) -> None:
+        """Apply one record. None: a tombstone."""
+        name = key.name
+        match key.kind:
+            case ConsumerRecordKind.GROUP:
+                group = cast("GroupEpoch", value or GroupEpoch(0, 0))
+                self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
+            case ConsumerRecordKind.MEMBER:
+                self._apply_member(name, cast("MemberMetadata | None", value))
+            case ConsumerRecordKind.TARGET_EPOCH:
+                self.target_epoch = cast("int", value or 0)
+            case ConsumerRecordKind.TARGET:
+                self.targets.pop(name, None)
+                if value is not None:
+                    self.targets[name] = cast("Assignment", value)
+            case ConsumerRecordKind.CURRENT:
+                self._apply_current(name, cast("CurrentAssignment | None", value))
+            case ConsumerRecordKind.REGEX:
+                self.regexes.pop(name, None)
+                if value is not None:
+                    self.regexes[name] = cast("ResolvedRegex", value)
+            case ConsumerRecordKind.PARTITION_METADATA:
+                pass
+
+    def _apply_member(self, member_id: str, metadata: MemberMetadata | None) -> None:
+        known = self.members.get(member_id)
+        instance_id = known.metadata.instance_id if known is not None else None
+        if instance_id is not None and self.static_members.get(instance_id) == member_id:
+            del self.static_members[instance_id]
+        if metadata is None:
+            self._apply_current(member_id, None)
+            self.members.pop(member_id, None)
+            return
+        self.members[member_id] = replace(known or ConsumerMember(member_id), metadata=metadata)
+        if metadata.instance_id is not None:
+            self.static_members[metadata.instance_id] = member_id
+
+    def _apply_current(self, member_id: str, current: CurrentAssignment | None) -> None:
+        """Replace what a member owns. A record without a member has no effect."""
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        for owned in (member.current.assigned, member.current.pending_revocation):
+            for topic, indexes in owned.items():
+                owners = self._owners.get(topic, {})
+                for index in indexes:
+                    if owners.get(index) == member_id:
+                        del owners[index]
+        current = current or CurrentAssignment()
+        for owned in (current.assigned, current.pending_revocation):
+            for topic, indexes in owned.items():
+                self._owners.setdefault(topic, {}).update(dict.fromkeys(indexes, member_id))
+        self.members[member_id] = replace(member, current=current)
+
+    def restore(
+        self, records: Iterable[tuple[ConsumerRecordKey, ConsumerValue]], now_ms: int
+    ) -> None:
+        """Restore the state of these records, in any order. All sessions begin again, so that
+        members have time to find the new coordinator.
+        """
+        by_kind: dict[ConsumerRecordKind, list[tuple[ConsumerRecordKey, ConsumerValue]]] = {}
+        for key, value in records:
+            by_kind.setdefault(key.kind, []).append((key, value))
+        for kind in _RESTORED_IN_ORDER:
+            for key, value in by_kind.get(kind, ()):
+                self.apply(key, value)
+        for member_id, member in self.members.items():
+            self._sessions[member_id] = now_ms + self._limits.session_timeout_ms
+            if member.current.state is MemberState.UNREVOKED_PARTITIONS:
+                deadline_ms = now_ms + member.metadata.rebalance_timeout_ms
+                self._revocations[member_id] = (deadline_ms, member.current.epoch)
+
+    def check_invariants(self) -> None:
+        """Check the invariants. Tests call this after every event."""
+        owners: dict[UUID, dict[int, str]] = {}
+        for member_id, member in self.members.items():
+            current = member.current
+            assert current.epoch <= self.target_epoch, (member_id, current)
+            for owned in (current.assigned, current.pending_revocation):
+                for topic, indexes in owned.items():
+                    assert indexes, "a topic without partitions"
+                    for index in indexes:
+                        owner = owners.setdefault(topic, {}).setdefault(index, member_id)
+                        assert owner == member_id, f"{topic}-{index} has two owners"
+        assert {t: o for t, o in self._owners.items() if o} == owners
+        assert self.target_epoch <= self.epoch
+        assert set(self.targets) <= set(self.members)
+        assert set(self._sessions) == set(self.members)
+        for instance_id, member_id in self.static_members.items():
+            assert self.members[member_id].metadata.instance_id == instance_id
+
+
+def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
+    """Refuse an epoch that the member does not have. The previous one is accepted if the member
+    owns nothing else than it should, because the answer with the next epoch may have been lost.
+    """
+    current, epoch = member.current, request.member_epoch
+    if epoch == current.epoch:
+        return
+    is_repeated = epoch == current.previous_epoch and is_subset(request.owned, current.assigned)
+    if epoch < current.epoch and is_repeated:
+        return
+    size = "greater" if epoch > current.epoch else "smaller"
+    raise HeartbeatRefused(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the"
+        f" group coordinator ({current.epoch}). The member must abandon all its partitions and"
+        " rejoin.",
+    )
+
+
+def _updated(known: MemberMetadata, request: HeartbeatRequest) -> MemberMetadata:
+    names = request.subscribed_names
+    return MemberMetadata(
+        instance_id=known.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=known.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_names=known.subscribed_names if names is None else tuple(sorted(set(names))),
+        subscribed_regex=known.subscribed_regex
+        if request.subscribed_regex is None
+        else request.subscribed_regex,
+        rebalance_timeout_ms=known.rebalance_timeout_ms
+        if request.rebalance_timeout_ms == -1
+        else request.rebalance_timeout_ms,
+        server_assignor=known.server_assignor
+        if request.server_assignor is None
+        else request.server_assignor,
+    )
+
+
+def _hash(names: Iterable[str], topics: TopicsView) -> int:
+    """Return a hash of the existing topics and their partition counts; 0 for none."""
+    digest = blake2b(digest_size=8)
+    is_empty = True
+    for name in sorted(names):
+        topic_id = topics.id_of(name)
+        if topic_id is not None:
+            is_empty = False
+            digest.update(f"{name} {topic_id} {topics.partition_count(topic_id)}\n".encode())
+    return 0 if is_empty else int.from_bytes(digest.digest(), "big", signed=True)

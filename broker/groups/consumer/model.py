@@ -1,0 +1,161 @@
+"""Values of consumer groups (KIP-848): members, assignments, heartbeats and their answers.
+
+Source: Kafka `group-coordinator` (ConsumerGroupMember, MemberState, Assignment); KIP-848.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
+
+from broker.wire.error_codes import ErrorCode
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+"""The epoch of the last heartbeat of a member that leaves."""
+STATIC_LEAVE_EPOCH: Final = -2
+"""The epoch of a static member that is away and comes back with the same instance id."""
+
+UNIFORM: Final = "uniform"
+RANGE: Final = "range"
+ASSIGNORS: Final = (UNIFORM, RANGE)
+
+Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
+"""Partitions by topic id. No topic has an empty set."""
+NOTHING: Final[Assignment] = {}
+
+
+class MemberState(Enum):
+    """How far a member has come with its assignment. The values are those of the records."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    """The member still has to give up partitions, and stays in its epoch until then."""
+    UNRELEASED_PARTITIONS = 2
+    """The member waits for partitions that other members have not given up yet."""
+
+
+class TopicsView(Protocol):
+    """The topics of the cluster, as groups see them."""
+
+    @property
+    def version(self) -> int:
+        """Return a number that grows when a topic or a partition is created or deleted."""
+        ...
+
+    def names(self) -> Iterable[str]: ...
+
+    def id_of(self, name: str) -> UUID | None: ...
+
+    def name_of(self, topic_id: UUID) -> str | None: ...
+
+    def partition_count(self, topic_id: UUID) -> int:
+        """Return 0 for a topic that does not exist."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLimits:
+    """Limits of consumer groups. Defaults are those of Kafka's `group.consumer.*` configs."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    members_max: int = (1 << 31) - 1
+    assignors: tuple[str, ...] = ASSIGNORS
+    """Names of the assignors that members may ask for; the first one is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMetadata:
+    """What a member says of itself."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_names: tuple[str, ...] = ()
+    """In order, each once."""
+    subscribed_regex: str | None = None
+    """None and an empty text: no regular expression."""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentAssignment:
+    """What a member owns, and in which epoch."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Assignment = field(default_factory=dict[UUID, frozenset[int]])
+    pending_revocation: Assignment = field(default_factory=dict[UUID, frozenset[int]])
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerMember:
+    member_id: str
+    metadata: MemberMetadata = field(default_factory=MemberMetadata)
+    current: CurrentAssignment = field(default_factory=CurrentAssignment)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRegex:
+    """The topics that a regular expression matched."""
+
+    topics: frozenset[str]
+    version: int
+    """The version of the topics (`TopicsView.version`)."""
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatRequest:
+    """None and -1 mean: as in the last heartbeat."""
+
+    member_id: str
+    member_epoch: int
+    client_id: str = ""
+    client_host: str = ""
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_names: tuple[str, ...] | None = None
+    subscribed_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Assignment | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if the answer must contain the assignment: the member joins, or begins again
+        after an error.
+        """
+        is_complete = (
+            self.rebalance_timeout_ms != -1
+            and (self.subscribed_names is not None or self.subscribed_regex is not None)
+            and self.owned is not None
+        )
+        return self.member_epoch == JOIN_EPOCH or is_complete
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResult:
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+    """None: as in the last answer."""
+
+
+class HeartbeatRefused(Exception):
+    """Raised for a heartbeat that changes nothing, with the answer to it."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.result = HeartbeatResult(error, message)

@@ -1,0 +1,266 @@
+"""The records of consumer groups in `__consumer_offsets`, in Kafka's binary format.
+
+Keys: version 3 = group, 4 = partition metadata (written before Kafka 4.1; skipped), 5 = member
+metadata, 6 = target assignment epoch, 7 = target assignment of a member, 8 = current assignment of
+a member, 16 = topics of a regular expression. All values have version 0, which is flexible. A null
+value is a tombstone.
+Source: Kafka `ConsumerGroup*Key.json`, `ConsumerGroup*Value.json`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from broker.groups.consumer.model import (
+    Assignment,
+    CurrentAssignment,
+    MemberMetadata,
+    MemberState,
+    ResolvedRegex,
+)
+from broker.groups.records import MalformedGroupRecord
+from broker.wire.errors import WireError
+from broker.wire.primitives import Reader, Writer
+
+_VALUE_VERSION: Final = 0
+_METADATA_HASH_TAG: Final = 0
+_NULL_UUID: Final = UUID(int=0)
+
+
+class ConsumerRecordKind(IntEnum):
+    """The version of the key."""
+
+    GROUP = 3
+    PARTITION_METADATA = 4
+    MEMBER = 5
+    TARGET_EPOCH = 6
+    TARGET = 7
+    CURRENT = 8
+    REGEX = 16
+
+
+_KINDS: Final = {kind.value: kind for kind in ConsumerRecordKind}
+_NAMED: Final = frozenset(
+    {
+        ConsumerRecordKind.MEMBER,
+        ConsumerRecordKind.TARGET,
+        ConsumerRecordKind.CURRENT,
+        ConsumerRecordKind.REGEX,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecordKey:
+    kind: ConsumerRecordKind
+    group_id: str
+    name: str = ""
+    """The member id or the regular expression."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEpoch:
+    epoch: int
+    metadata_hash: int
+    """Of the subscribed topics: it changes with their partitions. 0: there are none."""
+
+
+ConsumerValue: TypeAlias = (
+    GroupEpoch | MemberMetadata | int | Assignment | CurrentAssignment | ResolvedRegex
+)
+"""In the order of ConsumerRecordKind; the target assignment epoch is an int."""
+ConsumerRecord: TypeAlias = tuple[ConsumerRecordKey, ConsumerValue | None]
+
+
+def encode_consumer_key(key: ConsumerRecordKey) -> bytes:
+    writer = Writer()
+    writer += int(key.kind).to_bytes(2, "big")
+    writer.string(key.group_id, False)
+    if key.kind in _NAMED:
+        writer.string(key.name, False)
+    return bytes(writer)
+
+
+def decode_consumer_key(data: bytes) -> ConsumerRecordKey | None:
+    """Decode a key. None: a key of another kind of group. Raises MalformedGroupRecord."""
+    try:
+        reader = Reader(data)
+        kind = _KINDS.get(reader.i16())
+        if kind is None:
+            return None
+        group_id = reader.string(False)
+        return ConsumerRecordKey(kind, group_id, reader.string(False) if kind in _NAMED else "")
+    except WireError as error:
+        raise MalformedGroupRecord(str(error)) from error
+
+
+def encode_consumer_value(value: ConsumerValue) -> bytes:
+    writer = Writer(_VALUE_VERSION.to_bytes(2, "big"))
+    match value:
+        case GroupEpoch():
+            _write_group(writer, value)
+        case MemberMetadata():
+            _write_member(writer, value)
+        case int():
+            writer += value.to_bytes(4, "big", signed=True)
+            writer.append(0)
+        case CurrentAssignment():
+            _write_current(writer, value)
+        case ResolvedRegex():
+            _write_regex(writer, value)
+        case _:
+            _write_partitions(writer, value)
+            writer.append(0)
+    return bytes(writer)
+
+
+def decode_consumer_value(kind: ConsumerRecordKind, data: bytes) -> ConsumerValue:
+    """Decode the value of a key of this kind. Raises MalformedGroupRecord."""
+    try:
+        reader = Reader(data)
+        version = reader.i16()
+        if version != _VALUE_VERSION:
+            raise MalformedGroupRecord(
+                f"unknown version {version} of a {kind.name} value ({_VALUE_VERSION} is known)"
+            )
+        return _READERS[kind](reader)
+    except (WireError, ValueError) as error:
+        raise MalformedGroupRecord(str(error)) from error
+
+
+def _write_group(writer: Writer, value: GroupEpoch) -> None:
+    writer += value.epoch.to_bytes(4, "big", signed=True)
+    if value.metadata_hash == 0:
+        writer.append(0)
+        return
+    writer.uvarint(1)
+    writer.tagged(_METADATA_HASH_TAG, Writer(value.metadata_hash.to_bytes(8, "big", signed=True)))
+
+
+def _read_group(reader: Reader) -> GroupEpoch:
+    epoch, metadata_hash = reader.i32(), 0
+    for _ in range(reader.tag_count()):
+        tag, stop = reader.tag()
+        if tag == _METADATA_HASH_TAG:
+            metadata_hash = reader.i64()
+        else:
+            reader.pos = stop
+        reader.end_tag(stop)
+    return GroupEpoch(epoch, metadata_hash)
+
+
+def _write_member(writer: Writer, value: MemberMetadata) -> None:
+    writer.nullable_string(value.instance_id, True)
+    writer.nullable_string(value.rack_id, True)
+    writer.string(value.client_id, True)
+    writer.string(value.client_host, True)
+    _write_names(writer, value.subscribed_names)
+    writer.nullable_string(value.subscribed_regex, True)
+    writer += value.rebalance_timeout_ms.to_bytes(4, "big", signed=True)
+    writer.nullable_string(value.server_assignor, True)
+    writer.append(0)
+
+
+def _read_member(reader: Reader) -> MemberMetadata:
+    value = MemberMetadata(
+        reader.nullable_string(True),
+        reader.nullable_string(True),
+        reader.string(True),
+        reader.string(True),
+        tuple(_read_names(reader)),
+        reader.nullable_string(True),
+        reader.i32(),
+        reader.nullable_string(True),
+    )
+    reader.skip_tags()
+    return value
+
+
+def _read_epoch(reader: Reader) -> int:
+    epoch = reader.i32()
+    reader.skip_tags()
+    return epoch
+
+
+def _write_current(writer: Writer, value: CurrentAssignment) -> None:
+    writer += value.epoch.to_bytes(4, "big", signed=True)
+    writer += value.previous_epoch.to_bytes(4, "big", signed=True)
+    writer.append(value.state.value)
+    _write_partitions(writer, value.assigned)
+    _write_partitions(writer, value.pending_revocation)
+    writer.append(0)
+
+
+def _read_current(reader: Reader) -> CurrentAssignment:
+    value = CurrentAssignment(
+        reader.i32(),
+        reader.i32(),
+        MemberState(reader.i8()),
+        _read_partitions(reader),
+        _read_partitions(reader),
+    )
+    reader.skip_tags()
+    return value
+
+
+def _write_regex(writer: Writer, value: ResolvedRegex) -> None:
+    _write_names(writer, sorted(value.topics))
+    writer += value.version.to_bytes(8, "big", signed=True)
+    writer += value.timestamp_ms.to_bytes(8, "big", signed=True)
+    writer.append(0)
+
+
+def _read_regex(reader: Reader) -> ResolvedRegex:
+    value = ResolvedRegex(frozenset(_read_names(reader)), reader.i64(), reader.i64())
+    reader.skip_tags()
+    return value
+
+
+def _write_names(writer: Writer, names: tuple[str, ...] | list[str]) -> None:
+    writer.length(len(names), True)
+    for name in names:
+        writer.string(name, True)
+
+
+def _read_names(reader: Reader) -> list[str]:
+    return [reader.string(True) for _ in range(reader.count(True, 1))]
+
+
+def _write_partitions(writer: Writer, partitions: Assignment) -> None:
+    writer.length(len(partitions), True)
+    for topic_id, indexes in sorted(partitions.items(), key=lambda item: item[0].int):
+        writer.uuid(topic_id)
+        writer.i32s(sorted(indexes), True)
+        writer.append(0)
+
+
+def _read_partitions(reader: Reader) -> Assignment:
+    partitions: dict[UUID, frozenset[int]] = {}
+    for _ in range(reader.count(True, 18)):
+        topic_id = reader.uuid() or _NULL_UUID
+        partitions[topic_id] = frozenset(reader.i32s(True))
+        reader.skip_tags()
+    return partitions
+
+
+def _read_target(reader: Reader) -> Assignment:
+    partitions = _read_partitions(reader)
+    reader.skip_tags()
+    return partitions
+
+
+def _skip(reader: Reader) -> int:
+    return 0
+
+
+_READERS: Final[dict[ConsumerRecordKind, Callable[[Reader], ConsumerValue]]] = {
+    ConsumerRecordKind.GROUP: _read_group,
+    ConsumerRecordKind.PARTITION_METADATA: _skip,
+    ConsumerRecordKind.MEMBER: _read_member,
+    ConsumerRecordKind.TARGET_EPOCH: _read_epoch,
+    ConsumerRecordKind.TARGET: _read_target,
+    ConsumerRecordKind.CURRENT: _read_current,
+    ConsumerRecordKind.REGEX: _read_regex,
+}

@@ -1,0 +1,68 @@
+"""The names, ids and partition counts of topics, kept up to date from the metadata image.
+
+Invariant: the version grows exactly when one of them changes, so a move of a leader does not make
+groups look at their topics again.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from controller.metadata.delta import MetadataDelta
+from controller.metadata.image import MetadataImage
+
+
+class ImageTopics:
+    """Implements `TopicsView`."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, UUID] = {}
+        self._known: dict[UUID, tuple[str, int]] = {}
+        """Name and partition count."""
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def names(self) -> Iterable[str]:
+        return self._ids.keys()
+
+    def id_of(self, name: str) -> UUID | None:
+        return self._ids.get(name)
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        known = self._known.get(topic_id)
+        return None if known is None else known[0]
+
+    def partition_count(self, topic_id: UUID) -> int:
+        known = self._known.get(topic_id)
+        return 0 if known is None else known[1]
+
+    def on_batch(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Follow the image."""
+        if delta.everything:
+            self.reset(image)
+            return
+        for topic_id in delta.topic_ids | delta.removed_topic_ids:
+            topic = image.topics.by_id(topic_id)
+            self._set(topic_id, None if topic is None else (topic.name, len(topic.partitions)))
+
+    def reset(self, image: MetadataImage) -> None:
+        found = {topic.topic_id: (topic.name, len(topic.partitions)) for topic in image.topics}
+        for topic_id in self._known.keys() - found.keys():
+            self._set(topic_id, None)
+        for topic_id, known in found.items():
+            self._set(topic_id, known)
+
+    def _set(self, topic_id: UUID, known: tuple[str, int] | None) -> None:
+        before = self._known.get(topic_id)
+        if before == known:
+            return
+        self._version += 1
+        if before is not None:
+            del self._known[topic_id]
+            if self._ids.get(before[0]) == topic_id:
+                del self._ids[before[0]]
+        if known is not None:
+            self._known[topic_id] = known
+            self._ids[known[0]] = topic_id

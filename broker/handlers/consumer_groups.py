@@ -1,0 +1,143 @@
+"""The APIs of consumer groups (KIP-848): map wire messages to and from `ConsumerCoordinator`, which
+decides all rules.
+
+Source: Kafka `KafkaApis`; KIP-848, KIP-1099.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from broker.groups.consumer.coordinator import ConsumerGroupDescription
+from broker.groups.consumer.model import Assignment, ConsumerMember, HeartbeatRequest
+from broker.handlers.dispatch import encode_response
+from broker.handlers.node import Node
+from broker.network.request import RequestContext, Response
+from broker.wire.error_codes import ErrorCode
+from broker.wire.framing import decode_body
+from broker.wire.gen import consumer_group_describe as describing
+from broker.wire.gen import consumer_group_heartbeat as heartbeats
+
+_CONSUMER_MEMBER: Final = 1
+"""The type of members that use this protocol (KIP-1099)."""
+_NO_TOPIC: Final = UUID(int=0)
+
+
+async def handle_consumer_group_heartbeat(node: Node, ctx: RequestContext) -> Response:
+    """ConsumerGroupHeartbeat (68): join, stay in and leave a consumer group."""
+    request = decode_body(heartbeats.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    await node.groups.ready(request.group_id)
+    result = await node.groups.consumers.heartbeat(
+        request.group_id,
+        HeartbeatRequest(
+            request.member_id,
+            request.member_epoch,
+            ctx.client_id or "",
+            f"/{ctx.connection.peer_host}",
+            request.instance_id,
+            request.rack_id,
+            request.rebalance_timeout_ms,
+            None
+            if request.subscribed_topic_names is None
+            else tuple(request.subscribed_topic_names),
+            request.subscribed_topic_regex,
+            request.server_assignor,
+            _owned(request.topic_partitions),
+        ),
+        ctx.api_version,
+    )
+    response = heartbeats.ConsumerGroupHeartbeatResponse(
+        error_code=result.error,
+        error_message=result.message,
+        member_id=result.member_id,
+        member_epoch=result.member_epoch,
+        heartbeat_interval_ms=result.heartbeat_interval_ms,
+        assignment=None if result.assignment is None else _assigned(result.assignment),
+    )
+    return encode_response(ctx, response)
+
+
+def _owned(topics: Sequence[heartbeats.TopicPartitions] | None) -> Assignment | None:
+    if topics is None:
+        return None
+    owned: dict[UUID, frozenset[int]] = {}
+    for topic in topics:
+        topic_id = topic.topic_id or _NO_TOPIC
+        owned[topic_id] = owned.get(topic_id, frozenset()) | frozenset(topic.partitions)
+    return owned
+
+
+def _assigned(assignment: Assignment) -> heartbeats.Assignment:
+    return heartbeats.Assignment(
+        [
+            heartbeats.ResponseTopicPartitions(topic_id, sorted(indexes))
+            for topic_id, indexes in assignment.items()
+        ]
+    )
+
+
+async def handle_consumer_group_describe(node: Node, ctx: RequestContext) -> Response:
+    """ConsumerGroupDescribe (69)."""
+    request = decode_body(describing.decode_request, ctx.frame, ctx.body_offset, ctx.api_version)
+    groups: list[describing.DescribedGroup] = []
+    for group_id in request.group_ids:
+        await node.groups.ready(group_id)
+        found = await node.groups.consumers.describe(group_id)
+        groups.append(
+            _refused(node, group_id, found)
+            if isinstance(found, ErrorCode)
+            else _described(node, found)
+        )
+    return encode_response(ctx, describing.ConsumerGroupDescribeResponse(groups=groups))
+
+
+def _refused(node: Node, group_id: str, code: ErrorCode) -> describing.DescribedGroup:
+    message = code.message
+    if code is ErrorCode.GROUP_ID_NOT_FOUND:
+        is_known = not isinstance(node.groups.find(group_id, create=False), ErrorCode)
+        message = (
+            f"Group {group_id} is not a consumer group."
+            if is_known
+            else f"Group {group_id} not found."
+        )
+    return describing.DescribedGroup(error_code=code, error_message=message, group_id=group_id)
+
+
+def _described(node: Node, group: ConsumerGroupDescription) -> describing.DescribedGroup:
+    return describing.DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.target_epoch,
+        assignor_name=group.assignor,
+        members=[_member(node, member, target) for member, target in group.members],
+    )
+
+
+def _member(node: Node, member: ConsumerMember, target: Assignment) -> describing.Member:
+    metadata = member.metadata
+    return describing.Member(
+        member_id=member.member_id,
+        instance_id=metadata.instance_id,
+        rack_id=metadata.rack_id,
+        member_epoch=member.current.epoch,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        subscribed_topic_names=list(metadata.subscribed_names),
+        subscribed_topic_regex=metadata.subscribed_regex or None,
+        assignment=_named(node, member.current.assigned),
+        target_assignment=_named(node, target),
+        member_type=_CONSUMER_MEMBER,
+    )
+
+
+def _named(node: Node, assignment: Assignment) -> describing.Assignment:
+    """Return the partitions with the names of their topics, without deleted topics."""
+    names = {topic_id: node.groups.topics.name_of(topic_id) for topic_id in assignment}
+    return describing.Assignment(
+        [
+            describing.TopicPartitions(topic_id, name, sorted(assignment[topic_id]))
+            for topic_id, name in names.items()
+            if name is not None
+        ]
+    )

@@ -1,0 +1,277 @@
+"""Groups of the consumer protocol (KIP-848) with confluent-kafka: join, leave, restart, die, follow
+topics, and survive the loss of the coordinator without a rebalance.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaError
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from base.ids import NodeId
+from broker.coordination.internal_topics import OFFSETS_TOPIC
+from broker.groups.consumer.group import ConsumerGroup
+from broker.wire.error_codes import ErrorCode
+from controller.api.messages import AlterReassignments, PartitionTarget
+from tests.support.clients import TIMEOUT_S, Polled, create_topic, produce
+from tests.support.cluster import Cluster
+from tests.support.waiting import until
+
+TOPIC = "orders"
+GROUP = "g"
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with Cluster(
+        tmp_path,
+        brokers=2,
+        group_consumer_session_timeout_ms=6_000,
+        group_consumer_heartbeat_interval_ms=200,
+    ) as cluster:
+        await asyncio.to_thread(create_topic, cluster.bootstrap, TOPIC, 4)
+        yield cluster
+
+
+def values(first: int, count: int) -> list[bytes]:
+    return [b"order-%d" % index for index in range(first, first + count)]
+
+
+def member(bootstrap: str, **settings: Any) -> Consumer:
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": GROUP,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 100,
+            "topic.metadata.refresh.interval.ms": 500,
+        }
+        | named
+    )
+
+
+def group_on(cluster: Cluster) -> ConsumerGroup:
+    """Return the group at its coordinator."""
+    for broker in cluster.brokers.values():
+        found = broker.groups.find(GROUP, create=False)
+        if not isinstance(found, ErrorCode) and found.consumer is not None:
+            return found.consumer
+    raise AssertionError("no broker coordinates the group")
+
+
+def coordinator_of(cluster: Cluster) -> int:
+    return cluster.leader_of(OFFSETS_TOPIC, cluster.broker.groups.partition_of(GROUP) or 0)
+
+
+async def move_coordinator(cluster: Cluster, node_id: int) -> None:
+    """Move all partitions of the offsets topic from the broker to the other one."""
+    topic = cluster.broker.image.topics.by_name(OFFSETS_TOPIC)
+    assert topic is not None
+    (other,) = cluster.brokers.keys() - {node_id}
+    moves = [
+        PartitionTarget(
+            topic=OFFSETS_TOPIC,
+            partition=part.partition,
+            replicas=[NodeId(other), NodeId(node_id)],
+        )
+        for part in topic.partitions
+    ]
+    await cluster.broker.client.alter_reassignments(AlterReassignments(partitions=moves))
+
+
+async def test_members_share_partitions_and_move_only_what_must_move(cluster: Cluster) -> None:
+    def run() -> None:
+        revoked: list[int] = []
+        lost: list[int] = []
+
+        def subscribed() -> Consumer:
+            consumer = member(cluster.bootstrap)
+            consumer.subscribe(
+                [TOPIC],
+                on_revoke=lambda _, parts: revoked.extend(part.partition for part in parts),
+                on_lost=lambda _, parts: lost.extend(part.partition for part in parts),
+            )
+            return consumer
+
+        polled = Polled(subscribed())
+        polled.until_shared(4)
+        polled.add(subscribed())
+        polled.until_shared(2, 2)
+        assert (len(revoked), lost) == (2, [])
+        produce(cluster.bootstrap, TOPIC, values(0, 40), range(4))
+        polled.until_count(40)
+        assert sorted(polled.everything()) == sorted(values(0, 40))
+        leaving, staying = polled.consumers
+        polled.drop(leaving)
+        leaving.close()
+        polled.until_shared(4)
+        produce(cluster.bootstrap, TOPIC, values(40, 40), range(4))
+        polled.until_count(80)
+        assert sorted(polled.everything()) == sorted(values(0, 80)), "each record once"
+        staying.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_static_member_restarts_without_a_move(cluster: Cluster) -> None:
+    def run() -> None:
+        rebalances: list[str] = []
+
+        def static(name: str) -> Consumer:
+            consumer = member(cluster.bootstrap, group_instance_id=name)
+            consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(name))
+            return consumer
+
+        polled = Polled(static("a"), static("b"))
+        polled.until_shared(2, 2)
+        before, (first, second) = len(rebalances), polled.assigned()
+        leaving = polled.consumers[0]
+        polled.drop(leaving)
+        leaving.close()
+        polled.add(static("a"))
+        polled.until_shared(2, 2)
+        assert [sorted(parts) for parts in polled.assigned()] == [sorted(second), sorted(first)]
+        assert rebalances[before:] == ["a"], "the other member noticed nothing"
+        for consumer in polled.consumers:
+            consumer.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_partitions_of_a_silent_member_go_to_the_others(cluster: Cluster) -> None:
+    def run() -> None:
+        polled = Polled(
+            *(
+                member(cluster.bootstrap, max_poll_interval_ms=1_500, session_timeout_ms=1_500)
+                for _ in range(2)
+            )
+        )
+        for consumer in polled.consumers:
+            consumer.subscribe([TOPIC])
+        polled.until_shared(2, 2)
+        dead, alive = polled.consumers
+        polled.drop(dead)
+        polled.until_shared(4)
+        alive.close()
+        dead.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_regex_follows_topics(cluster: Cluster) -> None:
+    def run() -> None:
+        polled = Polled(member(cluster.bootstrap))
+        polled.consumers[0].subscribe(["^late-.*"])
+        polled.poll()
+        create_topic(cluster.bootstrap, "late-1", 2)
+        create_topic(cluster.bootstrap, "early-1", 2)
+        produce(cluster.bootstrap, "late-1", values(0, 4), range(2))
+        polled.until_count(4)
+        create_topic(cluster.bootstrap, "late-2", 1)
+        polled.until_shared(3)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.delete_topics(["late-1"])["late-1"].result(TIMEOUT_S)
+        polled.until_shared(1)
+        polled.consumers[0].close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_a_bad_regex_is_refused(cluster: Cluster) -> None:
+    def run() -> None:
+        consumer = member(cluster.bootstrap)
+        consumer.subscribe(["^a("])
+        codes: list[int] = []
+        while not codes or codes[-1] == KafkaError._ALL_BROKERS_DOWN:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            codes.append(message.error().code())
+        assert codes[-1] == ErrorCode.INVALID_REGULAR_EXPRESSION
+        consumer.close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_new_partitions_reach_a_group_that_consumes(cluster: Cluster) -> None:
+    def run() -> None:
+        polled = Polled(member(cluster.bootstrap))
+        polled.consumers[0].subscribe([TOPIC])
+        polled.until_shared(4)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_partitions([NewPartitions(TOPIC, 6)])[TOPIC].result(TIMEOUT_S)
+        produce(cluster.bootstrap, TOPIC, values(0, 12), range(6))
+        polled.until_shared(6)
+        polled.until_count(12)
+        polled.consumers[0].close()
+
+    await asyncio.to_thread(run)
+
+
+async def test_admin_clients_see_the_group(cluster: Cluster) -> None:
+    def run() -> None:
+        polled = Polled(member(cluster.bootstrap))
+        polled.consumers[0].subscribe([TOPIC])
+        polled.until_shared(4)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        listed = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(TIMEOUT_S)
+        assert [(group.group_id, group.type) for group in listed.valid] == [
+            (GROUP, ConsumerGroupType.CONSUMER)
+        ]
+        classic = admin.list_consumer_groups(types={ConsumerGroupType.CLASSIC}).result(TIMEOUT_S)
+        assert classic.valid == []
+        described = admin.describe_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
+        assert described.state is ConsumerGroupState.STABLE
+        assert described.type is ConsumerGroupType.CONSUMER
+        (only,) = described.members
+        assert len(only.assignment.topic_partitions) == 4
+        polled.consumers[0].close()
+        admin.delete_consumer_groups([GROUP])[GROUP].result(TIMEOUT_S)
+        assert admin.list_consumer_groups().result(TIMEOUT_S).valid == []
+
+    await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "moved"])
+async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster, end: str) -> None:
+    """The members keep their partitions and epochs, and their commits."""
+    rebalances: list[int] = []
+    polled = Polled(*(member(cluster.bootstrap, auto_commit_interval_ms=100) for _ in range(2)))
+    for consumer in polled.consumers:
+        consumer.subscribe([TOPIC], on_assign=lambda *_: rebalances.append(1))
+    await asyncio.to_thread(polled.until_shared, 2, 2)
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(0, 20), range(4))
+    await asyncio.to_thread(polled.until_count, 20)
+    before, group = len(rebalances), group_on(cluster)
+    epochs = {name: known.current.epoch for name, known in group.members.items()}
+    assigned = polled.assigned()
+    coordinator = coordinator_of(cluster)
+    if end == "killed":
+        await cluster.kill_broker(coordinator)
+    elif end == "stopped":
+        await cluster.stop_broker(coordinator)
+    else:
+        await move_coordinator(cluster, coordinator)
+    polling = asyncio.create_task(asyncio.to_thread(polled.until_count, 40))
+    await until(lambda: coordinator_of(cluster) != coordinator)
+    survivor = cluster.brokers[coordinator_of(cluster)]
+    if end != "moved":
+        await until(
+            lambda: all(
+                partition.leader == survivor.node_id
+                for partition in survivor.image.topics.by_name(TOPIC).partitions
+            )
+        )
+    await asyncio.to_thread(produce, cluster.bootstrap, TOPIC, values(20, 20), range(4))
+    await polling
+    restored = group_on(cluster)
+    assert restored is not group
+    assert {name: known.current.epoch for name, known in restored.members.items()} == epochs
+    assert (len(rebalances), polled.assigned()) == (before, assigned)
+    assert sorted(polled.everything()) == sorted(values(0, 40)), "each record once"
+    for consumer in polled.consumers:
+        await asyncio.to_thread(consumer.close)
