@@ -74,14 +74,12 @@ async def move_coordinator(cluster: Cluster, node_id: int) -> None:
     assert topic is not None
     (other,) = cluster.brokers.keys() - {node_id}
     moves = [
-        PartitionTarget(
-            topic=OFFSETS_TOPIC,
-            partition=part.partition,
-            replicas=[NodeId(other), NodeId(node_id)],
-        )
+        PartitionTarget(topic=OFFSETS_TOPIC, partition=part.partition, replicas=[NodeId(other)])
         for part in topic.partitions
     ]
-    await cluster.broker.client.alter_reassignments(AlterReassignments(partitions=moves))
+    request = AlterReassignments(partitions=moves)
+    items = (await cluster.broker.client.alter_reassignments(request)).items
+    assert not any(item.status for item in items), items
 
 
 async def test_members_share_partitions_and_move_only_what_must_move(cluster: Cluster) -> None:
@@ -145,12 +143,7 @@ async def test_a_static_member_restarts_without_a_move(cluster: Cluster) -> None
 
 async def test_partitions_of_a_silent_member_go_to_the_others(cluster: Cluster) -> None:
     def run() -> None:
-        polled = Polled(
-            *(
-                member(cluster.bootstrap, max_poll_interval_ms=1_500, session_timeout_ms=1_500)
-                for _ in range(2)
-            )
-        )
+        polled = Polled(*(member(cluster.bootstrap, max_poll_interval_ms=1_500) for _ in range(2)))
         for consumer in polled.consumers:
             consumer.subscribe([TOPIC])
         polled.until_shared(2, 2)
@@ -185,13 +178,14 @@ async def test_a_regex_follows_topics(cluster: Cluster) -> None:
 async def test_a_bad_regex_is_refused(cluster: Cluster) -> None:
     def run() -> None:
         consumer = member(cluster.bootstrap)
-        consumer.subscribe(["^a("])
+        consumer.subscribe(["^(a)\\1"])
         codes: list[int] = []
         while not codes or codes[-1] == KafkaError._ALL_BROKERS_DOWN:
             message = consumer.poll(TIMEOUT_S)
             assert message is not None
             codes.append(message.error().code())
-        assert codes[-1] == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert codes[-1] == KafkaError._FATAL
+        assert ErrorCode.INVALID_REGULAR_EXPRESSION.message.rstrip(".") in message.error().str()
         consumer.close()
 
     await asyncio.to_thread(run)
@@ -257,7 +251,7 @@ async def test_another_coordinator_goes_on_without_a_rebalance(cluster: Cluster,
     else:
         await move_coordinator(cluster, coordinator)
     polling = asyncio.create_task(asyncio.to_thread(polled.until_count, 40))
-    await until(lambda: coordinator_of(cluster) != coordinator)
+    await until(lambda: coordinator_of(cluster) not in {-1, coordinator})
     survivor = cluster.brokers[coordinator_of(cluster)]
     if end != "moved":
         await until(

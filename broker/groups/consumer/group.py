@@ -141,7 +141,8 @@ class ConsumerGroup:
             self._replace_regex(
                 member.metadata.subscribed_regex, metadata.subscribed_regex, changes
             )
-        self._update_epoch(topics, now_ms, changes, is_bumped=has_new_subscription)
+        is_bumped = has_new_subscription or self.epoch == 0
+        self._update_epoch(topics, now_ms, changes, is_bumped=is_bumped)
         if self.epoch > self.target_epoch:
             self._update_targets(topics, changes)
         self._reconcile(
@@ -579,10 +580,11 @@ class ConsumerGroup:
 
 def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
     """Refuse an epoch that the member does not have. The previous one is accepted if the member
-    owns nothing else than it should, because the answer with the next epoch may have been lost.
+    owns nothing else than it should, because the answer with the next epoch may have been lost; and
+    so is the epoch of a member that begins again.
     """
     current, epoch = member.current, request.member_epoch
-    if epoch == current.epoch:
+    if epoch in {JOIN_EPOCH, current.epoch}:
         return
     is_repeated = epoch == current.previous_epoch and is_subset(request.owned, current.assigned)
     if epoch < current.epoch and is_repeated:

@@ -1,0 +1,203 @@
+"""Consumer groups under random events: members join, beat, lose answers, leave, die and restart,
+topics change, and coordinators change.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
+
+from broker.groups.consumer.model import ASSIGNORS, RANGE, ConsumerLimits, HeartbeatRefused
+from broker.groups.model import GroupState
+from broker.wire.error_codes import ErrorCode
+from tests.unit.broker.test_consumer_group import World
+
+NAMES = ("t", "u", "v")
+SESSION_MS = 10_000
+
+
+class ConsumerGroupMachine(RuleBasedStateMachine):
+    """Clients here own what they were told and have not given up. Two of them must never own the
+    same partition, unless the group has removed one of them.
+    """
+
+    members = Bundle("members")
+
+    @initialize(assignor=st.sampled_from(ASSIGNORS))
+    def begin(self, assignor: str) -> None:
+        limits = ConsumerLimits(
+            session_timeout_ms=SESSION_MS,
+            assignors=(assignor, *(name for name in ASSIGNORS if name != assignor)),
+        )
+        self.world = World(limits, t=3, u=2)
+        self.assignor = assignor
+        self.started = 0
+        self.unanswered: set[str] = set()
+        """Clients that say everything in the next heartbeat."""
+        self.fields: dict[str, dict[str, Any]] = {}
+
+    @rule(
+        target=members,
+        names=st.sets(st.sampled_from(NAMES), min_size=1),
+        regex=st.sampled_from([None, "", "[tu]", "v"]),
+        is_static=st.booleans(),
+    )
+    def start(self, names: set[str], regex: str | None, is_static: bool) -> str:
+        self.started += 1
+        member_id = f"m{self.started}"
+        self.fields[member_id] = {
+            "subscribed_names": tuple(names),
+            "subscribed_regex": regex,
+            "instance_id": f"i{self.started}" if is_static else None,
+        }
+        self.join(member_id)
+        return member_id
+
+    def join(self, member_id: str) -> None:
+        self.world.join(member_id, **self.fields[member_id])
+
+    @rule(member_id=members)
+    def beat(self, member_id: str) -> None:
+        fields: dict[str, Any] = {}
+        if member_id in self.unanswered:
+            fields = self.fields[member_id] | {"rebalance_timeout_ms": 5_000}
+        try:
+            self.world.beat(member_id, **fields)
+        except HeartbeatRefused as refused:
+            error = refused.result.error
+            assert error in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
+            del self.world.owned[member_id]
+            instance_id = self.fields[member_id]["instance_id"]
+            if error is ErrorCode.FENCED_MEMBER_EPOCH and instance_id is not None:
+                self.world.send(member_id, -2, instance_id=instance_id)
+            self.join(member_id)
+        self.unanswered.discard(member_id)
+
+    @rule(member_id=members)
+    def beat_without_answer(self, member_id: str) -> None:
+        """The client repeats its heartbeat with its old epoch."""
+        world = self.world
+        if member_id in world.group.members:
+            self.unanswered.add(member_id)
+            with suppress(HeartbeatRefused):
+                world.send(member_id, world.epochs[member_id], owned=world.owned[member_id])
+
+    @rule(member_id=members, names=st.sets(st.sampled_from(NAMES), min_size=1))
+    def subscribe(self, member_id: str, names: set[str]) -> None:
+        self.fields[member_id]["subscribed_names"] = tuple(names)
+        self.unanswered.add(member_id)
+        self.beat(member_id)
+
+    @rule(target=members, member_id=consumes(members))
+    def restart(self, member_id: str) -> Any:
+        """A static member comes back under another id; a dynamic one leaves."""
+        known = self.world.group.members.get(member_id)
+        instance_id = self.fields[member_id]["instance_id"]
+        if known is None:
+            del self.world.owned[member_id]
+            return multiple()
+        if instance_id is None:
+            self.world.leave(member_id)
+            return multiple()
+        self.world.leave(member_id, -2, instance_id=instance_id)
+        self.started += 1
+        new_id = f"m{self.started}"
+        self.fields[new_id] = self.fields[member_id]
+        epoch = self.world.group.epoch
+        self.join(new_id)
+        assert self.world.group.epoch in {epoch, epoch + 1}
+        return new_id
+
+    @rule(passed_ms=st.integers(1, SESSION_MS // 2))
+    def wait(self, passed_ms: int) -> None:
+        self.world.now_ms += passed_ms
+        changes = self.world.group.tick(self.world.topics, self.world.now_ms)
+        self.world._keep(changes.records)
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 4))
+    def change_topic(self, name: str, count: int) -> None:
+        known = self.world.topics.counts.get(name, 0)
+        self.world.topics.set(name, max(known, count))
+
+    @rule(name=st.sampled_from(NAMES))
+    def delete_topic(self, name: str) -> None:
+        self.world.topics.set(name, None)
+
+    @rule()
+    def fail_over(self) -> None:
+        before = self.world.group
+        self.world.group = self.world.restored()
+        assert self.world.group.members == before.members
+        assert self.world.group.targets == before.targets
+        assert self.world.group.static_members == before.static_members
+        assert (self.world.group.epoch, self.world.group.target_epoch) == (
+            before.epoch,
+            before.target_epoch,
+        )
+
+    @rule()
+    def settle(self) -> None:
+        """In the end, each partition has an owner that subscribes, and nothing moves any more."""
+        world = self.world
+        for member_id in list(world.owned):
+            self.beat(member_id)
+        if not world.owned:
+            return
+        world.settle()
+        assert world.group.state is GroupState.STABLE
+        for member_id, member in world.group.members.items():
+            assert member.current.assigned == world.group.targets.get(member_id, {})
+            assert member.current.assigned == world.owned[member_id]
+        self.check_all_assigned()
+
+    def check_all_assigned(self) -> None:
+        group, topics = self.world.group, self.world.topics
+        owned = {
+            (topic, index)
+            for member in group.members.values()
+            for topic, indexes in member.current.assigned.items()
+            for index in indexes
+        }
+        wanted = {
+            (topics.id_of(name), index)
+            for name in group.subscribed_names()
+            for index in range(topics.counts.get(name, 0))
+        }
+        assert owned == wanted
+        same = {
+            (member.metadata.subscribed_names, member.metadata.subscribed_regex or "")
+            for member in group.members.values()
+        }
+        if self.assignor != RANGE and len(same) == 1:
+            sizes = [
+                sum(map(len, member.current.assigned.values())) for member in group.members.values()
+            ]
+            assert max(sizes) - min(sizes) <= 1
+
+    @invariant()
+    def no_partition_has_two_owners(self) -> None:
+        world = self.world
+        world.group.check_invariants()
+        seen: set[tuple[Any, int]] = set()
+        for member_id, owned in world.owned.items():
+            known = world.group.members.get(member_id)
+            if known is None or known.current.epoch != world.epochs[member_id]:
+                continue  # it was removed, or has not got its answer
+            for topic, indexes in owned.items():
+                for index in indexes:
+                    assert (topic, index) not in seen
+                    seen.add((topic, index))
+
+
+TestConsumerGroups = ConsumerGroupMachine.TestCase
+TestConsumerGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,391 @@
+"""The core of consumer groups (KIP-848): epochs, reconciliation, fencing, static members, timeouts,
+and topics that change.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.model import (
+    Assignment,
+    ConsumerLimits,
+    HeartbeatRefused,
+    HeartbeatRequest,
+    HeartbeatResult,
+    MemberState,
+)
+from broker.groups.consumer.records import decode_consumer_value, encode_consumer_value
+from broker.groups.consumer.validation import check_heartbeat
+from broker.groups.model import GroupState
+from broker.wire.error_codes import ErrorCode
+
+LIMITS = ConsumerLimits(session_timeout_ms=10_000, heartbeat_interval_ms=1_000, members_max=5)
+
+
+@dataclass
+class Topics:
+    """Topics that a test changes. Implements `TopicsView`."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    version: int = 0
+
+    def set(self, name: str, count: int | None) -> None:
+        self.version += 1
+        self.counts.pop(name, None)
+        if count is not None:
+            self.counts[name] = count
+
+    def names(self) -> list[str]:
+        return list(self.counts)
+
+    def id_of(self, name: str) -> UUID | None:
+        return topic_id(name) if name in self.counts else None
+
+    def name_of(self, wanted: UUID) -> str | None:
+        return next((name for name in self.counts if topic_id(name) == wanted), None)
+
+    def partition_count(self, wanted: UUID) -> int:
+        return self.counts.get(self.name_of(wanted) or "", 0)
+
+
+def topic_id(name: str) -> UUID:
+    return UUID(int=int.from_bytes(name.encode(), "big"))
+
+
+class World:
+    """One group, the topics, a clock, and what each member believes to own."""
+
+    def __init__(self, limits: ConsumerLimits = LIMITS, **counts: int) -> None:
+        self.topics = Topics(dict(counts))
+        self.limits = limits
+        self.group = ConsumerGroup("g", limits)
+        self.now_ms = 1_000
+        self.records: dict[Any, Any] = {}
+        self.owned: dict[str, Assignment] = {}
+        self.epochs: dict[str, int] = {}
+
+    def _keep(self, records: list[tuple[Any, Any]]) -> None:
+        for key, value in records:
+            self.records.pop(key, None)
+            if value is not None:
+                self.records[key] = decode_consumer_value(key.kind, encode_consumer_value(value))
+        self.group.check_invariants()
+
+    def send(self, member_id: str, epoch: int, **fields: Any) -> HeartbeatResult:
+        request = HeartbeatRequest(member_id, epoch, "client", "/host", **fields)
+        handle = self.group.heartbeat if epoch >= 0 else self.group.leave
+        result, changes = handle(request, self.topics, self.now_ms)
+        self._keep(changes.records)
+        return result
+
+    def join(self, member_id: str, *names: str, **fields: Any) -> HeartbeatResult:
+        fields = {"rebalance_timeout_ms": 5_000, "owned": {}, "subscribed_names": names} | fields
+        return self._told(member_id, self.send(member_id, 0, **fields))
+
+    def beat(self, member_id: str, **fields: Any) -> HeartbeatResult:
+        """Send what a client sends: its epoch and what it owns."""
+        fields = {"owned": self.owned[member_id]} | fields
+        return self._told(member_id, self.send(member_id, self.epochs[member_id], **fields))
+
+    def _told(self, member_id: str, result: HeartbeatResult) -> HeartbeatResult:
+        self.epochs[member_id] = result.member_epoch
+        if result.assignment is not None:
+            self.owned[member_id] = result.assignment
+        return result
+
+    def leave(self, member_id: str, epoch: int = -1, **fields: Any) -> None:
+        self.send(member_id, epoch, **fields)
+        del self.owned[member_id]
+
+    def settle(self) -> int:
+        """Beat until nothing changes. Returns the number of rounds."""
+        for rounds in range(20):
+            before = (dict(self.owned), dict(self.epochs))
+            for member_id in list(self.owned):
+                self.beat(member_id)
+            if before == (self.owned, self.epochs):
+                return rounds
+        raise AssertionError("the group does not settle")
+
+    def restored(self) -> ConsumerGroup:
+        """Return the group as the next coordinator sees it."""
+        group = ConsumerGroup("g", self.limits)
+        group.restore(self.records.items(), self.now_ms)
+        group.check_invariants()
+        return group
+
+    def partitions(self, member_id: str) -> set[tuple[str, int]]:
+        return {
+            (self.topics.name_of(topic) or "?", index)
+            for topic, indexes in self.owned[member_id].items()
+            for index in indexes
+        }
+
+
+def refused(error: ErrorCode, call: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(HeartbeatRefused) as caught:
+        call(*args, **kwargs)
+    assert caught.value.result.error is error
+    return caught.value.result.message or ""
+
+
+def test_a_first_member_gets_everything_at_once() -> None:
+    world = World(t=3)
+    result = world.join("a", "t")
+    assert (result.member_epoch, result.heartbeat_interval_ms) == (1, 1_000)
+    assert world.partitions("a") == {("t", 0), ("t", 1), ("t", 2)}
+    assert world.group.state is GroupState.STABLE
+    assert world.beat("a").assignment is None
+
+
+def test_a_second_member_waits_until_the_first_has_revoked() -> None:
+    world = World(t=2)
+    world.join("a", "t")
+    joined = world.join("b", "t")
+    assert (joined.member_epoch, joined.assignment) == (2, {})
+    assert world.group.members["b"].current.state is MemberState.UNRELEASED_PARTITIONS
+    asked = world.send("a", 1, owned=world.owned["a"])
+    assert (asked.member_epoch, len(asked.assignment[topic_id("t")])) == (1, 1)
+    assert world.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
+    assert world.group.state is GroupState.RECONCILING
+    assert world.beat("b").assignment is None, "a has not revoked yet"
+    world.owned["a"] = asked.assignment
+    assert world.beat("a").member_epoch == 2
+    assert len(world.beat("b").assignment[topic_id("t")]) == 1
+    assert world.partitions("a") | world.partitions("b") == {("t", 0), ("t", 1)}
+    assert world.group.state is GroupState.STABLE
+
+
+def test_a_member_that_does_not_say_what_it_owns_has_not_revoked() -> None:
+    world = World(t=2)
+    world.join("a", "t")
+    world.join("b", "t")
+    world.send("a", 1, owned=world.owned["a"])
+    assert world.send("a", 1, owned=None).member_epoch == 1
+    assert world.group.members["a"].current.state is MemberState.UNREVOKED_PARTITIONS
+
+
+def test_a_member_that_revokes_too_late_is_removed() -> None:
+    world = World(t=2)
+    world.join("a", "t", rebalance_timeout_ms=5_000)
+    world.join("b", "t")
+    world.beat("a")
+    assert world.group.next_deadline_ms() == 6_000
+    world.now_ms = 6_000
+    changes = world.group.tick(world.topics, world.now_ms)
+    world._keep(changes.records)
+    assert set(world.group.members) == {"b"}
+    refused(ErrorCode.UNKNOWN_MEMBER_ID, world.beat, "a")
+    world.beat("b")
+    assert world.partitions("b") == {("t", 0), ("t", 1)}
+
+
+def test_a_silent_member_is_removed() -> None:
+    world = World(t=2)
+    world.join("a", "t")
+    world.now_ms += 9_000
+    world.join("b", "t")
+    world.now_ms += 1_000
+    world._keep(world.group.tick(world.topics, world.now_ms).records)
+    assert set(world.group.members) == {"b"}
+    assert world.group.epoch == 3
+
+
+@pytest.mark.parametrize(
+    ("epoch", "owns_more", "error"),
+    [
+        (3, False, ErrorCode.FENCED_MEMBER_EPOCH),
+        (1, False, None),
+        (1, True, ErrorCode.FENCED_MEMBER_EPOCH),
+        (0, True, None),
+    ],
+)
+def test_epochs_of_members_are_checked(
+    epoch: int, owns_more: bool, error: ErrorCode | None
+) -> None:
+    """The previous epoch is accepted from a member that owns no more than it should, because the
+    answer may have been lost.
+    """
+    world = World(t=2, u=1)
+    world.join("a", "t")
+    world.beat("a", subscribed_names=("t", "u"))
+    assert world.epochs["a"] == 2
+    owned = {topic_id("t"): frozenset(range(2 + owns_more))}
+    fields = {"owned": owned, "rebalance_timeout_ms": 1, "subscribed_names": ("t", "u")}
+    if error is None:
+        assert world.send("a", epoch, **fields).member_epoch == 2
+    else:
+        refused(error, world.send, "a", epoch, **fields)
+
+
+def test_unknown_members_and_full_groups_are_refused() -> None:
+    world = World(t=2)
+    refused(ErrorCode.UNKNOWN_MEMBER_ID, world.send, "a", 5, owned={})
+    for number in range(5):
+        world.join(f"m{number}", "t")
+    refused(ErrorCode.GROUP_MAX_SIZE_REACHED, world.join, "m5", "t")
+    refused(ErrorCode.UNKNOWN_MEMBER_ID, world.send, "m9", -1)
+    assert world.group.epoch == 5
+
+
+def test_a_static_member_comes_back_to_its_partitions() -> None:
+    world = World(t=4)
+    world.join("a1", "t", instance_id="a")
+    world.join("b1", "t", instance_id="b")
+    world.settle()
+    before, epoch = world.partitions("a1"), world.group.epoch
+    refused(ErrorCode.UNRELEASED_INSTANCE_ID, world.join, "a2", "t", instance_id="a")
+    world.leave("a1", -2, instance_id="a")
+    assert world.group.members["a1"].current.epoch == -2
+    world.join("a2", "t", instance_id="a")
+    assert (world.partitions("a2"), world.group.epoch) == (before, epoch)
+    assert set(world.group.members) == {"a2", "b1"}
+    refused(ErrorCode.FENCED_INSTANCE_ID, world.send, "a1", epoch, instance_id="a")
+    assert world.beat("b1").assignment is None
+    assert set(world.restored().members) == {"a2", "b1"}
+
+
+def test_a_static_member_that_stays_away_is_removed() -> None:
+    world = World(t=4)
+    world.join("a1", "t", instance_id="a")
+    world.leave("a1", -2, instance_id="a")
+    world.now_ms += 10_000
+    world._keep(world.group.tick(world.topics, world.now_ms).records)
+    assert (world.group.members, world.group.static_members) == ({}, {})
+    assert world.group.state is GroupState.EMPTY
+
+
+def test_members_that_leave_give_their_partitions_back() -> None:
+    world = World(t=4)
+    world.join("a", "t")
+    world.join("b", "t")
+    world.settle()
+    world.leave("a")
+    world.settle()
+    assert len(world.partitions("b")) == 4
+    world.leave("b")
+    assert world.group.state is GroupState.EMPTY
+    assert {key.kind.name for key in world.records} == {"GROUP", "TARGET_EPOCH"}
+
+
+def test_topics_that_change_begin_a_new_epoch() -> None:
+    world = World(t=2)
+    world.join("a", "t", "u")
+    world.topics.set("other", 3)
+    assert world.beat("a").member_epoch == 1
+    world.topics.set("u", 1)
+    assert world.beat("a").member_epoch == 2
+    world.topics.set("t", 4)
+    world.settle()
+    assert world.partitions("a") == {("t", index) for index in range(4)} | {("u", 0)}
+    world.topics.set("t", None)
+    world.settle()
+    assert (world.partitions("a"), world.epochs["a"]) == ({("u", 0)}, 4)
+
+
+def test_a_regex_follows_the_topics() -> None:
+    world = World(late1=2, early=1)
+    world.join("a", subscribed_names=None, subscribed_regex="late.*")
+    assert world.partitions("a") == {("late1", 0), ("late1", 1)}
+    world.topics.set("late2", 1)
+    world.topics.set("not-late", 1)
+    world.settle()
+    assert world.partitions("a") == {("late1", 0), ("late1", 1), ("late2", 0)}
+    assert world.group.subscribed_names() == {"late1", "late2"}
+    world.beat("a", subscribed_regex="", subscribed_names=("early",))
+    world.settle()
+    assert world.partitions("a") == {("early", 0)}
+    assert world.group.regexes == {}
+
+
+def test_a_bad_regex_changes_nothing() -> None:
+    world = World(t=1)
+    world.join("a", "t")
+    message = refused(ErrorCode.INVALID_REGULAR_EXPRESSION, world.beat, "a", subscribed_regex="a(")
+    assert message.startswith("SubscribedTopicRegex `a(` is not a valid regular expression:")
+    refused(ErrorCode.INVALID_REGULAR_EXPRESSION, world.join, "b", subscribed_regex="(?=a)")
+    assert (set(world.group.members), world.group.epoch) == ({"a"}, 1)
+    assert world.group.members["a"].metadata.subscribed_regex is None
+
+
+def test_a_regex_takes_linear_time() -> None:
+    world = World(**{"a" * 200: 1})
+    world.join("a", subscribed_names=None, subscribed_regex="(a*)*b")
+    assert world.partitions("a") == set()
+
+
+def test_another_coordinator_restores_the_group() -> None:
+    world = World(t=6)
+    for name in "abc":
+        world.join(name, "t")
+    world.beat("a")
+    restored = world.restored()
+    assert restored.members == world.group.members
+    assert restored.targets == world.group.targets
+    assert (restored.epoch, restored.target_epoch) == (3, 3)
+    assert restored.state is world.group.state is GroupState.RECONCILING
+    world.group = restored
+    world.settle()
+    assert world.group.epoch == 3, "no rebalance"
+    assert {len(world.partitions(name)) for name in "abc"} == {2}
+
+
+def test_a_step_that_was_not_written_is_taken_back() -> None:
+    world = World(t=2)
+    world.join("a1", "t", instance_id="a")
+    world.leave("a1", -2, instance_id="a")
+    before = (dict(world.group.members), dict(world.group.targets), world.group.epoch)
+    deadline_ms = world.group.next_deadline_ms()
+    request = HeartbeatRequest(
+        "a2", 0, instance_id="a", rebalance_timeout_ms=1, owned={}, subscribed_names=("t", "u")
+    )
+    _, changes = world.group.heartbeat(request, world.topics, world.now_ms + 1)
+    changes.undo()
+    world.group.check_invariants()
+    assert (world.group.members, world.group.targets, world.group.epoch) == before
+    assert world.group.next_deadline_ms() == deadline_ms
+
+
+def test_commits_need_the_current_epoch() -> None:
+    world = World(t=2)
+    check = world.group.check_commit
+    assert check("", -1) is ErrorCode.NONE
+    world.join("a", "t")
+    assert check("", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert check("a", 1) is ErrorCode.NONE
+    assert check("a", 0) is ErrorCode.STALE_MEMBER_EPOCH
+    assert check("b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.group.check_fetch(None, -1) is ErrorCode.NONE
+    assert world.group.check_fetch("a", 2) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+JOIN = HeartbeatRequest("m", 0, owned={}, rebalance_timeout_ms=1, subscribed_names=())
+STAY = HeartbeatRequest("m", 1)
+
+
+@pytest.mark.parametrize(
+    ("group_id", "request_", "version", "error"),
+    [
+        ("g", JOIN, 1, None),
+        ("g", STAY, 1, None),
+        ("g", HeartbeatRequest("", -2, instance_id="i"), 0, None),
+        ("", JOIN, 1, ErrorCode.INVALID_REQUEST),
+        ("g", HeartbeatRequest("", 1), 0, ErrorCode.INVALID_REQUEST),
+        ("g", HeartbeatRequest("m", -3), 1, ErrorCode.INVALID_REQUEST),
+        ("g", HeartbeatRequest("m", -2), 1, ErrorCode.INVALID_REQUEST),
+        ("g", HeartbeatRequest("m", 1, instance_id=""), 1, ErrorCode.INVALID_REQUEST),
+        ("g", HeartbeatRequest("m", 1, rack_id=" "), 1, ErrorCode.INVALID_REQUEST),
+        ("g", HeartbeatRequest("m", 0, owned={}), 1, ErrorCode.INVALID_REQUEST),
+        ("g", HeartbeatRequest("m", 1, server_assignor="x"), 1, ErrorCode.UNSUPPORTED_ASSIGNOR),
+    ],
+)
+def test_heartbeats_are_checked(
+    group_id: str, request_: HeartbeatRequest, version: int, error: ErrorCode | None
+) -> None:
+    if error is None:
+        check_heartbeat(group_id, request_, version, LIMITS.assignors)
+    else:
+        refused(error, check_heartbeat, group_id, request_, version, LIMITS.assignors)
